@@ -1,0 +1,25 @@
+"""The errors fxflops raises: each says what failed, where, with which shapes, and what to do next."""
+
+
+class FxflopsError(Exception):
+    """Base of every error that fxflops raises on purpose."""
+
+
+class TraceError(FxflopsError):
+    """The model cannot be turned into a graph by the tracer that was asked for."""
+
+
+class InputError(FxflopsError):
+    """The arguments given to fxflops, or to the model through it, do not fit."""
+
+
+class RunError(InputError):
+    """The model raised while it ran on these inputs; the original exception is the ``__cause__``."""
+
+
+class FormulaError(FxflopsError):
+    """A formula cannot be registered, or raised when it was applied to a call."""
+
+
+class MissingFormulaError(FxflopsError):
+    """``strict=True`` and the run made calls that no formula knows."""

@@ -1,0 +1,22 @@
+"""The few sums that many formulas share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..records import Cost
+
+
+def contraction(k: int, outputs: int, bias: bool = False) -> Cost:
+    """``outputs`` dot products of length ``k``: k multiplies and k-1 adds each, one add more with a bias."""
+    if k == 0:
+        return Cost()
+    return Cost(macs=k * outputs, muls=k * outputs, adds=(k - 1 + bias) * outputs)
+
+
+def reduced(input: Sequence[int], dim: int | Sequence[int] | None) -> int:
+    """How many elements each result of a reduction over ``dim`` (None or (): all dims) is made from."""
+    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+        return math.prod(input)
+    return math.prod(input[d] for d in ((dim,) if isinstance(dim, int) else dim)) if len(input) else 1

@@ -1,0 +1,181 @@
+"""How formulas are registered, ours and the user's, and how the one that counts a call is found."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import nn
+from torch._ops import OpOverload, OpOverloadPacket
+
+from ..errors import FormulaError
+from ..records import FormulaFunction
+
+F = TypeVar("F", bound=FormulaFunction)
+Style = Literal["op", "module", "mapping"]
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """A rule that counts an op: its name, the function, or for an op that computes nothing the reason why.
+
+    ``style`` is how the function is called: with the op's own parameters as specs ("op"), with the module first
+    ("module"), or as torch_flops calls it ("mapping").
+    """
+
+    op: str
+    function: FormulaFunction | None
+    reason: str = ""
+    style: Style = "op"
+
+    @property
+    def doc(self) -> str:
+        """The first line of the formula's docstring, or why the op is free."""
+        return self.reason or (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+
+class Table:
+    """Formulas by target: module classes, functions, method descriptors, overloads and names; over a parent table."""
+
+    def __init__(self, parent: Table | None = None) -> None:
+        self.parent = parent
+        self.entries: dict[Any, Formula] = {}
+        self.python_functions: dict[Any, FunctionType] = {} if parent is None else dict(parent.python_functions)
+
+    def add(self, target: Any, entry: Formula) -> None:
+        """Count ``target`` by ``entry`` from now on."""
+        for key in _keys(target):
+            self.entries[key] = entry
+        if isinstance(target, FunctionType) and not target.__module__.startswith("torch."):
+            self.python_functions[target.__code__] = target
+
+    def get(self, key: Any) -> Formula | None:
+        """The entry written for exactly this key, here or in the parent."""
+        entry = self.entries.get(key)
+        return entry if entry is not None or self.parent is None else self.parent.get(key)
+
+    def find(self, function: Any) -> Formula | None:
+        """The entry for a function, method descriptor or overload as it was called; None when there is none.
+
+        An overload without one of its own falls back to its packet, an in-place or ``out=`` form to the functional one.
+        """
+        entry = self.get(function)
+        if entry is not None:
+            return entry
+        if isinstance(function, OpOverload):
+            return self.get(function.name()) or self.find(function.overloadpacket)
+        if isinstance(function, OpOverloadPacket):
+            name = function._qualified_op_name
+            return self.get(name) or self.get(name.rstrip("_"))
+        return self.get(("method" if is_method(function) else "function", getattr(function, "__name__", "")))
+
+    def find_module(self, module: nn.Module) -> Formula | None:
+        """The entry for the class that defines the ``forward`` this module runs, or for a subclass that inherits it."""
+        for cls in type(module).__mro__:
+            entry = self.get(cls) or self.get(("module", cls.__name__))
+            if entry is not None or "forward" in vars(cls):
+                return entry
+        return None
+
+    def items(self) -> Iterator[tuple[Any, Formula]]:
+        """Every key with its entry, the parent's included."""
+        merged = dict(self.parent.items()) if self.parent is not None else {}
+        yield from {**merged, **self.entries}.items()
+
+    def derive(self, formulas: Mapping[Any, FormulaFunction] | None) -> Table:
+        """A table over this one in which ``formulas`` (target -> function, as for :func:`formula`) come first."""
+        if not formulas:
+            return self
+        table = Table(self)
+        for target, function in formulas.items():
+            known = self.get(_keys(target)[0])
+            op = known.op if known else getattr(target, "__name__", str(target))
+            table.add(target, entry_for([target], function, op))
+        return table
+
+
+BASE = Table()
+
+
+def formula(*targets: Any, op: str | None = None) -> Callable[[F], F]:
+    """Register the decorated function as the formula of ``targets``.
+
+    A target is a module class, a function, an ``OpOverload`` or its packet, a name such as ``"aten::add"`` or the name
+    of a ``torch.Tensor`` method. The function takes the op's own parameters by their names, each tensor as a
+    :class:`~fxflops.records.Spec`, and keyword ``out``, the spec of the result; parameters that it does not name are
+    not passed. Where all targets are module classes and its first parameter is ``module``, it gets the module first, then the
+    arguments of its forward. It returns a :class:`~fxflops.records.Cost`, or an int: the FLOPs. ``op`` names the op in
+    reports (default: the function's name).
+
+    >>> @formula(torch.special.i0, op="my_i0")
+    ... def my_i0(input, *, out):
+    ...     return 8 * out.numel()
+
+    Raises FormulaError for a target that is none of these.
+    """
+
+    def register(function: F) -> F:
+        if not targets:
+            raise FormulaError("formula() needs at least one target: @formula(MyModule) or @formula(my_function)")
+        entry = entry_for(list(targets), function, op or getattr(function, "__name__", "formula"))
+        for target in targets:
+            BASE.add(target, entry)
+        return function
+
+    return register
+
+
+def zero(reason: str, *targets: Any, op: str | None = None) -> None:
+    """Declare that ``targets`` compute nothing, and why: "view", "move", "create" or "query", or a sentence."""
+    for target in targets:
+        name = op or (target if isinstance(target, str) else getattr(target, "__name__", str(target)))
+        BASE.add(target, Formula(name.rpartition("::")[2], None, reason))
+
+
+def is_method(target: Any) -> bool:
+    """Whether a function is a method of ``torch.Tensor`` (a descriptor of it, or a Python function written in it)."""
+    return hasattr(target, "__objclass__") or getattr(target, "__qualname__", "").startswith(("Tensor.", "TensorBase."))
+
+
+def entry_for(
+    targets: list[Any], function: FormulaFunction, op: str | None = None, style: Style | None = None
+) -> Formula:
+    """The entry that counts ``targets`` by ``function``, which may be one registered before."""
+    known = next((entry for _, entry in BASE.items() if entry.function is function), None)
+    if known is not None and op is None:
+        return known
+    if not callable(function):
+        raise FormulaError(f"a formula is a function, not {function!r}")
+    if style is None:
+        style = "module" if all(_is_module_class(target) for target in targets) else "op"
+    return Formula(op or getattr(function, "__name__", "formula"), function, style=style)
+
+
+def _is_module_class(target: Any) -> bool:
+    return isinstance(target, type) and issubclass(target, nn.Module)
+
+
+def _keys(target: Any) -> list[Any]:
+    """What the table files a target under: overloads and packets by qualified name, methods by their descriptor."""
+    if isinstance(target, OpOverload):
+        return [target.name()]
+    if isinstance(target, OpOverloadPacket):
+        return [target._qualified_op_name]
+    if isinstance(target, tuple) and len(target) == 2:
+        return [target]
+    if isinstance(target, str):
+        if "::" in target:
+            return [target]
+        return [getattr(torch.Tensor, target, ("method", target))]
+    if isinstance(target, type) and not _is_module_class(target):
+        raise FormulaError(f"cannot count {target!r}: a class must be a subclass of torch.nn.Module")
+    if not callable(target) and not hasattr(target, "run"):
+        raise FormulaError(
+            f"cannot count {target!r}: a target is a module class, a function, an OpOverload, a Triton kernel, "
+            f"the name of a Tensor method or a qualified name such as 'aten::add'"
+        )
+    return [target]

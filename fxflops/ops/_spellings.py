@@ -1,0 +1,47 @@
+"""Every way to write one op: ``x + y``, ``x.add_(y)``, ``torch.add``, ``operator.iadd``, ``aten::add``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+NAMESPACES = (
+    torch, torch.Tensor, nn.functional, torch._C._nn, torch._VF, torch.special, torch.linalg, torch.fft,
+    torch._C._special, torch._C._linalg, torch._C._fft,
+)  # fmt: skip
+OPERATORS = {
+    "add": "add", "sub": "sub", "mul": "mul", "div": "truediv", "floor_divide": "floordiv", "remainder": "mod",
+    "pow": "pow", "matmul": "matmul", "neg": "neg", "abs": "abs", "eq": "eq", "ne": "ne", "lt": "lt", "le": "le",
+    "gt": "gt", "ge": "ge", "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor", "bitwise_not": "invert",
+    "bitwise_left_shift": "lshift", "bitwise_right_shift": "rshift",
+}  # fmt: skip
+
+
+def named(*names: str) -> Iterator[Any]:
+    """The functions of torch, F, special, linalg and fft, Tensor methods and aten packets of these names, each also in
+    place (``name_``), with the operators that stand for them."""
+    for name in names:
+        for spelling in (name, f"{name}_"):
+            for namespace in NAMESPACES:
+                target = getattr(namespace, spelling, None)
+                if callable(target) and not isinstance(target, type):
+                    yield target
+        yield f"aten::{name}"
+        if name in OPERATORS:
+            yield from _operators(OPERATORS[name])
+
+
+def _operators(symbol: str) -> Iterator[Any]:
+    for spelling in (symbol, f"r{symbol}", f"i{symbol}"):
+        method = getattr(torch.Tensor, f"__{spelling}__", None)
+        if method is not None:
+            yield method
+        function = getattr(operator, spelling, None) or getattr(operator, f"{spelling}_", None)
+        if function is not None:
+            yield function
+    if symbol == "truediv":
+        yield from (torch.Tensor.__div__, torch.Tensor.__rdiv__, torch.Tensor.__idiv__)

@@ -1,0 +1,220 @@
+"""What a run leaves behind: tensors as specs, the calls made, the modules they were made in, and what each one cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Spec(tuple[int, ...]):
+    """A tensor as a formula sees it: the tuple is its shape, and it knows its ``dtype``, ``layout`` and run-time ``facts``.
+
+    >>> Spec((2, 3)).numel()
+    6
+    """
+
+    dtype: torch.dtype
+    layout: torch.layout
+    facts: Mapping[str, Any]
+
+    def __new__(
+        cls,
+        shape: tuple[int, ...] | torch.Size,
+        dtype: torch.dtype = torch.float32,
+        layout: torch.layout = torch.strided,
+        facts: Mapping[str, Any] | None = None,
+    ) -> Spec:
+        spec = super().__new__(cls, shape)
+        spec.dtype = dtype
+        spec.layout = layout
+        spec.facts = facts or {}
+        return spec
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self), self.dtype, self.layout, self.facts
+
+    @property
+    def shape(self) -> Spec:
+        return self
+
+    @property
+    def ndim(self) -> int:
+        return len(self)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements, in its dtype."""
+        return math.prod(self) * self.dtype.itemsize
+
+    @property
+    def is_integral(self) -> bool:
+        """Of integers or booleans; quantized tensors are not (they stand for real numbers)."""
+        return not (self.dtype.is_floating_point or self.dtype.is_complex or self.dtype in QUANTIZED)
+
+    def numel(self) -> int:
+        return math.prod(self)
+
+    def __repr__(self) -> str:
+        return f"{DTYPE_NAMES.get(self.dtype, str(self.dtype).removeprefix('torch.'))}[{','.join(map(str, self))}]"
+
+
+QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+DTYPE_NAMES = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "bool",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
+
+
+def spec_of(value: Any) -> Any:
+    """The value with a :class:`Spec` in place of each tensor; tuples, lists and dicts are gone through, the rest is kept."""
+    if isinstance(value, torch.Tensor):
+        return Spec(value.shape, value.dtype, value.layout)
+    if isinstance(value, (tuple, list)):
+        return tuple(spec_of(item) for item in value)
+    if isinstance(value, dict):
+        return {key: spec_of(item) for key, item in value.items()}
+    return value
+
+
+def specs_in(value: Any) -> Iterator[Spec]:
+    """Every spec in a value made by :func:`spec_of`, in order."""
+    if isinstance(value, Spec):
+        yield value
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from specs_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from specs_in(item)
+
+
+class Cost(NamedTuple):
+    """Arithmetic of one call, in operations. ``flops`` = muls + adds + others; ``macs`` is a second view of the same work.
+
+    ``macs`` are the multiply-accumulates of a contraction; ``others`` whatever is neither multiply nor add (divide,
+    compare, exp ...).
+    """
+
+    macs: int = 0
+    muls: int = 0
+    adds: int = 0
+    others: int = 0
+
+    @property
+    def flops(self) -> int:
+        return self.muls + self.adds + self.others
+
+    def plus(self, other: Cost) -> Cost:
+        """Both costs together."""
+        return Cost(*map(sum, zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call that the run made: of a leaf module, a function, a method or an operator.
+
+    ``op`` is the formula's name, the same from every spelling; ``target`` is the spelling itself (the exact class,
+    function, method descriptor or overload). ``settings`` are a leaf module's plain attributes and, as specs, its own
+    tensors. ``path`` is the module it was made in (a leaf's own path), ``node`` the graph node that made it ("" without
+    a graph), ``site`` the author's ``file:line`` (read only where no formula is known).
+    """
+
+    op: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    out: Any
+    path: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    node: str = ""
+    site: str = ""
+    seconds: float | None = None
+
+    def inputs(self) -> Iterator[Spec]:
+        """The specs of its tensor arguments, a module's own tensors not included."""
+        yield from specs_in(self.args)
+        yield from specs_in(self.kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One call of one module: what module-hook counters charge. ``params`` are its own parameters' specs by name."""
+
+    path: str
+    cls: type
+    params: Mapping[str, Spec]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    out: Any
+    has_children: bool
+
+
+class Timing(NamedTuple):
+    """Seconds of the same work run ``repeats`` times: the median, the fastest and the slowest."""
+
+    median: float
+    low: float
+    high: float
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of the graph as it ran: ``calls`` are the positions of the Calls it made.
+
+    ``opcode`` is the fx opcode, ``target`` its printable target, ``module`` the class name of the module it stands in.
+    What no meter read is None. Bytes are allocated on the device: before and after the node, and the peak within it.
+    """
+
+    name: str
+    opcode: str
+    target: str
+    path: str
+    module: str
+    calls: range
+    timing: Timing | None = None
+    bytes_before: int | None = None
+    bytes_after: int | None = None
+    bytes_peak: int | None = None
+
+
+class Counted(NamedTuple):
+    """A call with its cost and the rule that gave it; ``cost`` is None where there is none, and ``missing`` says why.
+
+    ``integer`` tells that its inputs are integers or booleans, so that its operations are no FLOPs.
+    """
+
+    call: Call
+    cost: Cost | None
+    rule: str
+    missing: str = ""
+    integer: bool = False
+
+    @property
+    def flops(self) -> int:
+        return 0 if self.cost is None or self.integer else self.cost.flops
+
+    @property
+    def macs(self) -> int:
+        return 0 if self.cost is None else self.cost.macs
+
+    @property
+    def int_ops(self) -> int:
+        return self.cost.flops if self.cost is not None and self.integer else 0
+
+
+FormulaFunction = Callable[..., "Cost | int"]

@@ -1,0 +1,103 @@
+"""An oracle that does not know our formulas: numbers that tally what is done to them.
+
+Run the textbook definition of an op on object arrays of :class:`Number` and read the tally:
+
+>>> with tallying() as tally:
+...     _ = numbers(2, 3) @ numbers(3, 4)
+>>> tally.muls, tally.adds
+(24, 16)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fxflops.records import Call, Cost, spec_of
+
+
+@dataclass
+class Tally:
+    muls: int = 0
+    adds: int = 0
+    others: int = 0
+
+    @property
+    def flops(self) -> int:
+        return self.muls + self.adds + self.others
+
+    def __eq__(self, cost: object) -> bool:
+        if not isinstance(cost, (Tally, Cost)):
+            return NotImplemented
+        return (self.muls, self.adds, self.others) == (cost.muls, cost.adds, cost.others)
+
+
+_tallies: list[Tally] = []
+
+
+@contextmanager
+def tallying() -> Iterator[Tally]:
+    tally = Tally()
+    _tallies.append(tally)
+    try:
+        yield tally
+    finally:
+        _tallies.pop()
+
+
+class Number:
+    """A value whose arithmetic is counted. ``+ -`` are adds, ``*`` a multiply, everything else an 'other'."""
+
+    __slots__ = ()
+
+    def _add(self, *_: Any) -> Number:
+        _tallies[-1].adds += 1
+        return self
+
+    def _mul(self, *_: Any) -> Number:
+        _tallies[-1].muls += 1
+        return self
+
+    def _other(self, *_: Any) -> Number:
+        _tallies[-1].others += 1
+        return self
+
+    __add__ = __radd__ = __sub__ = __rsub__ = _add
+    __mul__ = __rmul__ = _mul
+    __truediv__ = __rtruediv__ = __pow__ = __neg__ = __abs__ = _other
+    exp = log = sqrt = tanh = erf = maximum = minimum = compare = select = _other
+
+
+def numbers(*shape: int) -> np.ndarray[Any, Any]:
+    """An array of counting numbers, to be used like any numpy array."""
+    array = np.empty(shape, dtype=object)
+    array.fill(Number())
+    return array
+
+
+def cost_of(target: Any, *args: Any, **kwargs: Any) -> Cost:
+    """What fxflops says ``target(*args, **kwargs)`` costs: a module, a function, or the name of a Tensor method.
+
+    The op is run on the tensors given, and its own formula applied to their specs.
+    """
+    import torch
+    from torch import nn
+
+    from fxflops.ops import apply
+    from fxflops.ops._registry import BASE
+
+    function = getattr(torch.Tensor, target) if isinstance(target, str) else target
+    if isinstance(function, nn.Module):
+        from fxflops.trace.observe import settings_of
+
+        entry, settings, key = BASE.find_module(function), settings_of(function), type(function)
+    else:
+        entry, settings, key = BASE.find(function), {}, function
+    assert entry is not None, f"no formula for {function}"
+    specs, kwspecs = spec_of(args), spec_of(kwargs)
+    out = spec_of(function(*args, **kwargs))
+    return apply(entry, Call(entry.op, key, specs, kwspecs, out, "", settings))
