@@ -14,7 +14,14 @@ class InputError(FxflopsError):
 
 
 class RunError(InputError):
-    """The model raised while it ran on these inputs; the original exception is the ``__cause__``."""
+    """The model raised while it ran on these inputs; the original exception is the ``__cause__``.
+
+    ``node`` is the name of the graph's node that raised, "" where the model ran without a graph.
+    """
+
+    def __init__(self, message: str, node: str = "") -> None:
+        super().__init__(message)
+        self.node = node
 
 
 class FormulaError(FxflopsError):

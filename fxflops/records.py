@@ -80,14 +80,23 @@ DTYPE_NAMES = {
 
 
 def spec_of(value: Any) -> Any:
-    """The value with a :class:`Spec` in place of each tensor; tuples, lists and dicts are gone through, the rest is kept."""
+    """The value with a :class:`Spec` in place of each tensor; tuples, lists and dicts are gone through.
+
+    Plain Python values are kept; of any other object only ``"<its class>"``, so that a Call holds on to nothing.
+    """
     if isinstance(value, torch.Tensor):
         return Spec(value.shape, value.dtype, value.layout)
     if isinstance(value, (tuple, list)):
         return tuple(spec_of(item) for item in value)
     if isinstance(value, dict):
         return {key: spec_of(item) for key, item in value.items()}
-    return value
+    return value if value is None or isinstance(value, PLAIN) else f"<{type(value).__name__}>"
+
+
+PLAIN = (
+    bool, int, float, complex, str, slice, type(...), type,
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
 
 
 def specs_in(value: Any) -> Iterator[Spec]:
@@ -176,13 +185,15 @@ class Timing(NamedTuple):
 class Node:
     """One node of the graph as it ran: ``calls`` are the positions of the Calls it made.
 
-    ``opcode`` is the fx opcode, ``target`` its printable target, ``module`` the class name of the module it stands in.
+    ``opcode`` is the fx opcode, ``target`` its printable target, ``function`` the name of the function it calls,
+    ``module`` the class name of the module it stands in.
     What no meter read is None. Bytes are allocated on the device: before and after the node, and the peak within it.
     """
 
     name: str
     opcode: str
     target: str
+    function: str
     path: str
     module: str
     calls: range

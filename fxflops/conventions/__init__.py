@@ -1,0 +1,42 @@
+"""Conventions: what counts how much, as tables over the base formulas, keyed by op or by exact spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import InputError
+from ..records import FormulaFunction
+from .torch_flops import ROWS as TORCH_FLOPS
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """A name, a line that says what it counts, and the rows in which it differs from the base formulas."""
+
+    name: str
+    summary: str
+    rows: Mapping[Any, FormulaFunction] = field(default_factory=dict)
+
+
+CONVENTIONS = {
+    convention.name: convention
+    for convention in [
+        Convention("torch_flops", "every arithmetic operation of the forward; the totals torch_flops publishes", TORCH_FLOPS),
+    ]
+}
+
+
+def find_convention(name: str | Convention) -> Convention:
+    """The convention of this name (or the one given); InputError names those there are."""
+    if isinstance(name, Convention):
+        return name
+    if name not in CONVENTIONS:
+        raise InputError(f"unknown convention {name!r}: one of {', '.join(map(repr, CONVENTIONS))}")
+    return CONVENTIONS[name]
+
+
+def list_conventions() -> dict[str, str]:
+    """Each convention's name with a line that says what it counts."""
+    return {name: convention.summary for name, convention in CONVENTIONS.items()}

@@ -1,0 +1,32 @@
+"""torch_flops (https://github.com/zugexiaodui/torch_flops): the base. Two rows its published totals rest on.
+
+The totals are those of its README: ViT-B/16 35,164,979,282 and ResNet-50 8,227,340,288.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..records import Cost, FormulaFunction, Spec
+
+
+def max_pool(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
+    """input[*, h, w] -> out[*, y, x]: kernel_size - 1 compares per output, an int read as it is written.
+
+    torch_flops takes the int of ``MaxPool2d(3)`` for a window of 3, not 3 x 3; ResNet-50's published total holds
+    2 compares per output there. A window written as a tuple costs its product - 1.
+    """
+    window = kernel_size if isinstance(kernel_size, int) else Spec(kernel_size).numel()
+    outputs = out[0] if not isinstance(out, Spec) else out
+    return Cost(others=(window - 1) * outputs.numel())
+
+
+def assertion(condition: Any, *, out: Any) -> Cost:
+    """condition -> (): the one comparison of Python numbers that a ``torch._assert`` checks; none on a tensor's truth.
+
+    ViT-B/16's published total holds the two comparisons of its input size.
+    """
+    return Cost(others=int(isinstance(condition, bool)))
+
+
+ROWS: dict[str, FormulaFunction] = {"max_pool1d": max_pool, "max_pool2d": max_pool, "max_pool3d": max_pool, "_assert": assertion}

@@ -1,0 +1,60 @@
+"""What the user gives as a model and its inputs: checked, bound to the parameters of ``forward``, never changed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from .errors import InputError
+
+
+def check_model(model: Any) -> None:
+    """Raises InputError, with the line to type, for anything that is not an ``nn.Module`` instance."""
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        raise InputError(f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)")
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__} ({model!r:.60})")
+
+
+def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """``args`` and ``kwargs`` as they will be passed: a tuple is splatted, anything else is one positional input.
+
+    Raises InputError for a shape where a tensor belongs, a batch given as ``args`` whose keys name forward's
+    parameters, and arguments that do not fit the signature of forward.
+    """
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InputError(f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}")
+    keywords = dict(kwargs or {})
+    signature = inspect.signature(model.forward)
+    if isinstance(args, Mapping) and args and set(args) <= set(signature.parameters):
+        raise InputError(f"args is a mapping of forward's parameters ({', '.join(args)}): give it as kwargs=batch")
+    if isinstance(args, torch.Size) or (isinstance(args, (tuple, list)) and args and _all_ints(args)):
+        raise InputError(
+            f"{args!r} looks like a shape where an input belongs: give a tensor, e.g. torch.randn({', '.join(map(str, args))})"
+        )
+    positional = args if isinstance(args, tuple) and not hasattr(args, "_fields") else (args,)
+    bind(model, positional, keywords)
+    return positional, keywords
+
+
+def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Forward's parameters by name, defaults applied; InputError where the arguments do not fit."""
+    signature = inspect.signature(model.forward)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        given = [type(arg).__name__ for arg in args] + [f"{name}=" for name in kwargs]
+        raise InputError(
+            f"the inputs do not fit {type(model).__name__}.forward{signature}: {error}\n"
+            f"  given ({', '.join(given)}); inputs go in args=(...) by position and kwargs={{...}} by name"
+        ) from None
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def _all_ints(values: Any) -> bool:
+    return all(isinstance(value, int) and not isinstance(value, bool) for value in values)

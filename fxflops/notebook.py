@@ -1,0 +1,188 @@
+"""TorchFLOPsByFX, the notebook face: a drop-in for torch_flops 0.4.1 (https://github.com/zugexiaodui/torch_flops)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import fx, nn
+
+from .api import Formulas, analyze
+from .conventions import Convention
+from .errors import FxflopsError, InputError
+from .inputs import check_model
+from .ops import BASE
+from .records import Node
+from .render.table import result_table
+from .report import Report
+from .state import RUNNING, training_flags
+from .trace import trace as trace_model
+from .trace.symbolic import constants_of
+
+MEMORY_FUNCTIONS = ("memory_allocated", "max_memory_allocated")
+HEADER = [
+    "node_name", "node_op", "op_target", "which_module", "flops", "time(ms)", "mem_before_op(B)", "mem_after_op(B)",
+    "mem_delta(B)",
+]  # fmt: skip
+
+
+class TorchFLOPsByFX:
+    """Counts, times and reads the memory of each node of a model's graph.
+
+    >>> counter = TorchFLOPsByFX(model)          # doctest: +SKIP
+    >>> counter.propagate(x)                     # doctest: +SKIP
+    >>> counter.print_result_table()             # doctest: +SKIP
+
+    Args:
+        model: left exactly as it was. It is run in eval mode, on the device where it is.
+        mem_func_name: "memory_allocated" (after each node) or "max_memory_allocated" (the peak within it). On CPU the
+            same numbers come from the live tensor storages.
+        ignore_ops: names of module classes, functions or methods (``"GELU"``, ``"softmax"``) whose FLOPs are left out.
+        trace, convention, formulas: as for :func:`fxflops.analyze`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        mem_func_name: str = "memory_allocated",
+        ignore_ops: Sequence[str] | str = (),
+        *,
+        trace: str = "auto",
+        convention: str | Convention = "torch_flops",
+        formulas: Formulas | None = None,
+    ) -> None:
+        check_model(model)
+        if mem_func_name not in MEMORY_FUNCTIONS:
+            raise InputError(f"mem_func_name must be one of {', '.join(MEMORY_FUNCTIONS)}, not {mem_func_name!r}")
+        self.mem_func_name = mem_func_name
+        self.ignore_ops = (ignore_ops,) if isinstance(ignore_ops, str) else tuple(ignore_ops)
+        self.result_header = list(HEADER)
+        self.result_table: list[list[Any]] = []
+        self._model = model
+        self._trace = trace
+        self._convention = convention
+        self._formulas = formulas
+        self._report: Report | None = None
+
+    @property
+    def graph_model(self) -> fx.GraphModule:
+        """The traced model, parameters of forward that have a default fixed to it. Raises TraceError if it cannot be."""
+        if self._graph is None:
+            with RUNNING, training_flags(self._model, "eval"):
+                table = BASE.derive(self._formulas)
+                self._graph = trace_model(self._model, table, constants_of(self._model), self._trace)
+        return self._graph
+
+    _graph: fx.GraphModule | None = None
+
+    @property
+    def report(self) -> Report:
+        """The Report of the last ``propagate``."""
+        if self._report is None:
+            raise FxflopsError("nothing has run yet: call propagate(*inputs) first")
+        return self._report
+
+    def propagate(self, *args: Any, **kwargs: Any) -> Report:
+        """Run the model on these inputs and measure every node; any number of times, the last one counts."""
+        self._report = analyze(
+            self._model, args, kwargs, trace=self._trace, convention=self._convention, formulas=self._formulas
+        )
+        flops = self._flops_of_nodes(self._report)
+        self.result_table = [self._row(node, flops[node.name]) for node in self._report.nodes]
+        return self._report
+
+    def print_result_table(
+        self,
+        show: bool = True,
+        *,
+        sort_by: str | None = None,
+        top: int | None = None,
+        columns: Sequence[str] | None = None,
+        where: Mapping[str, Any] | None = None,
+        units: str | None = None,
+        tablefmt: str = "rst",
+    ) -> list[list[Any]]:
+        """Print a row for each node, in run order; returns all rows, raw.
+
+        ``sort_by`` a column ("time", "flops", "mem_delta" ...), largest first; ``top`` rows only; ``columns`` to show;
+        ``where`` keeps rows by column: a value, or a function of the cell; ``units`` "auto" makes numbers readable;
+        ``tablefmt`` is tabulate's.
+        """
+        _ = self.report
+        text = result_table(
+            self.result_header,
+            self.result_table,
+            sort_by=sort_by,
+            top=top,
+            columns=None if columns is None else list(columns),
+            where=where,
+            units=units,
+            tablefmt=tablefmt,
+        )
+        if show:
+            print(text)
+        return self.result_table
+
+    def print_total_flops(self, show: bool = True) -> int:
+        """Print and return the FLOPs of all nodes, those of ``ignore_ops`` left out."""
+        _ = self.report
+        counted = [row[4] for row in self.result_table if isinstance(row[4], int)]
+        left_out = len(self.result_table) - len(counted)
+        note = f" ({left_out} operations are ignored or not recognized)" if left_out else ""
+        if show:
+            print(f"total_flops = {sum(counted):,}{note}")
+        return sum(counted)
+
+    def print_total_time(self, show: bool = True) -> float | None:
+        """Print and return the time of all nodes together in ms; None where nothing is timed (meta)."""
+        seconds = self.report.total_time
+        total = None if seconds is None else seconds * 1000
+        if show:
+            print("total_time = not measured" if total is None else f"total_time = {total:.3f} ms")
+        return total
+
+    def print_max_memory(self, show: bool = True) -> int:
+        """Print and return the peak of the model's own run in bytes."""
+        peak = self.report.max_memory
+        if show:
+            print(f"max_memory = {peak:,} Bytes")
+        return peak
+
+    def save_result_to_csv(self, file_path: str | Path, mode: str = "a") -> None:
+        """Write header, rows and an empty line to a CSV file; ``mode`` "a" appends, "w" writes anew."""
+        _ = self.report
+        with open(file_path, mode, newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(self.result_header)
+            writer.writerows(self.result_table)
+            file.write("\n")
+
+    def _flops_of_nodes(self, report: Report) -> dict[str, int | str]:
+        """Each node's FLOPs, or torch_flops' word where there are none."""
+        flops: dict[str, int | str] = {}
+        for node in report.nodes:
+            counted = [report.counted[i] for i in node.calls]
+            if self._is_ignored(node):
+                flops[node.name] = "ignored"
+            elif any(c.cost is None for c in counted):
+                flops[node.name] = "not_recognized"
+            else:
+                flops[node.name] = sum(c.flops for c in counted)
+        return flops
+
+    def _is_ignored(self, node: Node) -> bool:
+        if node.opcode == "call_module":
+            return node.module in self.ignore_ops
+        if node.opcode == "call_method":
+            return node.target in self.ignore_ops
+        return node.opcode == "call_function" and node.function in self.ignore_ops
+
+    def _row(self, node: Node, flops: int | str) -> list[Any]:
+        before, after, peak = node.bytes_before, node.bytes_after, node.bytes_peak
+        if self.mem_func_name == "max_memory_allocated":
+            after = peak
+        delta = None if before is None or after is None else after - before
+        milliseconds = None if node.timing is None else node.timing.median * 1000
+        return [node.name, node.opcode, node.target, node.module, flops, milliseconds, before, after, delta]

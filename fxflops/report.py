@@ -1,0 +1,299 @@
+"""The result of a run: sums, tables and views over its counted calls. Frozen; another convention is another Report."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from .conventions import Convention, find_convention
+from .counting import count_calls
+from .errors import FormulaError, InputError, MissingFormulaError
+from .measure import Measured
+from .ops import Table
+from .records import Call, Counted, FormulaFunction, Node, Timing
+from .rollup import (
+    Item,
+    Module,
+    ModuleRow,
+    OperatorRow,
+    Sums,
+    by_module,
+    by_module_and_operator,
+    by_operator,
+    item_of,
+)
+
+PYTHON = "(python)"
+
+
+class Params(NamedTuple):
+    """Parameters of a model, each tensor counted once however often it is shared; ``buffers`` in elements too."""
+
+    total: int
+    trainable: int
+    frozen: int
+    buffers: int
+    bytes: int
+
+
+class Environment(NamedTuple):
+    """Where and how the run was made."""
+
+    device: str
+    mode: str
+    grad: str
+    torch: str
+
+
+class Memory(dict[str, int]):
+    """Bytes at the peak by category; ``source`` is "allocator", "storages" or "predicted", ``at`` the module of the peak."""
+
+    def __init__(self, categories: Mapping[str, int], source: str, at: str) -> None:
+        super().__init__(categories)
+        self.source = source
+        self.at = at
+
+
+class Missing(NamedTuple):
+    """An op that no formula knows: how often it was called, first in which module, on which shapes, at which line."""
+
+    op: str
+    calls: int
+    path: str
+    shapes: str
+    site: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Everything a run leaves behind that a report is made of."""
+
+    model: str
+    inputs: str
+    measured: Measured
+    modules: tuple[Module, ...]
+    params: Params
+    memory: Memory
+    environment: Environment
+    trace: str
+
+
+class Report:
+    """What a model computes, where, how long it takes and how much memory, operation by operation.
+
+    Counts are ints; ``latency`` and ``total_time`` seconds, memory bytes; what was not measured is None.
+    """
+
+    def __init__(
+        self, run: Run, convention: Convention, table: Table, model: weakref.ref[nn.Module]
+    ) -> None:
+        self._run = run
+        self._convention = convention
+        self._table = table
+        self._model = model
+        self.counted: tuple[Counted, ...] = count_calls(run.measured.calls, convention, table, self._module_at)
+
+    # Totals
+
+    @property
+    def total_flops(self) -> int:
+        """FLOPs of all counted calls under the convention; a lower bound where the report is not complete."""
+        return self._total.flops
+
+    @property
+    def total_macs(self) -> int:
+        """Multiply-accumulates of the contractions: the same under every convention."""
+        return self._total.macs
+
+    @property
+    def total_int_ops(self) -> int:
+        """Operations on integers and booleans, which are no FLOPs."""
+        return self._total.int_ops
+
+    @property
+    def total_activations(self) -> int:
+        """Elements that the contractions put out."""
+        return self._total.activations
+
+    @property
+    def total_params(self) -> int:
+        """Elements of the parameters, shared ones once."""
+        return self.params.total
+
+    @property
+    def params(self) -> Params:
+        return self._run.params
+
+    @property
+    def latency(self) -> float | None:
+        """Seconds of the model's own run, not instrumented: the median."""
+        return None if self.timing is None else self.timing.median
+
+    @property
+    def timing(self) -> Timing | None:
+        """The same with its spread."""
+        return self._run.measured.latency
+
+    @property
+    def total_time(self) -> float | None:
+        """Seconds of all nodes of the graph together: the sum of their medians."""
+        timings = [node.timing.median for node in self.nodes if node.timing is not None]
+        return sum(timings) if timings else None
+
+    @property
+    def max_memory(self) -> int:
+        """Bytes at the peak of the model's own run, parameters, buffers and inputs included."""
+        return self._run.measured.peak
+
+    @property
+    def memory(self) -> Memory:
+        return self._run.memory
+
+    # What there is
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return self._run.measured.calls
+
+    @property
+    def scopes(self) -> tuple[Any, ...]:
+        """The module calls of the model's own run."""
+        return self._run.measured.scopes
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The graph's nodes as they ran; none where the model ran without a graph."""
+        return self._run.measured.nodes
+
+    @property
+    def model(self) -> str:
+        """The model's class name."""
+        return self._run.model
+
+    @property
+    def inputs(self) -> str:
+        return self._run.inputs
+
+    @property
+    def trace(self) -> str:
+        """How the calls were seen: "symbolic trace" or "observed on meta"."""
+        return self._run.trace
+
+    @property
+    def environment(self) -> Environment:
+        return self._run.environment
+
+    @property
+    def convention(self) -> str:
+        return self._convention.name
+
+    @property
+    def complete(self) -> bool:
+        """Whether every call had a formula or is declared to compute nothing."""
+        return not self.missing
+
+    @cached_property
+    def missing(self) -> tuple[Missing, ...]:
+        """The ops without a formula, in order of appearance."""
+        groups: dict[str, list[Call]] = {}
+        for counted in self.counted:
+            if counted.cost is None:
+                groups.setdefault(counted.call.op, []).append(counted.call)
+        return tuple(
+            Missing(op, len(calls), calls[0].path, f"{', '.join(map(repr, calls[0].inputs()))} -> {calls[0].out!r}", calls[0].site)
+            for op, calls in groups.items()
+        )
+
+    def recipe(self) -> str:
+        """The lines to paste that count the first missing op; "" for a complete report."""
+        if self.complete:
+            return ""
+        call = next(counted.call for counted in self.counted if counted.cost is None)
+        name = call.op.rpartition("::")[2].rpartition(".")[2]
+        if "::" in call.op:
+            target = "torch.ops." + call.op.replace("::", ".")
+        else:
+            target = repr(name) if call.op.startswith("Tensor.") else call.op
+        names = [f"x{i}" for i in range(1, len(call.args) + 1)] if len(call.args) > 1 else ["x"] * len(call.args)
+        return f"@fxflops.formula({target})\ndef {name}({', '.join([*names, '*', 'out'])}): return out.numel()"
+
+    # Sums
+
+    def by_module(self) -> Mapping[str, ModuleRow]:
+        """Each module's total and own sums by its path; "" is the model."""
+        return self._by_module
+
+    def by_operator(self) -> Mapping[str, OperatorRow]:
+        """Each operator's sums by its name, largest FLOPs first."""
+        return by_operator(self._items)
+
+    def by_dtype(self) -> Mapping[str, OperatorRow]:
+        """The sums by dtype of the output ("f32", "bf16", ...)."""
+        return by_operator(self._items, lambda item: item.dtype)
+
+    def by_module_and_operator(self) -> Mapping[str, Mapping[str, OperatorRow]]:
+        """For each module's path, the operators of its subtree."""
+        return by_module_and_operator(self._items, self._run.modules)
+
+    def __getitem__(self, path: str) -> ModuleRow:
+        """The module of this path: ``report["blocks.3"]``."""
+        if path not in self._by_module:
+            raise InputError(f"{self.model} has no module {path!r}; report.by_module() lists them")
+        return self._by_module[path]
+
+    def recount(
+        self, convention: str | Convention | None = None, *, formulas: Mapping[Any, FormulaFunction] | None = None
+    ) -> Report:
+        """The same run counted under another convention, or with formulas of one's own; nothing is run again."""
+        found = self._convention if convention is None else find_convention(convention)
+        return Report(self._run, found, self._table.derive(formulas), self._model)
+
+    def checked(self, strict: bool) -> Report:
+        """This report; MissingFormulaError when it must be complete and is not."""
+        if strict and not self.complete:
+            raise MissingFormulaError(f"{sum(m.calls for m in self.missing)} calls have no formula\n{self._missing_text()}")
+        return self
+
+    # Views
+
+    def __repr__(self) -> str:
+        least = "" if self.complete else ">= "
+        return (
+            f"<Report {self.model}: {least}{self.total_flops:,} FLOPs ({self.convention}), {self.total_macs:,} MACs, "
+            f"{self.total_params:,} params{'' if self.complete else ', INCOMPLETE'}>"
+        )
+
+    def _missing_text(self) -> str:
+        lines = [f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}" for m in self.missing]
+        return "\n".join([*lines, "Count one:", self.recipe()])
+
+    @cached_property
+    def _items(self) -> list[Item]:
+        """Every counted call, and as ``(python)`` the time of nodes that made none."""
+        items = [item_of(counted) for counted in self.counted]
+        for node in self.nodes:
+            if not node.calls and node.timing is not None:
+                items.append(Item(node.path, PYTHON, "", Sums(seconds=node.timing.median)))
+        return items
+
+    @cached_property
+    def _total(self) -> Sums:
+        return self._by_module[""].total
+
+    @cached_property
+    def _by_module(self) -> dict[str, ModuleRow]:
+        module_calls: dict[str, int] = {}
+        for scope in self.scopes:
+            module_calls[scope.path] = module_calls.get(scope.path, 0) + 1
+        return by_module(self._items, self._run.modules, module_calls)
+
+    def _module_at(self, path: str) -> nn.Module:
+        model = self._model()
+        if model is None:
+            raise FormulaError(f"the formula reads the module {path!r}, but the model is gone: keep a reference to it")
+        return model.get_submodule(path)

@@ -1,0 +1,147 @@
+"""Leaving no trace: the user's model, inputs and random generators, as they were."""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+RUNNING = threading.RLock()
+"""Held while a model is traced or run: torch.fx patches nn.Module for all threads while it traces."""
+
+
+class Snapshot:
+    """A model and its inputs as they are now; :meth:`rewind` brings them back, any number of times.
+
+    Kept are every module's attributes (containers one level deep), buffers and tensors among the attributes, the
+    inputs, and the states of the random generators. A parameter is copied only when :meth:`before_write` announces
+    that a call is about to write to its storage.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Any) -> None:
+        self._modules = [(module, dict(vars(module)), _containers(module)) for module in model.modules()]
+        tensors = [t for module, attributes, _ in self._modules for t in _own_tensors(attributes)]
+        tensors += tensors_in(inputs)
+        self._saved = {id(t): (t, _keep(t)) for t in tensors}
+        self._parameters = {_address(p): p for p in model.parameters() if p.device.type != "meta"}
+        self._written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._random = _random_states()
+
+    def before_write(self, value: Any) -> None:
+        """Copy each parameter whose storage one of these tensors shares: it is about to be written to."""
+        for tensor in tensors_in(value):
+            address = None if tensor.layout is not torch.strided else _address(tensor)
+            if address in self._parameters and address not in self._written:
+                parameter = self._parameters[address]
+                self._written[address] = (parameter, _keep(parameter))
+
+    def rewind(self) -> None:
+        """Bring everything back to how it was when the snapshot was taken."""
+        for module, attributes, containers in self._modules:
+            for container, items in containers:
+                if not _same(container, items):
+                    _refill(container, items)
+            if not _same(vars(module), attributes):
+                vars(module).clear()
+                vars(module).update(attributes)
+        for tensor, kept in (*self._saved.values(), *self._written.values()):
+            _bring_back(tensor, kept)
+        for restore, state in self._random:
+            restore(state)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Every tensor in a value of tuples, lists and mappings."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    if isinstance(value, Mapping):
+        return [tensor for item in value.values() for tensor in tensors_in(item)]
+    return []
+
+
+def fresh(value: Any) -> Any:
+    """The value with its lists and dicts copied, so that a model that changes them changes copies."""
+    if type(value) in (list, tuple):
+        return type(value)(fresh(item) for item in value)
+    if type(value) is dict:
+        return {key: fresh(item) for key, item in value.items()}
+    return copy.copy(value) if isinstance(value, (dict, list)) else value
+
+
+@contextmanager
+def training_flags(model: nn.Module, mode: str) -> Iterator[None]:
+    """The model in ``mode`` ("eval", "train", "as_is"): flags are set without calling ``.eval()``, and restored."""
+    before = [(module, module.training) for module in model.modules()]
+    try:
+        if mode != "as_is":
+            for module, _ in before:
+                module.training = mode == "train"
+        yield
+    finally:
+        for module, flag in before:
+            module.training = flag
+
+
+def _containers(module: nn.Module) -> list[tuple[Any, Any]]:
+    return [(value, copy.copy(value)) for value in vars(module).values() if isinstance(value, (dict, list, set))]
+
+
+def _same(container: Any, items: Any) -> bool:
+    """Equal in order and by identity of the elements (comparing tensors by value would be no answer)."""
+    if isinstance(container, dict):
+        return list(container) == list(items) and all(container[key] is items[key] for key in items)
+    if isinstance(container, set):
+        return bool(container == items)
+    return len(container) == len(items) and all(a is b for a, b in zip(container, items, strict=True))
+
+
+def _refill(container: Any, items: Any) -> None:
+    container.clear()
+    if isinstance(container, list):
+        container.extend(items)
+    else:
+        container.update(items)
+
+
+def _own_tensors(attributes: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Buffers, and tensors that are plain attributes."""
+    return [t for t in (*attributes["_buffers"].values(), *attributes.values()) if isinstance(t, torch.Tensor)]
+
+
+def _keep(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in host memory, so that the device's memory reads as without it."""
+    if tensor.device.type == "meta" or tensor.layout is not torch.strided:
+        return tensor
+    return tensor.detach().to("cpu", copy=True)
+
+
+def _bring_back(tensor: torch.Tensor, kept: torch.Tensor) -> None:
+    if kept is not tensor and (tensor.shape != kept.shape or not torch.equal(tensor.detach().to("cpu"), kept)):
+        with torch.no_grad():
+            tensor.data.copy_(kept)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _random_states() -> list[tuple[Callable[[Any], Any], Any]]:
+    states: list[tuple[Callable[[Any], Any], Any]] = [
+        (torch.set_rng_state, torch.get_rng_state()),
+        (random.setstate, random.getstate()),
+    ]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+    if "numpy" in sys.modules:
+        numpy = sys.modules["numpy"]
+        states.append((numpy.random.set_state, numpy.random.get_state()))
+    return states

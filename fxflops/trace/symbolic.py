@@ -1,0 +1,93 @@
+"""Tracing with torch.fx.symbolic_trace's machinery: the model's Python is run once on proxies."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from ..errors import TraceError
+from ..ops import Table
+from .observe import is_library, leaf_formula
+
+
+class SymbolicTracer(fx.Tracer):
+    """torch.fx's tracer with our leaves, in which parameters of ``forward`` named in ``constants`` keep those values."""
+
+    def __init__(self, table: Table | None = None, constants: Mapping[str, Any] | None = None) -> None:
+        super().__init__(autowrap_functions=tuple(table.python_functions.values()) if table else ())
+        self._table = table
+        self._constants = constants or {}
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if self._table is not None and leaf_formula(m, self._table) is not None:
+            return True
+        customised = hasattr(m, "parametrizations") or m._forward_hooks or m._forward_pre_hooks
+        return not customised and super().is_leaf_module(m, module_qualified_name)
+
+    def create_args_for_root(
+        self, root_fn: Any, is_module: bool, concrete_args: Any = None
+    ) -> tuple[Any, list[Any]]:
+        function, args = super().create_args_for_root(root_fn, is_module, concrete_args)
+        code = inspect.unwrap(root_fn).__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        for position, name in enumerate(names):
+            if name in self._constants:
+                args[position] = self._constants[name]
+        return function, args
+
+
+def symbolic(model: nn.Module, table: Table, constants: Mapping[str, Any], stack_traces: bool = False) -> fx.GraphModule:
+    """The model as a GraphModule whose nodes carry ``nn_module_stack``.
+
+    ``constants`` are values of ``forward``'s parameters that are no tensors: the branches that depend on them are
+    taken. Raises TraceError, with the author's line, where the Python cannot run on proxies.
+    """
+    tracer = SymbolicTracer(table, constants)
+    tracer.record_stack_traces = stack_traces
+    try:
+        graph = tracer.trace(model)
+        return fx.GraphModule(tracer.root, graph, type(model).__name__)
+    except Exception as error:
+        raise TraceError(
+            f"torch.fx cannot trace {type(model).__name__} symbolically: {type(error).__name__}: {_first_line(error)}"
+            f"{_where(error)}\nfxflops.count(model, args) counts it without a graph"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
+
+
+def _where(error: BaseException) -> str:
+    """The model author's line that could not be traced."""
+    lines = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        if not is_library(filename):
+            lines.append(f"\n  at {filename}:{traceback.tb_lineno} in {traceback.tb_frame.f_code.co_name}")
+        traceback = traceback.tb_next
+    return lines[-1] if lines else ""
+
+
+def stack_of(node: fx.Node) -> tuple[str, type | None]:
+    """Path and class of the innermost module that a node stands in: ("", None) for the root's own."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return "", None
+    path, cls = next(reversed(stack.values()))
+    return path, cls if isinstance(cls, type) else None
+
+
+def constants_of(model: nn.Module, bound: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The arguments of forward that are no tensors: they are fixed in the graph. What is not in ``bound`` has its default."""
+    constants = {}
+    for name, parameter in inspect.signature(model.forward).parameters.items():
+        value = (bound or {}).get(name, parameter.default)
+        if isinstance(value, (bool, int, float, str, type(None), torch.dtype)):
+            constants[name] = value
+    return constants
