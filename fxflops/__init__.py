@@ -3,12 +3,17 @@
 from .api import analyze, count
 from .conventions import list_conventions
 from .errors import FormulaError, FxflopsError, InputError, MissingFormulaError, RunError, TraceError
+from .notebook import TorchFLOPsByFX
 from .ops import formula
+from .ops.mappings import FUNCTION_FLOPs_MAPPING, METHOD_FLOPs_MAPPING, MODULE_FLOPs_MAPPING
 from .records import Cost
 from .report import Report
 
 __version__ = "0.1.0"
 __all__ = [
+    "FUNCTION_FLOPs_MAPPING",
+    "METHOD_FLOPs_MAPPING",
+    "MODULE_FLOPs_MAPPING",
     "Cost",
     "FormulaError",
     "FxflopsError",
@@ -16,6 +21,7 @@ __all__ = [
     "MissingFormulaError",
     "Report",
     "RunError",
+    "TorchFLOPsByFX",
     "TraceError",
     "analyze",
     "count",

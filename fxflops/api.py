@@ -13,14 +13,14 @@ from torch import nn
 
 from .conventions import Convention, find_convention
 from .errors import InputError, RunError
-from .inputs import as_call, bind, check_model
+from .inputs import as_call, bind, check_model, tensors_in
 from .measure import Measured, Subject, author_lines, measure, meta_run
 from .ops import BASE, Table
 from .progress import progress_bar
 from .records import FormulaFunction, spec_of, specs_in
 from .report import Environment, Memory, Params, Report, Run
 from .rollup import Module
-from .state import RUNNING, Snapshot, tensors_in, training_flags
+from .state import RUNNING, Snapshot, training_flags
 from .trace import trace as trace_model
 from .trace.symbolic import constants_of
 

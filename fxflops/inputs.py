@@ -32,11 +32,12 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
     signature = inspect.signature(model.forward)
     if isinstance(args, Mapping) and args and set(args) <= set(signature.parameters):
         raise InputError(f"args is a mapping of forward's parameters ({', '.join(args)}): give it as kwargs=batch")
-    if isinstance(args, torch.Size) or (isinstance(args, (tuple, list)) and args and _all_ints(args)):
-        raise InputError(
-            f"{args!r} looks like a shape where an input belongs: give a tensor, e.g. torch.randn({', '.join(map(str, args))})"
-        )
-    positional = args if isinstance(args, tuple) and not hasattr(args, "_fields") else (args,)
+    positional = args if type(args) is tuple else (args,)
+    if not tensors_in((positional, keywords)):
+        for value in (args, *positional, *keywords.values()):
+            if _is_shape(value):
+                example = ", ".join(map(str, value))
+                raise InputError(f"{value!r} is a shape where an input belongs: give a tensor, e.g. torch.randn({example})")
     bind(model, positional, keywords)
     return positional, keywords
 
@@ -56,5 +57,16 @@ def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return dict(bound.arguments)
 
 
-def _all_ints(values: Any) -> bool:
-    return all(isinstance(value, int) and not isinstance(value, bool) for value in values)
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Every tensor in a value of tuples, lists and mappings."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [tensor for item in value for tensor in tensors_in(item)]
+    if isinstance(value, Mapping):
+        return [tensor for item in value.values() for tensor in tensors_in(item)]
+    return []
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) > 1 and all(type(item) is int for item in value)

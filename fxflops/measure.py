@@ -11,12 +11,12 @@ import torch
 from torch import fx, nn
 
 from .errors import FxflopsError, RunError
-from .inputs import bind
+from .inputs import bind, tensors_in
 from .meter import CudaMemory, Ledger, StorageMemory
 from .ops import Table
 from .records import Call, Node, Scope, Timing, spec_of
 from .run import CallCollector, run_graph, time_nodes
-from .state import Snapshot, fresh, tensors_in
+from .state import Snapshot, fresh
 from .trace.meta import twin_of
 from .trace.observe import Observer, is_library
 from .trace.symbolic import stack_of, symbolic

@@ -15,7 +15,6 @@ from .errors import FxflopsError, InputError
 from .inputs import check_model
 from .ops import BASE
 from .records import Node
-from .render.table import result_table
 from .report import Report
 from .state import RUNNING, training_flags
 from .trace import trace as trace_model
@@ -110,6 +109,8 @@ class TorchFLOPsByFX:
         ``where`` keeps rows by column: a value, or a function of the cell; ``units`` "auto" makes numbers readable;
         ``tablefmt`` is tabulate's.
         """
+        from .render.table import result_table
+
         _ = self.report
         text = result_table(
             self.result_header,

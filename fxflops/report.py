@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from .errors import FormulaError, InputError, MissingFormulaError
 from .measure import Measured
 from .ops import Table
 from .records import Call, Counted, FormulaFunction, Node, Timing
+from .render import data
+from .render.data import Summary, TreeRow
 from .rollup import (
     Item,
     Module,
@@ -27,6 +30,7 @@ from .rollup import (
     by_operator,
     item_of,
 )
+from .views import shares, tree_row
 
 PYTHON = "(python)"
 
@@ -81,6 +85,29 @@ class Run:
     memory: Memory
     environment: Environment
     trace: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A view of a report's modules: its text by ``str``, HTML in notebooks."""
+
+    root: TreeRow
+    depth: int | None
+    sort_by: str | None
+    fold: bool
+    columns: Sequence[str] | None
+    units: str | None
+
+    def __str__(self) -> str:
+        from .render.tree import tree
+
+        columns = None if self.columns is None else list(self.columns)
+        return tree(
+            self.root, depth=self.depth, sort_by=self.sort_by, fold=self.fold, columns=columns, units=self.units
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 class Report:
@@ -261,6 +288,32 @@ class Report:
 
     # Views
 
+    def tree(
+        self,
+        depth: int | None = None,
+        *,
+        sort_by: str | None = None,
+        fold: bool = True,
+        columns: Sequence[str] | None = None,
+        units: str | None = None,
+    ) -> Tree:
+        """The modules one inside the other, identical siblings folded; shown by ``print`` and in notebooks.
+
+        ``depth`` levels; ``sort_by`` "flops", "time", "memory" or "params" (default: run order); ``columns`` to show;
+        ``units`` "G", "M" ... for counts.
+        """
+        return Tree(self._tree_row, depth, sort_by, fold, columns, units)
+
+    def __str__(self) -> str:
+        from .render.summary import summary
+
+        return summary(self._summary)
+
+    def _repr_html_(self) -> str:
+        from .render.html import html as page
+
+        return page(self._summary, self._tree_row)
+
     def __repr__(self) -> str:
         least = "" if self.complete else ">= "
         return (
@@ -271,6 +324,40 @@ class Report:
     def _missing_text(self) -> str:
         lines = [f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}" for m in self.missing]
         return "\n".join([*lines, "Count one:", self.recipe()])
+
+    @cached_property
+    def _tree_row(self) -> TreeRow:
+        return tree_row(self._by_module, self._items, self.nodes)
+
+    @cached_property
+    def _summary(self) -> Summary:
+        where = self.environment
+        return Summary(
+            title=self.model,
+            inputs=self.inputs,
+            setting=f"{where.device} · {where.mode} · {where.grad} · {self.trace}",
+            macs=self.total_macs,
+            flops=self.total_flops,
+            int_ops=self.total_int_ops,
+            convention=self.convention,
+            attention="dense",
+            counted_calls=sum(counted.cost is not None for counted in self.counted),
+            calls=len(self.counted),
+            params_total=self.params.total,
+            params_trainable=self.params.trainable,
+            params_frozen=self.params.frozen,
+            buffers=self.params.buffers,
+            params_bytes=self.params.bytes,
+            latency=self.timing,
+            nodes_seconds=self.total_time,
+            bytes_peak=self.max_memory,
+            memory=tuple(self.memory.items()),
+            peak_at=self.memory.at,
+            modules=self._tree_row.children,
+            operators=shares(self.by_operator()),
+            missing=tuple(data.Missing(m.op, m.calls, m.path, m.shapes, m.site) for m in self.missing),
+            paste=self.recipe(),
+        )
 
     @cached_property
     def _items(self) -> list[Item]:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .inputs import tensors_in
+
 RUNNING = threading.RLock()
 """Held while a model is traced or run: torch.fx patches nn.Module for all threads while it traces."""
 
@@ -55,17 +57,6 @@ class Snapshot:
             _bring_back(tensor, kept)
         for restore, state in self._random:
             restore(state)
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Every tensor in a value of tuples, lists and mappings."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [tensor for item in value for tensor in tensors_in(item)]
-    if isinstance(value, Mapping):
-        return [tensor for item in value.values() for tensor in tensors_in(item)]
-    return []
 
 
 def fresh(value: Any) -> Any:

@@ -100,4 +100,5 @@ def cost_of(target: Any, *args: Any, **kwargs: Any) -> Cost:
     assert entry is not None, f"no formula for {function}"
     specs, kwspecs = spec_of(args), spec_of(kwargs)
     out = spec_of(function(*args, **kwargs))
-    return apply(entry, Call(entry.op, key, specs, kwspecs, out, "", settings))
+    module = function if isinstance(function, nn.Module) else None
+    return apply(entry, Call(entry.op, key, specs, kwspecs, out, "", settings), module)

@@ -1,6 +1,16 @@
 """The formulas, one file per family; importing this package registers them all."""
 
+from . import activation as activation
+from . import attention as attention
+from . import conv as conv
+from . import einsum as einsum
+from . import fft as fft
+from . import grouped_mm as grouped_mm
 from . import matmul as matmul
+from . import norm as norm
+from . import pool as pool
+from . import resample as resample
+from . import rnn as rnn
 from ._apply import apply as apply
 from ._registry import BASE as BASE
 from ._registry import Formula as Formula

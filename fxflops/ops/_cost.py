@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from ..records import Cost
+from ..records import Cost, Spec
 
 
 def contraction(k: int, outputs: int, bias: bool = False) -> Cost:
@@ -20,3 +21,9 @@ def reduced(input: Sequence[int], dim: int | Sequence[int] | None) -> int:
     if dim is None or (not isinstance(dim, int) and len(dim) == 0):
         return math.prod(input)
     return math.prod(input[d] for d in ((dim,) if isinstance(dim, int) else dim)) if len(input) else 1
+
+
+def first(out: Any) -> Spec:
+    """The result itself of an op that returns more with it (indices, statistics)."""
+    spec: Spec = out if isinstance(out, Spec) else out[0]
+    return spec

@@ -75,9 +75,13 @@ class Table:
 
     def find_module(self, module: nn.Module) -> Formula | None:
         """The entry for the class that defines the ``forward`` this module runs, or for a subclass that inherits it."""
-        for cls in type(module).__mro__:
-            entry = self.get(cls) or self.get(("module", cls.__name__))
-            if entry is not None or "forward" in vars(cls):
+        return self.find_class(type(module))
+
+    def find_class(self, cls: type) -> Formula | None:
+        """The same for a module class."""
+        for base in cls.__mro__:
+            entry = self.get(base) or self.get(("module", base.__name__))
+            if entry is not None or "forward" in vars(base):
                 return entry
         return None
 

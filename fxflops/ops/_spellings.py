@@ -11,7 +11,7 @@ from torch import nn
 
 NAMESPACES = (
     torch, torch.Tensor, nn.functional, torch._C._nn, torch._VF, torch.special, torch.linalg, torch.fft,
-    torch._C._special, torch._C._linalg, torch._C._fft,
+    *(getattr(torch._C, name) for name in ("_special", "_linalg", "_fft")),
 )  # fmt: skip
 OPERATORS = {
     "add": "add", "sub": "sub", "mul": "mul", "div": "truediv", "floor_divide": "floordiv", "remainder": "mod",

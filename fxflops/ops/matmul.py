@@ -1,23 +1,156 @@
-"""Matrix products: linear, matmul and its batched and added forms, einsum."""
+"""Matrix products: linear, matmul and its batched and added forms, outer products, chains, distances."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import torch
 from torch import nn
 
-from ..records import Cost, Spec
+from ..records import Cost, Spec, specs_in
 from ._cost import contraction
 from ._registry import formula
 from ._spellings import named
 
 
-@formula(nn.Linear, *named("linear"))
+@formula(nn.Linear, *named("linear", "mkldnn_linear"), op="linear")
 def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
     """input[*, i], weight[o, i] -> out[*, o]: i multiplies and i-1 adds per output, one add more with a bias."""
     return contraction(weight[-1], out.numel(), bias is not None)
 
 
-@formula(*named("matmul", "mm", "bmm", "mv", "dot", "vdot", "inner"), torch.linalg.matmul, op="matmul")
+@formula(
+    *named("matmul", "mm", "bmm", "mv", "dot", "vdot", "_int_mm"),
+    *named("_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu", "_weight_int8pack_mm"),
+    "aten::linalg_matmul",
+    op="matmul",
+)
 def matmul(input: Spec, other: Spec, *, out: Spec) -> Cost:
     """input[*, m, k] @ other[*, k, n] -> out[*, m, n]: k multiplies and k-1 adds per output; batch dims broadcast."""
     return contraction(input[-1], out.numel())
+
+
+@formula(torch.Tensor.__rmatmul__, op="matmul")
+def reflected_matmul(input: Spec, other: Spec, *, out: Spec) -> Cost:
+    """other[*, m, k] @ input[*, k, n] -> out[*, m, n]: k multiplies and k-1 adds per output."""
+    return matmul(other, input, out=out)
+
+
+@formula(*named("inner"))
+def inner(input: Spec, other: Spec, *, out: Spec) -> Cost:
+    """input[*, k], other[*, k] -> out[*, *]: k multiplies and k-1 adds per output; k = 1 with a scalar."""
+    return contraction(input[-1] if input.ndim and other.ndim else 1, out.numel())
+
+
+@formula(*named("vecdot"), "aten::linalg_vecdot")
+def vecdot(x: Spec, y: Spec, dim: int = -1, *, out: Spec) -> Cost:
+    """x[*, k], y[*, k] -> out[*]: k multiplies and k-1 adds per output."""
+    return contraction(x[dim], out.numel())
+
+
+@formula(*named("addmm"))
+def addmm(input: Spec, mat1: Spec, mat2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
+    """beta * input[m, n] + alpha * mat1[m, k] @ mat2[k, n] -> out[m, n]: k multiplies and k adds per output.
+
+    A factor that is not 1 is a multiply per element of what it scales; beta = 0 leaves the input out.
+    """
+    return _added(input, contraction(mat1[-1], out.numel()), beta, alpha, out)
+
+
+@formula("aten::_addmm_activation", op="addmm")
+def addmm_activation(input: Spec, mat1: Spec, mat2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
+    """input[m, n] + mat1[m, k] @ mat2[k, n] -> out[m, n]: as addmm, and 1 per output for the activation."""
+    return addmm(input, mat1, mat2, beta, alpha, out=out).plus(Cost(others=out.numel()))
+
+
+@formula(*named("addmv"))
+def addmv(input: Spec, mat: Spec, vec: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
+    """beta * input[m] + alpha * mat[m, k] @ vec[k] -> out[m]: k multiplies and k adds per output; factors as in addmm."""
+    return _added(input, contraction(mat[-1], out.numel()), beta, alpha, out)
+
+
+@formula(*named("baddbmm"))
+def baddbmm(input: Spec, batch1: Spec, batch2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
+    """beta * input[b, m, n] + alpha * batch1[b, m, k] @ batch2[b, k, n] -> out[b, m, n]: as addmm."""
+    return _added(input, contraction(batch1[-1], out.numel()), beta, alpha, out)
+
+
+@formula(*named("addbmm"))
+def addbmm(input: Spec, batch1: Spec, batch2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
+    """beta * input[m, n] + alpha * sum_b batch1[b, m, k] @ batch2[b, k, n] -> out[m, n]: as addmm, over b*k."""
+    b, _, k = batch1
+    return _added(input, contraction(b * k, out.numel()), beta, alpha, out)
+
+
+@formula(*named("addr"))
+def addr(input: Spec, vec1: Spec, vec2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
+    """beta * input[m, n] + alpha * vec1[m] vec2[n] -> out[m, n]: 1 multiply and 1 add per output; factors as in addmm."""
+    return _added(input, contraction(1, out.numel()), beta, alpha, out)
+
+
+@formula(*named("outer", "ger", "kron"), op="outer")
+def outer(input: Spec, other: Spec, *, out: Spec) -> Cost:
+    """input[m], other[n] -> out[m, n]: 1 multiply per output, a contraction over nothing."""
+    return contraction(1, out.numel())
+
+
+@formula(*named("tensordot"))
+def tensordot(a: Spec, b: Spec, *, out: Spec) -> Cost:
+    """a[*m, *k], b[*k, *n] -> out[*m, *n]: prod(k) multiplies and one add fewer per output."""
+    return contraction(math.isqrt(a.numel() * b.numel() // out.numel()) if out.numel() else 0, out.numel())
+
+
+@formula(nn.Bilinear, *named("bilinear"))
+def bilinear(input1: Spec, input2: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
+    """input1[*, i], weight[o, i, j], input2[*, j] -> out[*, o]: j sums over i, then one over j, per output."""
+    _, i, j = weight
+    return contraction(i, out.numel() * j).plus(contraction(j, out.numel(), bias is not None))
+
+
+@formula(*named("multi_dot", "chain_matmul"), "aten::linalg_multi_dot", op="multi_dot")
+def multi_dot(*tensors: Any, out: Spec) -> Cost:
+    """a[m, k], b[k, l] .. z[., n] -> out[m, n]: the products in the order that multiplies least."""
+    matrices = list(specs_in(tensors))
+    sizes = [1 if matrices[0].ndim == 1 else matrices[0][0]]
+    sizes += [matrix[0] if matrix.ndim == 1 else matrix[-1] for matrix in matrices[:-1]]
+    sizes += [1 if matrices[-1].ndim == 1 else matrices[-1][-1]]
+    best: dict[tuple[int, int], Cost] = {(i, i + 1): Cost() for i in range(len(matrices))}
+    for length in range(2, len(matrices) + 1):
+        for i in range(len(matrices) - length + 1):
+            j = i + length
+            best[i, j] = min(
+                best[i, k].plus(best[k, j]).plus(contraction(sizes[k], sizes[i] * sizes[j])) for k in range(i + 1, j)
+            )
+    return best[0, len(matrices)]
+
+
+@formula(*named("cdist", "_cdist_forward"), op="cdist")
+def cdist(x1: Spec, x2: Spec, p: float = 2.0, *, out: Spec) -> Cost:
+    """x1[*, m, d], x2[*, n, d] -> out[*, m, n]: d subtractions, d powers and d-1 sums per output, and 1 root.
+
+    Whatever way torch takes (it uses a matrix product for large m or n). The powers are multiplies for p = 2. There is
+    no root for p = 0 (d compares), p = 1 (d absolute values) and infinity (d absolute values, d-1 compares); any other
+    p takes d absolute values more.
+    """
+    d = x1[-1]
+    if d == 0:
+        return Cost()
+    differences, sums = d * out.numel(), (d - 1) * out.numel()
+    if p == 2:
+        return Cost(muls=differences, adds=differences + sums, others=out.numel())
+    if math.isinf(p):
+        return Cost(adds=differences, others=differences + sums)
+    if p in (0, 1):
+        return Cost(adds=differences + sums, others=differences)
+    return Cost(adds=differences + sums, others=2 * differences + out.numel())
+
+
+def _added(input: Spec, product: Cost, beta: float, alpha: float, out: Spec) -> Cost:
+    """``beta * input + alpha * product``, broadcast to ``out``."""
+    return product.plus(
+        Cost(
+            muls=(out.numel() if alpha != 1 else 0) + (input.numel() if beta not in (0, 1) else 0),
+            adds=out.numel() if beta != 0 else 0,
+        )
+    )

@@ -1,0 +1,86 @@
+"""torch.einsum, by one fixed path: from left to right, two operands at a time, whatever optimizer is installed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
+from types import EllipsisType
+from typing import Any
+
+from ..records import Cost, Spec, specs_in
+from ._cost import contraction
+from ._registry import formula
+from ._spellings import named
+
+Label = str | int | tuple[EllipsisType, int]
+Sizes = dict[Label, int]
+
+
+@formula(*named("einsum"))
+def einsum(*operands: Any, out: Spec) -> Cost:
+    """a[m, k], b[k, n] -> out[m, n]: k multiplies and k-1 adds per result of each product, k being what ends in it.
+
+    What one operand has alone and the result lacks is summed first (adds only). A diagonal is a view, and so is a dim
+    of length 1, which broadcasts. Elementwise and outer products are contractions over nothing: 1 multiply per result.
+    """
+    terms, output = _parse(operands)
+    total, product = Cost(), Sizes()
+    for position, term in enumerate(terms):
+        needed = output.union(*terms[position + 1 :])
+        own = {label: size for label, size in term.items() if label in needed or label in product}
+        total = total.plus(Cost(adds=max(_numel(term) - _numel(own), 0)))
+        both = {**product, **own}
+        product = {label: size for label, size in both.items() if label in needed}
+        if position:
+            k = math.prod(size for label, size in both.items() if label not in needed)
+            total = total.plus(contraction(k, _numel(product)))
+    return total
+
+
+def _numel(sizes: Sizes) -> int:
+    return math.prod(sizes.values())
+
+
+def _parse(operands: Sequence[Any]) -> tuple[list[Sizes], set[Label]]:
+    """The labelled sizes of each operand, and the labels of the result, from either way to write an einsum."""
+    if isinstance(operands[0], str):
+        inputs, arrow, result = operands[0].replace(" ", "").partition("->")
+        subscripts = [_tokens(term) for term in inputs.split(",")]
+        output = _tokens(result) if arrow else None
+        specs = list(specs_in(tuple(operands[1:])))
+    else:
+        pairs = len(operands) // 2
+        specs, subscripts = list(operands[0 : 2 * pairs : 2]), list(operands[1 : 2 * pairs : 2])
+        output = operands[-1] if len(operands) % 2 else None
+    labels = [_labels(tokens, spec.ndim) for tokens, spec in zip(subscripts, specs, strict=True)]
+    counts = Counter(chain(*labels))
+    broadcast = {label for label in counts if isinstance(label, tuple)}
+    if output is None:
+        named_once = {label for label, times in counts.items() if times == 1}
+        return _sizes(labels, specs), broadcast | named_once
+    return _sizes(labels, specs), {token for token in output if token is not ...} | (broadcast if ... in output else set())
+
+
+def _tokens(term: str) -> list[Any]:
+    """The letters of one operand, its three dots as one Ellipsis."""
+    before, dots, after = term.partition("...")
+    return [*before, *([...] if dots else []), *after]
+
+
+def _labels(tokens: Sequence[Any], ndim: int) -> list[Label]:
+    """One label per dim: those of an Ellipsis are told by their distance from its last."""
+    spanned = ndim - len(tokens) + 1
+    labels: list[Label] = []
+    for token in tokens:
+        labels += [(..., -i) for i in range(spanned, 0, -1)] if token is ... else [token]
+    return labels
+
+
+def _sizes(labels: Sequence[Sequence[Label]], specs: Sequence[Spec]) -> list[Sizes]:
+    """The dims of each operand longer than 1."""
+    return [
+        {label: size for label, size in zip(dims, spec, strict=True) if size != 1}
+        for dims, spec in zip(labels, specs, strict=True)
+    ]

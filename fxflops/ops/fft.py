@@ -1,0 +1,132 @@
+"""Fourier transforms, in real operations: 5 n log2 n for n complex points, half of it where input or output is real.
+
+The nominal figure of FFTW's benchmarks, the same for every length and library: http://www.fftw.org/speed/method.html
+The scaling by ``norm`` is not counted. Transforms in several dims are of the product of their lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ..records import Spec
+from ._registry import formula, zero
+from ._spellings import named
+
+
+@formula(*named("fft", "ifft", "hfft", "irfft"), *(f"aten::fft_{name}" for name in ("fft", "ifft", "hfft", "irfft")))
+def fft(input: Spec, n: int | None = None, dim: int = -1, *, out: Spec) -> int:
+    """input[*, k] -> out[*, n]: 5 n log2 n per row, half of it from or to real numbers."""
+    return _transforms(input, out, (dim,), out[dim])
+
+
+@formula(*named("rfft", "ihfft"), "aten::fft_rfft", "aten::fft_ihfft", op="fft")
+def rfft(input: Spec, n: int | None = None, dim: int = -1, *, out: Spec) -> int:
+    """input[*, n] -> out[*, n//2 + 1]: 2.5 n log2 n per row."""
+    return _transforms(input, out, (dim,), n or input[dim])
+
+
+@formula(
+    *named("fft2", "ifft2", "hfft2", "irfft2"),
+    *(f"aten::fft_{name}" for name in ("fft2", "ifft2", "hfft2", "irfft2")),
+    op="fft",
+)
+def fft2(input: Spec, s: Sequence[int] | None = None, dim: Sequence[int] = (-2, -1), *, out: Spec) -> int:
+    """input[*, k, l] -> out[*, m, n]: 5 mn log2 mn per plane, half of it from or to real numbers."""
+    return _transforms(input, out, dim, out[dim[-1]])
+
+
+@formula(*named("rfft2", "ihfft2"), "aten::fft_rfft2", "aten::fft_ihfft2", op="fft")
+def rfft2(input: Spec, s: Sequence[int] | None = None, dim: Sequence[int] = (-2, -1), *, out: Spec) -> int:
+    """input[*, m, n] -> out[*, m, n//2 + 1]: 2.5 mn log2 mn per plane."""
+    return _transforms(input, out, dim, _last(s, input[dim[-1]]))
+
+
+@formula(
+    *named("fftn", "ifftn", "hfftn", "irfftn"),
+    *(f"aten::fft_{name}" for name in ("fftn", "ifftn", "hfftn", "irfftn")),
+    op="fft",
+)
+def fftn(input: Spec, s: Sequence[int] | None = None, dim: Sequence[int] | None = None, *, out: Spec) -> int:
+    """input[*, *k] -> out[*, *n]: 5 N log2 N for N = prod(n) points, half of it from or to real numbers."""
+    dims = _dims(input, s, dim)
+    return _transforms(input, out, dims, out[dims[-1]])
+
+
+@formula(*named("rfftn", "ihfftn"), "aten::fft_rfftn", "aten::fft_ihfftn", op="fft")
+def rfftn(input: Spec, s: Sequence[int] | None = None, dim: Sequence[int] | None = None, *, out: Spec) -> int:
+    """input[*, *n] -> out[*, *n]: 2.5 N log2 N for N = prod(n) points, of which the last dim keeps half."""
+    dims = _dims(input, s, dim)
+    return _transforms(input, out, dims, _last(s, input[dims[-1]]))
+
+
+@formula("aten::_fft_c2c", "aten::_fft_c2r", op="fft")
+def fft_to_full(input: Spec, dim: Sequence[int], *, out: Spec) -> int:
+    """input[*, *k] -> out[*, *n]: 5 N log2 N for N = prod(n) points, half of it to real numbers."""
+    return _transforms(input, out, dim, out[dim[-1]])
+
+
+@formula("aten::_fft_r2c", op="fft")
+def fft_to_half(input: Spec, dim: Sequence[int], *, out: Spec) -> int:
+    """input[*, *n] -> out[*, *n]: 2.5 N log2 N for N = prod(n) points."""
+    return _transforms(input, out, dim, input[dim[-1]])
+
+
+@formula(*named("stft"))
+def stft(
+    input: Spec,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Spec | None = None,
+    *,
+    out: Spec,
+) -> int:
+    """input[*, t], window[n] -> out[*, f, frames]: n multiplies by the window and a transform of n points per frame."""
+    frequencies = out[-2] if out.dtype.is_complex else 2 * out[-3]
+    frames = out.numel() // frequencies
+    windowed = n_fft if window is not None else 0
+    return frames * windowed + _operations(n_fft, frames, not input.dtype.is_complex)
+
+
+@formula(*named("istft"))
+def istft(
+    input: Spec,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Spec | None = None,
+    *,
+    out: Spec,
+) -> int:
+    """input[*, f, frames], window[n] -> out[*, t]: a transform of n points, n multiplies and n adds per frame, 1 divide per output."""
+    frames = input.numel() // input[-2]
+    windowed = n_fft if window is not None else 0
+    return frames * (windowed + n_fft) + _operations(n_fft, frames, not out.dtype.is_complex) + out.numel()
+
+
+zero("move", *named("fftshift", "ifftshift"), "aten::fft_fftshift", "aten::fft_ifftshift", op="fftshift")
+zero("create", *named("fftfreq", "rfftfreq"), "aten::fft_fftfreq", "aten::fft_rfftfreq", op="fftfreq")
+
+
+def _transforms(input: Spec, out: Spec, dims: Sequence[int], last: int) -> int:
+    """Of all transforms over ``dims``, ``last`` long in the last of them."""
+    points = math.prod(out[d] for d in dims[:-1]) * last
+    transforms = math.prod(size for d, size in enumerate(input) if d not in {d % input.ndim for d in dims})
+    return _operations(points, transforms, not (input.dtype.is_complex and out.dtype.is_complex))
+
+
+def _operations(points: int, transforms: int, real: bool) -> int:
+    return round((2.5 if real else 5) * points * math.log2(points) * transforms) if points else 0
+
+
+def _dims(input: Spec, s: Sequence[int] | None, dim: Sequence[int] | None) -> Sequence[int]:
+    """The dims of an n-dimensional transform: those given, else as many of the last as lengths are given, else all."""
+    if dim is not None:
+        return dim
+    return range(-len(s), 0) if s is not None else range(-input.ndim, 0)
+
+
+def _last(s: Sequence[int] | None, otherwise: int) -> int:
+    """The last length given, where one is (-1 stands for none)."""
+    return s[-1] if s is not None and s[-1] != -1 else otherwise

@@ -1,0 +1,138 @@
+"""Recurrent layers and cells: the matrix products of every step, layer and direction, their biases, and the gates.
+
+The equations are those of https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html, of GRU and of RNN beside
+it. A packed sequence has as many steps as its data has rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from torch import nn
+
+from ..records import Cost, Spec, spec_of, specs_in
+from ._cost import contraction, first
+from ._registry import formula
+from ._spellings import named
+
+GATES = {
+    "lstm": Cost(muls=3, adds=5, others=5),
+    "gru": Cost(muls=3, adds=5, others=3),
+    "rnn": Cost(adds=1, others=1),
+}
+"""Per step and hidden unit, between the products with input and state and the new state: the sums of both products, and
+i, f, o = sigmoid, g = tanh, c = f*c + i*g, h = o*tanh(c);
+r, z = sigmoid, n = tanh(x + r*h), h = (1-z)*n + z*h;
+h = tanh or relu."""
+
+
+@formula(nn.LSTM)
+def lstm(module: nn.LSTM, input: Any, hx: Any = None, *, out: Any) -> Cost:
+    """input[*, i] -> out[*, h]: products with 4 gates' [h, i] and [h, h] (or a projection's) weights per step, and the gates."""
+    return _layers("lstm", module, input)
+
+
+@formula(nn.GRU)
+def gru(module: nn.GRU, input: Any, hx: Any = None, *, out: Any) -> Cost:
+    """input[*, i] -> out[*, h]: products with 3 gates' [h, i] and [h, h] weights per step, and the gates."""
+    return _layers("gru", module, input)
+
+
+@formula(nn.RNN)
+def rnn(module: nn.RNN, input: Any, hx: Any = None, *, out: Any) -> Cost:
+    """input[*, i] -> out[*, h]: products with [h, i] and [h, h] weights per step, their sum and its tanh or relu."""
+    return _layers("rnn", module, input)
+
+
+@formula(*named("lstm"), op="lstm")
+def lstm_function(input: Spec, *rest: Any, out: Any) -> Cost:
+    """input[*, i], params -> out[*, h]: as nn.LSTM."""
+    return _function("lstm", input, rest)
+
+
+@formula(*named("gru"), op="gru")
+def gru_function(input: Spec, *rest: Any, out: Any) -> Cost:
+    """input[*, i], params -> out[*, h]: as nn.GRU."""
+    return _function("gru", input, rest)
+
+
+@formula(*named("rnn_tanh", "rnn_relu"), op="rnn")
+def rnn_function(input: Spec, *rest: Any, out: Any) -> Cost:
+    """input[*, i], params -> out[*, h]: as nn.RNN."""
+    return _function("rnn", input, rest)
+
+
+@formula(nn.LSTMCell, op="lstm_cell")
+def lstm_cell(module: nn.LSTMCell, input: Spec, hx: Any = None, *, out: Any) -> Cost:
+    """input[*, i] -> out[*, h]: one step of an LSTM."""
+    return _cell("lstm", module, input)
+
+
+@formula(nn.GRUCell, op="gru_cell")
+def gru_cell(module: nn.GRUCell, input: Spec, hx: Any = None, *, out: Any) -> Cost:
+    """input[*, i] -> out[*, h]: one step of a GRU."""
+    return _cell("gru", module, input)
+
+
+@formula(nn.RNNCell, op="rnn_cell")
+def rnn_cell(module: nn.RNNCell, input: Spec, hx: Any = None, *, out: Any) -> Cost:
+    """input[*, i] -> out[*, h]: one step of an RNN."""
+    return _cell("rnn", module, input)
+
+
+@formula(*named("lstm_cell"), op="lstm_cell")
+def lstm_cell_function(
+    input: Spec, hx: Any, w_ih: Spec, w_hh: Spec, b_ih: Spec | None = None, b_hh: Spec | None = None, *, out: Any
+) -> Cost:
+    """input[*, i], w_ih[4h, i], w_hh[4h, h] -> out[*, h]: one step of an LSTM."""
+    return _steps("lstm", math.prod(input[:-1]), specs_in((w_ih, w_hh, b_ih, b_hh)), w_hh[-1])
+
+
+@formula(*named("gru_cell"), op="gru_cell")
+def gru_cell_function(
+    input: Spec, hx: Spec, w_ih: Spec, w_hh: Spec, b_ih: Spec | None = None, b_hh: Spec | None = None, *, out: Any
+) -> Cost:
+    """input[*, i], w_ih[3h, i], w_hh[3h, h] -> out[*, h]: one step of a GRU."""
+    return _steps("gru", math.prod(input[:-1]), specs_in((w_ih, w_hh, b_ih, b_hh)), w_hh[-1])
+
+
+@formula(*named("rnn_tanh_cell", "rnn_relu_cell"), op="rnn_cell")
+def rnn_cell_function(
+    input: Spec, hx: Spec, w_ih: Spec, w_hh: Spec, b_ih: Spec | None = None, b_hh: Spec | None = None, *, out: Any
+) -> Cost:
+    """input[*, i], w_ih[h, i], w_hh[h, h] -> out[*, h]: one step of an RNN."""
+    return _steps("rnn", math.prod(input[:-1]), specs_in((w_ih, w_hh, b_ih, b_hh)), w_hh[-1])
+
+
+def _layers(kind: str, module: nn.RNNBase, input: Any) -> Cost:
+    """Of a module, whose input may be a packed sequence."""
+    layers = module.all_weights
+    return _steps(kind, math.prod(first(input)[:-1]), specs_in(spec_of(layers)), len(layers) * module.hidden_size)
+
+
+def _cell(kind: str, module: nn.RNNCellBase, input: Spec) -> Cost:
+    weights = specs_in(spec_of((module.weight_ih, module.weight_hh, module.bias_ih, module.bias_hh)))
+    return _steps(kind, math.prod(input[:-1]), weights, module.hidden_size)
+
+
+def _function(kind: str, input: Spec, rest: tuple[Any, ...]) -> Cost:
+    """Of torch.lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first), or of a
+    packed one, torch.lstm(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional)."""
+    at = max(position for position, value in enumerate(rest) if isinstance(value, tuple) and not isinstance(value, Spec))
+    params, _, num_layers, _, _, bidirectional = rest[at : at + 6]
+    rows = params[0][0]
+    units = {"lstm": rows // 4, "gru": rows // 3, "rnn": rows}[kind]
+    return _steps(kind, math.prod(input[:-1]), params, num_layers * (1 + bidirectional) * units)
+
+
+def _steps(kind: str, steps: int, weights: Iterable[Spec], units: int) -> Cost:
+    """So many steps (times batch): a product with each matrix, an add of each bias, and the gates of all units."""
+    total = Cost(*(steps * units * count for count in GATES[kind]))
+    for weight in weights:
+        if weight.ndim == 2:
+            total = total.plus(contraction(weight[1], steps * weight[0]))
+        else:
+            total = total.plus(Cost(adds=steps * weight[0]))
+    return total

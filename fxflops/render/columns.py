@@ -1,0 +1,170 @@
+"""The columns of tables and trees, each once: key, header, kind of value; and the words for columns and units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, Literal
+
+from .. import units as readable
+from ..errors import InputError
+from .data import TreeRow
+from .text import plain
+
+Kind = Literal["text", "number", "flops", "elements", "s", "ms", "B", "delta", "%"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """``key`` is what users call it, ``header`` what stands above it, ``kind`` what its values are.
+
+    Values may be missing (None) or words ("not_recognized") in any kind.
+    """
+
+    key: str
+    header: str
+    kind: Kind = "text"
+
+    @property
+    def is_number(self) -> bool:
+        return self.kind != "text"
+
+    def show(self, value: Any, unit: str | None = None) -> str:
+        """The value as text: ``unit`` None is raw, "auto" the one that fits, otherwise the one that is named."""
+        if value is None:
+            return readable.NOT_MEASURED
+        if isinstance(value, bool) or not isinstance(value, Real):
+            return plain(str(value))
+        number = int(value) if isinstance(value, Integral) else float(value)
+        sign = "+" if self.kind == "delta" and number >= 0 else ""
+        return sign + (_raw(number, self.kind) if unit is None else _scaled(number, self.kind, unit))
+
+    def unit(self, units: str | None, otherwise: str | None = None) -> str | None:
+        """What ``units`` says about this column; ``otherwise`` where it names a unit of another kind, or none."""
+        if units is None or self.kind not in FAMILIES:
+            return otherwise
+        return units if units == "auto" or units in FAMILIES[self.kind] else otherwise
+
+
+FAMILIES: dict[str, Iterable[str]] = {
+    "flops": readable.SI,
+    "elements": (),
+    "s": readable.TIME,
+    "ms": readable.TIME,
+    "B": readable.IEC,
+    "delta": readable.IEC,
+}
+UNITS = ("auto", *readable.SI, *readable.TIME, *readable.IEC)
+
+RESULT_HEADER = (
+    "node_name",
+    "node_op",
+    "op_target",
+    "which_module",
+    "flops",
+    "time(ms)",
+    "mem_before_op(B)",
+    "mem_after_op(B)",
+    "mem_delta(B)",
+)
+MODULE_COLUMNS = (
+    Column("calls", "calls", "number"),
+    Column("params", "params", "elements"),
+    Column("macs", "MACs", "flops"),
+    Column("flops", "FLOPs", "flops"),
+    Column("flops%", "%", "%"),
+    Column("time", "time", "s"),
+    Column("time%", "%", "%"),
+    Column("memory", "peak mem", "B"),
+)
+ALIASES = {"memory": "mem_delta"}
+
+
+def column_of(header: str, values: Iterable[Any] = ()) -> Column:
+    """The column under a header: a unit in parentheses or a known ending tells its kind, its values otherwise."""
+    key, _, unit = header.partition("(")
+    lower = key.lower()
+    if lower == "mem_delta":
+        return Column(key, header, "delta")
+    for kind, fits in (
+        ("ms", unit == "ms)"),
+        ("s", unit == "s)"),
+        ("B", unit == "B)"),
+        ("%", lower.endswith("%")),
+        ("flops", lower.endswith(("flops", "macs", "int_ops"))),
+        ("elements", lower.endswith(("params", "activations"))),
+        ("number", any(isinstance(value, Real) and not isinstance(value, bool) for value in values)),
+    ):
+        if fits:
+            return Column(key, header, kind)
+    return Column(header, header)
+
+
+def find(columns: Sequence[Column], name: str) -> int:
+    """The position of the column that the user calls ``name``: its header or its bare name, in any case."""
+    wanted = name.lower()
+    for spelling in (wanted, ALIASES.get(wanted)):
+        for position, column in enumerate(columns):
+            if spelling in (column.header.lower(), column.key.lower()):
+                return position
+    raise InputError(f"no column {name!r}: one of {', '.join(column.key for column in columns)}")
+
+
+def pick(columns: Sequence[Column], names: Sequence[str] | str | None) -> list[int]:
+    """The positions of the columns named, in that order; all of them for None. A string may name several ("a,b")."""
+    if names is None:
+        return list(range(len(columns)))
+    listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+    if not listed:
+        raise InputError(f"columns is empty: name at least one of {', '.join(column.key for column in columns)}")
+    return [find(columns, name) for name in listed]
+
+
+def check_units(units: str | None) -> None:
+    """Refuses units that no column knows."""
+    if units is not None and units not in UNITS:
+        raise InputError(f"unknown units {units!r}: one of {', '.join(unit for unit in UNITS if unit)}")
+
+
+def check_number(name: str, value: int | None, least: int) -> None:
+    """Refuses a ``top`` or ``depth`` that is too small to show anything."""
+    if value is not None and value < least:
+        raise InputError(f"{name}={value!r}: an int of at least {least}, or None for all")
+
+
+def module_values(row: TreeRow, flops: int, seconds: float | None) -> dict[str, float | None]:
+    """A module's value for each of MODULE_COLUMNS; ``flops`` and ``seconds`` are the whole that shares are of."""
+    return {
+        "calls": row.calls,
+        "params": row.params,
+        "macs": row.macs,
+        "flops": row.flops,
+        "flops%": readable.percent(row.flops, flops),
+        "time": row.seconds,
+        "time%": readable.percent(row.seconds, seconds),
+        "memory": row.bytes_peak,
+    }
+
+
+def module_cell(column: Column, values: dict[str, float | None], units: str | None, missing: int) -> str:
+    """One cell of a module's row; counts that miss calls are marked as the lower bounds they are."""
+    text = column.show(values[column.key], column.unit(units, otherwise="auto") if column.kind in FAMILIES else None)
+    return f">= {text}" if missing and column.kind == "flops" else text
+
+
+def _raw(value: float, kind: Kind) -> str:
+    if kind == "%":
+        return f"{value:.1f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.6f}" if kind == "s" else f"{value:.3f}"
+
+
+def _scaled(value: float, kind: Kind, unit: str) -> str:
+    fixed = None if unit == "auto" else unit
+    if kind in ("s", "ms"):
+        return readable.seconds(value / 1e3 if kind == "ms" else value, fixed)
+    if kind in ("B", "delta"):
+        return readable.size(value, fixed)
+    return readable.count(value, fixed)

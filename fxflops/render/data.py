@@ -1,0 +1,103 @@
+"""The plain data that renderers take. What was not measured is None, never 0."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class TreeRow:
+    """One module. Its numbers are of its whole subtree; ``own_*`` of what is done in it directly, outside its children.
+
+    ``name`` is its name in the parent ("" for the root), ``children`` are in run order, ``own_ops`` tells how often each
+    operator was called directly in it, and ``missing`` is the number of calls in the subtree that have no formula.
+    """
+
+    name: str
+    cls: str
+    path: str
+    calls: int
+    params: int
+    macs: int
+    flops: int
+    own_params: int = 0
+    own_macs: int = 0
+    own_flops: int = 0
+    own_ops: Mapping[str, int] = field(default_factory=dict)
+    missing: int = 0
+    seconds: float | None = None
+    own_seconds: float | None = None
+    bytes_peak: int | None = None
+    children: tuple[TreeRow, ...] = ()
+
+    @property
+    def own_missing(self) -> int:
+        return self.missing - sum(child.missing for child in self.children)
+
+    @property
+    def was_called(self) -> bool:
+        """It or anything in it was called; a ModuleList is not called itself, what it holds is."""
+        return self.calls > 0 or any(child.was_called for child in self.children)
+
+
+class OperatorShare(NamedTuple):
+    """What all calls of one operator cost together."""
+
+    name: str
+    calls: int
+    flops: int
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Calls that no formula knows: ``where`` may hold a pattern ("blocks.*.ssm"), ``site`` is the author's file:line."""
+
+    name: str
+    calls: int
+    where: str = ""
+    shapes: str = ""
+    site: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the one-screen summary shows.
+
+    ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"), ``latency`` the median, lowest
+    and highest seconds and the number of repeats, ``memory`` the bytes at the peak by category, ``modules`` the rows of
+    the top level, ``paste`` the lines that would count what is missing.
+    """
+
+    title: str
+    inputs: str
+    setting: str
+    macs: int
+    flops: int
+    convention: str
+    attention: str
+    counted_calls: int
+    calls: int
+    int_ops: int = 0
+    backward_flops: int | None = None
+    recompute_flops: int | None = None
+    params_total: int = 0
+    params_trainable: int = 0
+    params_frozen: int = 0
+    buffers: int = 0
+    params_bytes: int = 0
+    latency: tuple[float, float, float, int] | None = None
+    nodes_seconds: float | None = None
+    bytes_peak: int | None = None
+    memory: Mapping[str, int] = field(default_factory=dict)
+    peak_at: str = ""
+    modules: Sequence[TreeRow] = ()
+    operators: Sequence[OperatorShare] = ()
+    missing: Sequence[Missing] = ()
+    paste: str = ""
+
+    @property
+    def complete(self) -> bool:
+        return not self.missing and self.counted_calls == self.calls

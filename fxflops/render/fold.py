@@ -1,0 +1,85 @@
+"""Folding: consecutive siblings that are alike become one row."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from .data import TreeRow
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """``count`` modules alike, under one name ("0..11"); ``row`` is one of them, its times the mean over all of them."""
+
+    name: str
+    row: TreeRow
+    count: int = 1
+
+    @property
+    def path(self) -> str:
+        """The first one's path with the common name at its end."""
+        parent, dot, _ = self.row.path.rpartition(".")
+        return f"{parent}{dot}{self.name}"
+
+    def total(self) -> TreeRow:
+        """All of them together, without children."""
+        row, n = self.row, self.count
+        return replace(
+            row,
+            calls=row.calls * n,
+            params=row.params * n,
+            macs=row.macs * n,
+            flops=row.flops * n,
+            missing=row.missing * n,
+            seconds=None if row.seconds is None else row.seconds * n,
+            children=(),
+        )
+
+
+def folded(rows: Sequence[TreeRow], fold: bool = True) -> list[Fold]:
+    """The rows with consecutive alike ones folded; each for itself without ``fold``."""
+    if not fold:
+        return [Fold(row.name, row) for row in rows]
+    groups = [list(group) for _, group in groupby(rows, key=likeness)]
+    return [Fold(common_name([row.name for row in group]), mean(group), len(group)) for group in groups]
+
+
+def likeness(row: TreeRow) -> Hashable:
+    """Equal for modules of the same class, sizes and counts, all the way down. Times and memory do not matter."""
+    counts = (row.cls, row.calls, row.params, row.macs, row.flops, row.own_flops, row.missing)
+    own = tuple(row.own_ops.items())
+    return counts, own, tuple((child.name, likeness(child)) for child in row.children)
+
+
+def mean(rows: Sequence[TreeRow]) -> TreeRow:
+    """One row for rows that are alike: times averaged, the highest peak, the same for their children."""
+    if len(rows) == 1:
+        return rows[0]
+    peaks = [row.bytes_peak for row in rows if row.bytes_peak is not None]
+    return replace(
+        rows[0],
+        seconds=_mean([row.seconds for row in rows]),
+        own_seconds=_mean([row.own_seconds for row in rows]),
+        bytes_peak=max(peaks, default=None),
+        children=tuple(mean(same) for same in zip(*(row.children for row in rows), strict=True)),
+    )
+
+
+def common_name(names: Sequence[str]) -> str:
+    """``0..11`` for names that count up, ``query,key,value`` for a few, ``first..last`` otherwise."""
+    if len(names) == 1:
+        return names[0]
+    counts_up = [str(number) for number in range(int(names[0]), int(names[0]) + len(names))] if _is_number(names[0]) else []
+    listed = ",".join(names)
+    return listed if list(names) != counts_up and len(listed) <= 24 else f"{names[0]}..{names[-1]}"
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit()
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -1,0 +1,163 @@
+"""Tables: rows under headers, filtered, sorted, cut, scaled, and printed with tabulate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any
+
+from ..errors import InputError
+from .columns import Column, check_number, check_units, column_of, find, pick
+from .text import cells, elide, terminal_width
+
+Where = Mapping[str, Any]
+NARROWEST = 12
+MARKUP = ("html", "latex", "tsv", "wiki", "textile", "youtrack", "jira", "moin", "asciidoc")
+
+
+def result_table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    sort_by: str | None = None,
+    top: int | None = None,
+    columns: Sequence[str] | str | None = None,
+    where: Where | None = None,
+    units: str | None = None,
+    tablefmt: str = "rst",
+    width: int | None = None,
+) -> str:
+    """The table of nodes in torch_flops' columns; arguments as in :func:`grid`."""
+    return grid(
+        header,
+        rows,
+        sort_by=sort_by,
+        top=top,
+        columns=columns,
+        where=where,
+        units=units,
+        tablefmt=tablefmt,
+        width=width,
+        noun="nodes",
+        shares=("time(ms)", "flops"),
+        elidable=("op_target", "node_name"),
+    )
+
+
+def grid(
+    header: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    *,
+    sort_by: str | None = None,
+    top: int | None = None,
+    columns: Sequence[str] | str | None = None,
+    where: Where | None = None,
+    units: str | None = None,
+    tablefmt: str = "simple",
+    width: int | None = None,
+    noun: str = "rows",
+    shares: Sequence[str] = (),
+    elidable: Sequence[str] = (),
+) -> str:
+    """A table as text, one line for each row.
+
+    Args:
+        sort_by: a column, by its header or bare name ("time" for ``time(ms)``); numbers descending, text ascending.
+        top: how many rows to show; a footer then says how much of each column in ``shares`` they hold.
+        columns: the columns to show, in this order.
+        where: for a column a value, or a function of the value, that rows must have to be shown.
+        units: None for raw numbers, "auto" for readable ones, or one unit ("G", "MiB", "ms") for the columns it fits.
+        tablefmt: a format of tabulate.
+        width: cells in a line, by default the terminal's; a longer table has its ``elidable`` columns cut, in this order.
+    """
+    check_units(units)
+    check_number("top", top, least=1)
+    known = [column_of(title, (row[i] for row in rows)) for i, title in enumerate(header)]
+    shown = pick(known, columns)
+    kept = matching(known, rows, where)
+    chosen = ordered(known, kept, sort_by)[:top]
+    table = [known[i].header if known[i].unit(units) is None else known[i].key for i in shown]
+    body = [[known[i].show(row[i], known[i].unit(units)) for i in shown] for row in chosen]
+    picked = [known[i] for i in shown]
+    text = _fitted(table, body, picked, tablefmt, width, elidable)
+    note = footer(known, rows, kept, chosen, sort_by, noun, shares)
+    return f"{text}\n{note}" if note else text
+
+
+def matching(columns: Sequence[Column], rows: Sequence[Sequence[Any]], where: Where | None) -> list[Sequence[Any]]:
+    """The rows that have what ``where`` asks of each column it names."""
+    tests = [(find(columns, name), wanted) for name, wanted in (where or {}).items()]
+    return [row for row in rows if all(w(row[i]) if callable(w) else row[i] == w for i, w in tests)]
+
+
+def ordered(columns: Sequence[Column], rows: Sequence[Sequence[Any]], by: str | None) -> list[Sequence[Any]]:
+    """The rows by a column: numbers descending, then text ascending, then None; equal ones stay in order."""
+    if by is None:
+        return list(rows)
+    position = find(columns, by)
+    return sorted(rows, key=lambda row: _rank(row[position]))
+
+
+def footer(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Any]],
+    kept: Sequence[Sequence[Any]],
+    chosen: Sequence[Sequence[Any]],
+    sort_by: str | None,
+    noun: str,
+    shares: Sequence[str],
+) -> str:
+    """How much of all rows is shown: ``top 4 of 221 nodes: 61.2% of time(ms)``; "" where nothing is left out."""
+    if len(chosen) == len(rows):
+        return ""
+    cut = "" if len(chosen) == len(kept) else "first " if sort_by is None else "top "
+    whole = f"{len(rows)} {noun}" if len(kept) in (len(rows), len(chosen)) else f"{len(kept)} matching, {len(rows)} {noun} in all"
+    held = [f"{share:.1f}% of {name}" for name in _leading(shares, sort_by) if (share := _share(columns, rows, chosen, name)) is not None]
+    return f"{cut}{len(chosen)} of {whole}" + (f": {', '.join(held)}" if held else "")
+
+
+def _leading(shares: Sequence[str], sort_by: str | None) -> list[str]:
+    """The shares, the column sorted by first."""
+    return sorted(shares, key=lambda name: (sort_by or "") not in (name, name.partition("(")[0]))
+
+
+def _share(columns: Sequence[Column], rows: Sequence[Sequence[Any]], chosen: Sequence[Sequence[Any]], name: str) -> float | None:
+    position = find(columns, name)
+    whole, part = (sum(row[position] for row in some if isinstance(row[position], Real)) for some in (rows, chosen))
+    return 100.0 * part / whole if whole else None
+
+
+def _rank(value: Any) -> tuple[int, Any]:
+    if value is None:
+        return 2, 0
+    return (0, -value) if isinstance(value, Real) else (1, str(value))
+
+
+def _fitted(
+    header: list[str], body: list[list[str]], columns: list[Column], tablefmt: str, width: int | None, elidable: Sequence[str]
+) -> str:
+    """The printed table, its elidable columns cut until it fits the width."""
+    text = _tabulated(header, body, columns, tablefmt)
+    limit = terminal_width() if width is None else width
+    if limit is None or any(word in tablefmt for word in MARKUP):
+        return text
+    for key in elidable:
+        excess = max(map(cells, text.splitlines()), default=0) - limit
+        for i, column in enumerate(columns):
+            if excess > 0 and column.key == key:
+                room = max(max(cells(row[i]) for row in body) - excess, NARROWEST)
+                body = [[*row[:i], elide(row[i], room), *row[i + 1 :]] for row in body]
+                text = _tabulated(header, body, columns, tablefmt)
+    return text
+
+
+def _tabulated(header: list[str], body: list[list[str]], columns: list[Column], tablefmt: str) -> str:
+    from tabulate import tabulate, tabulate_formats
+
+    if tablefmt not in tabulate_formats:
+        raise InputError(f"unknown tablefmt {tablefmt!r}: one of {', '.join(tabulate_formats)}")
+    if tablefmt in ("github", "pipe"):
+        body = [[cell.replace("|", r"\|") for cell in row] for row in body]
+    sides = ["right" if column.is_number else "left" for column in columns]
+    # Cells are text already: a module called "0" is a name, and must not be printed as a number.
+    return tabulate(body, header, tablefmt=tablefmt, disable_numparse=True, colalign=sides if body else None)

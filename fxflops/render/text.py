@@ -1,0 +1,71 @@
+"""Text in cells of a terminal: width, padding, eliding, bars and colour."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import unicodedata
+from collections.abc import Sequence
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+STYLES = {"bold": "1", "dim": "2", "red": "1;31", "cyan": "36"}
+EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def plain(text: str) -> str:
+    """The text on one line, with control and other unprintable characters escaped: names come from the model."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def cells(text: str) -> int:
+    """How many cells of a terminal the text takes; wide letters take two, colour codes none."""
+    if text.isascii() and "\x1b" not in text:
+        return len(text)
+    letters = (c for c in ANSI.sub("", text) if not unicodedata.combining(c))
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in letters)
+
+
+def pad(text: str, width: int, right: bool = False) -> str:
+    """The text filled up to ``width`` cells; ``right`` puts the blanks before it."""
+    blanks = " " * (width - cells(text))
+    return blanks + text if right else text + blanks
+
+
+def elide(text: str, width: int) -> str:
+    """The text in at most ``width`` cells, its middle cut out: ``elide("built-in add", 7) -> "bui…add"``."""
+    if cells(text) <= width:
+        return text
+    head, tail = text[: width // 2], text[len(text) - (width - 1) // 2 :]
+    while cells(head) + 1 + cells(tail) > width and (head or tail):
+        head, tail = (head[:-1], tail) if cells(head) >= cells(tail) else (head, tail[1:])
+    return f"{head}…{tail}"
+
+
+def align(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """One line for each row, its columns padded to the widest cell and parted by two blanks."""
+    widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(pad, row, widths, right)).rstrip() for row in rows]
+
+
+def bar(percent: float | None, width: int = 20) -> str:
+    """A bar of block characters, ``width`` cells at 100%; empty where the share is not known."""
+    eighths = 0 if percent is None else round(min(max(percent, 0.0), 100.0) / 100 * width * 8)
+    if not eighths and percent:
+        eighths = 1
+    return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+
+
+def paint(text: str, style: str, color: bool) -> str:
+    """The text in a style of :data:`STYLES`, or as it is without colour."""
+    return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if color and text else text
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that stdout is; None where it is none (a file, a notebook): nothing need be cut."""
+    try:
+        return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    except (AttributeError, ValueError):
+        return None

@@ -1,0 +1,161 @@
+"""The module tree: one line for each module, identical siblings folded, the work done in the module itself last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from .columns import MODULE_COLUMNS, Column, check_number, check_units, find, module_cell, module_values, pick
+from .data import TreeRow
+from .fold import Fold, folded
+from .text import align, cells, elide, paint, plain, terminal_width
+
+DEFAULT_COLUMNS = ("params", "macs", "flops", "flops%", "time", "time%", "memory")
+# A narrow terminal loses these first, so that names stay readable.
+EXPENDABLE = ("macs", "memory", "params", "flops%", "time%")
+LABEL_ROOM = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the tree: ``guide`` are the branches before the name, ``note`` what follows it."""
+
+    guide: str
+    name: str
+    note: str
+    row: TreeRow
+
+
+def tree(
+    root: TreeRow,
+    *,
+    depth: int | None = None,
+    sort_by: str | None = None,
+    fold: bool = True,
+    columns: Sequence[str] | str | None = None,
+    units: str | None = None,
+    width: int | None = None,
+    color: bool = False,
+) -> str:
+    """The tree as text.
+
+    Args:
+        depth: how many levels below the root to show.
+        sort_by: a column to order siblings by, largest first (folded ones by what they cost together); None is run order.
+        fold: show consecutive identical siblings as one line, with the mean of their times.
+        columns: the columns to show; by default all that were measured.
+        units: one unit ("G", "MiB", "ms") for the columns it fits; what fits the value otherwise.
+        width: cells in a line, by default the terminal's.
+    """
+    check_units(units)
+    check_number("depth", depth, least=0)
+    key = None if sort_by is None else MODULE_COLUMNS[find(MODULE_COLUMNS, sort_by)].key
+    lines = list(walk(Fold(root.name, root), depth, key, fold))
+    shown = [MODULE_COLUMNS[i] for i in pick(MODULE_COLUMNS, columns)] if columns else measured(line.row for line in lines)
+    limit = terminal_width() if width is None else width
+    if limit is not None and not columns:
+        shown = _affordable(shown, lines, root, units, limit)
+    return _laid_out(lines, shown, root, units, limit, color)
+
+
+def measured(rows: Iterator[TreeRow]) -> list[Column]:
+    """The default columns, without those that were measured for no row at all."""
+    known = {key for row in rows for key, value in _values(row, row).items() if value is not None}
+    usual = [column for column in MODULE_COLUMNS if column.key in DEFAULT_COLUMNS]
+    return [column for column in usual if column.key.removesuffix("%") in known]
+
+
+def walk(item: Fold, depth: int | None, sort_key: str | None, fold: bool, guide: str = "", stem: str = "") -> Iterator[Line]:
+    """A module's line, then those of what is in it. ``guide`` stands before its own line, ``stem`` before its children's."""
+    row = item.row
+    yield Line(guide, *label(item), row)
+    if depth == 0 or not row.children:
+        return
+    inside = folded(row.children, fold)
+    if sort_key is not None:
+        inside.sort(key=lambda child: _weight(child, sort_key), reverse=True)
+    own = own_row(row)
+    for position, child in enumerate(inside):
+        is_last = own is None and position == len(inside) - 1
+        branch, below = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
+        yield from walk(child, None if depth is None else depth - 1, sort_key, fold, stem + branch, stem + below)
+    if own is not None:
+        yield Line(f"{stem}└─ ", own.name, "", own)
+
+
+def label(item: Fold) -> tuple[str, str]:
+    """A module's name and what is said of it: class, how many are folded, how often it is called where that is not once."""
+    row = item.row
+    notes = [plain(row.cls)] if item.name else []
+    if item.count > 1:
+        notes.append(f"x{item.count} (each)")
+    if row.calls > 1:
+        notes.append(f"({row.calls} calls)")
+    elif not row.was_called:
+        notes.append("(not called)")
+    return plain(item.name or row.cls), "  ".join(notes)
+
+
+def own_row(row: TreeRow) -> TreeRow | None:
+    """What a module with children does itself, as a row (``(own: add x2)``); None where that is nothing."""
+    if not row.children or not (row.own_flops or row.own_seconds or row.own_missing):
+        return None
+    ops = [plain(op) + (f" x{calls}" if calls > 1 else "") for op, calls in row.own_ops.items()]
+    more = [f"+{len(ops) - 3} more"] if len(ops) > 3 else []
+    name = f"(own: {', '.join(ops[:3] + more)})" if ops else "(own)"
+    return replace(
+        row,
+        name=name,
+        params=row.own_params,
+        macs=row.own_macs,
+        flops=row.own_flops,
+        missing=row.own_missing,
+        seconds=row.own_seconds,
+        bytes_peak=None,
+        children=(),
+    )
+
+
+def _weight(item: Fold, key: str) -> float:
+    total = item.total()
+    return _values(total, total)[key.removesuffix("%")] or 0
+
+
+def _values(row: TreeRow, root: TreeRow) -> dict[str, float | None]:
+    return module_values(row, root.flops, root.seconds)
+
+
+def _cells(row: TreeRow, shown: Sequence[Column], root: TreeRow, units: str | None) -> list[str]:
+    values = _values(row, root)
+    return [module_cell(column, values, units, row.missing) for column in shown]
+
+
+def _affordable(shown: list[Column], lines: list[Line], root: TreeRow, units: str | None, limit: int) -> list[Column]:
+    """The columns that leave enough room for names."""
+    wanted = min(LABEL_ROOM, max(cells(f"{line.guide}{line.name}  {line.note}") for line in lines))
+    for key in (*EXPENDABLE, None):
+        rows = [[c.header for c in shown], *(_cells(line.row, shown, root, units) for line in lines)]
+        taken = sum(max(map(cells, column)) + 2 for column in zip(*rows, strict=True))
+        if taken + wanted <= limit:
+            break
+        shown = [column for column in shown if column.key != key]
+    return shown
+
+
+def _laid_out(lines: list[Line], shown: Sequence[Column], root: TreeRow, units: str | None, limit: int | None, color: bool) -> str:
+    numbers = [[column.header for column in shown], *(_cells(line.row, shown, root, units) for line in lines)]
+    right = align(numbers, [True] * len(shown)) if shown else [""] * len(numbers)
+    room = None if limit is None else max(limit - max(map(cells, right)) - 2, 12)
+    left = [paint("module", "bold", color), *(_label(line, room, color) for line in lines)]
+    return "\n".join(align(list(zip(left, right, strict=True)), [False, True]))
+
+
+def _label(line: Line, room: int | None, color: bool) -> str:
+    name, note = line.name, line.note
+    if room is not None:
+        left = max(room - cells(line.guide), 1)
+        beside = left - cells(name) - 2
+        note = elide(note, beside) if beside >= min(cells(note), 8) else ""
+        name = elide(name, left)
+    parts = [paint(name, "bold", color and not line.guide)] + ([paint(note, "dim", color)] if note else [])
+    return paint(line.guide, "dim", color) + "  ".join(parts)

@@ -1,0 +1,66 @@
+"""From rolled-up rows to the plain data that renderers take. No arithmetic but maxima."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from .records import Node
+from .render.data import OperatorShare, TreeRow
+from .rollup import Item, ModuleRow, OperatorRow, prefixes
+
+
+def tree_row(modules: Mapping[str, ModuleRow], items: Iterable[Item], nodes: Iterable[Node]) -> TreeRow:
+    """The model's modules, one inside the other, the root first."""
+    own_ops: dict[str, dict[str, int]] = {}
+    for item in items:
+        if item.sums.calls:
+            ops = own_ops.setdefault(item.path, {})
+            ops[item.op] = ops.get(item.op, 0) + item.sums.calls
+    children: dict[str, list[str]] = {}
+    for path in modules:
+        if path:
+            children.setdefault(path.rpartition(".")[0], []).append(path)
+    return _row("", modules, children, own_ops, _peaks(nodes))
+
+
+def shares(operators: Mapping[str, OperatorRow]) -> tuple[OperatorShare, ...]:
+    """Each operator with what all its calls cost."""
+    return tuple(OperatorShare(r.key, r.calls, r.total.flops, r.total.seconds) for r in operators.values())
+
+
+def _row(
+    path: str,
+    modules: Mapping[str, ModuleRow],
+    children: Mapping[str, list[str]],
+    own_ops: Mapping[str, Mapping[str, int]],
+    peaks: Mapping[str, int],
+) -> TreeRow:
+    row = modules[path]
+    return TreeRow(
+        name=path.rpartition(".")[2],
+        cls=row.cls,
+        path=path,
+        calls=row.calls,
+        params=row.params,
+        macs=row.total.macs,
+        flops=row.total.flops,
+        own_params=row.own_params,
+        own_macs=row.own.macs,
+        own_flops=row.own.flops,
+        own_ops=tuple(own_ops.get(path, {}).items()),
+        missing=row.total.missing,
+        seconds=row.total.seconds,
+        own_seconds=row.own.seconds,
+        bytes_peak=peaks.get(path),
+        children=tuple(_row(child, modules, children, own_ops, peaks) for child in children.get(path, ())),
+    )
+
+
+def _peaks(nodes: Iterable[Node]) -> dict[str, int]:
+    """The largest of the peaks of each module's nodes."""
+    peaks: dict[str, int] = {}
+    for node in nodes:
+        if node.bytes_peak is not None:
+            for prefix in prefixes(node.path):
+                peaks[prefix] = max(peaks.get(prefix, 0), node.bytes_peak)
+    return peaks

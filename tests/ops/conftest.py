@@ -1,0 +1,27 @@
+"""PyTorch's own counter as a second opinion on multiply-accumulates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import FlopCounterMode
+
+
+@pytest.fixture
+def torch_macs() -> Callable[..., int]:
+    """Half of what FlopCounterMode counts for a call, run on meta tensors, where every op is what it says it is."""
+
+    def count(function: Any, *args: Any, **kwargs: Any) -> int:
+        if isinstance(function, nn.Module):
+            function = function.to("meta")
+        args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
+        with FlopCounterMode(display=False) as counter:
+            function(*args, **kwargs)
+        return int(counter.get_total_flops()) // 2
+
+    return count

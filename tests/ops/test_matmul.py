@@ -1,0 +1,188 @@
+"""Matrix products against numpy's on arrays of counting numbers."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.oracle import Number, cost_of, numbers, tallying
+
+aten = torch.ops.aten
+compare = np.frompyfunc(Number.compare, 1, 1)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_in_every_spelling(bias, torch_macs):
+    module, x = nn.Linear(5, 3, bias), torch.zeros(2, 4, 5)
+    with tallying() as tally:
+        out = numbers(2, 4, 5) @ numbers(5, 3)
+        if bias:
+            out + numbers(3)
+    assert tally == cost_of(module, x) == cost_of(F.linear, x, module.weight, module.bias)
+    assert tally == cost_of(aten.linear.default, x, weight=module.weight, bias=module.bias)
+    assert cost_of(module, x).macs == torch_macs(module, x) == (2 * 4) * 3 * 5
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((4, 5), (5, 3)), ((5,), (5, 3)), ((4, 5), (5,)), ((5,), (5,)), ((2, 1, 4, 5), (6, 5, 3)), ((2, 4, 5), (5,))],
+)
+def test_matmul_broadcasts(left, right, torch_macs):
+    x, y = torch.zeros(left), torch.zeros(right)
+    with tallying() as tally:
+        np.matmul(numbers(*left), numbers(*right))
+    for spelling in (torch.matmul, torch.linalg.matmul, operator.matmul, "matmul", "__matmul__", aten.matmul.default):
+        assert tally == cost_of(spelling, x, y)
+    assert tally == cost_of("__rmatmul__", y, x)
+
+
+@pytest.mark.parametrize(
+    ("spellings", "left", "right"),
+    [
+        ((torch.mm, "mm", aten.mm.default), (4, 5), (5, 3)),
+        ((torch.bmm, "bmm", aten.bmm.default), (2, 4, 5), (2, 5, 3)),
+        ((torch.mv, "mv", aten.mv.default), (4, 5), (5,)),
+        ((torch.dot, "dot", torch.vdot, aten.dot.default, torch.inner, torch.linalg.vecdot), (5,), (5,)),
+    ],
+)
+def test_products_of_fixed_rank(spellings, left, right):
+    with tallying() as tally:
+        np.matmul(numbers(*left), numbers(*right))
+    for spelling in spellings:
+        assert tally == cost_of(spelling, torch.zeros(left), torch.zeros(right))
+
+
+def test_macs_are_those_of_torch(torch_macs):
+    x, y = torch.zeros(6, 4, 5), torch.zeros(6, 5, 3)
+    assert cost_of(torch.bmm, x, y).macs == torch_macs(torch.bmm, x, y) == 6 * 4 * 3 * 5
+    assert cost_of(torch.mm, x[0], y[0]).macs == torch_macs(torch.mm, x[0], y[0])
+    added = (torch.zeros(4, 3), x[0], y[0])
+    assert cost_of(torch.addmm, *added).macs == torch_macs(torch.addmm, *added)
+    added = (torch.zeros(4, 3), x, y)
+    assert cost_of(torch.baddbmm, *added).macs == torch_macs(torch.baddbmm, *added)
+    assert torch_macs(torch.addbmm, *added) == 0, "a gap of FlopCounterMode"
+    tensordot = (torch.zeros(2, 3, 4), torch.zeros(4, 3, 5), ([1, 2], [1, 0]))
+    assert cost_of(torch.tensordot, *tensordot).macs == torch_macs(torch.tensordot, *tensordot)
+
+
+def test_inner_of_matrices_and_with_a_scalar():
+    with tallying() as tally:
+        numbers(4, 5) @ numbers(3, 5).T
+    assert tally == cost_of(torch.inner, torch.zeros(4, 5), torch.zeros(3, 5))
+    with tallying() as tally:
+        numbers(4, 5) * numbers(1)
+    assert tally == cost_of(torch.inner, torch.zeros(4, 5), torch.zeros(()))
+
+
+def test_vecdot_along_a_dim():
+    with tallying() as tally:
+        (numbers(2, 5, 3) * numbers(2, 5, 3)).sum(axis=1)
+    assert tally == cost_of(torch.linalg.vecdot, torch.zeros(2, 5, 3), torch.zeros(2, 5, 3), dim=1)
+
+
+@pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (2, 1), (1, 3), (0, 1), (0.5, 0.5)])
+def test_added_products(beta, alpha):
+    def plus(added, product):
+        product = product if alpha == 1 else alpha * product
+        added = added if beta in (0, 1) else beta * added
+        return product if beta == 0 else added + product
+
+    factors = {"beta": beta, "alpha": alpha}
+    a, b, batch1, batch2 = torch.zeros(4, 5), torch.zeros(5, 3), torch.zeros(2, 4, 5), torch.zeros(2, 5, 3)
+    row, matrix, column = torch.zeros(3), torch.zeros(4, 3), torch.zeros(4)
+    with tallying() as tally:
+        plus(numbers(3), numbers(4, 5) @ numbers(5, 3))
+    assert tally == cost_of(torch.addmm, row, a, b, **factors) == cost_of(aten.addmm.default, row, a, b, **factors)
+    with tallying() as tally:
+        plus(numbers(4, 3), numbers(4, 5) @ numbers(5, 3))
+    assert tally == cost_of("addmm", matrix, a, b, **factors) == cost_of("addmm_", matrix, a, b, **factors)
+    with tallying() as tally:
+        plus(numbers(4), numbers(4, 5) @ numbers(5))
+    assert tally == cost_of(torch.addmv, column, a, torch.zeros(5), **factors)
+    with tallying() as tally:
+        plus(numbers(4, 3), numbers(2, 4, 5) @ numbers(2, 5, 3))
+    assert tally == cost_of(torch.baddbmm, matrix, batch1, batch2, **factors)
+    with tallying() as tally:
+        plus(numbers(4, 3), (numbers(2, 4, 5) @ numbers(2, 5, 3)).sum(axis=0))
+    assert tally == cost_of(torch.addbmm, matrix, batch1, batch2, **factors)
+    with tallying() as tally:
+        plus(numbers(4, 3), np.outer(numbers(4), numbers(3)))
+    assert tally == cost_of(torch.addr, matrix, column, row, **factors)
+
+
+def test_addmm_with_its_activation():
+    with tallying() as tally:
+        np.tanh(numbers(3) + numbers(4, 5) @ numbers(5, 3))
+    given = torch.zeros(3), torch.zeros(4, 5), torch.zeros(5, 3)
+    assert tally == cost_of(aten._addmm_activation.default, *given)
+
+
+def test_outer_products():
+    with tallying() as tally:
+        np.outer(numbers(4), numbers(3))
+    for spelling in (torch.outer, "outer", torch.ger, aten.outer.default):
+        assert tally == cost_of(spelling, torch.zeros(4), torch.zeros(3))
+    with tallying() as tally:
+        np.kron(numbers(2, 3), numbers(4, 5))
+    assert tally == cost_of(torch.kron, torch.zeros(2, 3), torch.zeros(4, 5))
+
+
+def test_tensordot_over_one_two_and_no_dims():
+    with tallying() as tally:
+        np.tensordot(numbers(2, 3, 4), numbers(3, 4, 5), 2)
+    assert tally == cost_of(torch.tensordot, torch.zeros(2, 3, 4), torch.zeros(3, 4, 5), dims=2)
+    with tallying() as tally:
+        np.tensordot(numbers(2, 3), numbers(4, 3), ([1], [1]))
+    assert tally == cost_of(torch.tensordot, torch.zeros(2, 3), torch.zeros(4, 3), ([1], [1]))
+    assert tally == cost_of(aten.tensordot.default, torch.zeros(2, 3), torch.zeros(4, 3), [1], [1])
+    with tallying() as tally:
+        np.multiply.outer(numbers(2, 3), numbers(4))
+    assert tally == cost_of(torch.tensordot, torch.zeros(2, 3), torch.zeros(4), dims=0)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_bilinear_multiplies_from_the_left(bias):
+    x, weight, y = numbers(6, 3), numbers(2, 3, 4), numbers(6, 4)
+    with tallying() as tally:
+        for row, other in zip(x, y, strict=True):
+            out = [(row @ weight[o]) @ other for o in range(2)]
+            if bias:
+                out + numbers(2)
+    module, given = nn.Bilinear(3, 4, 2, bias), (torch.zeros(6, 3), torch.zeros(6, 4))
+    assert tally == cost_of(module, *given) == cost_of(F.bilinear, *given, module.weight, module.bias)
+
+
+def test_chains_multiply_in_the_cheapest_order():
+    given = [torch.zeros(2, 30), torch.zeros(30, 4), torch.zeros(4, 50), torch.zeros(50, 3)]
+    a, b, c, d = (numbers(*tensor.shape) for tensor in given)
+    with tallying() as tally:
+        (a @ b) @ (c @ d)
+    assert tally.muls == 2 * 30 * 4 + 4 * 50 * 3 + 2 * 4 * 3
+    assert tally == cost_of(torch.linalg.multi_dot, given) == cost_of(aten.linalg_multi_dot.default, given)
+    with pytest.warns(UserWarning, match="deprecated"):
+        assert tally == cost_of(torch.chain_matmul, *given)
+    with tallying() as tally:
+        numbers(5) @ (numbers(5, 6) @ numbers(6))
+    assert tally == cost_of(torch.linalg.multi_dot, [torch.zeros(5), torch.zeros(5, 6), torch.zeros(6)])
+
+
+@pytest.mark.parametrize(
+    ("p", "distance"),
+    [
+        (2.0, lambda d: np.sqrt(np.sum(d * d, axis=-1))),
+        (1.0, lambda d: np.sum(abs(d), axis=-1)),
+        (3.0, lambda d: np.sum(abs(d) ** 3, axis=-1) ** (1 / 3)),
+        (0.0, lambda d: np.sum(compare(d), axis=-1)),
+        (float("inf"), lambda d: compare(abs(d)[..., 1:])),
+    ],
+)
+def test_cdist_is_the_norm_of_every_difference(p, distance):
+    x, y = numbers(2, 4, 1, 5), numbers(2, 1, 3, 5)
+    with tallying() as tally:
+        distance(x - y)
+    assert tally == cost_of(torch.cdist, torch.zeros(2, 4, 5), torch.zeros(2, 3, 5), p=p)

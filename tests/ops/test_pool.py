@@ -1,0 +1,150 @@
+"""Pooling against loops over windows of counting numbers."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.oracle import Tally, cost_of, numbers, tallying
+
+aten = torch.ops.aten
+
+
+def largest(window):
+    """The maximum of a window, one compare at a time."""
+    first, *rest = window.ravel()
+    for other in rest:
+        first = first.compare(other)
+    return first
+
+
+def average(window):
+    return np.sum(window) / window.size
+
+
+def norm(window):
+    return np.sum(window**2) ** 0.5
+
+
+def pool(step, batch: int, size: tuple[int, ...], windows: list[list[slice]]) -> Tally:
+    """``step`` of each window, given per dim the slices of its outputs; ``batch`` counts batch times channels."""
+    x = numbers(batch, *size)
+    with tallying() as tally:
+        for b, window in itertools.product(range(batch), itertools.product(*windows)):
+            step(x[(b, *window)])
+    return tally
+
+
+def strided(n: int, k: int, stride: int) -> list[slice]:
+    return [slice(start, start + k) for start in range(0, n - k + 1, stride)]
+
+
+def adaptive(n: int, m: int) -> list[slice]:
+    return [slice(int(np.floor(i * n / m)), int(np.ceil((i + 1) * n / m))) for i in range(m)]
+
+
+@pytest.mark.parametrize(
+    ("step", "modules"),
+    [
+        (average, (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)),
+        (largest, (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)),
+        (norm, tuple(getattr(nn, f"LPPool{d}d", None) for d in (1, 2, 3))),
+    ],
+)
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_a_plain_kernel_size_is_one_length_for_every_dim(step, modules, dims):
+    module = modules[dims - 1]
+    if module is None:
+        pytest.skip("this torch has no such module")
+    size, norm_type = (7, 6, 5)[:dims], (2,) if step is norm else ()
+    expected = pool(step, 2 * 3, size, [strided(n, 3, 2) for n in size])
+    assert expected == cost_of(module(*norm_type, 3, stride=2), torch.zeros(2, 3, *size))
+    assert expected == cost_of(module(*norm_type, 3, stride=2), torch.zeros(6, *size))
+    if dims > 1:
+        assert expected == cost_of(module(*norm_type, (3,) * dims, stride=2), torch.zeros(2, 3, *size))
+
+
+def test_windows_that_are_not_square():
+    expected = pool(average, 3, (6, 8), [strided(6, 2, 2), strided(8, 3, 3)])
+    assert expected == cost_of(nn.AvgPool2d((2, 3)), torch.zeros(1, 3, 6, 8))
+
+
+def test_padded_windows_are_counted_whole():
+    expected = pool(largest, 3, (6 + 2, 6 + 2), [strided(8, 3, 2)] * 2)
+    assert expected == cost_of(nn.MaxPool2d(3, 2, padding=1), torch.zeros(1, 3, 6, 6))
+
+
+def test_average_in_every_spelling():
+    x = torch.zeros(2, 3, 6, 6)
+    expected = pool(average, 6, (6, 6), [strided(6, 2, 2)] * 2)
+    assert expected == cost_of(F.avg_pool2d, x, 2)
+    assert expected == cost_of(F.avg_pool2d, x, kernel_size=2, count_include_pad=False)
+    assert expected == cost_of(aten.avg_pool2d.default, x, [2])
+    assert pool(average, 3 * 6, (6,), [strided(6, 2, 2)]) == cost_of(F.avg_pool1d, x[0], 2)
+    assert pool(average, 2, (3, 6, 6), [strided(3, 3, 3), *[strided(6, 3, 3)] * 2]) == cost_of(F.avg_pool3d, x, 3)
+
+
+def test_maximum_in_every_spelling():
+    x = torch.zeros(2, 3, 6, 6)
+    expected = pool(largest, 6, (6, 6), [strided(6, 2, 2)] * 2)
+    assert expected == cost_of(F.max_pool2d, x, 2)
+    assert expected == cost_of(F.max_pool2d, x, 2, return_indices=True)
+    assert expected == cost_of(F.max_pool2d_with_indices, x, 2)
+    assert expected == cost_of(torch.max_pool2d, x, 2)
+    assert expected == cost_of(nn.MaxPool2d(2, return_indices=True), x)
+    assert expected == cost_of(aten.max_pool2d_with_indices.default, x, [2, 2])
+    assert pool(largest, 6, (6,), [strided(6, 2, 2)]) == cost_of(F.max_pool1d, x[:, :, 0], 2)
+    volume = pool(largest, 2, (3, 6, 6), [strided(3, 2, 2), *[strided(6, 2, 2)] * 2])
+    assert volume == cost_of(F.max_pool3d, x, 2)
+
+
+@pytest.mark.parametrize("m", [(1, 1), (3, 3), (5, 2), (7, 6), (9, 4)])
+def test_adaptive_windows_may_be_odd_and_overlap(m):
+    x = torch.zeros(2, 3, 7, 6)
+    windows = [adaptive(7, m[0]), adaptive(6, m[1])]
+    means, maxima = pool(average, 6, (7, 6), windows), pool(largest, 6, (7, 6), windows)
+    assert means == cost_of(nn.AdaptiveAvgPool2d(m), x) == cost_of(F.adaptive_avg_pool2d, x, m)
+    assert means == cost_of(aten._adaptive_avg_pool2d.default, x, m)
+    assert maxima == cost_of(nn.AdaptiveMaxPool2d(m), x) == cost_of(F.adaptive_max_pool2d, x, m)
+    assert maxima == cost_of(F.adaptive_max_pool2d, x, m, return_indices=True)
+    assert maxima == cost_of(aten.adaptive_max_pool2d.default, x, m)
+
+
+def test_adaptive_pooling_of_one_and_three_dims():
+    line, volume = torch.zeros(3, 7), torch.zeros(2, 3, 7, 6)
+    assert pool(average, 3, (7,), [adaptive(7, 3)]) == cost_of(nn.AdaptiveAvgPool1d(3), line)
+    assert pool(largest, 3, (7,), [adaptive(7, 3)]) == cost_of(nn.AdaptiveMaxPool1d(3), line)
+    windows = [adaptive(3, 2), adaptive(7, 7), adaptive(6, 4)]
+    assert pool(average, 2, (3, 7, 6), windows) == cost_of(nn.AdaptiveAvgPool3d((2, None, 4)), volume)
+    assert pool(largest, 2, (3, 7, 6), windows) == cost_of(nn.AdaptiveMaxPool3d((2, None, 4)), volume)
+
+
+def test_a_norm_as_function():
+    expected = pool(norm, 6, (6, 6), [strided(6, 2, 2)] * 2)
+    assert expected == cost_of(F.lp_pool2d, torch.zeros(2, 3, 6, 6), 2, 2)
+    assert pool(norm, 6, (6,), [strided(6, 3, 3)]) == cost_of(F.lp_pool1d, torch.zeros(2, 3, 6), 2, 3)
+
+
+def test_the_largest_of_the_absolute_values():
+    """An infinite norm: 4 absolute values and 3 compares for each of 3 x 3 outputs of 6 planes."""
+    assert cost_of(nn.LPPool2d(float("inf"), 2), torch.zeros(2, 3, 6, 6)).flops == 6 * (3 * 3) * (4 + 3)
+
+
+def test_fractional_windows_are_compared_whole():
+    """4 x 4 (x 4) outputs of 6 planes, 2*2 - 1 or 2*2*2 - 1 compares each."""
+    x = torch.zeros(2, 3, 9, 9)
+    assert cost_of(nn.FractionalMaxPool2d(2, output_size=4), x).flops == 6 * (4 * 4) * 3
+    assert cost_of(F.fractional_max_pool2d, x, 2, output_size=4, return_indices=True).flops == 6 * (4 * 4) * 3
+    volume = torch.zeros(2, 3, 9, 9, 9)
+    assert cost_of(nn.FractionalMaxPool3d(2, output_size=4), volume).flops == 6 * (4 * 4 * 4) * 7
+
+
+def test_unpooling_moves_values():
+    values, places = F.max_pool2d(torch.rand(1, 2, 4, 4), 2, return_indices=True)
+    assert cost_of(F.max_unpool2d, values, places, 2).flops == 0
+    assert cost_of(nn.MaxUnpool2d(2), values, places).flops == 0

@@ -1,0 +1,199 @@
+"""analyze and count: what they take, what they refuse and how, and that they agree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+from fxflops import FxflopsError, InputError, MissingFormulaError, RunError, TorchFLOPsByFX, TraceError, analyze, count
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 4)
+        self.second = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    def forward(self, x: torch.Tensor, scale: float = 2.0, mask: torch.Tensor | None = None) -> torch.Tensor:
+        x = self.first(x) * scale
+        if mask is not None:
+            x = x + mask
+        return self.second(x) + self.second(x)
+
+
+def propagate(model: Any, *args: Any, **kwargs: Any) -> fxflops.Report:
+    return TorchFLOPsByFX(model).propagate(*args, **kwargs)
+
+
+def line_with(words: str) -> int:
+    """The number of this file's first line with these words."""
+    return next(n for n, text in enumerate(Path(__file__).read_text().splitlines(), 1) if words in text)
+
+
+FIRST, SECOND, RELU, ONE = 2 * 5 * 4 * 3, 2 * 4 * 4 * 3, 4 * 3, 4 * 3
+
+
+@pytest.mark.parametrize("run", [analyze, count])
+def test_totals_by_hand(run: Any) -> None:
+    report = run(Two(), torch.ones(3, 5))
+    assert report.total_flops == FIRST + ONE + 2 * (SECOND + RELU) + ONE
+    assert report.total_macs == 5 * 4 * 3 + 2 * 4 * 4 * 3
+    assert report.total_params == 24 + 20
+    assert report.complete
+    assert report["second"].total.flops == 2 * (SECOND + RELU)
+    assert report["second"].calls == 2
+    assert report["second.0"].own.flops == 2 * SECOND
+    assert report[""].own.flops == 2 * ONE
+    assert report[""].total.flops == report.total_flops
+    assert report.by_operator()["linear"].total.flops == FIRST + 2 * SECOND
+    assert report.by_module_and_operator()["second"]["relu"].total.flops == 2 * RELU
+    assert sum(row.own.flops for row in report.by_module().values()) == report.total_flops
+
+
+def test_count_and_analyze_see_the_same_calls() -> None:
+    model, x = Two(), torch.ones(3, 5)
+    seen = [[(c.op, c.args[:1], c.out, c.path) for c in run(model, x).calls] for run in (analyze, count)]
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("run", [analyze, count])
+def test_arguments_that_are_no_tensors_choose_the_branch(run: Any) -> None:
+    base = run(Two(), torch.ones(3, 5)).total_flops
+    assert run(Two(), (torch.ones(3, 5), 3.0)).total_flops == base
+    assert run(Two(), torch.ones(3, 5), {"mask": torch.ones(3, 4)}).total_flops == base + ONE
+    assert run(Two(), (), {"x": torch.ones(3, 5), "mask": torch.ones(4)}).total_flops == base + ONE
+
+
+def test_time_and_memory_are_measured() -> None:
+    report = analyze(Two(), torch.ones(3, 5), repeats=2)
+    assert report.timing is not None and report.timing.repeats == 2
+    assert report.latency is not None and report.latency > 0
+    assert report.total_time == pytest.approx(sum(n.timing.median for n in report.nodes if n.timing))
+    assert report.total_time == pytest.approx(report[""].total.seconds)
+    state = (24 + 20) * 4 + 3 * 5 * 4
+    assert report.memory["params"] + report.memory["buffers"] + report.memory["inputs"] == state
+    # The peak: the first branch's result with the second's linear and relu, three tensors of 3 x 4.
+    x = 3 * 4 * 4
+    assert report.max_memory == state + 4 * x
+    assert report.memory.source == "storages"
+
+
+def test_not_measured_is_none() -> None:
+    report = analyze(Two().to("meta"), torch.ones(3, 5, device="meta"))
+    assert report.latency is None
+    assert report.total_time is None
+    assert report.memory.source == "predicted"
+    assert report.total_flops == count(Two(), torch.ones(3, 5)).total_flops
+    assert analyze(Two(), torch.ones(3, 5), repeats=0).total_time is None
+    assert count(Two(), torch.ones(3, 5)).latency is None
+
+
+@pytest.mark.parametrize("run", [analyze, count, propagate])
+@pytest.mark.parametrize(
+    ("model", "args", "words"),
+    [
+        (nn.Linear, torch.ones(1), ["class Linear, not an instance"]),
+        ("resnet50", torch.ones(1), ["must be a torch.nn.Module, not str"]),
+        (Two(), (1, 3, 224, 224), ["shape", "torch.randn(1, 3, 224, 224)"]),
+        (Two(), (torch.ones(3, 5), 1.0, None, 4), ["Two.forward", "too many positional"]),
+    ],
+)
+def test_bad_input_says_what_to_do(run: Any, model: Any, args: Any, words: list[str]) -> None:
+    with pytest.raises(InputError) as error:
+        run(model, *args) if run is propagate and isinstance(args, tuple) else run(model, args)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_batch_given_as_args_is_told_to_be_kwargs() -> None:
+    with pytest.raises(InputError, match="kwargs=batch"):
+        analyze(Two(), {"x": torch.ones(3, 5)})
+
+
+def test_unknown_choices_name_the_known() -> None:
+    for arguments, word in [
+        ({"mode": "evaluate"}, "'eval', 'train', 'as_is'"),
+        ({"convention": "fvcor"}, "'torch_flops'"),
+        ({"trace": "jit"}, "'auto', 'symbolic'"),
+        ({"repeats": -1}, "whole number"),
+    ]:
+        with pytest.raises(InputError, match=word):
+            analyze(Two(), torch.ones(3, 5), **arguments)  # type: ignore[arg-type]
+
+
+class Raises(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Sequential(Two())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.block(x).view(-1, 7)  # the author's line
+
+
+@pytest.mark.parametrize("run", [analyze, count, propagate])
+def test_an_error_names_node_module_shapes_and_line(run: Any) -> None:
+    with pytest.raises(RunError) as error:
+        run(Raises(), torch.ones(3, 6))
+    text = str(error.value)
+    assert "block.0.first" in text
+    assert "f32[3,6]" in text
+    assert "mat1 and mat2" in text or "same reduction dim" in text
+    assert "test_api.py:" in text
+    assert isinstance(error.value.__cause__, RuntimeError)
+    if run is not count:
+        assert error.value.node == "block_0_first"
+
+    with pytest.raises(RunError) as error:
+        run(Raises(), torch.ones(3, 5))
+    line = line_with("# the author's line")
+    assert f"test_api.py:{line}" in str(error.value)
+    assert "f32[3,4]" in str(error.value)
+
+
+def test_a_model_that_cannot_be_traced_says_where_and_why() -> None:
+    class Branch(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.sum() > 0:  # the branch
+                return x + 1
+            return x
+
+    with pytest.raises(TraceError, match=r"control flow[\s\S]*test_api\.py:\d+ in forward"):
+        analyze(Branch(), torch.ones(2))
+    with pytest.raises(TraceError):
+        _ = TorchFLOPsByFX(Branch()).graph_model
+
+
+def test_an_unknown_op_is_missing_never_zero() -> None:
+    torch.library.define("fxflops_tests::scan", "(Tensor x) -> Tensor")
+    torch.library.impl("fxflops_tests::scan", "default")(lambda x: x.clone())
+
+    class Custom(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.fxflops_tests.scan(x) + 1  # the custom op
+
+    model, x = Custom(), torch.ones(2, 3)
+    line = line_with("# the custom op")
+    for report in (analyze(model, x), count(model, x)):
+        assert not report.complete
+        assert report.total_flops == 6
+        (missing,) = report.missing
+        assert missing.op == "fxflops_tests::scan"
+        assert missing.calls == 1
+        assert missing.shapes == "f32[2,3] -> f32[2,3]"
+        assert missing.site.endswith(f"test_api.py:{line}")
+        assert "@fxflops.formula(torch.ops.fxflops_tests.scan)" in report.recipe()
+        assert "INCOMPLETE" in str(report)
+        assert "fxflops_tests::scan" in str(report)
+    with pytest.raises(MissingFormulaError, match="fxflops_tests::scan x1"):
+        count(model, x, strict=True)
+    known = count(model, x, formulas={torch.ops.fxflops_tests.scan: lambda x, *, out: 5 * out.numel()}, strict=True)
+    assert known.total_flops == 6 + 5 * 6
+
+
+def test_every_error_is_an_fxflops_error() -> None:
+    assert all(issubclass(e, FxflopsError) for e in (InputError, RunError, TraceError, MissingFormulaError))

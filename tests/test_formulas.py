@@ -1,0 +1,211 @@
+"""The user's own formulas: @formula, a write to a MAPPING, the argument; and what is not mistaken for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+from fxflops import (
+    FUNCTION_FLOPs_MAPPING,
+    METHOD_FLOPs_MAPPING,
+    MODULE_FLOPs_MAPPING,
+    Cost,
+    FormulaError,
+    analyze,
+    count,
+)
+from fxflops.ops import BASE
+
+X = torch.ones(2, 3)
+
+
+@pytest.fixture(autouse=True)
+def _tables_as_before() -> Iterator[None]:
+    entries, functions = dict(BASE.entries), dict(BASE.python_functions)
+    yield
+    BASE.entries.clear()
+    BASE.entries.update(entries)
+    BASE.python_functions.clear()
+    BASE.python_functions.update(functions)
+
+
+class Gate(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.rate = 7
+
+    def forward(self, x: torch.Tensor, power: int = 2) -> torch.Tensor:
+        return x * self.weight**power
+
+
+def shifted(x: torch.Tensor, by: float = 1.0) -> torch.Tensor:
+    return x + by
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = Gate()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return shifted(self.gate(x)).exp()
+
+
+def ops(report: fxflops.Report) -> list[tuple[str, int, str]]:
+    return [(c.call.op, c.flops, c.call.path) for c in report.counted]
+
+
+@pytest.mark.parametrize("run", [analyze, count])
+def test_by_decorator(run: Any) -> None:
+    @fxflops.formula(Gate)
+    def gate(module: Gate, x: Any, power: int = 2, *, out: Any) -> int:
+        return int(module.rate * x.numel())
+
+    @fxflops.formula(shifted)
+    def shift(x: Any, by: float = 1.0, *, out: Any) -> Cost:
+        return Cost(adds=100)
+
+    @fxflops.formula("exp", op="my_exp")
+    def exp(x: Any, *, out: Any) -> int:
+        return 3
+
+    assert ops(run(Model(), X)) == [("gate", 7 * 6, "gate"), ("shift", 100, ""), ("my_exp", 3, "")]
+
+
+@pytest.mark.parametrize("run", [analyze, count])
+def test_by_argument_for_one_run(run: Any) -> None:
+    formulas = {
+        Gate: lambda module, x, *, out: 10,
+        shifted: lambda x, by=1.0, *, out: 20,
+        "exp": lambda x, *, out: 30,
+    }
+    assert run(Model(), X, formulas=formulas).total_flops == 60
+    assert run(Model(), X).total_flops == 3 + 6 + 6 + 6  # pow of 3, mul, add, exp of 6
+
+
+@pytest.mark.parametrize("run", [analyze, count])
+def test_by_mapping_called_as_torch_flops_calls(run: Any) -> None:
+    def module_flops(module: Gate, result: torch.Tensor, *args: torch.Tensor, **kwargs: Any) -> int:
+        assert isinstance(result, torch.Tensor)
+        return 1000 * module.weight.T.shape.numel() + args[0].shape.numel()
+
+    def method_flops(self_obj: torch.Tensor, result: torch.Tensor, *args: Any, **kwargs: Any) -> int:
+        assert self_obj.shape == result.shape
+        return 5
+
+    MODULE_FLOPs_MAPPING[Gate] = module_flops
+    METHOD_FLOPs_MAPPING["exp"] = method_flops
+    assert ops(run(Model(), X)) == [("Gate", 3006, "gate"), ("add", 6, ""), ("exp", 5, "")]
+    del MODULE_FLOPs_MAPPING[Gate], METHOD_FLOPs_MAPPING["exp"]
+    assert run(Model(), X).total_flops == 21
+
+
+@pytest.mark.parametrize("run", [analyze, count])
+def test_a_name_nobody_knew_is_found_by_name(run: Any) -> None:
+    MODULE_FLOPs_MAPPING["Gate"] = lambda module, result, *args: 77
+    assert run(Model(), X)["gate"].total.flops == 77
+
+
+def test_the_tables_read_as_they_were() -> None:
+    for table, name in [
+        (MODULE_FLOPs_MAPPING, "Linear"),
+        (FUNCTION_FLOPs_MAPPING, "softmax"),
+        (METHOD_FLOPs_MAPPING, "transpose"),
+    ]:
+        before = table[name]
+        total = count(nn.Linear(3, 4), X).total_flops
+        table[name] = before
+        assert table[name] is before
+        assert count(nn.Linear(3, 4), X).total_flops == total
+    assert nn.Conv2d in MODULE_FLOPs_MAPPING
+    assert torch.matmul in FUNCTION_FLOPs_MAPPING
+    assert "nonsense" not in METHOD_FLOPs_MAPPING
+    with pytest.raises(KeyError):
+        MODULE_FLOPs_MAPPING["nonsense"]
+
+
+def test_an_override_of_ours_wins_over_the_convention() -> None:
+    pool = nn.MaxPool2d(2)
+    x = torch.ones(1, 1, 4, 4)
+    assert count(pool, x, formulas={nn.MaxPool2d: lambda module, x, *, out: 9}).total_flops == 9
+
+
+class Linear(nn.Module):
+    """Not nn.Linear."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+class Doubled(nn.Linear):
+    """Its own forward: twice the work."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input) + super().forward(input)
+
+
+class Renamed(nn.Linear):
+    """The forward of nn.Linear."""
+
+
+def swapped() -> nn.Linear:
+    module = nn.Linear(3, 4)
+    module.forward = lambda x: x.exp()  # type: ignore[method-assign]
+    return module
+
+
+def hooked() -> nn.Linear:
+    module = nn.Linear(3, 4)
+    module.register_forward_hook(lambda module, args, out: out * 2)
+    return module
+
+
+ONE_LINEAR = 2 * 2 * 3 * 4
+
+
+@pytest.mark.parametrize("run", [analyze, count])
+@pytest.mark.parametrize(
+    ("module", "flops"),
+    [
+        (Linear(), 6),
+        (Doubled(3, 4), 2 * ONE_LINEAR + 8),
+        (Renamed(3, 4), ONE_LINEAR),
+        (swapped(), 6),
+        (hooked(), ONE_LINEAR + 8),
+        # w * g / |w|: 12 squares, 8 adds and 4 roots, 4 divides, 12 multiplies; then the product
+        (nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)), None),
+    ],
+)
+def test_modules_are_known_by_the_forward_they_run(run: Any, module: nn.Module, flops: int | None) -> None:
+    report = run(nn.Sequential(module), X)
+    if flops is None:
+        assert len(report.calls) > 1, "the parametrization runs too"
+        assert report.total_macs >= 2 * 3 * 3
+    else:
+        assert report.total_flops == flops
+
+
+def test_a_formula_that_does_not_fit_says_so() -> None:
+    with pytest.raises(FormulaError, match=r"'linear'.*f32\[2,3\].*(?s:.*)signature"):
+        count(nn.Linear(3, 4), X, formulas={nn.Linear: lambda a, b, c, d: 1})
+    with pytest.raises(FormulaError, match="str"):
+        count(nn.Linear(3, 4), X, formulas={nn.Linear: lambda module, x, *, out: "many"})
+    with pytest.raises(FormulaError, match="a target is"):
+        fxflops.formula(3)(lambda x, *, out: 1)
+    with pytest.raises(FormulaError, match="at least one target"):
+        fxflops.formula()(lambda x, *, out: 1)
+
+
+def test_recount_needs_no_rerun() -> None:
+    model = Model()
+    report = count(model, X)
+    again = report.recount(formulas={"exp": lambda x, *, out: 1000})
+    assert again.total_flops == report.total_flops - 6 + 1000
+    assert again.calls is report.calls
+    assert report.total_flops == 21

@@ -1,0 +1,142 @@
+"""Profiling leaves no trace: the model, its inputs and the random generators are bit for bit as before."""
+
+from __future__ import annotations
+
+import copy
+import random
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+from fxflops import TorchFLOPsByFX, analyze, count
+
+
+class Messy(nn.Module):
+    """Everything a model may do to itself and to its inputs while it runs."""
+
+    def __init__(self, fail: bool = False) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.drop = nn.Dropout(0.5)
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("steps", torch.zeros(()))
+        self.plain = torch.zeros(3)
+        self.seen: list[int] = []
+        self.count = 0
+        self.fail = fail
+        self.fc.register_forward_hook(lambda module, args, out: out + 1)
+        self.drop.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.count += 1
+        self.seen.append(self.count)
+        self.extra = self.count
+        self.steps.add_(1)
+        self.plain.add_(1)
+        self.fc.weight.data.mul_(2)
+        x.add_(1)
+        noise = torch.rand_like(x)
+        out = self.fc(self.drop(self.norm(x))) + noise
+        if self.fail:
+            out = out.view(-1, 7)
+        return out
+
+
+def everything(model: nn.Module) -> dict[str, Any]:
+    return {
+        "state": {k: v.clone() for k, v in model.state_dict().items()},
+        "training": [m.training for m in model.modules()],
+        "hooks": [
+            (list(m._forward_hooks.items()), list(m._forward_pre_hooks.items()), list(m._forward_hooks_with_kwargs))
+            for m in model.modules()
+        ],
+        "attributes": [{k: copy.copy(v) for k, v in vars(m).items() if k[0] != "_"} for m in model.modules()],
+        "names": [list(vars(m)) for m in model.modules()],
+        "rng": (torch.get_rng_state().clone(), random.getstate(), np.random.get_state()[1].copy()),
+        "grad": (torch.is_grad_enabled(), [p.grad for p in model.parameters()], [p.requires_grad for p in model.parameters()]),
+    }
+
+
+def assert_same(before: Any, after: Any) -> None:
+    if isinstance(before, torch.Tensor):
+        assert torch.equal(before, after)
+    elif isinstance(before, np.ndarray):
+        assert np.array_equal(before, after)
+    elif isinstance(before, dict):
+        assert list(before) == list(after)
+        for key in before:
+            assert_same(before[key], after[key])
+    elif isinstance(before, (list, tuple)):
+        assert len(before) == len(after)
+        for a, b in zip(before, after, strict=True):
+            assert_same(a, b)
+    else:
+        assert before == after or before is after
+
+
+def propagate(model: nn.Module, x: torch.Tensor) -> Any:
+    return TorchFLOPsByFX(model).propagate(x)
+
+
+@pytest.mark.parametrize("run", [analyze, count, propagate])
+@pytest.mark.parametrize("fail", [False, True])
+@pytest.mark.parametrize("training", [False, True])
+def test_nothing_is_left_behind(run: Any, fail: bool, training: bool) -> None:
+    model, x = Messy(fail).train(training), torch.ones(2, 4)
+    before, inputs = everything(model), x.clone()
+    if fail:
+        with pytest.raises(fxflops.RunError, match="view"):
+            run(model, x)
+    else:
+        run(model, x)
+    assert_same(before, everything(model))
+    assert torch.equal(x, inputs)
+
+
+def test_a_list_input_is_not_grown() -> None:
+    class Cache(nn.Module):
+        def forward(self, x: torch.Tensor, cache: list[torch.Tensor]) -> torch.Tensor:
+            cache.append(x)
+            return torch.cat(cache)
+
+    cache = [torch.ones(1, 2)]
+    report = count(Cache(), (torch.ones(1, 2), cache))
+    assert len(cache) == 1
+    assert report.calls[-1].out == (2, 2)
+
+
+def test_the_global_modes_are_restored() -> None:
+    with torch.no_grad():
+        analyze(nn.Linear(2, 2), torch.ones(1, 2), repeats=1)
+        assert not torch.is_grad_enabled()
+    with torch.enable_grad():
+        analyze(nn.Linear(2, 2), torch.ones(1, 2), repeats=1)
+        assert torch.is_grad_enabled()
+
+
+def test_threads_may_analyze_the_same_model() -> None:
+    model, x = nn.Sequential(*[nn.Linear(8, 8) for _ in range(20)]), torch.ones(4, 8)
+    totals: list[int] = []
+    threads = [
+        threading.Thread(target=lambda run=run: totals.append(run(model, x).total_flops))  # type: ignore[misc]
+        for run in [lambda m, x: analyze(m, x, repeats=1), count] * 4
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert totals == [20 * 2 * 4 * 8 * 8] * 8
+    assert all(not m._forward_hooks and not m._forward_pre_hooks for m in model.modules())
+
+
+def test_train_mode_updates_no_statistics() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval()
+    before = everything(model)
+    analyze(model, torch.randn(2, 3, 8, 8), mode="train", repeats=2)
+    count(model, torch.randn(2, 3, 8, 8), mode="train")
+    assert_same({k: v for k, v in before.items() if k != "rng"}, {k: v for k, v in everything(model).items() if k != "rng"})
