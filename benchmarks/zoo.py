@@ -115,9 +115,17 @@ def table(rows: list[dict[str, Any]]) -> str:
         "",
         "Where they differ, or something is unknown:",
         "",
-        *[f"- {r['model']}: MACs {r['macs']:,}, FlopCounterMode / 2 {r['torch_macs']:,}" for r in compared if r not in equal],
+        *[
+            f"- {r['model']}: MACs {r['macs']:,}, FlopCounterMode / 2 {r['torch_macs']:,}"
+            for r in compared
+            if r not in equal
+        ],
         *[f"- {r['model']}: no formula for {', '.join(r['missing'])}" for r in traced if not r["complete"]],
-        *[f"- {r['model']}: `count()` {r.get('count')}: {r.get('count_why') or ', '.join(r.get('count_missing', []))}" for r in rows if r.get("count") != "complete"],
+        *[
+            f"- {r['model']}: `count()` {r.get('count')}: {r.get('count_why') or ', '.join(r.get('count_missing', []))}"
+            for r in rows
+            if r.get("count") != "complete"
+        ],
         "",
         "| model | trace | complete | MACs | FLOPs | FlopCounterMode / 2 | graph s | count s |",
         "|---|---|---|---:|---:|---:|---:|---:|",
@@ -129,7 +137,9 @@ def table(rows: list[dict[str, Any]]) -> str:
             why = (r.get("why") or r.get("not_built") or "").replace("|", "/")
             cells = [f"no: {why[:140]}", "", f"{r.get('count_macs', 0):,}", f"{r.get('count_flops', 0):,}"]
         torch_macs = f"{r['torch_macs']:,}" if "torch_macs" in r else "raises"
-        lines.append(f"| {r['model']} | {' | '.join(cells)} | {torch_macs} | {r.get('graph_s', '')} | {r.get('count_s', '')} |")
+        lines.append(
+            f"| {r['model']} | {' | '.join(cells)} | {torch_macs} | {r.get('graph_s', '')} | {r.get('count_s', '')} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -11,13 +11,13 @@ from .report import Report
 
 __version__ = "0.1.0"
 __all__ = [
-    "FUNCTION_FLOPs_MAPPING",
-    "METHOD_FLOPs_MAPPING",
-    "MODULE_FLOPs_MAPPING",
     "Cost",
+    "FUNCTION_FLOPs_MAPPING",
     "FormulaError",
     "FxflopsError",
     "InputError",
+    "METHOD_FLOPs_MAPPING",
+    "MODULE_FLOPs_MAPPING",
     "MissingFormulaError",
     "Report",
     "RunError",

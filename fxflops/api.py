@@ -15,7 +15,7 @@ from .conventions import Convention, find_convention
 from .errors import InputError, RunError
 from .inputs import as_call, bind, check_model, tensors_in
 from .measure import Measured, Subject, author_lines, measure, meta_run
-from .ops import BASE, Table
+from .ops import BASE
 from .progress import progress_bar
 from .records import FormulaFunction, spec_of, specs_in
 from .report import Environment, Memory, Params, Report, Run
@@ -133,7 +133,9 @@ def _run(
         "buffers": _bytes(model.buffers()),
         "inputs": _bytes(tensors_in((args, kwargs))),
     }
-    memory = Memory({**held, "activations": max(measured.peak - sum(held.values()), 0)}, measured.source, measured.peak_at)
+    memory = Memory(
+        {**held, "activations": max(measured.peak - sum(held.values()), 0)}, measured.source, measured.peak_at
+    )
     return Run(type(model).__name__, inputs, measured, _modules(model), params, memory, environment, trace)
 
 

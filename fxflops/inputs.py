@@ -37,7 +37,9 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
         for value in (args, *positional, *keywords.values()):
             if _is_shape(value):
                 example = ", ".join(map(str, value))
-                raise InputError(f"{value!r} is a shape where an input belongs: give a tensor, e.g. torch.randn({example})")
+                raise InputError(
+                    f"{value!r} is a shape where an input belongs: give a tensor, e.g. torch.randn({example})"
+                )
     bind(model, positional, keywords)
     return positional, keywords
 

@@ -110,9 +110,7 @@ def meta_run(subject: Subject, table: Table) -> Measured:
     """The model's own run on the meta device, watched: no kernel computes, no activation is allocated."""
     twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
     ledger = Ledger(twin_of(tensor, twins) for tensor in subject.state)
-    observer = Observer(
-        subject.paths, table, ledger=ledger, before_write=subject.snapshot.before_write, twins=twins
-    )
+    observer = Observer(subject.paths, table, ledger=ledger, before_write=subject.snapshot.before_write, twins=twins)
     args, kwargs = subject.inputs()
     _watch(subject.model, observer, args, kwargs)
     calls = tuple(replace(call, seconds=None) for call in observer.calls)

@@ -116,9 +116,7 @@ class Report:
     Counts are ints; ``latency`` and ``total_time`` seconds, memory bytes; what was not measured is None.
     """
 
-    def __init__(
-        self, run: Run, convention: Convention, table: Table, model: weakref.ref[nn.Module]
-    ) -> None:
+    def __init__(self, run: Run, convention: Convention, table: Table, model: weakref.ref[nn.Module]) -> None:
         self._run = run
         self._convention = convention
         self._table = table
@@ -232,7 +230,13 @@ class Report:
             if counted.cost is None:
                 groups.setdefault(counted.call.op, []).append(counted.call)
         return tuple(
-            Missing(op, len(calls), calls[0].path, f"{', '.join(map(repr, calls[0].inputs()))} -> {calls[0].out!r}", calls[0].site)
+            Missing(
+                op,
+                len(calls),
+                calls[0].path,
+                f"{', '.join(map(repr, calls[0].inputs()))} -> {calls[0].out!r}",
+                calls[0].site,
+            )
             for op, calls in groups.items()
         )
 
@@ -283,7 +287,9 @@ class Report:
     def checked(self, strict: bool) -> Report:
         """This report; MissingFormulaError when it must be complete and is not."""
         if strict and not self.complete:
-            raise MissingFormulaError(f"{sum(m.calls for m in self.missing)} calls have no formula\n{self._missing_text()}")
+            raise MissingFormulaError(
+                f"{sum(m.calls for m in self.missing)} calls have no formula\n{self._missing_text()}"
+            )
         return self
 
     # Views
@@ -351,7 +357,7 @@ class Report:
             latency=self.timing,
             nodes_seconds=self.total_time,
             bytes_peak=self.max_memory,
-            memory=tuple(self.memory.items()),
+            memory=self.memory,
             peak_at=self.memory.at,
             modules=self._tree_row.children,
             operators=shares(self.by_operator()),

@@ -111,7 +111,9 @@ def prefixes(path: str) -> Iterator[str]:
         yield path
 
 
-def by_module(items: Iterable[Item], modules: Iterable[Module], module_calls: Mapping[str, int]) -> dict[str, ModuleRow]:
+def by_module(
+    items: Iterable[Item], modules: Iterable[Module], module_calls: Mapping[str, int]
+) -> dict[str, ModuleRow]:
     """A row for each module of the model, called or not; parameters of a subtree are summed from its modules' own."""
     own = sum_by(items, lambda item: item.path)
     total: dict[str, Sums] = {}
@@ -125,7 +127,13 @@ def by_module(items: Iterable[Item], modules: Iterable[Module], module_calls: Ma
             params[prefix] = params.get(prefix, 0) + module.params
     return {
         m.path: ModuleRow(
-            m.path, m.cls, module_calls.get(m.path, 0), params[m.path], m.params, total.get(m.path, Sums()), own.get(m.path, Sums())
+            m.path,
+            m.cls,
+            module_calls.get(m.path, 0),
+            params[m.path],
+            m.params,
+            total.get(m.path, Sums()),
+            own.get(m.path, Sums()),
         )
         for m in listed
     }
@@ -145,5 +153,3 @@ def by_module_and_operator(items: Iterable[Item], modules: Iterable[Module]) -> 
             row = found.setdefault(prefix, {})
             row[op] = row.get(op, Sums()).plus(sums)
     return {path: {op: OperatorRow(op, s.calls, s) for op, s in ops.items()} for path, ops in found.items()}
-
-

@@ -47,7 +47,7 @@ def _row(
         own_params=row.own_params,
         own_macs=row.own.macs,
         own_flops=row.own.flops,
-        own_ops=tuple(own_ops.get(path, {}).items()),
+        own_ops=own_ops.get(path, {}),
         missing=row.total.missing,
         seconds=row.total.seconds,
         own_seconds=row.own.seconds,

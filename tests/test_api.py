@@ -71,8 +71,10 @@ def test_arguments_that_are_no_tensors_choose_the_branch(run: Any) -> None:
 
 def test_time_and_memory_are_measured() -> None:
     report = analyze(Two(), torch.ones(3, 5), repeats=2)
-    assert report.timing is not None and report.timing.repeats == 2
-    assert report.latency is not None and report.latency > 0
+    assert report.timing is not None
+    assert report.timing.repeats == 2
+    assert report.latency is not None
+    assert report.latency > 0
     assert report.total_time == pytest.approx(sum(n.timing.median for n in report.nodes if n.timing))
     assert report.total_time == pytest.approx(report[""].total.seconds)
     state = (24 + 20) * 4 + 3 * 5 * 4

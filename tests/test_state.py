@@ -58,7 +58,11 @@ def everything(model: nn.Module) -> dict[str, Any]:
         "attributes": [{k: copy.copy(v) for k, v in vars(m).items() if k[0] != "_"} for m in model.modules()],
         "names": [list(vars(m)) for m in model.modules()],
         "rng": (torch.get_rng_state().clone(), random.getstate(), np.random.get_state()[1].copy()),
-        "grad": (torch.is_grad_enabled(), [p.grad for p in model.parameters()], [p.requires_grad for p in model.parameters()]),
+        "grad": (
+            torch.is_grad_enabled(),
+            [p.grad for p in model.parameters()],
+            [p.requires_grad for p in model.parameters()],
+        ),
     }
 
 
@@ -139,4 +143,6 @@ def test_train_mode_updates_no_statistics() -> None:
     before = everything(model)
     analyze(model, torch.randn(2, 3, 8, 8), mode="train", repeats=2)
     count(model, torch.randn(2, 3, 8, 8), mode="train")
-    assert_same({k: v for k, v in before.items() if k != "rng"}, {k: v for k, v in everything(model).items() if k != "rng"})
+    assert_same(
+        {k: v for k, v in before.items() if k != "rng"}, {k: v for k, v in everything(model).items() if k != "rng"}
+    )

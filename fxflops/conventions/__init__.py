@@ -23,7 +23,9 @@ class Convention:
 CONVENTIONS = {
     convention.name: convention
     for convention in [
-        Convention("torch_flops", "every arithmetic operation of the forward; the totals torch_flops publishes", TORCH_FLOPS),
+        Convention(
+            "torch_flops", "every arithmetic operation of the forward; the totals torch_flops publishes", TORCH_FLOPS
+        ),
     ]
 }
 

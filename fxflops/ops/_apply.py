@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -55,7 +55,7 @@ def _call(entry: Formula, function: FormulaFunction, call: Call, module: nn.Modu
     return function(*args, **kwargs, out=call.out)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _parameters(function: Any) -> tuple[list[str], bool, bool]:
     """Names of the positional parameters, and whether it takes ``*args`` and ``**kwargs``."""
     kinds = [(name, parameter.kind) for name, parameter in inspect.signature(function).parameters.items()]

@@ -97,7 +97,7 @@ class Table:
         table = Table(self)
         for target, function in formulas.items():
             known = self.get(_keys(target)[0])
-            op = known.op if known else getattr(target, "__name__", str(target))
+            op = known.op if known else str(getattr(target, "__name__", target))
             table.add(target, entry_for([target], function, op))
         return table
 
@@ -125,7 +125,7 @@ def formula(*targets: Any, op: str | None = None) -> Callable[[F], F]:
     def register(function: F) -> F:
         if not targets:
             raise FormulaError("formula() needs at least one target: @formula(MyModule) or @formula(my_function)")
-        entry = entry_for(list(targets), function, op or getattr(function, "__name__", "formula"))
+        entry = entry_for(list(targets), function, op)
         for target in targets:
             BASE.add(target, entry)
         return function
@@ -136,7 +136,7 @@ def formula(*targets: Any, op: str | None = None) -> Callable[[F], F]:
 def zero(reason: str, *targets: Any, op: str | None = None) -> None:
     """Declare that ``targets`` compute nothing, and why: "view", "move", "create" or "query", or a sentence."""
     for target in targets:
-        name = op or (target if isinstance(target, str) else getattr(target, "__name__", str(target)))
+        name = op or (target if isinstance(target, str) else str(getattr(target, "__name__", target)))
         BASE.add(target, Formula(name.rpartition("::")[2], None, reason))
 
 
@@ -156,7 +156,7 @@ def entry_for(
         raise FormulaError(f"a formula is a function, not {function!r}")
     if style is None:
         style = "module" if all(_is_module_class(target) for target in targets) else "op"
-    return Formula(op or getattr(function, "__name__", "formula"), function, style=style)
+    return Formula(op or str(getattr(function, "__name__", "formula")), function, style=style)
 
 
 def _is_module_class(target: Any) -> bool:

@@ -60,7 +60,9 @@ def _parse(operands: Sequence[Any]) -> tuple[list[Sizes], set[Label]]:
     if output is None:
         named_once = {label for label, times in counts.items() if times == 1}
         return _sizes(labels, specs), broadcast | named_once
-    return _sizes(labels, specs), {token for token in output if token is not ...} | (broadcast if ... in output else set())
+    return _sizes(labels, specs), {token for token in output if token is not ...} | (
+        broadcast if ... in output else set()
+    )
 
 
 def _tokens(term: str) -> list[Any]:

@@ -19,7 +19,9 @@ from .pool import adaptive_avg_pool
 TAPS = {"nearest": 0, "nearest-exact": 0, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4, "lanczos": 6}
 
 
-@formula(nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d, *named("interpolate", "upsample"), op="interpolate")
+@formula(
+    nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d, *named("interpolate", "upsample"), op="interpolate"
+)
 def interpolate(
     input: Spec,
     size: Any = None,

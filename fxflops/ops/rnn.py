@@ -120,7 +120,9 @@ def _cell(kind: str, module: nn.RNNCellBase, input: Spec) -> Cost:
 def _function(kind: str, input: Spec, rest: tuple[Any, ...]) -> Cost:
     """Of torch.lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first), or of a
     packed one, torch.lstm(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional)."""
-    at = max(position for position, value in enumerate(rest) if isinstance(value, tuple) and not isinstance(value, Spec))
+    at = max(
+        position for position, value in enumerate(rest) if isinstance(value, tuple) and not isinstance(value, Spec)
+    )
     params, _, num_layers, _, _, bidirectional = rest[at : at + 6]
     rows = params[0][0]
     units = {"lstm": rows // 4, "gru": rows // 3, "rnn": rows}[kind]

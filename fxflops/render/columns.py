@@ -87,7 +87,7 @@ def column_of(header: str, values: Iterable[Any] = ()) -> Column:
     lower = key.lower()
     if lower == "mem_delta":
         return Column(key, header, "delta")
-    for kind, fits in (
+    kinds: tuple[tuple[Kind, bool], ...] = (
         ("ms", unit == "ms)"),
         ("s", unit == "s)"),
         ("B", unit == "B)"),
@@ -95,10 +95,8 @@ def column_of(header: str, values: Iterable[Any] = ()) -> Column:
         ("flops", lower.endswith(("flops", "macs", "int_ops"))),
         ("elements", lower.endswith(("params", "activations"))),
         ("number", any(isinstance(value, Real) and not isinstance(value, bool) for value in values)),
-    ):
-        if fits:
-            return Column(key, header, kind)
-    return Column(header, header)
+    )
+    return next((Column(key, header, kind) for kind, fits in kinds if fits), Column(header, header))
 
 
 def find(columns: Sequence[Column], name: str) -> int:
@@ -163,6 +161,8 @@ def _raw(value: float, kind: Kind) -> str:
 
 def _scaled(value: float, kind: Kind, unit: str) -> str:
     fixed = None if unit == "auto" else unit
+    if not value and kind not in ("B", "delta"):
+        return "0"
     if kind in ("s", "ms"):
         return readable.seconds(value / 1e3 if kind == "ms" else value, fixed)
     if kind in ("B", "delta"):

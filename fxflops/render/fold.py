@@ -71,7 +71,9 @@ def common_name(names: Sequence[str]) -> str:
     """``0..11`` for names that count up, ``query,key,value`` for a few, ``first..last`` otherwise."""
     if len(names) == 1:
         return names[0]
-    counts_up = [str(number) for number in range(int(names[0]), int(names[0]) + len(names))] if _is_number(names[0]) else []
+    counts_up = (
+        [str(number) for number in range(int(names[0]), int(names[0]) + len(names))] if _is_number(names[0]) else []
+    )
     listed = ",".join(names)
     return listed if list(names) != counts_up and len(listed) <= 24 else f"{names[0]}..{names[-1]}"
 

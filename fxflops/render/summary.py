@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import units
-from .data import Missing, OperatorShare, Summary, TreeRow
-from .fold import Fold, folded
-from .text import align, bar, cells, pad, paint, plain, terminal_width
+from .costs import cost_lines, operator_shares
+from .data import Missing, Summary
+from .text import cells, pad, paint, plain, terminal_width
 
-MOST_MODULES = 8
-MOST_OPERATORS = 4
 MOST_MISSING = 8
 LABEL, VALUE = 9, 12
-DOMINANT = 90.0
+MARGIN = LABEL + VALUE
 
 
 class Fact(NamedTuple):
@@ -32,10 +30,12 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
     head = [plain(data.title), *([f"input {plain(data.inputs)}"] if data.inputs else []), plain(data.setting)]
     lines = flow(paint(head[0], "bold", color), head[1:], "   ", limit, indent=4)
     for fact in facts(data):
-        lines += flow(pad(fact.label, LABEL) + pad(fact.value, VALUE), fact.details, fact.separator, limit, LABEL + VALUE)
-    lines += cost_lines(data, limit, color)
+        details = [paint(part, "red", color and part.startswith("INCOMPLETE")) for part in fact.details]
+        lines += flow(pad(fact.label, LABEL) + pad(fact.value, VALUE), details, fact.separator, limit, MARGIN)
+    table = cost_lines(data, None if limit is None else limit - MARGIN, color)
+    lines += [pad("" if position else "where the cost is", MARGIN) + line for position, line in enumerate(table)]
     for label, shares in operator_shares(data):
-        lines += flow(pad(label, LABEL + VALUE), shares, " · ", limit, LABEL + VALUE)
+        lines += flow(pad(label, MARGIN), shares, " · ", limit, MARGIN)
     lines += [paint(line, "red", color) for line in missing_lines(data.missing)]
     if data.paste:
         lines += ["to count it, paste:", *(f"    {line}" for line in data.paste.rstrip().splitlines())]
@@ -68,44 +68,6 @@ def flow(start: str, parts: Sequence[str], separator: str, limit: int | None, in
             lines.append(" " * indent + part)
         empty = False
     return lines
-
-
-def cost_lines(data: Summary, limit: int | None, color: bool) -> list[str]:
-    """The table of the modules that cost most, with bars of their share of the time, of FLOPs where nothing was timed."""
-    rows = costs(data)
-    if not rows:
-        return []
-    timed = any(row.seconds is not None for row in rows)
-    header = ["module", "calls", "FLOPs", "%", *(["time", "%"] if timed else [])]
-    table = align([header, *(_cost_cells(row, data, timed) for row in rows)], [False, *[True] * (len(header) - 1)])
-    margin = " " * (LABEL + VALUE)
-    room = 20 if limit is None else min(20, limit - len(margin) - max(map(cells, table)) - 2)
-    bars = [bar(_time_share(row, data) if timed else _flops_share(row, data), room) if room > 0 else "" for row in rows]
-    lines = [pad("where the cost is", LABEL + VALUE) + table[0]]
-    return lines + [f"{margin}{line}  {paint(b, 'cyan', color)}" for line, b in zip(table[1:], bars, strict=True)]
-
-
-def costs(data: Summary) -> list[TreeRow]:
-    """The modules that cost most, largest first, their ``path`` as shown; the rest of the whole in a row "other"."""
-    items = folded(data.modules)
-    while (heavy := _dominant(items, data)) is not None:
-        items = [item for item in items if item is not heavy] + folded(heavy.row.children)
-    rows = [row for row in map(_shown, items) if row.flops or row.seconds or row.missing]
-    by_time = any(row.seconds is not None for row in rows)
-    rows.sort(key=lambda row: (row.seconds or 0.0) if by_time else row.flops, reverse=True)
-    rows = rows[:MOST_MODULES]
-    flops = data.flops - sum(row.flops for row in rows)
-    seconds = None if data.nodes_seconds is None else data.nodes_seconds - sum(row.seconds or 0.0 for row in rows)
-    if rows and (flops > 0 or (seconds or 0.0) > 1e-9):
-        rows.append(TreeRow("", "", "other", 0, 0, 0, flops, seconds=seconds))
-    return rows
-
-
-def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
-    """The operators' shares of FLOPs, and of the time where it was measured, as labelled parts of a line."""
-    by_flops = _shares(data.operators, [op.flops for op in data.operators])
-    by_time = _shares(data.operators, [op.seconds or 0.0 for op in data.operators])
-    return [line for line in (("by operator", by_flops), ("operators' time", by_time)) if line[1]]
 
 
 def missing_lines(missing: Sequence[Missing]) -> list[str]:
@@ -158,54 +120,6 @@ def _latency(data: Summary) -> Fact:
         rate = units.count(data.flops / median)
         details.append(f"{rate}FLOP/s" if " " in rate else f"{rate} FLOP/s")
     return Fact("latency", units.seconds(median), details)
-
-
-def _dominant(items: Sequence[Fold], data: Summary) -> Fold | None:
-    """The one module with nearly all FLOPs: a wrapper, better shown as what is in it, unless that is one repeated block."""
-    for item in items:
-        inside = folded(item.row.children)
-        is_repeated = len(inside) == 1 and inside[0].count > 1
-        if item.count == 1 and inside and not is_repeated and (units.percent(item.row.flops, data.flops) or 0) >= DOMINANT:
-            return item
-    return None
-
-
-def _shown(item: Fold) -> TreeRow:
-    from dataclasses import replace
-
-    inside = folded(item.row.children)
-    count, row = item.count, item.total()
-    if count == 1 and len(inside) == 1 and inside[0].count > 1:
-        count, row = inside[0].count, replace(row, calls=inside[0].total().calls)
-    return replace(row, path=plain(item.path) + (f" (x{count})" if count > 1 else ""))
-
-
-def _cost_cells(row: TreeRow, data: Summary, timed: bool) -> list[str]:
-    flops = (">= " if row.missing else "") + units.count(row.flops)
-    calls = f"{row.calls:,}" if row.calls else ""
-    found = [row.path, calls, flops, _percent(_flops_share(row, data))]
-    return [*found, units.seconds(row.seconds), _percent(_time_share(row, data))] if timed else found
-
-
-def _flops_share(row: TreeRow, data: Summary) -> float | None:
-    return units.percent(row.flops, data.flops)
-
-
-def _time_share(row: TreeRow, data: Summary) -> float | None:
-    return units.percent(row.seconds, data.nodes_seconds)
-
-
-def _percent(share: float | None) -> str:
-    return units.NOT_MEASURED if share is None else f"{share:.1f}"
-
-
-def _shares(operators: Iterable[OperatorShare], values: Sequence[float]) -> list[str]:
-    whole = sum(values)
-    ranked = sorted(zip(values, operators, strict=True), key=lambda pair: -pair[0])
-    shown = [(plain(op.name), value) for value, op in ranked[:MOST_OPERATORS] if value]
-    rest = sum(value for value, _ in ranked[MOST_OPERATORS:])
-    shown += [("other", rest)] if rest else []
-    return [f"{name} {100 * value / whole:.1f}%" for name, value in shown]
 
 
 def _missing_line(item: Missing) -> str:

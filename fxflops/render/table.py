@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -63,7 +63,7 @@ def grid(
 
     Args:
         sort_by: a column, by its header or bare name ("time" for ``time(ms)``); numbers descending, text ascending.
-        top: how many rows to show; a footer then says how much of each column in ``shares`` they hold.
+        top: how many rows to show; a footer then says how much of each column in ``shares`` they hold (not in markup).
         columns: the columns to show, in this order.
         where: for a column a value, or a function of the value, that rows must have to be shown.
         units: None for raw numbers, "auto" for readable ones, or one unit ("G", "MiB", "ms") for the columns it fits.
@@ -81,13 +81,16 @@ def grid(
     picked = [known[i] for i in shown]
     text = _fitted(table, body, picked, tablefmt, width, elidable)
     note = footer(known, rows, kept, chosen, sort_by, noun, shares)
-    return f"{text}\n{note}" if note else text
+    if not note or _is_markup(tablefmt):
+        return text
+    # Markdown takes a line right below a table for one of its rows.
+    return f"{text}\n\n{note}" if tablefmt in ("github", "pipe") else f"{text}\n{note}"
 
 
 def matching(columns: Sequence[Column], rows: Sequence[Sequence[Any]], where: Where | None) -> list[Sequence[Any]]:
     """The rows that have what ``where`` asks of each column it names."""
     tests = [(find(columns, name), wanted) for name, wanted in (where or {}).items()]
-    return [row for row in rows if all(w(row[i]) if callable(w) else row[i] == w for i, w in tests)]
+    return [row for row in rows if all(_holds(wanted, row[i]) for i, wanted in tests)]
 
 
 def ordered(columns: Sequence[Column], rows: Sequence[Sequence[Any]], by: str | None) -> list[Sequence[Any]]:
@@ -111,9 +114,33 @@ def footer(
     if len(chosen) == len(rows):
         return ""
     cut = "" if len(chosen) == len(kept) else "first " if sort_by is None else "top "
-    whole = f"{len(rows)} {noun}" if len(kept) in (len(rows), len(chosen)) else f"{len(kept)} matching, {len(rows)} {noun} in all"
-    held = [f"{share:.1f}% of {name}" for name in _leading(shares, sort_by) if (share := _share(columns, rows, chosen, name)) is not None]
+    whole = (
+        f"{len(rows)} {noun}"
+        if len(kept) in (len(rows), len(chosen))
+        else f"{len(kept)} matching, {len(rows)} {noun} in all"
+    )
+    held = [
+        f"{share:.1f}% of {name}"
+        for name in _leading(shares, sort_by)
+        if (share := _share(columns, rows, chosen, name)) is not None
+    ]
     return f"{cut}{len(chosen)} of {whole}" + (f": {', '.join(held)}" if held else "")
+
+
+def _holds(wanted: Any, value: Any) -> bool:
+    """Whether a cell is as wanted. A comparison with a number fails on cells without one: these are not wanted."""
+    if not callable(wanted):
+        return bool(value == wanted)
+    try:
+        return bool(wanted(value))
+    except TypeError:
+        if value is None or isinstance(value, str):
+            return False
+        raise
+
+
+def _is_markup(tablefmt: str) -> bool:
+    return any(word in tablefmt for word in MARKUP)
 
 
 def _leading(shares: Sequence[str], sort_by: str | None) -> list[str]:
@@ -121,7 +148,9 @@ def _leading(shares: Sequence[str], sort_by: str | None) -> list[str]:
     return sorted(shares, key=lambda name: (sort_by or "") not in (name, name.partition("(")[0]))
 
 
-def _share(columns: Sequence[Column], rows: Sequence[Sequence[Any]], chosen: Sequence[Sequence[Any]], name: str) -> float | None:
+def _share(
+    columns: Sequence[Column], rows: Sequence[Sequence[Any]], chosen: Sequence[Sequence[Any]], name: str
+) -> float | None:
     position = find(columns, name)
     whole, part = (sum(row[position] for row in some if isinstance(row[position], Real)) for some in (rows, chosen))
     return 100.0 * part / whole if whole else None
@@ -134,12 +163,17 @@ def _rank(value: Any) -> tuple[int, Any]:
 
 
 def _fitted(
-    header: list[str], body: list[list[str]], columns: list[Column], tablefmt: str, width: int | None, elidable: Sequence[str]
+    header: list[str],
+    body: list[list[str]],
+    columns: list[Column],
+    tablefmt: str,
+    width: int | None,
+    elidable: Sequence[str],
 ) -> str:
     """The printed table, its elidable columns cut until it fits the width."""
     text = _tabulated(header, body, columns, tablefmt)
     limit = terminal_width() if width is None else width
-    if limit is None or any(word in tablefmt for word in MARKUP):
+    if limit is None or _is_markup(tablefmt):
         return text
     for key in elidable:
         excess = max(map(cells, text.splitlines()), default=0) - limit

@@ -51,9 +51,9 @@ def align(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
 
 
 def bar(percent: float | None, width: int = 20) -> str:
-    """A bar of block characters, ``width`` cells at 100%; empty where the share is not known."""
+    """A bar of block characters, ``width`` cells at 100%; empty where the share is not known or prints as 0.0."""
     eighths = 0 if percent is None else round(min(max(percent, 0.0), 100.0) / 100 * width * 8)
-    if not eighths and percent:
+    if not eighths and percent is not None and percent >= 0.05:
         eighths = 1
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from .columns import MODULE_COLUMNS, Column, check_number, check_units, find, module_cell, module_values, pick
@@ -51,21 +51,25 @@ def tree(
     check_number("depth", depth, least=0)
     key = None if sort_by is None else MODULE_COLUMNS[find(MODULE_COLUMNS, sort_by)].key
     lines = list(walk(Fold(root.name, root), depth, key, fold))
-    shown = [MODULE_COLUMNS[i] for i in pick(MODULE_COLUMNS, columns)] if columns else measured(line.row for line in lines)
+    shown = (
+        [MODULE_COLUMNS[i] for i in pick(MODULE_COLUMNS, columns)] if columns else measured(line.row for line in lines)
+    )
     limit = terminal_width() if width is None else width
     if limit is not None and not columns:
         shown = _affordable(shown, lines, root, units, limit)
     return _laid_out(lines, shown, root, units, limit, color)
 
 
-def measured(rows: Iterator[TreeRow]) -> list[Column]:
+def measured(rows: Iterable[TreeRow]) -> list[Column]:
     """The default columns, without those that were measured for no row at all."""
     known = {key for row in rows for key, value in _values(row, row).items() if value is not None}
     usual = [column for column in MODULE_COLUMNS if column.key in DEFAULT_COLUMNS]
     return [column for column in usual if column.key.removesuffix("%") in known]
 
 
-def walk(item: Fold, depth: int | None, sort_key: str | None, fold: bool, guide: str = "", stem: str = "") -> Iterator[Line]:
+def walk(
+    item: Fold, depth: int | None, sort_key: str | None, fold: bool, guide: str = "", stem: str = ""
+) -> Iterator[Line]:
     """A module's line, then those of what is in it. ``guide`` stands before its own line, ``stem`` before its children's."""
     row = item.row
     yield Line(guide, *label(item), row)
@@ -142,7 +146,9 @@ def _affordable(shown: list[Column], lines: list[Line], root: TreeRow, units: st
     return shown
 
 
-def _laid_out(lines: list[Line], shown: Sequence[Column], root: TreeRow, units: str | None, limit: int | None, color: bool) -> str:
+def _laid_out(
+    lines: list[Line], shown: Sequence[Column], root: TreeRow, units: str | None, limit: int | None, color: bool
+) -> str:
     numbers = [[column.header for column in shown], *(_cells(line.row, shown, root, units) for line in lines)]
     right = align(numbers, [True] * len(shown)) if shown else [""] * len(numbers)
     room = None if limit is None else max(limit - max(map(cells, right)) - 2, 12)

@@ -72,7 +72,7 @@ class Observer:
             module._forward_hooks[self._key] = self._leave_module  # type: ignore[index]
             module._forward_hooks_with_kwargs[self._key] = True  # type: ignore[index]
             module._forward_hooks_always_called[self._key] = True  # type: ignore[index]
-        self._mode.__enter__()
+        self._mode.__enter__()  # type: ignore[no-untyped-call]
         if self._table.python_functions:
             self._profiler = sys.getprofile()
             sys.setprofile(self._watch)
@@ -81,7 +81,7 @@ class Observer:
     def __exit__(self, *exception: Any) -> None:
         if self._table.python_functions:
             sys.setprofile(self._profiler)
-        self._mode.__exit__(*exception)
+        self._mode.__exit__(*exception)  # type: ignore[no-untyped-call]
         for module in self._modules:
             for hooks in (
                 module._forward_pre_hooks,
@@ -267,7 +267,13 @@ def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
     """Whether a call may write to its arguments: in-place names, item assignment, ``out=``."""
     name = getattr(func, "__name__", "").partition(".")[0]
     in_place = name.endswith("_") and not name.endswith("__")
-    return in_place or name in ("__setitem__", "__set__") or name.startswith("__i") or "out" in kwargs or "inplace" in kwargs
+    return (
+        in_place
+        or name in ("__setitem__", "__set__")
+        or name.startswith("__i")
+        or "out" in kwargs
+        or "inplace" in kwargs
+    )
 
 
 def author_line() -> str:

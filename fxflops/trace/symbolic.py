@@ -28,9 +28,7 @@ class SymbolicTracer(fx.Tracer):
         customised = hasattr(m, "parametrizations") or m._forward_hooks or m._forward_pre_hooks
         return not customised and super().is_leaf_module(m, module_qualified_name)
 
-    def create_args_for_root(
-        self, root_fn: Any, is_module: bool, concrete_args: Any = None
-    ) -> tuple[Any, list[Any]]:
+    def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
         function, args = super().create_args_for_root(root_fn, is_module, concrete_args)
         code = inspect.unwrap(root_fn).__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -40,7 +38,9 @@ class SymbolicTracer(fx.Tracer):
         return function, args
 
 
-def symbolic(model: nn.Module, table: Table, constants: Mapping[str, Any], stack_traces: bool = False) -> fx.GraphModule:
+def symbolic(
+    model: nn.Module, table: Table, constants: Mapping[str, Any], stack_traces: bool = False
+) -> fx.GraphModule:
     """The model as a GraphModule whose nodes carry ``nn_module_stack``.
 
     ``constants`` are values of ``forward``'s parameters that are no tensors: the branches that depend on them are

@@ -31,7 +31,7 @@ def tensors(equation: str) -> list[torch.Tensor]:
         ("ij,kl->ik", lambda x, y: np.outer(x.sum(axis=1), y.sum(axis=1))),
         ("ij,jk->k", lambda x, y: x.sum(axis=0) @ y),
         ("ij,jk,kl->il", lambda x, y, z: x @ y @ z),
-        ("ij,kl,jk->il", lambda x, y, z: ((x[:, :, None, None] * y).transpose(0, 3, 1, 2).reshape(10, 12) @ z.ravel())),
+        ("ij,kl,jk->il", lambda x, y, z: (x[:, :, None, None] * y).transpose(0, 3, 1, 2).reshape(10, 12) @ z.ravel()),
         ("ij->ji", lambda x: x.T),
         ("ij->i", lambda x: x.sum(axis=1)),
         ("ij->", lambda x: x.sum()),

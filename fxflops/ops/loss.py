@@ -1,0 +1,221 @@
+"""Losses: their definition per element, then the reduction: n-1 adds for a sum, 1 divide more for a mean.
+
+The definitions are those of https://docs.pytorch.org/docs/stable/nn.html#loss-functions. Where one branches, the branch
+that computes more is counted. The aten overloads name their reduction by a number, in the place of ``size_average``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..records import Cost, Spec
+from ._registry import formula
+from ._spellings import named
+from .activation import log_softmax
+
+Reduction = str | int
+Legacy = bool | int | None
+NUMBERS = {0: "none", 1: "mean", 2: "sum"}
+
+
+@formula(nn.MSELoss, *named("mse_loss"))
+def mse_loss(
+    input: Spec,
+    target: Spec,
+    size_average: Legacy = None,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    weight: Spec | None = None,
+    *,
+    out: Spec,
+) -> Cost:
+    """input[*], target[*] -> out[]: 1 subtraction and 1 square per element, 1 multiply with a weight."""
+    weighted = weight is not None
+    return _loss(Cost(muls=1 + weighted, adds=1), input, target, size_average, reduction, weighted)
+
+
+@formula(nn.L1Loss, *named("l1_loss"))
+def l1_loss(
+    input: Spec,
+    target: Spec,
+    size_average: Legacy = None,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    weight: Spec | None = None,
+    *,
+    out: Spec,
+) -> Cost:
+    """input[*], target[*] -> out[]: 1 subtraction and 1 absolute value per element, 1 multiply with a weight."""
+    weighted = weight is not None
+    return _loss(Cost(muls=0 + weighted, adds=1, others=1), input, target, size_average, reduction, weighted)
+
+
+@formula(nn.SmoothL1Loss, *named("smooth_l1_loss"))
+def smooth_l1_loss(
+    input: Spec,
+    target: Spec,
+    size_average: Legacy = None,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    *,
+    out: Spec,
+) -> Cost:
+    """input[*], target[*] -> out[]: |d| < beta, d = x - y, then 0.5 * d * d / beta: 6 per element."""
+    return _loss(Cost(muls=2, adds=1, others=3), input, target, size_average, reduction)
+
+
+@formula(nn.HuberLoss, *named("huber_loss"))
+def huber_loss(
+    input: Spec,
+    target: Spec,
+    reduction: Reduction = "mean",
+    delta: float = 1.0,
+    weight: Spec | None = None,
+    *,
+    out: Spec,
+) -> Cost:
+    """input[*], target[*] -> out[]: |d| < delta, d = x - y, then 0.5 * d * d: 5 per element, 1 multiply with a weight."""
+    weighted = weight is not None
+    return _loss(Cost(muls=2 + weighted, adds=1, others=2), input, target, None, reduction, weighted)
+
+
+@formula(nn.SoftMarginLoss, *named("soft_margin_loss"))
+def soft_margin_loss(
+    input: Spec,
+    target: Spec,
+    size_average: Legacy = None,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    *,
+    out: Spec,
+) -> Cost:
+    """input[*], target[*] -> out[]: log(1 + exp(-x * y)): 5 per element."""
+    return _loss(Cost(muls=1, adds=1, others=3), input, target, size_average, reduction)
+
+
+@formula(nn.KLDivLoss, *named("kl_div"))
+def kl_div(
+    input: Spec,
+    target: Spec,
+    size_average: Legacy = None,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    *,
+    out: Spec,
+) -> Cost:
+    """input[*], target[*] -> out[]: y * (log(y) - x), or exp(y) * (y - x) of a log target: 3 per element."""
+    return _loss(Cost(muls=1, adds=1, others=1), input, target, size_average, reduction)
+
+
+@formula(nn.BCELoss, *named("binary_cross_entropy"))
+def binary_cross_entropy(
+    input: Spec,
+    target: Spec,
+    weight: Spec | None = None,
+    size_average: Legacy = None,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    *,
+    out: Spec,
+) -> Cost:
+    """input[*], target[*] -> out[]: -(y * log(x) + (1-y) * log(1-x)): 8 per element, 1 multiply with a weight."""
+    weighted = weight is not None
+    return _loss(Cost(muls=2 + weighted, adds=3, others=3), input, target, size_average, reduction)
+
+
+@formula(nn.BCEWithLogitsLoss, F.binary_cross_entropy_with_logits)
+def binary_cross_entropy_with_logits(
+    input: Spec,
+    target: Spec,
+    weight: Spec | None = None,
+    size_average: Legacy = None,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    pos_weight: Spec | None = None,
+    *,
+    out: Spec,
+) -> Cost:
+    """input[*], target[*] -> out[]: max(x, 0) - x * y + log(1 + exp(-|x|)): 9 per element, 1 multiply with a weight.
+
+    A weight of the positives scales the last two terms by 1 + (p-1) * y: 4 more.
+    """
+    weighted, positives = weight is not None, 2 * (pos_weight is not None)
+    element = Cost(muls=1 + weighted + positives, adds=3 + positives, others=5)
+    return _loss(element, input, target, size_average, reduction)
+
+
+@formula(
+    torch.binary_cross_entropy_with_logits,
+    "aten::binary_cross_entropy_with_logits",
+    op="binary_cross_entropy_with_logits",
+)
+def binary_cross_entropy_with_logits_native(
+    input: Spec,
+    target: Spec,
+    weight: Spec | None = None,
+    pos_weight: Spec | None = None,
+    reduction: Reduction = 1,
+    *,
+    out: Spec,
+) -> Cost:
+    """input[*], target[*] -> out[]: as F.binary_cross_entropy_with_logits."""
+    return binary_cross_entropy_with_logits(input, target, weight, None, None, reduction, pos_weight, out=out)
+
+
+@formula(
+    nn.NLLLoss,
+    *named("nll_loss", "nll_loss2d", "nll_loss_nd", "nll_loss_forward", "nll_loss2d_forward"),
+    op="nll_loss",
+)
+def nll_loss(
+    input: Spec,
+    target: Spec,
+    weight: Spec | None = None,
+    size_average: Legacy = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    *,
+    out: object,
+) -> Cost:
+    """input[n, c, *], target[n, *] -> out[]: 1 negation per target, 1 multiply with a weight; ignored ones are counted."""
+    weighted = weight is not None
+    return _loss(Cost(muls=0 + weighted, others=1), target, target, size_average, reduction, weighted)
+
+
+@formula(nn.CrossEntropyLoss, F.cross_entropy)
+def cross_entropy(
+    input: Spec,
+    target: Spec,
+    weight: Spec | None = None,
+    size_average: Legacy = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    label_smoothing: float = 0.0,
+    *,
+    out: Spec,
+) -> Cost:
+    """input[n, c, *], target[n, *] -> out[]: log_softmax over c, then nll_loss.
+
+    Probabilities for target, [n, c, *], are c multiplies and c-1 adds per row in place of the pick. Smoothing is c-1
+    adds and a negation per row for the mean of all classes, and 2 multiplies and 1 add to mix it in; smoothed
+    probabilities, 1 multiply and 1 add each.
+    """
+    c = input[1 if input.ndim > 1 else 0]
+    rows = input.numel() // c if c else 0
+    per_row = Cost()
+    if target == input:
+        smoothing = 1 if label_smoothing else 0
+        weights = c if weight is not None else 0
+        per_row = Cost(muls=c + c * smoothing + weights, adds=c - 1 + c * smoothing, others=1)
+    else:
+        smoothed = Cost(muls=2, adds=c, others=1) if label_smoothing else Cost()
+        per_row = Cost(muls=1 if weight is not None else 0, others=1).plus(smoothed)
+    total = log_softmax(input, 1 if input.ndim > 1 else 0, out=input)
+    total = total.plus(_times(rows, per_row))
+    return total.plus(_reduced(rows, size_average, reduction, weight is not None and target != input))

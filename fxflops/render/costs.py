@@ -1,0 +1,95 @@
+"""Where the cost is: the modules and operators that hold most of it, the rest as "other"."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .. import units
+from .columns import MODULE_COLUMNS, module_cell, module_values
+from .data import Summary, TreeRow
+from .fold import Fold, folded
+from .text import align, bar, cells, paint, plain
+
+MOST_MODULES = 8
+MOST_OPERATORS = 4
+DOMINANT = 90.0
+BAR = 20
+OTHER = "other"
+
+
+def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
+    """The modules that cost most as a table, with bars of their share of the time, of FLOPs where nothing was timed."""
+    rows = costs(data)
+    if not rows:
+        return []
+    timed = any(row.seconds is not None for row in rows)
+    keys = ("calls", "flops", "flops%", "time", "time%") if timed else ("calls", "flops", "flops%")
+    columns = [column for column in MODULE_COLUMNS if column.key in keys]
+    values = [module_values(row, data.flops, data.nodes_seconds) for row in rows]
+    table = [["module", *(column.header for column in columns)]]
+    for row, found in zip(rows, values, strict=True):
+        numbers = [module_cell(column, found, None, row.missing) for column in columns]
+        table.append([row.path, *(numbers if row.path != OTHER else ["", *numbers[1:]])])
+    lines = align(table, [False, *[True] * len(columns)])
+    free = BAR if room is None else max(min(BAR, room - max(map(cells, lines)) - 2), 0)
+    bars = [bar(found["time%" if timed else "flops%"], free) if free else "" for found in values]
+    return [lines[0], *(f"{line}  {paint(b, 'cyan', color)}" for line, b in zip(lines[1:], bars, strict=True))]
+
+
+def costs(data: Summary) -> list[TreeRow]:
+    """The modules that cost most, largest first, their ``path`` as shown; what is left of the whole in a row "other"."""
+    items = folded(data.modules)
+    while (heavy := _dominant(items, data.flops)) is not None:
+        items = [item for item in items if item is not heavy] + folded(heavy.row.children)
+    rows = [row for row in map(_shown, items) if row.flops or row.seconds or row.missing]
+    by_time = any(row.seconds is not None for row in rows)
+    rows.sort(key=lambda row: (row.seconds or 0.0) if by_time else row.flops, reverse=True)
+    rows = rows[:MOST_MODULES]
+    flops = data.flops - sum(row.flops for row in rows)
+    seconds = None if data.nodes_seconds is None else data.nodes_seconds - sum(row.seconds or 0.0 for row in rows)
+    # Differences of sums of seconds are not exactly 0.
+    if rows and (flops > 0 or (seconds or 0.0) > 1e-9):
+        rows.append(TreeRow("", "", OTHER, 0, 0, 0, flops, seconds=seconds))
+    return rows
+
+
+def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
+    """The operators' shares of FLOPs, and of the time where it was measured, as labelled parts of a line."""
+    names = [op.name for op in data.operators]
+    by_flops = _shares(names, [op.flops for op in data.operators])
+    by_time = _shares(names, [op.seconds or 0.0 for op in data.operators])
+    return [line for line in (("by operator", by_flops), ("by operator, time", by_time)) if line[1]]
+
+
+def _dominant(items: Sequence[Fold], flops: int) -> Fold | None:
+    """A module with nearly all FLOPs: a wrapper, better shown as what is in it, unless that is one block repeated."""
+    for item in items:
+        inside = folded(item.row.children)
+        is_heavy = (units.percent(item.row.flops, flops) or 0.0) >= DOMINANT
+        if item.count == 1 and is_heavy and inside and not _is_one_block(inside):
+            return item
+    return None
+
+
+def _shown(item: Fold) -> TreeRow:
+    """All that a fold stands for in one row, named by its path and how often it, or the one block in it, is repeated."""
+    inside = folded(item.row.children)
+    count, row = item.count, item.total()
+    if count == 1 and _is_one_block(inside):
+        count, row = inside[0].count, replace(row, calls=inside[0].total().calls)
+    return replace(row, path=plain(item.path) + (f" (x{count})" if count > 1 else ""))
+
+
+def _is_one_block(items: Sequence[Fold]) -> bool:
+    return len(items) == 1 and items[0].count > 1
+
+
+def _shares(names: Sequence[str], values: Sequence[float]) -> list[str]:
+    """``linear 95.2%`` for the largest, and the rest together."""
+    whole = sum(values)
+    ranked = sorted(zip(names, values, strict=True), key=lambda pair: -pair[1])
+    shown = [(plain(name), value) for name, value in ranked[:MOST_OPERATORS] if value]
+    rest = sum(value for _, value in ranked[MOST_OPERATORS:])
+    shown += [(OTHER, rest)] if rest else []
+    return [f"{name} {100 * value / whole:.1f}%" for name, value in shown]

@@ -1,0 +1,122 @@
+"""The observer: which calls and scopes one run yields, under which paths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fxflops.ops import BASE
+from fxflops.trace.observe import Observer, leaf_formula, settings_of
+
+
+def observed(model: nn.Module, *args: Any, table: Any = BASE) -> Observer:
+    observer = Observer({module: path for path, module in model.named_modules()}, table)
+    with torch.no_grad(), observer:
+        model(*args)
+    return observer
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.act = nn.GELU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.act(self.fc(x)) + x
+
+
+def test_leaves_are_one_call_and_paths_are_where_it_happens() -> None:
+    observer = observed(nn.Sequential(Block(), Block()), torch.ones(2, 4))
+    seen = [(call.op, call.path) for call in observer.calls]
+    assert seen == [
+        (op, f"{i}{tail}") for i in range(2) for op, tail in [("linear", ".fc"), ("gelu", ".act"), ("add", "")]
+    ]
+    assert [scope.path for scope in observer.scopes] == ["0.fc", "0.act", "0", "1.fc", "1.act", "1", ""]
+    scope = observer.scopes[0]
+    assert scope.cls is nn.Linear
+    assert scope.params == {"weight": (4, 4), "bias": (4,)}
+    assert scope.out == (2, 4)
+
+
+def test_a_shared_module_is_called_twice_under_its_first_name() -> None:
+    shared = Block()
+    observer = observed(nn.Sequential(shared, shared), torch.ones(2, 4))
+    assert [call.path for call in observer.calls] == ["0.fc", "0.act", "0"] * 2
+
+
+def test_python_functions_without_a_formula_are_entered() -> None:
+    class Normalize(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.normalize(F.dropout(x, 0.5, training=False))
+
+    calls = observed(Normalize(), torch.ones(2, 4)).calls
+    assert {"div"} <= {call.op for call in calls}
+    assert "torch.nn.functional.normalize" not in {call.op for call in calls}
+    assert all(BASE.find(call.target) for call in calls)
+
+
+def test_composite_modules_are_entered() -> None:
+    attention = nn.MultiheadAttention(8, 2, batch_first=True).eval()
+    calls = observed(attention, *[torch.ones(1, 3, 8)] * 3).calls
+    assert {"linear"} <= {call.op for call in calls}
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    ops = {call.op for call in observed(encoder, torch.ones(1, 3, 8)).calls}
+    assert {"linear", "layer_norm", "relu"} <= ops
+
+
+def test_an_exception_that_the_model_catches_leaves_the_paths_right() -> None:
+    class Tries(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bad = nn.Sequential(nn.Linear(3, 3))
+            self.good = Block()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            try:
+                return self.bad(x)
+            except RuntimeError:
+                return self.good(x) + 1
+
+    observer = observed(Tries(), torch.ones(2, 4))
+    assert [(call.op, call.path) for call in observer.calls] == [
+        ("linear", "good.fc"),
+        ("gelu", "good.act"),
+        ("add", "good"),
+        ("add", ""),
+    ]
+
+
+def test_a_leaf_must_run_what_its_formula_knows() -> None:
+    plain = nn.Linear(2, 2)
+    assert leaf_formula(plain, BASE) is not None
+    with_hook = nn.Linear(2, 2)
+    with_hook.register_forward_pre_hook(lambda module, args: None)
+    assert leaf_formula(with_hook, BASE) is None
+    parametrized = nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))
+    assert leaf_formula(parametrized, BASE) is None
+    handle = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert leaf_formula(plain, BASE) is None
+    handle.remove()
+    assert leaf_formula(plain, BASE) is not None
+    assert leaf_formula(Block(), BASE) is None
+
+
+def test_settings_are_plain_values_and_specs() -> None:
+    settings = settings_of(nn.Conv2d(3, 4, 3, stride=2, bias=False))
+    assert settings["weight"] == (4, 3, 3, 3)
+    assert settings["bias"] is None
+    assert settings["stride"] == (2, 2)
+    assert settings["training"] is True
+
+
+def test_no_hook_and_no_mode_is_left() -> None:
+    model = Block()
+    observed(model, torch.ones(2, 4))
+    assert all(
+        not m._forward_hooks and not m._forward_pre_hooks and not m._forward_hooks_with_kwargs for m in model.modules()
+    )
+    assert torch.overrides._get_current_function_mode() is None
