@@ -16,9 +16,10 @@ from .errors import InputError, RunError
 from .inputs import as_call, bind, check_model, tensors_in
 from .measure import Measured, Subject, author_lines, measure, meta_run
 from .ops import BASE
+from .outcome import Environment, Memory, Params, Run
 from .progress import progress_bar
 from .records import FormulaFunction, spec_of, specs_in
-from .report import Environment, Memory, Params, Report, Run
+from .report import Report
 from .rollup import Module
 from .state import RUNNING, Snapshot, training_flags
 from .trace import trace as trace_model

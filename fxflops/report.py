@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import html
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 
 from .conventions import Convention, find_convention
 from .counting import count_calls
 from .errors import FormulaError, InputError, MissingFormulaError
-from .measure import Measured
+from .missing import Missing, missing_in, recipe_for
 from .ops import Table
+from .outcome import Environment, Memory, Params, Run
 from .records import Call, Counted, FormulaFunction, Node, Timing
 from .render import data
 from .render.data import Summary, TreeRow
 from .rollup import (
     Item,
-    Module,
     ModuleRow,
     OperatorRow,
     Sums,
@@ -30,84 +28,9 @@ from .rollup import (
     by_operator,
     item_of,
 )
-from .views import shares, tree_row
+from .views import Tree, shares, tree_row
 
 PYTHON = "(python)"
-
-
-class Params(NamedTuple):
-    """Parameters of a model, each tensor counted once however often it is shared; ``buffers`` in elements too."""
-
-    total: int
-    trainable: int
-    frozen: int
-    buffers: int
-    bytes: int
-
-
-class Environment(NamedTuple):
-    """Where and how the run was made."""
-
-    device: str
-    mode: str
-    grad: str
-    torch: str
-
-
-class Memory(dict[str, int]):
-    """Bytes at the peak by category; ``source`` is "allocator", "storages" or "predicted", ``at`` the module of the peak."""
-
-    def __init__(self, categories: Mapping[str, int], source: str, at: str) -> None:
-        super().__init__(categories)
-        self.source = source
-        self.at = at
-
-
-class Missing(NamedTuple):
-    """An op that no formula knows: how often it was called, first in which module, on which shapes, at which line."""
-
-    op: str
-    calls: int
-    path: str
-    shapes: str
-    site: str
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Everything a run leaves behind that a report is made of."""
-
-    model: str
-    inputs: str
-    measured: Measured
-    modules: tuple[Module, ...]
-    params: Params
-    memory: Memory
-    environment: Environment
-    trace: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """A view of a report's modules: its text by ``str``, HTML in notebooks."""
-
-    root: TreeRow
-    depth: int | None
-    sort_by: str | None
-    fold: bool
-    columns: Sequence[str] | None
-    units: str | None
-
-    def __str__(self) -> str:
-        from .render.tree import tree
-
-        columns = None if self.columns is None else list(self.columns)
-        return tree(
-            self.root, depth=self.depth, sort_by=self.sort_by, fold=self.fold, columns=columns, units=self.units
-        )
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 class Report:
@@ -225,33 +148,11 @@ class Report:
     @cached_property
     def missing(self) -> tuple[Missing, ...]:
         """The ops without a formula, in order of appearance."""
-        groups: dict[str, list[Call]] = {}
-        for counted in self.counted:
-            if counted.cost is None:
-                groups.setdefault(counted.call.op, []).append(counted.call)
-        return tuple(
-            Missing(
-                op,
-                len(calls),
-                calls[0].path,
-                f"{', '.join(map(repr, calls[0].inputs()))} -> {calls[0].out!r}",
-                calls[0].site,
-            )
-            for op, calls in groups.items()
-        )
+        return missing_in(self.counted)
 
     def recipe(self) -> str:
         """The lines to paste that count the first missing op; "" for a complete report."""
-        if self.complete:
-            return ""
-        call = next(counted.call for counted in self.counted if counted.cost is None)
-        name = call.op.rpartition("::")[2].rpartition(".")[2]
-        if "::" in call.op:
-            target = "torch.ops." + call.op.replace("::", ".")
-        else:
-            target = repr(name) if call.op.startswith("Tensor.") else call.op
-        names = [f"x{i}" for i in range(1, len(call.args) + 1)] if len(call.args) > 1 else ["x"] * len(call.args)
-        return f"@fxflops.formula({target})\ndef {name}({', '.join([*names, '*', 'out'])}): return out.numel()"
+        return next((recipe_for(counted.call) for counted in self.counted if counted.cost is None), "")
 
     # Sums
 

@@ -2,11 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from .records import Node
 from .render.data import OperatorShare, TreeRow
 from .rollup import Item, ModuleRow, OperatorRow, prefixes
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A view of a report's modules: its text by ``str``, HTML in notebooks."""
+
+    root: TreeRow
+    depth: int | None
+    sort_by: str | None
+    fold: bool
+    columns: Sequence[str] | None
+    units: str | None
+
+    def __str__(self) -> str:
+        from .render.tree import tree
+
+        columns = None if self.columns is None else list(self.columns)
+        return tree(
+            self.root, depth=self.depth, sort_by=self.sort_by, fold=self.fold, columns=columns, units=self.units
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def tree_row(modules: Mapping[str, ModuleRow], items: Iterable[Item], nodes: Iterable[Node]) -> TreeRow:

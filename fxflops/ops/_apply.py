@@ -57,13 +57,20 @@ def _call(entry: Formula, function: FormulaFunction, call: Call, module: nn.Modu
 
 @cache
 def _parameters(function: Any) -> tuple[list[str], bool, bool]:
-    """Names of the positional parameters, and whether it takes ``*args`` and ``**kwargs``."""
+    """Names of the positional parameters, and whether it takes ``*args`` and keywords beyond them."""
     kinds = [(name, parameter.kind) for name, parameter in inspect.signature(function).parameters.items()]
     return (
         [name for name, kind in kinds if kind in POSITIONAL],
         any(kind is inspect.Parameter.VAR_POSITIONAL for _, kind in kinds),
         any(kind is inspect.Parameter.VAR_KEYWORD for _, kind in kinds),
     )
+
+
+@cache
+def _keywords(function: Any) -> frozenset[str]:
+    """Names of the parameters that only a keyword reaches, ``out`` aside."""
+    parameters = inspect.signature(function).parameters.values()
+    return frozenset(p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name != "out")
 
 
 def _function_arguments(function: FormulaFunction, call: Call) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -74,7 +81,7 @@ def _function_arguments(function: FormulaFunction, call: Call) -> tuple[tuple[An
     kwargs = {}
     for name, value in call.kwargs.items():
         name = name if name in rest else ALIASES.get(name, name)
-        if name in rest or (takes_any and name != "out"):
+        if name in rest or name in _keywords(function) or (takes_any and name != "out"):
             kwargs[name] = value
     return args, kwargs
 

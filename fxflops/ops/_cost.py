@@ -27,3 +27,8 @@ def first(out: Any) -> Spec:
     """The result itself of an op that returns more with it (indices, statistics)."""
     spec: Spec = out if isinstance(out, Spec) else out[0]
     return spec
+
+
+def times(n: int, cost: Cost) -> Cost:
+    """A cost ``n`` times over."""
+    return Cost(*(n * count for count in cost))

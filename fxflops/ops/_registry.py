@@ -50,7 +50,7 @@ class Table:
         """Count ``target`` by ``entry`` from now on."""
         for key in _keys(target):
             self.entries[key] = entry
-        if isinstance(target, FunctionType) and not target.__module__.startswith("torch."):
+        if isinstance(target, FunctionType) and target.__module__.partition(".")[0] != "torch":
             self.python_functions[target.__code__] = target
 
     def get(self, key: Any) -> Formula | None:

@@ -28,8 +28,9 @@ def attention(
 ) -> Cost:
     """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: softmax(scale * q k' + mask) v, dense.
 
-    Each of the n*s scores is d multiplies and d-1 adds, each output s multiplies and s-1 adds. A score is scaled (1), masked if there is a mask or causality (1), and dropped out if dropout_p > 0 (1); its softmax
-    is s exps, s-1 adds and s divides per row. These are torch_flops' numbers: https://github.com/zugexiaodui/torch_flops
+    Each of the n*s scores is d multiplies and d-1 adds, each output s multiplies and s-1 adds. A score is scaled (1),
+    masked if there is a mask or causality (1), and dropped out if dropout_p > 0 (1); softmax is s exps, s-1 adds and s
+    divides per row. These are torch_flops' numbers: https://github.com/zugexiaodui/torch_flops
     Grouped queries: every query head is counted, as each meets the keys of its group.
     """
     *batch, _, _ = first(out)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
+from ._cost import times
 from ._registry import formula
 from ._spellings import named
 from .activation import log_softmax
@@ -81,20 +82,6 @@ def huber_loss(
     """input[*], target[*] -> out[]: |d| < delta, d = x - y, then 0.5 * d * d: 5 per element, 1 multiply with a weight."""
     weighted = weight is not None
     return _loss(Cost(muls=2 + weighted, adds=1, others=2), input, target, None, reduction, weighted)
-
-
-@formula(nn.SoftMarginLoss, *named("soft_margin_loss"))
-def soft_margin_loss(
-    input: Spec,
-    target: Spec,
-    size_average: Legacy = None,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
-    *,
-    out: Spec,
-) -> Cost:
-    """input[*], target[*] -> out[]: log(1 + exp(-x * y)): 5 per element."""
-    return _loss(Cost(muls=1, adds=1, others=3), input, target, size_average, reduction)
 
 
 @formula(nn.KLDivLoss, *named("kl_div"))
@@ -204,18 +191,51 @@ def cross_entropy(
 
     Probabilities for target, [n, c, *], are c multiplies and c-1 adds per row in place of the pick. Smoothing is c-1
     adds and a negation per row for the mean of all classes, and 2 multiplies and 1 add to mix it in; smoothed
-    probabilities, 1 multiply and 1 add each.
+    probabilities are 1 multiply and 1 add each. A weight is 1 multiply per class that it scales.
     """
-    c = input[1 if input.ndim > 1 else 0]
+    classes = 1 if input.ndim > 1 else 0
+    c = input[classes]
     rows = input.numel() // c if c else 0
-    per_row = Cost()
+    weighted, smoothed = weight is not None, label_smoothing != 0
     if target == input:
-        smoothing = 1 if label_smoothing else 0
-        weights = c if weight is not None else 0
-        per_row = Cost(muls=c + c * smoothing + weights, adds=c - 1 + c * smoothing, others=1)
+        row = Cost(muls=c * (1 + weighted + smoothed), adds=c - 1 + c * smoothed, others=1)
     else:
-        smoothed = Cost(muls=2, adds=c, others=1) if label_smoothing else Cost()
-        per_row = Cost(muls=1 if weight is not None else 0, others=1).plus(smoothed)
-    total = log_softmax(input, 1 if input.ndim > 1 else 0, out=input)
-    total = total.plus(_times(rows, per_row))
-    return total.plus(_reduced(rows, size_average, reduction, weight is not None and target != input))
+        row = Cost(muls=0 + weighted, others=1)
+        if smoothed:
+            row = row.plus(Cost(muls=2 + c * weighted, adds=c, others=1))
+    total = log_softmax(input, classes, out=input).plus(times(rows, row))
+    return total.plus(_reduced(rows, size_average, reduction, weighted and target != input))
+
+
+@formula(*named("cross_entropy_loss"), op="cross_entropy")
+def cross_entropy_native(
+    input: Spec,
+    target: Spec,
+    weight: Spec | None = None,
+    reduction: Reduction = 1,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    *,
+    out: Spec,
+) -> Cost:
+    """input[n, c, *], target[n, *] -> out[]: as F.cross_entropy."""
+    return cross_entropy(input, target, weight, reduction=reduction, label_smoothing=label_smoothing, out=out)
+
+
+def _loss(
+    element: Cost, input: Spec, target: Spec, size_average: Legacy, reduction: Reduction, weighted: bool = False
+) -> Cost:
+    elements = math.prod(torch.broadcast_shapes(input, target))
+    return times(elements, element).plus(_reduced(elements, size_average, reduction, weighted))
+
+
+def _reduced(elements: int, size_average: Legacy, reduction: Reduction, weighted: bool = False) -> Cost:
+    """Of so many losses; the mean of ``weighted`` ones divides by the sum of the weights."""
+    if isinstance(size_average, int) and not isinstance(size_average, bool):
+        reduction = size_average
+    name = NUMBERS[reduction] if isinstance(reduction, int) else reduction
+    if name == "none" or not elements:
+        return Cost()
+    if name == "sum":
+        return Cost(adds=elements - 1)
+    return Cost(adds=(elements - 1) * (1 + weighted), others=1)

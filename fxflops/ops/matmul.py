@@ -21,7 +21,8 @@ def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) ->
 
 
 @formula(
-    *named("matmul", "mm", "bmm", "mv", "dot", "vdot", "_int_mm"),
+    *(target for target in named("matmul") if target is not torch.Tensor.__rmatmul__),
+    *named("mm", "bmm", "mv", "dot", "vdot", "_int_mm"),
     *named("_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu", "_weight_int8pack_mm"),
     "aten::linalg_matmul",
     op="matmul",

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from ..records import Cost, Spec, spec_of, specs_in
-from ._cost import contraction, first
+from ._cost import contraction, first, times
 from ._registry import formula
 from ._spellings import named
 
@@ -131,7 +131,7 @@ def _function(kind: str, input: Spec, rest: tuple[Any, ...]) -> Cost:
 
 def _steps(kind: str, steps: int, weights: Iterable[Spec], units: int) -> Cost:
     """So many steps (times batch): a product with each matrix, an add of each bias, and the gates of all units."""
-    total = Cost(*(steps * units * count for count in GATES[kind]))
+    total = times(steps * units, GATES[kind])
     for weight in weights:
         if weight.ndim == 2:
             total = total.plus(contraction(weight[1], steps * weight[0]))

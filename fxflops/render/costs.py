@@ -42,7 +42,7 @@ def costs(data: Summary) -> list[TreeRow]:
     items = folded(data.modules)
     while (heavy := _dominant(items, data.flops)) is not None:
         items = [item for item in items if item is not heavy] + folded(heavy.row.children)
-    rows = [row for row in map(_shown, items) if row.flops or row.seconds or row.missing]
+    rows = [row for row in map(_shown, items) if _is_worth_a_line(row, data)]
     by_time = any(row.seconds is not None for row in rows)
     rows.sort(key=lambda row: (row.seconds or 0.0) if by_time else row.flops, reverse=True)
     rows = rows[:MOST_MODULES]
@@ -79,6 +79,12 @@ def _shown(item: Fold) -> TreeRow:
     if count == 1 and _is_one_block(inside):
         count, row = inside[0].count, replace(row, calls=inside[0].total().calls)
     return replace(row, path=plain(item.path) + (f" (x{count})" if count > 1 else ""))
+
+
+def _is_worth_a_line(row: TreeRow, data: Summary) -> bool:
+    """It has a share that does not print as 0.0, or one that nobody knows: not counted and not timed."""
+    flops, seconds = units.percent(row.flops, data.flops), units.percent(row.seconds, data.nodes_seconds)
+    return max(flops or 0.0, seconds or 0.0) >= 0.05 or (row.missing > 0 and seconds is None)
 
 
 def _is_one_block(items: Sequence[Fold]) -> bool:

@@ -51,7 +51,7 @@ def facts(data: Summary) -> list[Fact]:
     if data.latency is not None or data.nodes_seconds is not None:
         found.append(_latency(data))
     if data.bytes_peak is not None:
-        parts = " + ".join(f"{name} {units.size(part)}" for name, part in data.memory.items())
+        parts = " + ".join(f"{name} {units.size(part)}" for name, part in data.memory.items() if part)
         details = [f"peak = {parts}" if parts else "peak", *([f"at {plain(data.peak_at)}"] if data.peak_at else [])]
         found.append(Fact("memory", units.size(data.bytes_peak), details, "; "))
     return found

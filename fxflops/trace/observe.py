@@ -74,13 +74,17 @@ class Observer:
             module._forward_hooks_always_called[self._key] = True  # type: ignore[index]
         self._mode.__enter__()  # type: ignore[no-untyped-call]
         if self._table.python_functions:
-            self._profiler = sys.getprofile()
+            self._profiler: Any = sys.getprofile()
             sys.setprofile(self._watch)
         return self
 
     def __exit__(self, *exception: Any) -> None:
         if self._table.python_functions:
-            sys.setprofile(self._profiler)
+            sys.setprofile(None)
+            if hasattr(self._profiler, "enable"):  # one written in C, as cProfile's
+                self._profiler.enable()
+            else:
+                sys.setprofile(self._profiler)
         self._mode.__exit__(*exception)  # type: ignore[no-untyped-call]
         for module in self._modules:
             for hooks in (

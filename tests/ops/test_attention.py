@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.oracle import Tally, cost_of, numbers, tallying
+from fxflops.records import Spec
+from tests.oracle import Tally, cost_by_name, cost_of, numbers, tallying
 
 aten = torch.ops.aten
 
@@ -90,3 +91,12 @@ def test_packed_sequences_count_as_the_longest():
     starts = torch.tensor([0, 4, 7], dtype=torch.int32).to("meta")
     flash = aten._flash_attention_forward.default
     assert textbook(2 * 3, 4, 5, 6, 6) == cost_of(flash, q, k, v, starts, starts, 4, 5, 0.0, False, False)
+
+
+def test_cudnn_kernel_with_and_without_packed_sequences():
+    kernel, q, k = "aten::_cudnn_attention_forward", Spec((2, 3, 4, 6)), Spec((2, 3, 5, 6))
+    cost = cost_by_name(kernel, q, k, k, None, None, None, 4, 5, False, 0.0, True, out=(q,))
+    assert textbook(2 * 3, 4, 5, 6, 6, masked=True) == cost
+    packed, starts = Spec((7, 3, 6)), Spec((3,))
+    cost = cost_by_name(kernel, packed, packed, packed, None, starts, starts, 4, 5, False, out=(packed,))
+    assert textbook(2 * 3, 4, 5, 6, 6) == cost

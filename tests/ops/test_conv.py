@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.oracle import Tally, cost_of, numbers, tallying
+from fxflops.records import Spec
+from tests.oracle import Tally, cost_by_name, cost_of, numbers, tallying
 
 aten = torch.ops.aten
 
@@ -130,3 +131,16 @@ def test_convolution_dispatches_on_transposed():
 def test_conv_tbc_is_a_conv1d_with_time_first():
     x, weight, bias = torch.zeros(9, 2, 4), torch.zeros(3, 4, 6), torch.zeros(6)
     assert convolve(2, 4, 6, (9,), (3,), bias=True) == cost_of(torch.conv_tbc, x, weight, bias)
+
+
+def test_cudnn_kernels_count_the_same():
+    """Without a bias where they take none; with the relu that is fused into them."""
+    x, weight, out, bias = Spec((2, 4, 6, 6)), Spec((8, 4, 3, 3)), Spec((2, 8, 4, 4)), Spec((8,))
+    plain = cost_by_name("aten::cudnn_convolution", x, weight, [0, 0], [1, 1], [1, 1], 1, out=out)
+    assert convolve(2, 4, 8, (6, 6), (3, 3)) == plain
+    fused = cost_by_name("aten::cudnn_convolution_relu", x, weight, bias, [1, 1], [0, 0], [1, 1], 1, out=out)
+    with_bias = convolve(2, 4, 8, (6, 6), (3, 3), bias=True)
+    assert (fused.muls, fused.adds, fused.others) == (with_bias.muls, with_bias.adds, 2 * 8 * 4 * 4)
+    transposed = "aten::cudnn_convolution_transpose"
+    cost = cost_by_name(transposed, x, Spec((4, 8, 3, 3)), [0, 0], [0, 0], [1, 1], [1, 1], 1, out=Spec((2, 8, 8, 8)))
+    assert scatter(2, 4, 8, (6, 6), (3, 3)) == cost

@@ -9,6 +9,8 @@ from torch import nn
 
 from tests.oracle import Tally, cost_of, numbers, tallying
 
+CELLS = {nn.LSTM: nn.LSTMCell, nn.GRU: nn.GRUCell, nn.RNN: nn.RNNCell}
+
 
 def sigmoid(x):
     """1 operation, as any activation."""
@@ -75,7 +77,7 @@ class TestLayers:
 
     @pytest.mark.parametrize("bias", [True, False])
     def test_cell(self, step, cls, bias):
-        module = getattr(nn, f"{cls.__name__}Cell")(3, 4, bias)
+        module = CELLS[cls](3, 4, bias)
         assert layers(step, 2, 3, 4, bias=bias) == cost_of(module, torch.zeros(2, 3))
         assert layers(step, 1, 3, 4, bias=bias) == cost_of(module, torch.zeros(3))
 
@@ -91,7 +93,7 @@ class TestLayers:
         assert expected == cost_of(getattr(torch, name), packed[0], packed[1], hx, module._flat_weights, *options)
 
     def test_cells_as_functions(self, step, cls):
-        module, x, state = getattr(nn, f"{cls.__name__}Cell")(3, 4), torch.zeros(2, 3), torch.zeros(2, 4)
+        module, x, state = CELLS[cls](3, 4), torch.zeros(2, 3), torch.zeros(2, 4)
         name = {"LSTM": "lstm_cell", "GRU": "gru_cell", "RNN": "rnn_relu_cell"}[cls.__name__]
         hx = (state, state) if step is lstm else state
         weights = module.weight_ih, module.weight_hh

@@ -1,0 +1,256 @@
+"""The catalogue of everything that is counted: ``python -m fxflops.ops.catalogue`` writes it to ``README.md`` beside it."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import sys
+from collections.abc import Hashable, Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..conventions import CONVENTIONS
+from ._registry import BASE, Formula, is_method
+
+README = Path(__file__).with_name("README.md")
+FAMILIES = f"{__package__}."
+REASONS = {
+    "view": "The result is a view of the input, or a copy of it in another shape.",
+    "move": "Values are moved or copied, and none is computed.",
+    "create": "Values are made from nothing.",
+    "query": "A property is read, and no tensor is made.",
+}
+
+NAMESPACES: tuple[tuple[str, Any], ...] = (
+    ("F", nn.functional), ("torch", torch), ("torch.special", torch.special), ("torch.linalg", torch.linalg),
+    ("torch.fft", torch.fft), ("operator", operator), ("Tensor", torch.Tensor),
+)  # fmt: skip
+
+
+class Row(NamedTuple):
+    """One op by one formula, or one that is declared to compute nothing (``family`` is "" then, ``doc`` the reason)."""
+
+    op: str
+    family: str
+    doc: str
+    targets: tuple[str, ...]
+
+
+def catalogue() -> list[Row]:
+    """A row for each formula of this package and each op it gives a name to: by family, in the order of its file; then
+    the declared zeros, by reason and name."""
+    names = _names()
+    groups: dict[tuple[str, int, str, str], list[str]] = {}
+    for key, entry in BASE.items():
+        if (where := _where(entry)) is not None:
+            groups.setdefault((*where, entry.op, entry.doc), []).extend(_spellings(key, names))
+    ordered = sorted(groups.items(), key=lambda item: (not item[0][0], item[0][0], item[0][1], item[0][3], item[0][2]))
+    return [Row(op, family, doc, _shown(found)) for (family, _, op, doc), found in ordered]
+
+
+def markdown() -> str:
+    """The catalogue as a page."""
+    rows = catalogue()
+    formulas = [row for row in rows if row.family]
+    zeros = [row for row in rows if not row.family]
+    version = ".".join(torch.__version__.split(".")[:2])
+    parts = [
+        INTRODUCTION.format(ops=len({row.op for row in formulas}), version=version),
+        "## Formulas",
+        *(
+            _family(name, [row for row in formulas if row.family == name])
+            for name in _unique(r.family for r in formulas)
+        ),
+        "## Declared to compute nothing",
+        *(_reason(reason, [row for row in zeros if row.doc == reason]) for reason in _unique(r.doc for r in zeros)),
+        _conventions(),
+        TORCH_FLOPS,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _where(entry: Formula) -> tuple[str, int] | None:
+    """Family and line of a formula of this package, ("", 0) for a declared zero; None for the user's."""
+    if entry.function is None:
+        return ("", 0)
+    module = entry.function.__module__
+    if not module.startswith(FAMILIES):
+        return None
+    return module.removeprefix(FAMILIES), inspect.unwrap(entry.function).__code__.co_firstlineno
+
+
+# Names of targets
+
+
+def _names() -> dict[Any, list[str]]:
+    """How the functions, methods and module classes of torch are written, by the object."""
+    names: dict[Any, list[str]] = {}
+    for prefix, namespace in NAMESPACES:
+        for name in dir(namespace):
+            value = getattr(namespace, name, None)
+            doubled = namespace is operator and name.startswith("__")
+            if callable(value) and isinstance(value, Hashable) and not doubled:
+                names.setdefault(value, []).append(f"{prefix}.{name}")
+    return names
+
+
+def _spellings(key: Any, names: dict[Any, list[str]]) -> list[str]:
+    """What a key of the table is called in a program."""
+    if isinstance(key, str):
+        return [key] if _exists(key) else []
+    if isinstance(key, tuple):
+        return [f"{'Tensor.' if key[0] == 'method' else ''}{key[1]}"]
+    if isinstance(key, type):
+        place = "nn" if vars(nn).get(key.__name__) == key else key.__module__
+        return [f"{place}.{key.__name__}"]
+    if key in names:
+        return names[key]
+    attribute: Any = getattr(key, "__self__", None)
+    if hasattr(attribute, "__objclass__"):  # the getter of a property
+        return [f"Tensor.{attribute.__name__}"]
+    name = getattr(key, "__name__", str(key))
+    return [f"Tensor.{name}" if is_method(key) else f"{getattr(key, '__module__', None) or 'torch'}.{name}"]
+
+
+def _exists(overload: str) -> bool:
+    """Whether there is an operator of this name in torch; those of other libraries need not be loaded."""
+    namespace, _, name = overload.partition("::")
+    return namespace != "aten" or hasattr(torch.ops.aten, name.partition(".")[0])
+
+
+def _shown(spellings: Iterable[str]) -> tuple[str, ...]:
+    """The names to show: not those in place, reflected or private, where the plain one is there."""
+    every = _unique(spellings)
+    plain = {_bare(name) for name in every if not _is_private(name)}
+    return tuple(
+        name for name in every if not (_is_variant(name, every) or (_is_private(name) and _bare(name) in plain))
+    )
+
+
+def _is_variant(name: str, every: list[str]) -> bool:
+    """Whether it is the in-place, reflected or augmented form of another (``add_``, ``__radd__``, ``iadd``)."""
+    prefix, _, last = name.rpartition(".")
+    stem = last.strip("_")
+    if last.startswith("__"):
+        return stem[:1] in "ri" and f"{prefix}.__{stem[1:]}__" in every
+    plain = [last[:-1]] if last.endswith("_") else []
+    plain += [f"{stem[1:]}", f"{stem[1:]}_"] if prefix == "operator" and stem[:1] == "i" else []
+    return any(f"{prefix}.{other}" in every for other in plain)
+
+
+def _is_private(name: str) -> bool:
+    parts = name.replace("::", ".").split(".")
+    return "::" not in name and any(part.startswith("_") and not part.startswith("__") for part in parts)
+
+
+def _bare(name: str) -> str:
+    return name.replace("::", ".").rpartition(".")[2].strip("_")
+
+
+def _unique(names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+# The page
+
+
+def _family(name: str, rows: list[Row]) -> str:
+    return f"### {name}\n\n{_about(sys.modules[FAMILIES + name])}\n\n" + _table(
+        ("op", "counted", "reached by"), ((row.op, _formula(row.doc), _code(row.targets)) for row in rows)
+    )
+
+
+def _reason(reason: str, rows: list[Row]) -> str:
+    about = f"\n\n{REASONS[reason]}" if reason in REASONS else ""
+    return f"### {reason}{about}\n\n" + _table(("op", "reached by"), ((row.op, _code(row.targets)) for row in rows))
+
+
+def _conventions() -> str:
+    parts = ["## Conventions", CONVENTIONS_INTRODUCTION]
+    for convention in CONVENTIONS.values():
+        rows = []
+        for key, function in convention.rows.items():
+            first, _, rest = (inspect.getdoc(function) or "").partition("\n")
+            rows.append((str(key), _formula(first), _text(" ".join(rest.split()))))
+        parts.append(f"### {convention.name}\n\n{convention.summary}.\n\n" + _table(("op", "counted", "why"), rows))
+    return "\n\n".join(parts)
+
+
+def _about(module: ModuleType) -> str:
+    """The docstring of a family's file."""
+    return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(module) or "").split("\n\n"))
+
+
+def _formula(doc: str) -> str:
+    """``input[m, k] -> out[m]: k per output`` with what is left of the colon as code."""
+    signature, colon, counted = doc.partition(": ")
+    if not colon or "->" not in signature:
+        return _text(doc)
+    return f"`{_cell(signature)}`: {_text(counted)}"
+
+
+def _text(text: str) -> str:
+    return _cell(text.replace("*", r"\*").replace("``", "`"))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    titles = list(header)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in _lines(titles, rows))
+
+
+def _lines(titles: list[str], rows: Iterable[Iterable[str]]) -> Iterator[Iterable[str]]:
+    yield titles
+    yield ["---"] * len(titles)
+    yield from rows
+
+
+INTRODUCTION = """\
+# What is counted
+
+Written by `python -m fxflops.ops.catalogue` from the formulas in this folder: {ops} ops, with the spellings of torch {version}.
+
+Every op has one formula, however it is reached. A formula reads shapes alone; the letters of its line are their sizes:
+`x[*, k] -> out[*]: k-1 adds per output` is k-1 additions for each element of the result. In-place (`add_`), `out=`,
+reflected (`__radd__`) and augmented (`iadd`) forms are counted as the plain one. What stands in none of these tables is
+not taken for nothing: the report lists it as missing, and its total is a lower bound."""
+
+CONVENTIONS_INTRODUCTION = """\
+A convention says what counts how much, as a table over the formulas above: only the rows in which it differs.
+MACs are the same under each. The default is torch_flops."""
+
+TORCH_FLOPS = """\
+## Where torch_flops 0.4.1 has a bug
+
+Under the convention torch_flops the totals are those that torch_flops publishes (ViT-B/16 35,164,979,282, ResNet-50
+8,227,340,288). These it gets wrong, and they are counted right here:
+
+| op | torch_flops 0.4.1 | here |
+| --- | --- | --- |
+| `nn.AvgPool2d(3)`, `nn.AvgPool3d(3)` | an int is read as a window of 3 | 3 x 3, 3 x 3 x 3 |
+| `nn.AdaptiveAvgPool*`, `nn.AdaptiveMaxPool*` | one guessed window size for all outputs | the window of each output |
+| `F.conv1d`, `F.conv2d`, `F.conv3d` | a positional bias is not seen; without one, `groups` adds too few per output | the bias, however it is given; 1 add fewer without |
+| `F.interpolate` | with `size` the size alone, without batch and channels; otherwise `scale_factor ** batch` | what the mode computes |
+| `Tensor.sum(dim)` | the elements are taken from the wrong dims | k-1 adds per output |
+| `Tensor.pow`, `//` | 0 | 1 per output |
+| `F.layer_norm` | not recognized, so timm's ViT falls short of the published total | as `nn.LayerNorm` |
+| `nn.LayerNorm(elementwise_affine=False)`, `bias=False` | weight and bias are counted all the same | what is there |
+| `nn.BatchNorm2d(affine=False)` | raises AttributeError | 2 per output |
+| arithmetic of Python numbers (`x.size(1) * 2`) | 1 each | none, but for the comparison that `torch._assert` checks |
+| `x.matmul(y)`, `x.add(y)`, `F.relu`, most others as method or function | not recognized: left out of the total | the same from every spelling |
+| a model without parameters | raises StopIteration | as any other |"""
+
+
+if __name__ == "__main__":
+    README.write_text(markdown(), encoding="utf8")

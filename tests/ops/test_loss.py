@@ -1,0 +1,143 @@
+"""Losses against their definitions on arrays of counting numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.oracle import Number, cost_of, numbers, tallying
+
+aten = torch.ops.aten
+compare = np.frompyfunc(Number.compare, 1, 1)
+SHAPE = (4, 3)
+X, Y, W = torch.full(SHAPE, 0.5), torch.full(SHAPE, 0.5), torch.ones(SHAPE)
+
+
+def square(d):
+    return d * d
+
+
+def smooth(d):
+    compare(abs(d))
+    return 0.5 * d * d / 1.0
+
+
+def huber(d):
+    compare(abs(d))
+    return 0.5 * d * d
+
+
+def cross_entropy(x, y):
+    return -(y * np.log(x) + (1 - y) * np.log(1 - x))
+
+
+def with_logits(x, y):
+    return compare(x) - x * y + np.log(1 + np.exp(-abs(x)))
+
+
+LOSSES = [
+    (nn.MSELoss, F.mse_loss, aten.mse_loss.default, lambda x, y: square(x - y)),
+    (nn.L1Loss, F.l1_loss, None, lambda x, y: abs(x - y)),
+    (nn.SmoothL1Loss, F.smooth_l1_loss, aten.smooth_l1_loss.default, lambda x, y: smooth(x - y)),
+    (nn.HuberLoss, F.huber_loss, aten.huber_loss.default, lambda x, y: huber(x - y)),
+    (nn.KLDivLoss, F.kl_div, aten.kl_div.default, lambda x, y: y * (np.log(y) - x)),
+    (nn.BCELoss, F.binary_cross_entropy, None, cross_entropy),
+    (nn.BCEWithLogitsLoss, F.binary_cross_entropy_with_logits, None, with_logits),
+]
+
+
+@pytest.mark.filterwarnings("ignore:reduction")
+@pytest.mark.parametrize(("cls", "function", "overload", "definition"), LOSSES)
+@pytest.mark.parametrize(("reduction", "number"), [("none", 0), ("mean", 1), ("sum", 2)])
+def test_each_element_then_the_reduction(cls, function, overload, definition, reduction, number):
+    with tallying() as tally:
+        losses = definition(numbers(*SHAPE), numbers(*SHAPE))
+        if reduction != "none":
+            total = losses.sum()
+        if reduction == "mean":
+            total / losses.size
+    assert tally == cost_of(cls(reduction=reduction), X, Y) == cost_of(function, X, Y, reduction=reduction)
+    if overload is not None:
+        assert tally == cost_of(overload, X, Y, number)
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_target_broadcasts():
+    with tallying() as tally:
+        losses = square(numbers(4, 3) - numbers(3))
+        losses.sum() / losses.size
+    assert tally == cost_of(F.mse_loss, X, Y[0])
+
+
+def test_weights():
+    with tallying() as tally:
+        losses = cross_entropy(numbers(*SHAPE), numbers(*SHAPE)) * numbers(*SHAPE)
+        losses.sum() / losses.size
+    assert tally == cost_of(F.binary_cross_entropy, X, Y, W) == cost_of(nn.BCELoss(W), X, Y)
+    assert tally == cost_of(aten.binary_cross_entropy.default, X, Y, W, 1)
+    with tallying() as tally:
+        losses = with_logits(numbers(*SHAPE), numbers(*SHAPE)) * numbers(*SHAPE)
+        losses.sum() / losses.size
+    assert tally == cost_of(F.binary_cross_entropy_with_logits, X, Y, W)
+    assert tally == cost_of(torch.binary_cross_entropy_with_logits, X, Y, W)
+
+
+def test_weight_of_the_positives():
+    """(1 + (p-1) * y) times the last terms: 2 adds and 2 multiplies more for each of 4*3 elements."""
+    plain = cost_of(F.binary_cross_entropy_with_logits, X, Y)
+    weighted = cost_of(F.binary_cross_entropy_with_logits, X, Y, pos_weight=W)
+    assert (weighted.muls - plain.muls, weighted.adds - plain.adds) == (4 * 3 * 2, 4 * 3 * 2)
+    assert weighted == cost_of(nn.BCEWithLogitsLoss(pos_weight=W), X, Y)
+    assert weighted == cost_of(torch.binary_cross_entropy_with_logits, X, Y, None, W, 1)
+
+
+def log_softmax(x):
+    return x - np.log(np.exp(x).sum(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_nll_of_picked_classes(weighted):
+    x, y, weight = torch.zeros(4, 3, 5), torch.zeros(4, 5, dtype=torch.int64), torch.ones(3) if weighted else None
+    with tallying() as tally:
+        losses = -numbers(4, 5)
+        if weighted:
+            losses = losses * numbers(4, 5)
+            losses.sum() / numbers(4, 5).sum()
+        else:
+            losses.sum() / losses.size
+    assert tally == cost_of(F.nll_loss, x, y, weight) == cost_of(nn.NLLLoss(weight), x, y)
+    assert tally == cost_of(aten.nll_loss_nd.default, x, y, weight, 1)
+    with tallying() as both:
+        log_softmax(numbers(4, 3, 5))
+    both.muls, both.adds, both.others = both.muls + tally.muls, both.adds + tally.adds, both.others + tally.others
+    assert both == cost_of(F.cross_entropy, x, y, weight) == cost_of(nn.CrossEntropyLoss(weight), x, y)
+    assert both == cost_of(aten.cross_entropy_loss.default, x, y, weight, 1)
+
+
+def test_cross_entropy_with_probabilities():
+    with tallying() as tally:
+        losses = -(log_softmax(numbers(*SHAPE)) * numbers(*SHAPE)).sum(axis=1)
+        losses.sum() / losses.size
+    assert tally == cost_of(F.cross_entropy, X, Y) == cost_of(nn.CrossEntropyLoss(), X, Y)
+    with tallying() as tally:
+        target = numbers(*SHAPE) * (1 - 0.1) + 0.1 / 3
+        losses = -(log_softmax(numbers(*SHAPE)) * target).sum(axis=1)
+        losses.sum() / losses.size
+    assert tally == cost_of(F.cross_entropy, X, Y, label_smoothing=0.1)
+
+
+def test_cross_entropy_with_smoothed_labels():
+    with tallying() as tally:
+        logs = log_softmax(numbers(*SHAPE))
+        losses = (1 - 0.1) * -numbers(4) + 0.1 / 3 * -logs.sum(axis=1)
+        losses.sum() / losses.size
+    target = torch.zeros(4, dtype=torch.int64)
+    assert tally == cost_of(F.cross_entropy, X, target, label_smoothing=0.1)
+    assert tally == cost_of(nn.CrossEntropyLoss(label_smoothing=0.1), X, target)
+
+
+def test_cross_entropy_of_one_row():
+    assert cost_of(F.cross_entropy, X[0], torch.tensor(1)) == cost_of(F.cross_entropy, X[:1], torch.tensor([1]))

@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from fxflops.render.columns import RESULT_HEADER
+from fxflops.render.data import Missing, OperatorShare, TreeRow
+from fxflops.render.html import html
+
+ROWS = [
+    ["x", "placeholder", "x", "", 0, 0.0125, 1000, 2000, 1000],
+    ["add", "call_function", "<built-in function add>", "", "not_recognized", None, None, None, None],
+]
+ATTACK = "</script><img src=x onerror=alert(1)>"
+
+
+class Elements(HTMLParser):
+    """Collects the elements of a page and checks that each that is opened is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1:] != ["style"]:
+            self.text += data + "\n"
+
+    def tags(self) -> set[str]:
+        return {tag for tag, _ in self.seen}
+
+
+def test_it_shows_the_facts_the_tree_and_the_nodes(vit, root):
+    page = Elements(html(vit, root, RESULT_HEADER, ROWS))
+    for shown in (
+        "11.43 G",
+        "complete: 41/41 calls",
+        "x4 (each)",
+        "(own: add, cat)",
+        "2 nodes",
+        "<built-in function add>",
+    ):
+        assert shown in page.text
+    assert page.tags() == {
+        *("div", "style", "b", "small", "table", "thead", "tbody", "tr", "th", "td", "span", "details", "summary")
+    }
+
+
+def test_only_the_root_is_unfolded_and_leaves_cannot_be(vit, root):
+    details = [attributes for tag, attributes in Elements(html(vit, root)).seen if tag == "details"]
+    assert details == [{"open": None}, {}, {}]
+
+
+def test_it_loads_nothing(vit, root):
+    text = html(vit, root, RESULT_HEADER, ROWS)
+    assert not any(word in text for word in ("http:", "https:", "src=", "@import", "url(", "<link"))
+
+
+def test_names_are_escaped_wherever_they_stand(vit, root):
+    leaf = TreeRow(
+        ATTACK,
+        ATTACK,
+        ATTACK,
+        1,
+        0,
+        0,
+        5,
+        children=(TreeRow("x", "X", "x", 1, 0, 0, 5),),
+        own_flops=1,
+        own_ops={ATTACK: 1},
+    )
+    nasty = replace(
+        vit,
+        title=ATTACK,
+        inputs=ATTACK,
+        setting=ATTACK,
+        convention=ATTACK,
+        peak_at=ATTACK,
+        operators=(OperatorShare(ATTACK, 1, 5),),
+        missing=(Missing(ATTACK, 1, ATTACK, ATTACK, ATTACK),),
+        paste=ATTACK,
+    )
+    rows = [[ATTACK, ATTACK, ATTACK, ATTACK, ATTACK, None, None, None, None]]
+    text = html(nasty, replace(root, cls=ATTACK, children=(leaf,)), RESULT_HEADER, rows)
+    assert "<img" not in text
+    assert "</script" not in text
+    page = Elements(text)
+    assert not page.tags() & {"img", "script"}
+    assert not any("onerror" in attributes for _, attributes in page.seen)
+    assert page.text.count("<img src=x onerror=alert(1)>") >= 15
+
+
+def test_a_quote_cannot_leave_its_attribute(vit, root):
+    leaf = TreeRow('" onmouseover="alert(1)', "X", '" onmouseover="alert(1)', 1, 0, 0, 5)
+    page = Elements(html(vit, replace(root, children=(leaf,)), RESULT_HEADER, [['" onmouseover="x', *ROWS[0][1:]]]))
+    assert not any("onmouseover" in attributes for _, attributes in page.seen)
+
+
+def test_cells_carry_bare_values_for_sorting(vit, root):
+    cells = [attributes for tag, attributes in Elements(html(vit, root, RESULT_HEADER, ROWS)).seen if tag == "td"]
+    assert cells[-18 + 4] == {"class": "n", "data-v": "0"}
+    assert cells[-9 + 4] == {"class": "n"}
+
+
+def test_many_rows_are_cut_and_it_says_so(vit, root):
+    text = html(vit, root, RESULT_HEADER, ROWS[:1] * 30, most_rows=10)
+    assert "first 10 of 30 nodes" in text
+    assert "first" not in html(vit, root, RESULT_HEADER, ROWS[:1] * 30, most_rows=None)
+
+
+@pytest.mark.parametrize("paste", ["", "@fxflops.formula(scan)"])
+def test_what_is_missing_is_said(vit, root, paste):
+    text = html(replace(vit, counted_calls=40, missing=(Missing("mylib::scan", 1),), paste=paste), root)
+    assert "not counted: mylib::scan x1" in text
+    assert (">= 11.43 G" in text) is False
+    assert "&gt;= 11.43 G" in text
+    assert ("paste" in text) is bool(paste)

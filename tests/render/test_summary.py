@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from textwrap import dedent
+
+import pytest
+
+from fxflops.render.data import Missing
+from fxflops.render.summary import flow, summary
+from fxflops.render.text import ANSI, cells
+
+SCAN = Missing("mylib::scan", 12, "blocks.*.ssm", "f32[1,197,768]", "model.py:88")
+PASTE = "@fxflops.formula(torch.ops.mylib.scan)\ndef scan(x, *, out): return out.numel()\n"
+
+
+def lines(text: str) -> str:
+    return dedent(text).strip("\n")
+
+
+def test_one_screen(vit):
+    assert summary(vit) == lines("""
+        ViT   input f32[1,3,224,224]   cpu (2 cores) · eval · no_grad · symbolic trace
+        MACs     5.72 G      FLOPs  11.43 G  (convention torch_flops, attention dense)    complete: 41/41 calls
+        params   25.51 M     trainable 25.51 M · frozen 0 · buffers 0 · 97.32 MiB
+        latency  60.00 ms    median of 10, 58.00-66.00 · sum of nodes 62.50 ms (1.04x) · 190.6 GFLOP/s
+        memory   103.0 MiB   peak = params 97.00 MiB + activations 6.00 MiB; at blocks.3.mlp.act
+        where the cost is    module       calls    FLOPs     %      time     %
+                             blocks (x4)      4  11.20 G  98.0  60.00 ms  96.0  ███████████████████▎
+                             embed            1  231.0 M   2.0   2.00 ms   3.2  ▋
+                             head             1   1.54 M   0.0  100.0 us   0.2  ▏
+                             other               200.0 k   0.0  400.0 us   0.6  ▏
+        by operator          linear 87.5% · attention 10.5% · conv 2.0% · layer_norm 0.0% · other 0.0%
+        by operator, time    linear 72.0% · attention 19.2% · layer_norm 4.8% · conv 3.2% · other 0.8%
+    """)
+
+
+def test_incomplete_and_not_measured(vit):
+    counted = replace(
+        vit,
+        counted_calls=29,
+        latency=None,
+        nodes_seconds=None,
+        bytes_peak=None,
+        modules=(),
+        operators=(),
+        missing=(SCAN,),
+        paste=PASTE,
+        int_ops=1_200,
+    )
+    assert summary(counted) == lines("""
+        ViT   input f32[1,3,224,224]   cpu (2 cores) · eval · no_grad · symbolic trace
+        MACs     >= 5.72 G   FLOPs  >= 11.43 G  (convention torch_flops, attention dense)    1.20 k integer ops    INCOMPLETE: 29/41 calls
+        params   25.51 M     trainable 25.51 M · frozen 0 · buffers 0 · 97.32 MiB
+        not counted: mylib::scan x12 in blocks.*.ssm  f32[1,197,768]  (model.py:88)
+        to count it, paste:
+            @fxflops.formula(torch.ops.mylib.scan)
+            def scan(x, *, out): return out.numel()
+    """)
+
+
+def test_long_lines_are_continued_between_parts(vit):
+    text = summary(vit, width=80)
+    assert text.startswith(
+        lines("""
+        ViT   input f32[1,3,224,224]   cpu (2 cores) · eval · no_grad · symbolic trace
+        MACs     5.72 G      FLOPs  11.43 G  (convention torch_flops, attention dense)
+                             complete: 41/41 calls
+        params   25.51 M     trainable 25.51 M · frozen 0 · buffers 0 · 97.32 MiB
+        latency  60.00 ms    median of 10, 58.00-66.00 · sum of nodes 62.50 ms (1.04x)
+                             190.6 GFLOP/s
+    """)
+    )
+    assert max(map(cells, text.splitlines())) <= 80
+
+
+def test_a_part_longer_than_the_line_is_kept_whole():
+    assert flow("a".ljust(4), ["bbbbbbbb", "cc"], " · ", 8, 4) == ["a   bbbbbbbb", "    cc"]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"latency": None}, "latency  -           sum of nodes 62.50 ms"),
+        ({"latency": (0.06, 0.06, 0.06, 1), "nodes_seconds": None}, "latency  60.00 ms    1 run · 190.6 GFLOP/s"),
+        (
+            {"memory": {"params": 1024, "buffers": 0}},
+            "memory   103.0 MiB   peak = params 1.00 KiB; at blocks.3.mlp.act",
+        ),
+        ({"memory": {}, "peak_at": ""}, "memory   103.0 MiB   peak"),
+        (
+            {"backward_flops": 22_000_000_000, "recompute_flops": 1_000_000_000},
+            "training 34.43 G     FLOPs of forward 11.43 G · backward 22.00 G · recompute 1.00 G",
+        ),
+        ({"backward_flops": 0}, "training 11.43 G     FLOPs of forward 11.43 G · backward 0"),
+    ],
+)
+def test_lines_of_what_was_measured(vit, change, line):
+    assert line in summary(replace(vit, **change)).splitlines()
+
+
+def test_many_kinds_of_missing_calls_are_summed(vit):
+    missing = [Missing(f"lib::op{i}", 2) for i in range(11)]
+    text = summary(replace(vit, missing=missing))
+    assert text.splitlines()[-2:] == ["not counted: lib::op7 x2", "not counted: 3 more kinds, 6 calls"]
+
+
+def test_color_changes_nothing_but_color(vit):
+    incomplete = replace(vit, missing=(SCAN,), paste=PASTE)
+    assert ANSI.sub("", summary(incomplete, width=90, color=True)) == summary(incomplete, width=90)
+    assert "\x1b[1;31mINCOMPLETE" in summary(incomplete, color=True)
+
+
+def test_names_cannot_break_a_line(vit):
+    nasty = replace(vit, title="A\nB", missing=(Missing("x\x1b[2J", 1, "a\nb"),), peak_at="c\nd")
+    assert "A\\nB" in summary(nasty)
+    assert "\x1b" not in summary(nasty)

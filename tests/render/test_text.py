@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from fxflops.render.text import align, bar, cells, elide, pad, paint, plain, terminal_width
+
+
+def test_plain_escapes_what_would_break_the_line_or_the_terminal():
+    assert plain("blocks.0 · 中") == "blocks.0 · 中"
+    assert plain("a\nb\x1b[31m\u202e") == "a\\nb\\x1b[31m\\u202e"
+
+
+@pytest.mark.parametrize(
+    ("text", "width"), [("abc", 3), ("├─ ", 3), ("中文", 4), ("e\u0301", 1), ("\x1b[1mab\x1b[0m", 2)]
+)
+def test_cells(text, width):
+    assert cells(text) == width
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "expected"),
+    [
+        ("conv", 4, "conv"),
+        ("<built-in function add>", 9, "<bui…add>"),
+        ("abcdef", 2, "a…"),
+        ("abcdef", 1, "…"),
+        ("中文中文中文", 6, "中…文"),
+    ],
+)
+def test_elide_cuts_the_middle(text, width, expected):
+    assert elide(text, width) == expected
+    assert cells(expected) <= width
+
+
+def test_pad():
+    assert pad("ab", 4) == "ab  "
+    assert pad("中", 4, right=True) == "  中"
+    assert pad("too long", 4) == "too long"
+
+
+def test_align_pads_to_the_widest_and_leaves_no_blank_at_the_end():
+    assert align([["module", "n"], ["a", "12"]], [False, True]) == ["module   n", "a       12"]
+    assert align([["a", ""], ["b", "c"]], [False, False]) == ["a", "b  c"]
+
+
+@pytest.mark.parametrize(
+    ("percent", "expected"),
+    [(100.0, "████"), (50.0, "██"), (53.125, "██▏"), (0.1, "▏"), (0.01, ""), (0.0, ""), (None, ""), (140.0, "████")],
+)
+def test_bar(percent, expected):
+    assert bar(percent, width=4) == expected
+
+
+def test_paint_only_with_color():
+    assert paint("x", "bold", color=False) == "x"
+    assert paint("x", "bold", color=True) == "\x1b[1mx\x1b[0m"
+
+
+@pytest.mark.parametrize("stdout", [io.StringIO(), None])
+def test_no_terminal_no_width(monkeypatch, stdout):
+    monkeypatch.setattr(sys, "stdout", stdout)
+    assert terminal_width() is None

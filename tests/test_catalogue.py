@@ -1,0 +1,100 @@
+"""The catalogue of formulas is the committed page; each formula says what it counts and has a test; none is hidden."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from fxflops.ops.catalogue import README, Row, catalogue, markdown
+
+TESTS = Path(__file__).parent
+PACKAGE = TESTS.parent / "fxflops"
+# Tests of more than one file, or of none.
+ACROSS = {"test_layering", "test_imports", "test_style", "test_readme", "test_formulas", "test_catalogue"}
+# Formulas that overrule, for one spelling, a more general one of the same file.
+OVERRULED = {("matmul", "reflected_matmul")}
+FAMILIES = sorted({row.family for row in catalogue() if row.family})
+FORMULAS = [row for row in catalogue() if row.family]
+
+
+def without_spellings(page: str) -> list[str]:
+    """The page's lines without the last cell of tables and the version: spellings differ from torch to torch."""
+    return [line.rstrip(" |").rpartition(" | ")[0] if line.startswith("| ") else line for line in page.splitlines()]
+
+
+def test_the_committed_page_is_the_generated_one() -> None:
+    committed, generated = README.read_text(encoding="utf8"), markdown()
+    advice = "run: python -m fxflops.ops.catalogue"
+    if f"torch {'.'.join(torch.__version__.split('.')[:2])}." in committed:
+        assert committed == generated, advice
+    else:
+        written_for = re.compile(r"torch \d+\.\d+\.")
+        assert [written_for.sub("", line) for line in without_spellings(committed)] == [
+            written_for.sub("", line) for line in without_spellings(generated)
+        ], advice
+
+
+@pytest.mark.parametrize("row", FORMULAS, ids=lambda row: f"{row.family}.{row.op}")
+def test_the_first_line_says_what_is_counted(row: Row) -> None:
+    assert re.fullmatch(r".+ -> .+: .+", row.doc), row
+
+
+@pytest.mark.parametrize("row", FORMULAS, ids=lambda row: f"{row.family}.{row.op}")
+def test_each_formula_is_named_in_its_family_s_test(row: Row) -> None:
+    text = (TESTS / "ops" / f"test_{row.family}.py").read_text(encoding="utf8")
+    spellings = {row.op, *(re.split(r"\.|::", target)[-1] for target in row.targets)}
+    # A name may be put together: f"LPPool{d}d".
+    patterns = [re.sub(r"{.*?}", r"\\w+", name) for name in re.findall(r'f"((?:\w|{.*?}){3,})"', text)]
+    assert spellings & set(re.findall(r"\w+", text)) or any(
+        re.fullmatch(pattern, spelling) for pattern in patterns for spelling in spellings if re.search("[a-zA-Z]{3}", pattern)
+    ), f"tests/ops/test_{row.family}.py names none of {sorted(spellings)}"
+
+
+def test_zeros_have_reasons_and_names() -> None:
+    zeros = [row for row in catalogue() if not row.family]
+    assert all(row.doc and row.op for row in zeros)
+
+
+def test_each_family_has_a_test_and_each_test_a_source() -> None:
+    tests = {path.relative_to(TESTS).with_suffix("") for path in TESTS.rglob("test_*.py")}
+    sources = {path.parent / path.name.removeprefix("test_") for path in tests if path.name not in ACROSS}
+    missing = [s for s in sorted(sources) if not (PACKAGE / s).with_suffix(".py").exists() and not (PACKAGE / s).is_dir()]
+    assert not missing, "tests without a source of that name"
+    assert {Path("ops") / family for family in FAMILIES} <= sources
+
+
+REGISTER_AGAIN = """
+import importlib
+import sys
+import fxflops.ops
+from fxflops.ops import _registry
+
+first, twice = {}, []
+
+def add(table, target, entry):
+    for key in _registry._keys(target):
+        function = entry.function and f"{entry.function.__module__}.{entry.function.__qualname__}"
+        name = function or f"zero: {entry.reason}"
+        if first.setdefault(key, (entry.op, name)) != (entry.op, name):
+            twice.append((key, first[key][1].rpartition(".")[2], name.rpartition(".")[2]))
+        first[key] = (entry.op, name)
+
+_registry.Table.add = add
+for name in [name for name in sys.modules if name.startswith("fxflops.ops.") and "._" not in name]:
+    if not name.endswith((".mappings", ".catalogue")):
+        importlib.reload(sys.modules[name])
+assert len(first) > 300, first
+print(*("{0}\\t{1}\\t{2}".format(*each) for each in twice), sep="\\n")
+"""
+
+
+def test_no_target_is_registered_for_two_formulas() -> None:
+    run = subprocess.run([sys.executable, "-c", REGISTER_AGAIN], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    found = {tuple(line.split("\t")) for line in run.stdout.splitlines() if line}
+    assert {each for each in found if each[1:] not in OVERRULED} == set()

@@ -1,0 +1,43 @@
+"""``import fxflops`` in a fresh process: what is optional stays unloaded, and public names are what they say."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+
+import fxflops
+
+OPTIONAL = ("rich", "tabulate", "pandas", "plotly", "timm", "typer", "torchvision", "transformers")
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The top-level packages that a fresh process has loaded after this statement."""
+    code = f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+def test_nothing_optional_is_loaded() -> None:
+    assert loaded_by("import fxflops") & set(OPTIONAL) <= loaded_by("import torch") & set(OPTIONAL)
+
+
+def test_counting_and_showing_a_report_loads_nothing_optional() -> None:
+    run = "import fxflops, torch; str(fxflops.count(torch.nn.Linear(2, 2), torch.ones(1, 2)))"
+    used = "import torch; torch.nn.Linear(2, 2).to('meta')(torch.ones(1, 2, device='meta'))"
+    assert loaded_by(run) & set(OPTIONAL) <= loaded_by(used) & set(OPTIONAL)
+
+
+def test_no_module_has_the_name_of_a_public_name() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(fxflops.__path__)}
+    assert not modules & set(fxflops.__all__)
+
+
+def test_public_names_are_no_modules_whatever_is_imported() -> None:
+    for module in pkgutil.walk_packages(fxflops.__path__, "fxflops."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    for name in fxflops.__all__:
+        assert not inspect.ismodule(getattr(fxflops, name)), name

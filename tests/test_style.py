@@ -1,0 +1,40 @@
+"""What no linter checks: files stay short, and no file names a package registry."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MOST_LINES = 400
+# In two parts, so that this file does not name them.
+REGISTRIES = [
+    first + second
+    for first, second in [("pypi", ".org"), ("python", "hosted"), ("registry.", "npmjs"), ("deb.", "debian")]
+]
+TEXT = {".py", ".md", ".toml", ".txt", ".yml", ".yaml", ".sh", ".cfg", ""}
+
+
+def text_files() -> list[Path]:
+    """The project's own files: nothing in hidden folders but .ci, and nothing built."""
+    files = [path for path in ROOT.rglob("*") if path.is_file() and path.suffix in TEXT]
+    return [path for path in files if not any(is_skipped(part) for part in path.relative_to(ROOT).parts)]
+
+
+def is_skipped(part: str) -> bool:
+    return (part.startswith(".") and part not in (".ci", ".gitignore")) or part in ("__pycache__", "build", "dist", "shared")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "fxflops").rglob("*.py")), ids=lambda path: path.name)
+def test_files_are_short(path: Path) -> None:
+    assert len(path.read_text(encoding="utf8").splitlines()) <= MOST_LINES
+
+
+def test_no_registry_is_named() -> None:
+    files = text_files()
+    assert ROOT / ".ci" / "run" in files
+    assert ROOT / "README.md" in files
+    for path in files:
+        text = path.read_text(encoding="utf8", errors="replace").lower()
+        assert not [host for host in REGISTRIES if host in text], path
