@@ -1,6 +1,6 @@
 """FLOPs, time and memory of ViT-B/16 and ResNet-50, or of any timm model, with random weights.
 
-    python example1.py [--model vitb16|resnet50|<any timm name>] [--device cpu|cuda|...] [--table]
+python example1.py [--model vitb16|resnet50|<any timm name>] [--device cpu|cuda|...] [--table]
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, meta ...")
     parser.add_argument("--table", action="store_true", help="print every operation")
     options = parser.parse_args()
+    if options.device.startswith("cuda") and not torch.cuda.is_available():
+        parser.error("torch finds no CUDA device here")
     for model in [options.model] if options.model else MODELS:
         title, name = MODELS.get(model, (model, model))
         if not timm.is_model(name):

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from .conventions import Convention
+from .errors import FormulaError
 from .ops import Formula, Table, apply
 from .records import Call, Cost, Counted, specs_in
 
@@ -21,7 +22,7 @@ def count_calls(
     """Each call with its cost under the convention, or with the reason why there is none.
 
     ``module_at`` gives the module of a path, for formulas that read its settings. Raises FormulaError where a formula
-    does not fit its call.
+    of the user's does not fit its call; where one of ours does not, the call is missing, and says why.
     """
     return tuple(_count(call, convention, table, module_at) for call in calls)
 
@@ -34,7 +35,12 @@ def _count(call: Call, convention: Convention, table: Table, module_at: Callable
     if row is not None and _is_ours(entry):
         entry = Formula(entry.op, row)
     module = module_at(call.path) if entry.style != "op" and isinstance(call.target, type) else None
-    cost = weighed(apply(entry, call, module), call)
+    try:
+        cost = weighed(apply(entry, call, module), call)
+    except FormulaError as error:
+        if not _is_ours(entry):
+            raise
+        return Counted(call, None, "", str(error))
     rule = entry.reason or getattr(entry.function, "__name__", entry.op)
     return Counted(call, cost, rule, integer=_is_integer(call))
 

@@ -9,24 +9,29 @@ from .records import Call, Counted
 
 
 class Missing(NamedTuple):
-    """An op that no formula knows: how often it was called, first in which module, on which shapes, at which line."""
+    """An op that no formula counts: how often it was called, first in which module, on which shapes, at which line, and why."""
 
     op: str
     calls: int
     path: str
     shapes: str
     site: str
+    why: str
 
 
 def missing_in(counted: Iterable[Counted]) -> tuple[Missing, ...]:
     """The ops without a formula, in order of appearance."""
-    groups: dict[str, list[Call]] = {}
+    groups: dict[str, list[Counted]] = {}
     for each in counted:
         if each.cost is None:
-            groups.setdefault(each.call.op, []).append(each.call)
-    return tuple(
-        Missing(op, len(calls), calls[0].path, _shapes(calls[0]), calls[0].site) for op, calls in groups.items()
-    )
+            groups.setdefault(each.call.op, []).append(each)
+    return tuple(_missing(op, found) for op, found in groups.items())
+
+
+def _missing(op: str, found: list[Counted]) -> Missing:
+    call = found[0].call
+    shapes = f"{', '.join(map(repr, call.inputs()))} -> {call.out!r}"
+    return Missing(op, len(found), call.path, shapes, call.site, found[0].missing)
 
 
 def recipe_for(call: Call) -> str:
@@ -38,7 +43,3 @@ def recipe_for(call: Call) -> str:
         target = repr(name) if call.op.startswith("Tensor.") else call.op
     names = [f"x{i}" for i in range(1, len(call.args) + 1)] if len(call.args) > 1 else ["x"] * len(call.args)
     return f"@fxflops.formula({target})\ndef {name}({', '.join([*names, '*', 'out'])}): return out.numel()"
-
-
-def _shapes(call: Call) -> str:
-    return f"{', '.join(map(repr, call.inputs()))} -> {call.out!r}"

@@ -13,3 +13,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "cuda" in item.keywords:
             item.add_marker(skip)
+
+
+def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:
+    """Functions and modules by name: an address in a test's id would differ from process to process."""
+    text = repr(val)
+    if isinstance(val, (str, int, float, bool, type)) or " at 0x" not in text:
+        return None
+    return getattr(val, "__name__", None) or type(val).__name__

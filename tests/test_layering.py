@@ -56,7 +56,8 @@ def imported(file: Path) -> Iterator[tuple[int, str]]:
             base = ".".join([*start, *([node.module] if node.module else [])])
             within = base.partition(".")[2]
             names = [
-                f"{base}.{alias.name}" if is_module(f"{within}.{alias.name}".strip(".")) else base for alias in node.names
+                f"{base}.{alias.name}" if is_module(f"{within}.{alias.name}".strip(".")) else base
+                for alias in node.names
             ]
         else:
             continue

@@ -1,6 +1,6 @@
 """README's code runs, block after block, and prints what the text block after it says.
 
-    python tests/test_readme.py    writes what it prints into README.md
+python tests/test_readme.py    writes what it prints into README.md
 """
 
 from __future__ import annotations

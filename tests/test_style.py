@@ -23,7 +23,12 @@ def text_files() -> list[Path]:
 
 
 def is_skipped(part: str) -> bool:
-    return (part.startswith(".") and part not in (".ci", ".gitignore")) or part in ("__pycache__", "build", "dist", "shared")
+    return (part.startswith(".") and part not in (".ci", ".gitignore")) or part in (
+        "__pycache__",
+        "build",
+        "dist",
+        "shared",
+    )
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "fxflops").rglob("*.py")), ids=lambda path: path.name)

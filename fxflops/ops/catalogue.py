@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 import sys
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -49,7 +49,7 @@ def catalogue() -> list[Row]:
         if (where := _where(entry)) is not None:
             groups.setdefault((*where, entry.op, entry.doc), []).extend(_spellings(key, names))
     ordered = sorted(groups.items(), key=lambda item: (not item[0][0], item[0][0], item[0][1], item[0][3], item[0][2]))
-    return [Row(op, family, doc, _shown(found)) for (family, _, op, doc), found in ordered]
+    return [Row(op, family, doc, _shown(found)) for (family, _, op, doc), found in ordered if family or found]
 
 
 def markdown() -> str:
@@ -92,8 +92,8 @@ def _names() -> dict[Any, list[str]]:
     for prefix, namespace in NAMESPACES:
         for name in dir(namespace):
             value = getattr(namespace, name, None)
-            doubled = namespace is operator and name.startswith("__")
-            if callable(value) and isinstance(value, Hashable) and not doubled:
+            special = name.startswith("__") and namespace is not torch.Tensor
+            if callable(value) and isinstance(value, Hashable) and not special:
                 names.setdefault(value, []).append(f"{prefix}.{name}")
     return names
 
@@ -113,6 +113,8 @@ def _spellings(key: Any, names: dict[Any, list[str]]) -> list[str]:
     if hasattr(attribute, "__objclass__"):  # the getter of a property
         return [f"Tensor.{attribute.__name__}"]
     name = getattr(key, "__name__", str(key))
+    if name.startswith("__") and not is_method(key):  # a module's own: torch.__dir__
+        return []
     return [f"Tensor.{name}" if is_method(key) else f"{getattr(key, '__module__', None) or 'torch'}.{name}"]
 
 
@@ -131,7 +133,7 @@ def _shown(spellings: Iterable[str]) -> tuple[str, ...]:
     )
 
 
-def _is_variant(name: str, every: list[str]) -> bool:
+def _is_variant(name: str, every: Sequence[str]) -> bool:
     """Whether it is the in-place, reflected or augmented form of another (``add_``, ``__radd__``, ``iadd``)."""
     prefix, _, last = name.rpartition(".")
     stem = last.strip("_")
@@ -145,6 +147,13 @@ def _is_variant(name: str, every: list[str]) -> bool:
 def _is_private(name: str) -> bool:
     parts = name.replace("::", ".").split(".")
     return "::" not in name and any(part.startswith("_") and not part.startswith("__") for part in parts)
+
+
+def _place(name: str) -> int:
+    """Where a spelling stands in a list of them."""
+    places = ["nn", *(prefix for prefix, _ in NAMESPACES)]
+    prefix = name.rpartition(".")[0]
+    return places.index(prefix) if prefix in places else len(places)
 
 
 def _bare(name: str) -> str:

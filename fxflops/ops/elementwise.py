@@ -150,7 +150,7 @@ def pointwise(*, out: Spec) -> Cost:
     return Cost(others=out.numel())
 
 
-for _name in {*UNARY, *BINARY, *ALIASES} - {"special_expit", "dist_", "positive"}:
+for _name in sorted({*UNARY, *BINARY, *ALIASES} - {"special_expit", "dist_", "positive"}):
     formula(*named(_name, f"special_{_name}"), op=ALIASES.get(_name, _name))(pointwise)
 formula(torch.Tensor.__rpow__, "aten::__rpow__", op="pow")(pointwise)
 for _symbol in ("and", "or", "xor", "lshift", "rshift"):

@@ -46,6 +46,8 @@ def symbolic(
     ``constants`` are values of ``forward``'s parameters that are no tensors: the branches that depend on them are
     taken. Raises TraceError, with the author's line, where the Python cannot run on proxies.
     """
+    if leaf_formula(model, table) is not None:
+        return _leaf_graph(model, constants)
     tracer = SymbolicTracer(table, constants)
     tracer.record_stack_traces = stack_traces
     try:
@@ -56,6 +58,28 @@ def symbolic(
             f"torch.fx cannot trace {type(model).__name__} symbolically: {type(error).__name__}: {_first_line(error)}"
             f"{_where(error)}\nfxflops.count(model, args) counts it without a graph"
         ) from error
+
+
+def _leaf_graph(model: nn.Module, constants: Mapping[str, Any]) -> fx.GraphModule:
+    """The graph of a model that is itself a leaf: one call of it, under its class name."""
+    name = type(model).__name__
+    graph = fx.Graph()
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for parameter in inspect.signature(model.forward).parameters.values():
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            raise TraceError(f"{name} is a leaf whose forward takes {parameter}: put it into a module of your own")
+        default = () if parameter.default is inspect.Parameter.empty else (parameter.default,)
+        value: Any = graph.create_node("placeholder", parameter.name, default)
+        value = constants.get(parameter.name, value)
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            kwargs[parameter.name] = value
+        else:
+            args.append(value)
+    node = graph.call_module(name, tuple(args), kwargs)
+    node.meta["nn_module_stack"] = {"": ("", type(model))}
+    graph.output(node)
+    return fx.GraphModule({name: model}, graph, name)
 
 
 def _first_line(error: Exception) -> str:

@@ -28,7 +28,6 @@ X = torch.zeros(2, 3, 4)
         *(F.hardtanh, F.tanh, torch.tanh, "tanh", "tanh_", aten.tanh.default, F.tanhshrink, F.hardshrink),
         *(F.softshrink, F.softplus, aten.softplus.default, F.softsign),
     ],
-    ids=str,
 )
 def test_one_per_element(spelling):
     assert cost_of(spelling, X.clone()).flops == 2 * 3 * 4
@@ -41,7 +40,6 @@ def test_threshold_as_function():
 @pytest.mark.parametrize(
     "spelling",
     [nn.LeakyReLU(), nn.PReLU(), nn.RReLU(), F.leaky_relu, F.leaky_relu_, aten.leaky_relu.default, F.rrelu],
-    ids=str,
 )
 def test_a_slope_for_negative_values(spelling):
     x, slope = numbers(2, 3, 4), numbers(1)
