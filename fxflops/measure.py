@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,7 +86,7 @@ def measure(
     del inputs
     node_bytes, source = storages.bytes, "predicted" if subject.device.type == "meta" else "storages"
     tick()
-    scopes, peak, peak_at = observed_run(subject, table)
+    watcher, peak = observed_run(subject, table)
     if subject.device.type == "cuda":
         tick()
         node_bytes, peak, source = *_cuda_memory(subject, graph), "allocator"
@@ -94,16 +95,33 @@ def measure(
     if subject.device.type != "meta" and repeats != 0:
         timings, latency = time_nodes(graph, subject.bound, subject.call, subject.device, repeats, tick)
     nodes = tuple(_node(n, collector.ranges[n.name], timings, node_bytes) for n in graph.graph.nodes)
-    return Measured(_timed(observer.calls, nodes), scopes, nodes, latency, peak, peak_at, source)
+    calls = (*_timed(observer.calls, nodes), *_folded(observer.calls, watcher.calls))
+    return Measured(calls, tuple(watcher.scopes), nodes, latency, peak, watcher.peak_at, source)
 
 
-def observed_run(subject: Subject, table: Table) -> tuple[tuple[Scope, ...], int, str]:
-    """The model's own run, watched: its module calls, peak bytes of live storages and the module they were reached in."""
+def observed_run(subject: Subject, table: Table) -> tuple[Observer, int]:
+    """The model's own run, watched: the observer with its calls and scopes, and the peak bytes of live storages."""
     ledger = Ledger(subject.state)
     observer = Observer(subject.paths, table, ledger=ledger, before_write=subject.snapshot.before_write)
     args, kwargs = subject.inputs()
     _watch(subject.model, observer, args, kwargs)
-    return tuple(observer.scopes), ledger.peak, observer.peak_at
+    return observer, ledger.peak
+
+
+def _folded(graph_calls: list[Call], own_calls: list[Call]) -> Iterator[Call]:
+    """The calls of the model's own run that the graph lacks: symbolic tracing runs what depends on no input, once.
+
+    ``self.scale ** 2`` of a buffer is a constant in the graph, but the model computes it each time.
+    """
+    unseen = Counter(map(_likeness, own_calls)) - Counter(map(_likeness, graph_calls))
+    for call in own_calls:
+        if unseen[_likeness(call)] > 0:
+            unseen[_likeness(call)] -= 1
+            yield replace(call, seconds=None)
+
+
+def _likeness(call: Call) -> str:
+    return f"{call.op} {list(call.inputs())} {call.out}"
 
 
 def meta_run(subject: Subject, table: Table) -> Measured:

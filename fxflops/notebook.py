@@ -128,13 +128,14 @@ class TorchFLOPsByFX:
 
     def print_total_flops(self, show: bool = True) -> int:
         """Print and return the FLOPs of all nodes, those of ``ignore_ops`` left out."""
-        _ = self.report
-        counted = [row[4] for row in self.result_table if isinstance(row[4], int)]
-        left_out = len(self.result_table) - len(counted)
+        report = self.report
+        ignored = sum(report.counted[i].flops for node in report.nodes if self._is_ignored(node) for i in node.calls)
+        total = report.total_flops - ignored
+        left_out = sum(not isinstance(row[4], int) for row in self.result_table)
         note = f" ({left_out} operations are ignored or not recognized)" if left_out else ""
         if show:
-            print(f"total_flops = {sum(counted):,}{note}")
-        return sum(counted)
+            print(f"total_flops = {total:,}{note}")
+        return total
 
     def print_total_time(self, show: bool = True) -> float | None:
         """Print and return the time of all nodes together in ms; None where nothing is timed (meta)."""

@@ -34,6 +34,8 @@ def percent(part: float | None, whole: float | None) -> float | None:
 
 
 def _scaled(value: float, units: dict[str, float] | dict[str, int], unit: str | None, whole: str | None) -> str:
+    if unit is None and value == 0:
+        unit = "" if "" in units else list(units)[-1] if whole is None else whole
     if unit is None:
         fitting = [name for name, factor in units.items() if abs(value) >= factor]
         unit = fitting[-1] if fitting else next(iter(units))

@@ -1,4 +1,4 @@
-"""From rolled-up rows to the plain data that renderers take. No arithmetic but maxima."""
+"""From rolled-up rows to the plain data that renderers take, and the tree as a view of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .records import Node
 from .render.data import OperatorShare, TreeRow
-from .rollup import Item, ModuleRow, OperatorRow, prefixes
+from .rollup import Item, ModuleRow, OperatorRow, Sums, prefixes, sum_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,9 @@ class Tree:
 def tree_row(modules: Mapping[str, ModuleRow], items: Iterable[Item], nodes: Iterable[Node]) -> TreeRow:
     """The model's modules, one inside the other, the root first."""
     own_ops: dict[str, dict[str, int]] = {}
-    for item in items:
-        if item.sums.calls:
-            ops = own_ops.setdefault(item.path, {})
-            ops[item.op] = ops.get(item.op, 0) + item.sums.calls
+    for (path, op), sums in sorted(sum_by(items, lambda item: (item.path, item.op)).items(), key=_dearest_first):
+        if sums.flops or sums.missing:
+            own_ops.setdefault(path, {})[op] = sums.calls
     children: dict[str, list[str]] = {}
     for path in modules:
         if path:
@@ -51,6 +50,10 @@ def tree_row(modules: Mapping[str, ModuleRow], items: Iterable[Item], nodes: Ite
 def shares(operators: Mapping[str, OperatorRow]) -> tuple[OperatorShare, ...]:
     """Each operator with what all its calls cost."""
     return tuple(OperatorShare(r.key, r.calls, r.total.flops, r.total.seconds) for r in operators.values())
+
+
+def _dearest_first(item: tuple[tuple[str, str], Sums]) -> int:
+    return -item[1].flops
 
 
 def _row(

@@ -199,3 +199,19 @@ def test_an_unknown_op_is_missing_never_zero() -> None:
 
 def test_every_error_is_an_fxflops_error() -> None:
     assert all(issubclass(e, FxflopsError) for e in (InputError, RunError, TraceError, MissingFormulaError))
+
+
+@pytest.mark.parametrize("run", [analyze, count])
+def test_what_depends_on_no_input_is_counted_too(run: Any) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("scale", torch.ones(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * (self.scale**2 + 1) * torch.arange(3.0).exp()
+
+    report = run(Scaled(), torch.ones(2, 3))
+    assert report.total_flops == 3 + 3 + 6 + 3 + 6
+    if run is analyze:
+        assert propagate(Scaled(), torch.ones(2, 3)).total_flops == report.total_flops

@@ -15,7 +15,15 @@ from fxflops.ops.catalogue import README, Row, catalogue, markdown
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "fxflops"
 # Tests of more than one file, or of none.
-ACROSS = {"test_layering", "test_imports", "test_style", "test_readme", "test_formulas", "test_catalogue"}
+ACROSS = {
+    "test_models",
+    "test_layering",
+    "test_imports",
+    "test_style",
+    "test_readme",
+    "test_formulas",
+    "test_catalogue",
+}
 # Formulas that overrule, for one spelling, a more general one of the same file.
 OVERRULED = {("matmul", "reflected_matmul")}
 FAMILIES = sorted({row.family for row in catalogue() if row.family})

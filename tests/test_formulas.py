@@ -109,7 +109,10 @@ def test_by_mapping_called_as_torch_flops_calls(run: Any) -> None:
 @pytest.mark.parametrize("run", [analyze, count])
 def test_a_name_nobody_knew_is_found_by_name(run: Any) -> None:
     MODULE_FLOPs_MAPPING["Gate"] = lambda module, result, *args: 77
-    assert run(Model(), X)["gate"].total.flops == 77
+    model = Model()
+    assert run(model, X)["gate"].total.flops == 77
+    del MODULE_FLOPs_MAPPING["Gate"]
+    assert run(model, X)["gate"].total.flops == 3 + 6
 
 
 def test_the_tables_read_as_they_were() -> None:

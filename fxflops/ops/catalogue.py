@@ -125,8 +125,8 @@ def _exists(overload: str) -> bool:
 
 
 def _shown(spellings: Iterable[str]) -> tuple[str, ...]:
-    """The names to show: not those in place, reflected or private, where the plain one is there."""
-    every = _unique(spellings)
+    """The names to show, modules first: not those in place, reflected or private, where the plain one is there."""
+    every = sorted(set(spellings), key=lambda name: (_place(name), name))
     plain = {_bare(name) for name in every if not _is_private(name)}
     return tuple(
         name for name in every if not (_is_variant(name, every) or (_is_private(name) and _bare(name) in plain))

@@ -45,7 +45,7 @@ class FormulaMapping(MutableMapping[Any, FormulaFunction]):
                 self._table.add(found, entry_for([found], function, name, style="mapping"))
 
     def __delitem__(self, key: Any) -> None:
-        written = [found for found in [*self._find(key), (self._kind, key)] if found in self._replaced]
+        written = [found for found in dict.fromkeys([*self._find(key), (self._kind, key)]) if found in self._replaced]
         if not written:
             raise KeyError(key)
         for found in written:

@@ -1,0 +1,76 @@
+"""Whole models of timm: published totals, complete reports, the same count from every side, MACs as FlopCounterMode has them.
+
+The whole zoo is swept by benchmarks/zoo.py.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import fxflops
+
+MODELS = [
+    "convnext_atto", "deit_tiny_patch16_224", "densenet121", "efficientnet_b0", "gmlp_s16_224", "mixer_s32_224",
+    "mobilenetv3_small_100", "nfnet_l0", "pvt_v2_b0", "regnety_002", "res2net50_48w_2s", "xcit_nano_12_p8_224", "coat_tiny",
+]  # fmt: skip
+PUBLISHED = {"resnet50": 8_227_340_288, "vit_base_patch16_224": 35_164_979_282}
+
+
+def on_meta(name: str) -> tuple[nn.Module, torch.Tensor]:
+    with torch.device("meta"):
+        model = timm.create_model(name).eval()
+        x = torch.empty(1, *model.pretrained_cfg["input_size"])
+    for module in model.modules():
+        if name in PUBLISHED and hasattr(module, "fused_attn"):
+            module.fused_attn = False
+    return model, x
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_totals_that_torch_flops_publishes(name: str) -> None:
+    model, x = on_meta(name)
+    counter = fxflops.TorchFLOPsByFX(model)
+    counter.propagate(x)
+    assert counter.print_total_flops(show=False) == PUBLISHED[name]
+    assert fxflops.count(model, x).total_flops == PUBLISHED[name]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_complete_and_the_same_from_every_side(name: str) -> None:
+    model, x = on_meta(name)
+    graph, plain = fxflops.analyze(model, x, strict=True), fxflops.count(model, x, strict=True)
+    assert graph.total_flops == plain.total_flops
+    rows = [{path: row.total for path, row in report.by_module().items()} for report in (graph, plain)]
+    assert rows[0] == rows[1]
+    assert sum(row.own.flops for row in graph.by_module().values()) == graph.total_flops
+    assert sum(row.total.flops for row in graph.by_operator().values()) == graph.total_flops
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(x)
+    assert 2 * graph.total_macs == counter.get_total_flops()
+
+
+def test_real_tensors_count_as_meta_does() -> None:
+    model = timm.create_model("mobilenetv3_small_100")
+    x = torch.randn(2, 3, 64, 64)
+    real = fxflops.analyze(model, x, repeats=1)
+    meta = fxflops.count(model, x)
+    seen = [[(c.op, list(c.inputs()), c.out, c.path) for c in report.calls] for report in (real, meta)]
+    assert seen[0] == seen[1]
+    assert real.max_memory == meta.max_memory
+
+
+def test_the_example_prints_both() -> None:
+    example = Path(__file__).parents[1] / "example1.py"
+    done = subprocess.run(
+        [sys.executable, example, "--device", "meta"], capture_output=True, text=True, check=True, cwd=example.parent
+    )
+    assert "total_flops = 35,164,979,282\n" in done.stdout
+    assert "total_flops = 8,227,340,288\n" in done.stdout
