@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from .conventions import Convention, find_convention
 from .errors import InputError, RunError
@@ -60,6 +60,32 @@ def analyze(
         InputError: the model or the inputs do not fit. RunError: the model raised. TraceError: it cannot be traced.
         MissingFormulaError: with ``strict``. FormulaError: a formula does not fit a call.
     """
+    return analyzed(
+        model,
+        args,
+        kwargs,
+        mode=mode,
+        trace=trace,
+        convention=convention,
+        formulas=formulas,
+        repeats=repeats,
+        progress=progress,
+    )[0].checked(strict)
+
+
+def analyzed(
+    model: nn.Module,
+    args: Any,
+    kwargs: Mapping[str, Any] | None,
+    *,
+    trace: str,
+    convention: str | Convention,
+    formulas: Formulas | None,
+    mode: str | None = None,
+    repeats: int | str = "auto",
+    progress: bool | None = None,
+) -> tuple[Report, fx.GraphModule]:
+    """What :func:`analyze` does, with the graph that it ran."""
     check_model(model)
     if repeats != "auto" and (not isinstance(repeats, int) or repeats < 0):
         raise InputError(f"repeats must be 'auto' or a whole number from 0, not {repeats!r}")
@@ -76,7 +102,7 @@ def analyze(
         if any(call.site for call in measured.calls):
             measured = measured.with_sites(author_lines(model, table, constants))
     run = _run(subject, args, kwargs, measured, mode, "symbolic trace")
-    return Report(run, found, table, weakref.ref(model)).checked(strict)
+    return Report(run, found, table, weakref.ref(model)), graph
 
 
 def count(

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from .api import Formulas, analyze
+from .api import Formulas, analyzed
 from .conventions import Convention
 from .errors import FxflopsError, InputError
 from .inputs import check_model
@@ -64,17 +64,19 @@ class TorchFLOPsByFX:
         self._convention = convention
         self._formulas = formulas
         self._report: Report | None = None
+        self._graph: fx.GraphModule | None = None
 
     @property
     def graph_model(self) -> fx.GraphModule:
-        """The traced model, parameters of forward that have a default fixed to it. Raises TraceError if it cannot be."""
+        """The graph that ``propagate`` ran last; before, the model traced with forward's defaults.
+
+        Raises TraceError where it cannot be traced.
+        """
         if self._graph is None:
             with RUNNING, training_flags(self._model, "eval"):
                 table = BASE.derive(self._formulas)
                 self._graph = trace_model(self._model, table, constants_of(self._model), self._trace)
         return self._graph
-
-    _graph: fx.GraphModule | None = None
 
     @property
     def report(self) -> Report:
@@ -85,7 +87,7 @@ class TorchFLOPsByFX:
 
     def propagate(self, *args: Any, **kwargs: Any) -> Report:
         """Run the model on these inputs and measure every node; any number of times, the last one counts."""
-        self._report = analyze(
+        self._report, self._graph = analyzed(
             self._model, args, kwargs, trace=self._trace, convention=self._convention, formulas=self._formulas
         )
         flops = self._flops_of_nodes(self._report)
