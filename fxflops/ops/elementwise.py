@@ -199,6 +199,25 @@ def xlogy(*, out: Spec) -> Cost:
     return Cost(muls=out.numel(), others=out.numel())
 
 
+@formula(torch.polar, "aten::polar")
+def polar(*, out: Spec) -> Cost:
+    """abs[*], angle[*] -> out[*]: a cosine, a sine and 2 multiplies per output."""
+    return Cost(muls=2 * out.numel(), others=2 * out.numel())
+
+
+@formula(*named("equal"))
+def equal(input: Spec, *, out: bool) -> Cost:
+    """x[*], y[*] -> bool: 1 compare per element."""
+    return Cost(others=input.numel())
+
+
+@formula(*named("allclose"))
+def allclose(input: Spec, *, out: bool) -> Cost:
+    """x[*], y[*] -> bool: ``|x - y| <= atol + rtol |y|`` per element: 2 adds, 1 multiply, 2 absolutes, 1 compare."""
+    n = input.numel()
+    return Cost(muls=n, adds=2 * n, others=3 * n)
+
+
 @formula(
     nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
     *named("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..records import Cost, Spec
@@ -119,11 +120,35 @@ def diff(*, out: Spec) -> Cost:
     return Cost(adds=out.numel())
 
 
-@formula(*named("sort", "argsort", "msort", "unique", "median", "nanmedian", "mode", "quantile"), op="sort")
+@formula(*named("sort", "argsort", "mode"), op="sort")
 def sort(input: Spec, dim: int = -1, *, out: Any) -> Cost:
     """x[*, k] -> out[*, k]: k ceil(log2 k) compares per row: a comparison sort, a choice of ours."""
-    k = reduced(input, dim) if isinstance(dim, int) else input.numel()
+    k = reduced(input, dim)
     return Cost(others=input.numel() * math.ceil(math.log2(k)) if k > 1 else 0)
+
+
+@formula(*named("msort"), op="sort")
+def msort(input: Spec, *, out: Spec) -> Cost:
+    """x[k, *] -> out[k, *]: as sort, along the first dim."""
+    return sort(input, 0, out=out)
+
+
+@formula(*named("median", "nanmedian"), op="median")
+def median(input: Spec, dim: int | None = None, *, out: Any) -> Cost:
+    """x[*, k] -> out[*]: as sort; without a dim, of all elements."""
+    return sort(Spec((input.numel(),)) if dim is None else input, -1 if dim is None else dim, out=out)
+
+
+@formula(*named("quantile", "nanquantile"), op="quantile")
+def quantile(input: Spec, q: Any, dim: int | None = None, *, out: Spec) -> Cost:
+    """x[*, k] -> out[*]: as median; the interpolation is 2 adds and 1 multiply per output."""
+    return median(input, dim, out=out).plus(Cost(muls=out.numel(), adds=2 * out.numel()))
+
+
+@formula(*named("unique", "unique_dim"), torch.functional.unique, torch.Tensor.unique, op="unique")
+def unique(input: Spec, *, out: Any) -> Cost:
+    """x[k] -> out[j]: as sort, of all elements."""
+    return sort(Spec((input.numel(),)), out=out)
 
 
 @formula(*named("topk", "kthvalue"), op="topk")

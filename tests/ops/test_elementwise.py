@@ -1,0 +1,172 @@
+"""Pointwise ops: one operation per output element from every spelling; fused ones by their definition."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fxflops.ops import BASE
+from fxflops.ops.elementwise import ALIASES, BINARY, UNARY
+from fxflops.records import Cost, spec_of
+from tests.oracle import Number, cost_of, numbers, tallying
+
+X, Y = torch.rand(2, 3) + 0.5, torch.rand(4, 1, 3) + 0.5
+N = 4 * 2 * 3
+INTEGERS = {
+    "bitwise_not",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "bitwise_left_shift",
+    "bitwise_right_shift",
+    "gcd",
+    "lcm",
+}
+OF_ONE = [name for name in UNARY if hasattr(torch, name) and name not in ("mvlgamma", "polygamma", "positive")]
+OF_TWO = [
+    name
+    for name in BINARY
+    if hasattr(torch, name)
+    and not name.startswith("clamp")
+    and name not in ("clip", "where", "masked_fill", "bucketize", "searchsorted")
+]
+
+
+@pytest.mark.parametrize("name", OF_ONE)
+def test_one_per_element(name: str) -> None:
+    x = torch.ones(2, 3, dtype=torch.int) if name in INTEGERS else X
+    assert cost_of(getattr(torch, name), x).flops == 6
+    if hasattr(torch.Tensor, name):
+        assert cost_of(name, x).flops == 6
+    if hasattr(torch.Tensor, f"{name}_") and not name.startswith("is"):
+        assert cost_of(f"{name}_", x.clone()).flops == 6
+
+
+@pytest.mark.parametrize("name", OF_TWO)
+def test_one_per_output_of_two(name: str) -> None:
+    x, y = (X.int() + 1, Y.int() + 1) if name in INTEGERS else (X, Y)
+    assert cost_of(getattr(torch, name), x, y).flops == N
+
+
+@pytest.mark.parametrize(
+    ("expression", "cost"),
+    [
+        (lambda x: x + 1, Cost(adds=1)),
+        (lambda x: 1 - x, Cost(adds=1)),
+        (lambda x: x - 1, Cost(adds=1)),
+        (lambda x: x * 2, Cost(muls=1)),
+        (lambda x: 2 * x, Cost(muls=1)),
+        (lambda x: x / 2, Cost(others=1)),
+        (lambda x: 2 / x, Cost(others=1)),
+        (lambda x: x**2, Cost(others=1)),
+        (lambda x: 2**x, Cost(others=1)),
+        (lambda x: x // 2, Cost(others=1)),
+        (lambda x: 2 // x, Cost(others=1)),
+        (lambda x: x % 2, Cost(others=1)),
+        (lambda x: -x, Cost(others=1)),
+        (lambda x: abs(x), Cost(others=1)),
+        (lambda x: x == x, Cost(others=1)),
+        (lambda x: x < 1, Cost(others=1)),
+        (lambda x: operator.iadd(x, 1), Cost(adds=1)),
+        (lambda x: operator.imul(x, 2), Cost(muls=1)),
+        (lambda x: operator.itruediv(x, 2), Cost(others=1)),
+        (lambda x: torch.ops.aten.add.Tensor(x, x), Cost(adds=1)),
+        (lambda x: torch.ops.aten.mul_.Tensor(x, x), Cost(muls=1)),
+        (lambda x: x.clamp(0, 1), Cost(others=1)),
+        (lambda x: x.clamp_min(0), Cost(others=1)),
+        (lambda x: torch.where(x > 5, x, x), Cost(others=2)),
+        (lambda x: x.masked_fill(x.bool(), 0.0), Cost(others=1)),
+        (lambda x: torch.polygamma(1, x), Cost(others=1)),
+    ],
+    ids=str.split(
+        "add rsub sub mul rmul div rdiv pow rpow floordiv rfloordiv mod neg abs eq lt iadd imul idiv aten_add aten_mul_ "
+        "clamp clamp_min where masked_fill polygamma"
+    ),
+)
+def test_operators(expression: Any, cost: Cost) -> None:
+    """What a function mode sees of each expression, and what it costs per element."""
+    seen: list[Cost] = []
+
+    class Mode(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            with torch._C.DisableTorchFunction():
+                if BASE.find(func) is None or BASE.find(func).reason == "":
+                    fresh = [a.clone() if isinstance(a, torch.Tensor) else a for a in args]
+                    seen.append(cost_of(func, *fresh, **(kwargs or {})))
+            return func(*args, **(kwargs or {}))
+
+    x = X.clone()
+    with Mode():
+        expression(x)
+    assert Cost(*map(sum, zip(*seen, strict=True))) == Cost(*(6 * part for part in cost))
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "textbook"),
+    [
+        ("add", (X,), lambda x, y: x + y),
+        ("addcmul", (X, X), lambda x, a, b: x + a * b),
+        ("addcdiv", (X, X), lambda x, a, b: x + a / b),
+        ("lerp", (X, 0.3), lambda x, end: x + (end - x) * 0.3),
+        ("xlogy", (X,), lambda x, y: x * y.log()),
+    ],
+    ids=["add", "addcmul", "addcdiv", "lerp", "xlogy"],
+)
+def test_fused_ops(name: str, args: Any, textbook: Any) -> None:
+    arity = textbook.__code__.co_argcount
+    with tallying() as tally:
+        for _ in range(6):
+            textbook(*[Number()] * arity)
+    assert tally == cost_of(getattr(torch, name), X, *args)
+    assert tally == cost_of(name, X, *args)
+
+
+def test_factors_cost_a_multiply() -> None:
+    assert cost_of(torch.add, X, X, alpha=2) == cost_of(torch.sub, X, X, alpha=2) == Cost(muls=6, adds=6)
+    assert cost_of(torch.addcmul, X, X, X, value=2) == Cost(muls=12, adds=6)
+    assert cost_of(torch.addcdiv, X, X, X, value=2) == Cost(muls=6, adds=6, others=6)
+
+
+def test_dropout_multiplies_by_mask_and_scale_in_training() -> None:
+    x = torch.rand(2, 3, 4)
+    with tallying() as tally:
+        _ = numbers(24) * numbers(24) * 2
+    for module in (nn.Dropout(), nn.Dropout1d(), nn.AlphaDropout(), nn.FeatureAlphaDropout()):
+        assert cost_of(module.train(), x) == tally
+        assert cost_of(module.eval(), x) == Cost()
+    assert cost_of(nn.functional.dropout, x) == tally
+    assert cost_of(nn.functional.dropout, x, 0.5, False) == Cost()
+    assert cost_of(nn.functional.dropout, x, 0.0) == Cost()
+    assert cost_of(torch.dropout, x, 0.5, True) == tally
+    assert cost_of(torch.ops.aten.native_dropout.default, x, 0.5, True) == tally
+
+
+def test_comparisons_that_give_one_bool() -> None:
+    with tallying() as tally:
+        for x, y in zip(numbers(6), numbers(6), strict=True):
+            abs(x - y).compare(y.__abs__() * 1e-5 + 1e-8)
+    assert tally == cost_of(torch.allclose, X, X)
+    assert cost_of(torch.equal, X, X) == cost_of("equal", X, X) == Cost(others=6)
+
+
+def test_polar() -> None:
+    assert cost_of(torch.polar, X, X) == Cost(muls=2 * 6, others=2 * 6)
+
+
+def test_empty_and_scalar() -> None:
+    assert cost_of(torch.exp, torch.ones(())) == Cost(others=1)
+    assert cost_of(torch.exp, torch.ones(0, 3)) == Cost()
+
+
+def test_aliases_are_one_op() -> None:
+    for name, op in ALIASES.items():
+        for target in (getattr(torch, name, None), getattr(torch.Tensor, name, None)):
+            if target is not None:
+                entry = BASE.find(target)
+                assert entry is not None
+                assert entry.op == op
+    assert spec_of(X).numel() == 6
