@@ -23,13 +23,12 @@ VIEW = """
 MOVE = """
     cat concat concatenate stack hstack vstack dstack column_stack row_stack contiguous clone copy copy_ to float double
     half bfloat16 int long short char byte bool type type_as cuda cpu repeat repeat_interleave tile gather index_select
-    take take_along_dim index index_put index_copy index_fill scatter select_scatter slice_scatter diagonal_scatter
+    take take_along_dim index index_copy index_fill select_scatter slice_scatter diagonal_scatter
     masked_scatter masked_select roll flip fliplr flipud rot90 pad constant_pad_nd reflection_pad1d reflection_pad2d
     reflection_pad3d replication_pad1d replication_pad2d replication_pad3d tril triu im2col unfold pixel_shuffle
     pixel_unshuffle channel_shuffle native_channel_shuffle meshgrid block_diag nonzero argwhere one_hot cartesian_prod
     combinations _to_copy resize resize_ set_ swap_ squeeze_ pin_memory share_memory_ nonzero_static embedding
-    feature_shuffle unflatten_ to_dense to_sparse coalesce _pack_padded_sequence _pad_packed_sequence _index_put_impl
-    put unique_consecutive
+    feature_shuffle unflatten_ to_dense to_sparse coalesce _pack_padded_sequence _pad_packed_sequence
 """.split()
 CREATE = """
     zeros ones empty full arange range linspace logspace eye rand randn randint randperm tensor as_tensor asarray

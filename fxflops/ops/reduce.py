@@ -145,7 +145,14 @@ def quantile(input: Spec, q: Any, dim: int | None = None, *, out: Spec) -> Cost:
     return median(input, dim, out=out).plus(Cost(muls=out.numel(), adds=2 * out.numel()))
 
 
-@formula(*named("unique", "unique_dim"), torch.functional.unique, torch.Tensor.unique, op="unique")
+@formula(
+    *named("unique", "unique_dim"),
+    torch.functional.unique,
+    torch.Tensor.unique,
+    "unique_consecutive",
+    torch.unique_consecutive,
+    op="unique",
+)
 def unique(input: Spec, *, out: Any) -> Cost:
     """x[k] -> out[j]: as sort, of all elements."""
     return sort(Spec((input.numel(),)), out=out)
@@ -187,6 +194,24 @@ def cross(*, out: Spec) -> Cost:
 def bincount(input: Spec, *, out: Spec) -> Cost:
     """x[n] -> out[k]: 1 add per element."""
     return Cost(adds=input.numel())
+
+
+@formula(*named("index_put", "_index_put_impl"), op="index_put")
+def index_put(input: Spec, indices: Any, values: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
+    """x[*], values[n] -> out[*]: 1 add per value where they accumulate, nothing where they are put."""
+    return Cost(adds=values.numel() if accumulate else 0)
+
+
+@formula(*named("put"))
+def put(input: Spec, index: Spec, source: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
+    """x[*], source[n] -> out[*]: 1 add per element where they accumulate, nothing where they are put."""
+    return Cost(adds=source.numel() if accumulate else 0)
+
+
+@formula(*named("scatter"))
+def scatter(input: Spec, dim: int, index: Spec, src: Any = None, *, reduce: str = "", out: Spec) -> Cost:
+    """x[*], index[n] -> out[*]: 1 operation per index where ``reduce`` says so, nothing where they are put."""
+    return Cost(others=index.numel() if reduce else 0)
 
 
 def _rows(input: Spec, dim: int) -> int:

@@ -42,7 +42,7 @@ MOVES: dict[str, Any] = {
     "tile": lambda: X.tile(2), "gather": lambda: FLAT.gather(0, torch.zeros(1, 6, dtype=torch.long)),
     "index_select": lambda: X.index_select(0, INDEX), "tensor index": lambda: X[INDEX], "mask": lambda: X[X > 0.5],
     "setitem": lambda: X.clone().__setitem__(0, 0.0), "copy_": lambda: X.clone().copy_(X),
-    "scatter": lambda: FLAT.scatter(0, torch.zeros(1, 6, dtype=torch.long), FLAT), "roll": lambda: X.roll(1, 2),
+    "index_copy": lambda: FLAT.index_copy(0, INDEX, FLAT[:2]), "roll": lambda: X.roll(1, 2),
     "torch.roll": lambda: torch.roll(X, (1, 1), (2, 3)), "flip": lambda: X.flip(0), "rot90": lambda: FLAT.rot90(),
     "F.pad": lambda: F.pad(X, (1, 1)), "reflect": lambda: F.pad(X, (1, 1, 1, 1), mode="reflect"),
     "nn.ZeroPad2d": lambda: nn.ZeroPad2d(1)(X), "tril": lambda: FLAT.tril(), "triu": lambda: torch.triu(FLAT),

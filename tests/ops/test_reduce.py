@@ -141,6 +141,17 @@ def test_scattered_adds() -> None:
     assert cost_of("scatter_add", torch.zeros(4, K), 0, torch.zeros(2, K, dtype=torch.long), source) == Cost(adds=3 * K)
 
 
+def test_putting_is_free_and_accumulating_adds() -> None:
+    x, index, values = torch.zeros(6), torch.tensor([0, 2, 0]), torch.ones(3)
+    for accumulate, adds in ((False, 0), (True, 3)):
+        assert cost_of("index_put", x, (index,), values, accumulate) == Cost(adds=adds)
+        assert cost_of("index_put_", x, (index,), values, accumulate=accumulate) == Cost(adds=adds)
+        assert cost_of("put", x, index, values, accumulate) == Cost(adds=adds)
+    assert cost_of("scatter", x, 0, index, values) == Cost()
+    assert cost_of("scatter", x, 0, index, 1.0, reduce="add") == Cost(others=3)
+    assert cost_of(torch.unique_consecutive, torch.zeros(8)) == Cost(others=8 * 3)
+
+
 def test_similarities() -> None:
     def cosine(a: list[Number], b: list[Number]) -> Number:
         dot, aa, bb = (total([x * y for x, y in zip(p, q, strict=True)]) for p, q in ((a, b), (a, a), (b, b)))
