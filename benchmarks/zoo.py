@@ -14,6 +14,8 @@ import json
 import platform
 import time
 import warnings
+from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -80,14 +82,18 @@ def by_count(model: torch.nn.Module, x: torch.Tensor) -> dict[str, Any]:
 
 
 def by_flop_counter(model: torch.nn.Module, x: torch.Tensor) -> dict[str, Any]:
-    start = time.perf_counter()
-    try:
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            model(x)
-    except Exception as error:
-        return {"torch_why": one_line(error)}
-    total = counter.get_total_flops()
-    return {"torch_macs": total // 2, "torch_s": round(time.perf_counter() - start, 3)}
+    """FlopCounterMode's total / 2; where it raises without gradients, with them."""
+    row: dict[str, Any] = {}
+    for grad in (False, True):
+        start = time.perf_counter()
+        try:
+            with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(grad):
+                model(x)
+        except Exception as error:
+            row["torch_why"] = one_line(error)
+            continue
+        return {**row, "torch_macs": counter.get_total_flops() // 2, "torch_s": round(time.perf_counter() - start, 3)}
+    return row
 
 
 def one_line(error: BaseException) -> str:
@@ -103,6 +109,19 @@ def table(rows: list[dict[str, Any]]) -> str:
     compared = [r for r in traced if "torch_macs" in r]
     equal = [r for r in compared if r["macs"] == r["torch_macs"]]
     same = [r for r in traced if r.get("count_flops") == r["flops"]]
+    differences = [
+        *[
+            f"- {r['model']}: MACs {r['macs']:,}, FlopCounterMode / 2 {r['torch_macs']:,}"
+            for r in compared
+            if r not in equal
+        ],
+        *[f"- {r['model']}: no formula for {', '.join(r['missing'])}" for r in traced if not r["complete"]],
+        *[
+            f"- {r['model']}: `count()` {r.get('count_why') or r.get('count_missing')}"
+            for r in rows
+            if r.get("count") != "complete"
+        ],
+    ]
     lines = [
         "# timm on the meta device",
         "",
@@ -113,19 +132,14 @@ def table(rows: list[dict[str, Any]]) -> str:
         f"- `count()` complete: {sum(r.get('count') == 'complete' for r in rows)}; the same FLOPs as the graph: {len(same)} of {len(traced)}",
         f"- MACs equal to FlopCounterMode / 2: {len(equal)} of {len(compared)} on which it runs",
         "",
-        "Where they differ, or something is unknown:",
+        *(["Where they differ, or something is unknown:", "", *differences, ""] if differences else []),
+        "Where FlopCounterMode raises without gradients (and is run with them):",
         "",
-        *[
-            f"- {r['model']}: MACs {r['macs']:,}, FlopCounterMode / 2 {r['torch_macs']:,}"
-            for r in compared
-            if r not in equal
-        ],
-        *[f"- {r['model']}: no formula for {', '.join(r['missing'])}" for r in traced if not r["complete"]],
-        *[
-            f"- {r['model']}: `count()` {r.get('count')}: {r.get('count_why') or ', '.join(r.get('count_missing', []))}"
-            for r in rows
-            if r.get("count") != "complete"
-        ],
+        *grouped(r["torch_why"] for r in rows if "torch_why" in r),
+        "",
+        "Where torch.fx cannot trace symbolically, by the author's line:",
+        "",
+        *grouped(r["why"].rpartition("/")[2].partition(" fxflops.count")[0] for r in rows if "why" in r),
         "",
         "| model | trace | complete | MACs | FLOPs | FlopCounterMode / 2 | graph s | count s |",
         "|---|---|---|---:|---:|---:|---:|---:|",
@@ -141,6 +155,11 @@ def table(rows: list[dict[str, Any]]) -> str:
             f"| {r['model']} | {' | '.join(cells)} | {torch_macs} | {r.get('graph_s', '')} | {r.get('count_s', '')} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def grouped(reasons: Iterable[str]) -> list[str]:
+    """Each reason with how many models it holds for."""
+    return [f"- {number} models: {reason[:200]}" for reason, number in Counter(reasons).most_common()]
 
 
 def main() -> None:
