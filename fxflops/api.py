@@ -13,7 +13,7 @@ from torch import fx, nn
 
 from .conventions import Convention, find_convention
 from .errors import InputError, RunError
-from .inputs import as_call, bind, check_model, tensors_in
+from .inputs import as_call, bind, checked_model, tensors_in
 from .measure import Measured, Subject, author_lines, measure, meta_run
 from .ops import BASE
 from .outcome import Environment, Memory, Params, Run
@@ -86,7 +86,7 @@ def analyzed(
     progress: bool | None = None,
 ) -> tuple[Report, fx.GraphModule]:
     """What :func:`analyze` does, with the graph that it ran."""
-    check_model(model)
+    model = checked_model(model)
     if repeats != "auto" and (not isinstance(repeats, int) or repeats < 0):
         raise InputError(f"repeats must be 'auto' or a whole number from 0, not {repeats!r}")
     args, kwargs = as_call(model, args, kwargs)
@@ -120,7 +120,7 @@ def count(
     No activation is allocated and the weights are not touched; nothing is timed; memory is predicted. Arguments and
     errors as for :func:`analyze`.
     """
-    check_model(model)
+    model = checked_model(model)
     args, kwargs = as_call(model, args, kwargs)
     table, found = BASE.derive(formulas), find_convention(convention)
     with _running(model, args, kwargs, mode) as (subject, mode):

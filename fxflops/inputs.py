@@ -12,12 +12,17 @@ from torch import nn
 from .errors import InputError
 
 
-def check_model(model: Any) -> None:
-    """Raises InputError, with the line to type, for anything that is not an ``nn.Module`` instance."""
+def checked_model(model: Any) -> nn.Module:
+    """The model, taken out of a ``torch.compile`` wrapper: what it computes is counted, not how it is compiled.
+
+    Raises InputError, with the line to type, for anything that is not an ``nn.Module`` instance.
+    """
     if isinstance(model, type) and issubclass(model, nn.Module):
         raise InputError(f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)")
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__} ({model!r:.60})")
+    compiled = type(model).__name__ == "OptimizedModule" and "_orig_mod" in model._modules
+    return model.get_submodule("_orig_mod") if compiled else model
 
 
 def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -35,6 +40,8 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
     positional = args if type(args) is tuple else (args,)
     if not tensors_in((positional, keywords)):
         for value in (args, *positional, *keywords.values()):
+            if type(value).__module__ == "numpy":
+                raise InputError(f"a numpy {type(value).__name__} where a tensor belongs: give torch.from_numpy(array)")
             if _is_shape(value):
                 example = ", ".join(map(str, value))
                 raise InputError(

@@ -12,7 +12,7 @@ from torch import fx, nn
 from .api import Formulas, analyzed
 from .conventions import Convention
 from .errors import FxflopsError, InputError
-from .inputs import check_model
+from .inputs import checked_model
 from .ops import BASE
 from .records import Node
 from .report import Report
@@ -52,7 +52,7 @@ class TorchFLOPsByFX:
         convention: str | Convention = "torch_flops",
         formulas: Formulas | None = None,
     ) -> None:
-        check_model(model)
+        model = checked_model(model)
         if mem_func_name not in MEMORY_FUNCTIONS:
             raise InputError(f"mem_func_name must be one of {', '.join(MEMORY_FUNCTIONS)}, not {mem_func_name!r}")
         self.mem_func_name = mem_func_name

@@ -137,7 +137,7 @@ def _timing(seconds: list[float]) -> Timing:
 def _run_error(node: fx.Node, args: Any, kwargs: Any, error: Exception) -> RunError:
     path, cls = stack_of(node)
     given = [repr(spec_of(arg)) for arg in args] + [f"{name}={spec_of(value)!r}" for name, value in kwargs.items()]
-    where = f"module {path!r} ({cls.__name__})" if cls is not None else "the model's own forward"
+    where = f"module {path!r} ({cls.__name__})" if path and cls is not None else "the model's own forward"
     return RunError(
         f"the model raised at node {node.name!r} ({node.op} {node.target}) in {where}\n"
         f"  given {', '.join(given) or 'nothing'}\n  {type(error).__name__}: {error}",

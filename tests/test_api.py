@@ -215,3 +215,24 @@ def test_what_depends_on_no_input_is_counted_too(run: Any) -> None:
     assert report.total_flops == 3 + 3 + 6 + 3 + 6
     if run is analyze:
         assert propagate(Scaled(), torch.ones(2, 3)).total_flops == report.total_flops
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning", "ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_scripted_module_is_not_taken_for_free() -> None:
+    model = nn.Sequential(torch.jit.script(nn.Linear(3, 4)), nn.Linear(4, 4))
+    report = count(model, torch.ones(2, 3))
+    assert not report.complete
+    (missing,) = report.missing
+    assert missing.path == "0"
+    assert "Script" in missing.op
+    assert report.total_flops == 2 * 2 * 4 * 4
+
+
+@pytest.mark.parametrize("run", [analyze, count, propagate])
+def test_a_compiled_model_counts_as_itself(run: Any) -> None:
+    assert run(torch.compile(Two()), torch.ones(3, 5)).total_flops == count(Two(), torch.ones(3, 5)).total_flops
+
+
+def test_a_numpy_array_is_told_to_be_a_tensor() -> None:
+    with pytest.raises(InputError, match=r"torch\.from_numpy"):
+        analyze(Two(), torch.ones(3, 5).numpy())

@@ -61,7 +61,7 @@ class Observer:
         self._thread = threading.get_ident()
         self._key = _HookKey()
         self._mode = _Mode(self)
-        self._stack: list[tuple[nn.Module, str, float, BaseException | None]] = []
+        self._stack: list[tuple[nn.Module, str, float, BaseException | None, int]] = []
         self._leaf_depth = 0
         self._entering: set[Any] = set()
         self._watched: tuple[FrameType, FunctionType, tuple[Any, ...], dict[str, Any], float] | None = None
@@ -167,7 +167,7 @@ class Observer:
     def _enter_module(self, module: nn.Module, args: Any) -> None:
         if threading.get_ident() != self._thread:
             return
-        self._stack.append((module, self._modules[module], time.perf_counter(), sys.exc_info()[1]))
+        self._stack.append((module, self._modules[module], time.perf_counter(), sys.exc_info()[1], len(self.calls)))
         if module in self._leaves and not 0 < self._leaf_depth < len(self._stack):
             self._leaf_depth = len(self._stack)
 
@@ -177,7 +177,7 @@ class Observer:
         end = time.perf_counter()
         while self._stack and self._stack[-1][0] is not module:  # a hook of the user's may have raised in between
             self._stack.pop()
-        _, path, start, handled = self._stack.pop()
+        _, path, start, handled, first = self._stack.pop()
         inside = 0 < self._leaf_depth <= len(self._stack)
         if not inside:
             self._leaf_depth = 0
@@ -194,6 +194,9 @@ class Observer:
             if module in self._leaves:
                 entry, settings = self._leaves[module]
                 self._record(entry, type(module), specs, kwspecs, out, path, end - start, settings)
+            elif isinstance(module, torch.jit.ScriptModule) and len(self.calls) == first:
+                # What TorchScript runs is not seen from Python: the whole module is one call that nobody knows.
+                self._record(None, type(module), specs, kwspecs, out, path, end - start)
 
     # What the interpreter of Python tells: plain functions for which the user registered a formula
 
