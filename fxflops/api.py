@@ -98,7 +98,9 @@ def analyzed(
             measured = measure(subject, graph, table, repeats, tick)
         except RunError as error:
             place = author_lines(model, table, constants).get(error.node)
-            raise RunError(f"{error}\n  at {place}" if place else str(error), error.node) from error.__cause__
+            if place:
+                error.args = (f"{error}\n  at {place}",)
+            raise
         if any(call.site for call in measured.calls):
             measured = measured.with_sites(author_lines(model, table, constants))
     run = _run(subject, args, kwargs, measured, mode, "symbolic trace")

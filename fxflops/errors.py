@@ -20,7 +20,8 @@ class RunError(InputError):
     """
 
     def __init__(self, message: str, node: str = "") -> None:
-        super().__init__(message)
+        hint = "\n  a numpy array is no tensor: give torch.from_numpy(array)" if "<ndarray>" in message else ""
+        super().__init__(message + hint)
         self.node = node
 
 

@@ -40,8 +40,6 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
     positional = args if type(args) is tuple else (args,)
     if not tensors_in((positional, keywords)):
         for value in (args, *positional, *keywords.values()):
-            if type(value).__module__ == "numpy":
-                raise InputError(f"a numpy {type(value).__name__} where a tensor belongs: give torch.from_numpy(array)")
             if _is_shape(value):
                 example = ", ".join(map(str, value))
                 raise InputError(
