@@ -47,7 +47,7 @@ def _count(call: Call, convention: Convention, table: Table, module_at: Callable
 
 def _is_ours(entry: Formula) -> bool:
     """Whether an entry is of this library: a convention does not overrule a formula of the user's."""
-    return entry.function is None or entry.function.__module__.startswith(f"{__package__}.")
+    return entry.function is None or str(entry.function.__module__).startswith(f"{__package__}.")
 
 
 def weighed(cost: Cost, call: Call) -> Cost:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from .errors import InputError
 
@@ -21,6 +22,11 @@ def checked_model(model: Any) -> nn.Module:
         raise InputError(f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)")
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__} ({model!r:.60})")
+    lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
+    if lazy:
+        raise InputError(
+            f"{type(model).__name__} has parameters without a shape yet ({lazy[0]}): run it once on an input"
+        )
     compiled = type(model).__name__ == "OptimizedModule" and "_orig_mod" in model._modules
     return model.get_submodule("_orig_mod") if compiled else model
 
@@ -34,7 +40,7 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise InputError(f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}")
     keywords = dict(kwargs or {})
-    signature = inspect.signature(model.forward)
+    signature = signature_of(model)
     if isinstance(args, Mapping) and args and set(args) <= set(signature.parameters):
         raise InputError(f"args is a mapping of forward's parameters ({', '.join(args)}): give it as kwargs=batch")
     positional = args if type(args) is tuple else (args,)
@@ -49,9 +55,17 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
     return positional, keywords
 
 
+def signature_of(model: nn.Module) -> inspect.Signature:
+    """The signature of forward; ``(*args, **kwargs)`` where it has none to be read (TorchScript)."""
+    try:
+        return inspect.signature(model.forward)
+    except ValueError:
+        return inspect.signature(lambda *args, **kwargs: None)
+
+
 def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Forward's parameters by name, defaults applied; InputError where the arguments do not fit."""
-    signature = inspect.signature(model.forward)
+    signature = signature_of(model)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:

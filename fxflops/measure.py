@@ -157,8 +157,14 @@ def _watch(model: nn.Module, observer: Observer, args: tuple[Any, ...], kwargs: 
         shapes = ", ".join([*map(repr, given), *(f"{name}={value!r}" for name, value in named.items())])
         raise RunError(
             f"the model raised at {op} in " + (f"module {path!r}" if path else "the model's own forward") + "\n"
-            f"  given {shapes or 'nothing'}\n  {type(error).__name__}: {error}{_line_of(error)}"
+            f"  given {shapes or 'nothing'}\n  {type(error).__name__}: {error}{_line_of(error)}{_advice(error)}"
         ) from error
+
+
+def _advice(error: Exception) -> str:
+    if "meta tensor" not in str(error) and "'Meta'" not in str(error):
+        return ""
+    return "\n  it needs values, which the meta device does not have: fxflops.analyze(model, args) runs on the real tensors"
 
 
 def _line_of(error: BaseException) -> str:

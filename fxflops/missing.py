@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .records import Call, Counted
+from .records import Call, Counted, Spec
 
 
 class Missing(NamedTuple):
@@ -42,4 +42,5 @@ def recipe_for(call: Call) -> str:
     else:
         target = repr(name) if call.op.startswith("Tensor.") else call.op
     names = [f"x{i}" for i in range(1, len(call.args) + 1)] if len(call.args) > 1 else ["x"] * len(call.args)
-    return f"@fxflops.formula({target})\ndef {name}({', '.join([*names, '*', 'out'])}): return out.numel()"
+    out = "out" if isinstance(call.out, Spec) or not isinstance(call.out, tuple) else "out[0]"
+    return f"@fxflops.formula({target})\ndef {name}({', '.join([*names, '*', 'out'])}): return {out}.numel()"

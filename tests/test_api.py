@@ -237,3 +237,39 @@ def test_a_numpy_array_is_told_to_be_a_tensor() -> None:
     for run in (analyze, count):
         with pytest.raises(InputError, match=r"torch\.from_numpy"):
             run(Two(), torch.ones(3, 5).numpy())
+
+
+def test_under_vmap_calls_are_missing_not_too_small() -> None:
+    class Mapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.vmap(self.fc)(x).relu()
+
+    report = count(Mapped(), torch.ones(10, 4))
+    assert [m.op for m in report.missing] == ["functorch.linear"]
+    assert report.total_flops == 40
+
+
+def test_lazy_parameters_are_told_to_be_initialised() -> None:
+    with pytest.raises(InputError, match="run it once"):
+        count(nn.LazyLinear(3), torch.ones(1, 2))
+
+
+def test_a_device_made_in_forward_is_no_op() -> None:
+    class Places(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.zeros(4, device=torch.device("cpu"))
+
+    assert count(Places(), torch.ones(2, 4), strict=True).total_flops == 8
+
+
+def test_count_says_where_values_are_needed() -> None:
+    class Values(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * x.sum().item()
+
+    with pytest.raises(RunError, match=r"fxflops\.analyze"):
+        count(Values(), torch.ones(2, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -212,3 +213,28 @@ def test_recount_needs_no_rerun() -> None:
     assert again.total_flops == report.total_flops - 6 + 1000
     assert again.calls is report.calls
     assert report.total_flops == 21
+
+
+@pytest.mark.parametrize("target", [operator.mul, "mul", torch.Tensor.__mul__])
+def test_an_operator_is_overridden_by_its_function(target: Any) -> None:
+    class Doubles(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    for run in (analyze, count):
+        assert run(Doubles(), X, formulas={target: lambda a, b, *, out: 5}).total_flops == 5
+
+
+def test_an_unknown_method_name_is_refused() -> None:
+    with pytest.raises(FormulaError, match="no method 'nosuch'"):
+        fxflops.formula("nosuch")(lambda x, *, out: 1)
+
+
+def test_the_recipe_of_an_op_with_several_results_works() -> None:
+    class Svd(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.linalg.svd(x)[1]
+
+    report = count(Svd(), X)
+    exec(report.recipe(), {"fxflops": fxflops, "torch": torch})
+    assert count(Svd(), X).complete

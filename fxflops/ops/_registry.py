@@ -14,6 +14,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from ..errors import FormulaError
 from ..records import FormulaFunction
+from ._spellings import REACHED_AS
 
 F = TypeVar("F", bound=FormulaFunction)
 Style = Literal["op", "module", "mapping"]
@@ -174,7 +175,11 @@ def _keys(target: Any) -> list[Any]:
     if isinstance(target, str):
         if "::" in target:
             return [target]
-        return [getattr(torch.Tensor, target, ("method", target))]
+        if not hasattr(torch.Tensor, target):
+            raise FormulaError(
+                f"torch.Tensor has no method {target!r}: give the function, the class or 'namespace::name'"
+            )
+        return [getattr(torch.Tensor, target)]
     if isinstance(target, type) and not _is_module_class(target):
         raise FormulaError(f"cannot count {target!r}: a class must be a subclass of torch.nn.Module")
     if not callable(target) and not hasattr(target, "run"):
@@ -182,4 +187,4 @@ def _keys(target: Any) -> list[Any]:
             f"cannot count {target!r}: a target is a module class, a function, an OpOverload, a Triton kernel, "
             f"the name of a Tensor method or a qualified name such as 'aten::add'"
         )
-    return [target]
+    return [target, *([REACHED_AS[target]] if target in REACHED_AS else [])]

@@ -21,6 +21,15 @@ OPERATORS = {
 }  # fmt: skip
 
 
+REACHED_AS = {
+    operand: getattr(torch.Tensor, name)
+    for name, symbol in OPERATORS.items()
+    for operand in (getattr(operator, symbol, None), getattr(torch.Tensor, f"__{symbol}__", None))
+    if operand is not None
+}
+"""The method that a function mode sees where an operator is written: ``Tensor.mul`` for ``x * y``."""
+
+
 def named(*names: str) -> Iterator[Any]:
     """The functions of torch, F, special, linalg and fft, Tensor methods and aten packets of these names, each also in
     place (``name_``), with the operators that stand for them."""

@@ -1,24 +1,93 @@
-"""Embeddings: a lookup moves data and computes nothing (see free); a bag adds up what it looked up."""
+"""Embeddings: a lookup moves data and computes nothing; a bag adds up what it looked up."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
-from ._registry import formula
+from ._cost import first
+from ._registry import formula, zero
+from ._spellings import named
+from .reduce import norm
+
+MODES = ("sum", "mean", "max")
+
+zero("move", torch.embedding, "aten::embedding", op="embedding")
 
 
-@formula(nn.EmbeddingBag, nn.functional.embedding_bag)
-def embedding_bag(
-    input: Spec, weight: Spec, offsets: Any = None, mode: str = "mean", per_sample_weights: Any = None, *, out: Spec
+@formula(nn.Embedding, F.embedding)
+def embedding(
+    input: Spec,
+    weight: Spec,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    *,
+    out: Spec,
 ) -> Cost:
-    """input[n], weight[v, d] -> out[bags, d]: n - bags adds (max: compares) per column; the mean 1 divide per output, sample weights 1 multiply per element looked up."""
+    """input[*], weight[v, d] -> out[*, d]: nothing; with max_norm, what embedding_renorm counts."""
+    return Cost() if max_norm is None else embedding_renorm(weight, input, max_norm, norm_type, out=weight)
+
+
+@formula(*named("embedding_renorm"))
+def embedding_renorm(weight: Spec, indices: Spec, max_norm: float, norm_type: float = 2.0, *, out: Spec) -> Cost:
+    """weight[v, d], indices[n] -> weight[v, d]: the norm of each row looked up and 1 compare; 1 divide, d multiplies.
+
+    As if every row looked up were another one, and too long: at most this.
+    """
+    rows = Spec((indices.numel(), weight[-1]))
+    bounded = Cost(muls=rows.numel(), others=2 * rows[0])
+    return norm(rows, norm_type, out=Spec(rows[:1])).plus(bounded)
+
+
+@formula(nn.EmbeddingBag, F.embedding_bag)
+def embedding_bag(
+    input: Spec,
+    weight: Spec,
+    offsets: Any = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    *,
+    out: Spec,
+) -> Cost:
+    """input[n], weight[v, d] -> out[bags, d]: n - bags adds (max: compares) per column; mean: 1 divide per output.
+
+    Sample weights: 1 multiply per element looked up; max_norm: as in embedding. No bag is taken for empty.
+    """
     looked_up = input.numel() * weight[-1]
     joined = max(looked_up - out.numel(), 0)
-    return Cost(
+    cost = Cost(
         muls=looked_up if isinstance(per_sample_weights, Spec) else 0,
         adds=0 if mode == "max" else joined,
         others=(joined if mode == "max" else 0) + (out.numel() if mode == "mean" else 0),
     )
+    return cost.plus(embedding(input, weight, None, max_norm, norm_type, out=out))
+
+
+@formula(
+    *(torch.embedding_bag, "aten::embedding_bag"),
+    *named("_embedding_bag", "_embedding_bag_forward_only"),
+    op="embedding_bag",
+)
+def embedding_bag_native(
+    weight: Spec,
+    indices: Spec,
+    offsets: Spec,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    *,
+    out: Any,
+) -> Cost:
+    """weight[v, d], indices[n] -> out[bags, d]: as embedding_bag."""
+    bags = first(out)
+    return embedding_bag(indices, weight, mode=MODES[mode], per_sample_weights=per_sample_weights, out=bags)

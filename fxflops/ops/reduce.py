@@ -9,19 +9,12 @@ import torch
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import reduced
+from ._cost import first, reduced
 from ._registry import formula
 from ._spellings import named
 
-Dim = Any
 
-
-def first(out: Any) -> Spec:
-    """The values of a result that may be (values, indices)."""
-    return out if isinstance(out, Spec) else out[0]
-
-
-@formula(*named("sum", "nansum"), op="sum")
+@formula(*named("sum", "nansum", "sum_to_size"), op="sum")
 def sum(input: Spec, *, out: Spec) -> Cost:
     """x[*, k] -> out[*]: k - 1 adds per output."""
     return Cost(adds=max(input.numel() - out.numel(), 0))
@@ -74,20 +67,53 @@ def std(input: Spec, *, out: Any) -> Cost:
     return var(input, out=out).plus(Cost(others=first(out).numel()))
 
 
-@formula(*named("norm", "linalg_norm", "linalg_vector_norm", "vector_norm", "frobenius_norm"), op="norm")
+@formula(
+    *(target for target in named("norm") if target is not torch.linalg.norm),
+    *named("linalg_vector_norm", "vector_norm", "frobenius_norm"),
+    op="norm",
+)
 def norm(input: Spec, p: Any = 2, *, ord: Any = None, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: p = 2: k squares, k - 1 adds, 1 root per output; 1: k absolutes, k - 1 adds; inf: k absolutes,
-    k - 1 compares; else k powers, k - 1 adds, 1 root."""
-    n, outputs = input.numel(), out.numel()
-    more = max(n - outputs, 0)
-    p = p if ord is None else ord
-    if p in (None, 2, "fro"):
-        return Cost(muls=n, adds=more, others=outputs)
-    if p == 1:
-        return Cost(adds=more, others=n)
-    if p in (math.inf, -math.inf):
-        return Cost(others=n + more)
-    return Cost(adds=more, others=n + outputs)
+    """x[*, k] -> out[*]: p = 2: k squares, k - 1 adds, 1 root per output; 1: k absolutes, k - 1 adds; 0: k compares,
+    k - 1 adds; inf: k absolutes, k - 1 compares; else k powers, k - 1 adds, 1 root."""
+    return _norm(p if ord is None else ord, input.numel(), out.numel())
+
+
+@formula(torch.linalg.norm, "aten::linalg_norm", op="norm")
+def linalg_norm(A: Spec, ord: Any = None, dim: Any = None, *, out: Spec) -> Cost:
+    """x[*, k] -> out[*]: as norm; a matrix by the sums of its columns (1) or rows (inf) as matrix_norm."""
+    if ord is None or (A.ndim != 2 if dim is None else isinstance(dim, int) or len(dim) == 1):
+        return _norm(ord, A.numel(), out.numel())
+    return matrix_norm(A, ord, (0, 1) if dim is None else dim, out=out)
+
+
+@formula(*named("linalg_matrix_norm", "matrix_norm"), op="norm")
+def matrix_norm(A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *, out: Spec) -> Cost:
+    """x[*, m, n] -> out[*]: fro: as norm; 1: mn absolutes, (m - 1)n adds, n - 1 compares per output; inf: with m, n swapped."""
+    if ord == "fro":
+        return _norm(2, A.numel(), out.numel())
+    if not isinstance(ord, (int, float)) or abs(ord) == 2:
+        raise NotImplementedError(f"the matrix norm {ord!r} is one of singular values")
+    sums = out.numel() * A[dim[1] if abs(ord) == 1 else dim[0]]
+    return Cost(adds=max(A.numel() - sums, 0), others=A.numel() + max(sums - out.numel(), 0))
+
+
+@formula(*named("dist"))
+def dist(input: Spec, other: Spec, p: float = 2, *, out: Spec) -> Cost:
+    """x[k], y[k] -> out: k subtractions, then as norm."""
+    k = math.prod(torch.broadcast_shapes(input, other))
+    return _norm(p, k, 1).plus(Cost(adds=k))
+
+
+@formula(*named("pdist", "_pdist_forward"), op="pdist")
+def pdist(input: Spec, p: float = 2, *, out: Spec) -> Cost:
+    """x[n, d] -> out[n(n - 1)/2]: d subtractions per output, then as norm."""
+    return _norm(p, input[1] * out.numel(), out.numel()).plus(Cost(adds=input[1] * out.numel()))
+
+
+@formula(*named("trace"))
+def trace(input: Spec, *, out: Spec) -> Cost:
+    """x[n, n] -> out: n - 1 adds."""
+    return Cost(adds=max(min(input) - 1, 0))
 
 
 @formula(*named("logsumexp"))
@@ -96,31 +122,40 @@ def logsumexp(input: Spec, *, out: Spec) -> Cost:
     return Cost(adds=max(input.numel() - out.numel(), 0), others=input.numel() + out.numel())
 
 
-@formula(*named("cumsum", "logcumsumexp"), op="cumsum")
+@formula(*named("cumsum"))
 def cumsum(input: Spec, dim: int, *, out: Spec) -> Cost:
     """x[*, k] -> out[*, k]: k - 1 adds per row."""
-    return Cost(adds=_rows(input, dim) * max(reduced(input, dim) - 1, 0))
+    return Cost(adds=_steps(input, dim))
 
 
 @formula(*named("cumprod"))
 def cumprod(input: Spec, dim: int, *, out: Spec) -> Cost:
     """x[*, k] -> out[*, k]: k - 1 multiplies per row."""
-    return Cost(muls=_rows(input, dim) * max(reduced(input, dim) - 1, 0))
+    return Cost(muls=_steps(input, dim))
 
 
-@formula(*named("cummax", "cummin"), op="cummax")
+@formula(*named("cummax"), op="cummax")
+@formula(*named("cummin"), op="cummin")
 def cummax(input: Spec, dim: int, *, out: Any) -> Cost:
     """x[*, k] -> out[*, k], indices[*, k]: k - 1 compares per row."""
-    return Cost(others=_rows(input, dim) * max(reduced(input, dim) - 1, 0))
+    return Cost(others=_steps(input, dim))
+
+
+@formula(*named("logcumsumexp"))
+def logcumsumexp(input: Spec, dim: int, *, out: Spec) -> Cost:
+    """x[*, k] -> out[*, k]: k exponentials, k - 1 adds and k logarithms per row."""
+    return Cost(adds=_steps(input, dim), others=2 * input.numel())
 
 
 @formula(*named("diff"))
-def diff(*, out: Spec) -> Cost:
-    """x[*, k] -> out[*, k - n]: 1 subtraction per output (n = 1)."""
-    return Cost(adds=out.numel())
+def diff(input: Spec, n: int = 1, dim: int = -1, *, out: Spec) -> Cost:
+    """x[*, k] -> out[*, k - n]: (k - 1) + (k - 2) + ... + (k - n) subtractions per row."""
+    rows = out.numel() // max(out[dim], 1)
+    return Cost(adds=rows * (n * out[dim] + math.comb(n, 2)))
 
 
-@formula(*named("sort", "argsort", "mode"), op="sort")
+@formula(*named("sort", "argsort"), op="sort")
+@formula(*named("mode"), op="mode")
 def sort(input: Spec, dim: int = -1, *, out: Any) -> Cost:
     """x[*, k] -> out[*, k]: k ceil(log2 k) compares per row: a comparison sort, a choice of ours."""
     k = reduced(input, dim)
@@ -145,43 +180,63 @@ def quantile(input: Spec, q: Any, dim: int | None = None, *, out: Spec) -> Cost:
     return median(input, dim, out=out).plus(Cost(muls=out.numel(), adds=2 * out.numel()))
 
 
-@formula(
-    *named("unique", "unique_dim"),
-    torch.functional.unique,
-    torch.Tensor.unique,
-    "unique_consecutive",
-    torch.unique_consecutive,
-    op="unique",
-)
-def unique(input: Spec, *, out: Any) -> Cost:
-    """x[k] -> out[j]: as sort, of all elements."""
-    return sort(Spec((input.numel(),)), out=out)
+@formula(*named("unique", "_unique", "_unique2"), op="unique")
+def unique(
+    input: Spec,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+    *,
+    out: Any,
+) -> Cost:
+    """x[k] -> out[j]: as sort, of all elements; along a dim of k, each compare is of whole slices."""
+    k = input.numel() if dim is None else input[dim]
+    return Cost(others=input.numel() * math.ceil(math.log2(k)) if k > 1 else 0)
 
 
-@formula(*named("topk", "kthvalue"), op="topk")
+@formula(*named("unique_dim"), op="unique")
+def unique_dim(input: Spec, dim: int, *, out: Any) -> Cost:
+    """x[k, *] -> out[j, *]: as unique."""
+    return unique(input, dim=dim, out=out)
+
+
+@formula(*named("unique_consecutive"))
+def unique_consecutive(
+    input: Spec, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None, *, out: Any
+) -> Cost:
+    """x[k] -> out[j]: k - 1 compares of neighbours; along a dim of k, of whole slices."""
+    return Cost(others=_steps(input, dim))
+
+
+@formula(*named("topk"), op="topk")
+@formula(*named("kthvalue"), op="kthvalue")
 def topk(input: Spec, k: int, dim: int = -1, *, out: Any) -> Cost:
     """x[*, n] -> values[*, k], indices[*, k]: n ceil(log2 n) compares per row: by sorting, a choice of ours."""
     return sort(input, dim, out=out)
 
 
-@formula(*named("index_add", "scatter_add", "scatter_reduce", "index_reduce", "segment_reduce"), op="scatter_add")
-def scatter_add(input: Spec, dim: int, index: Spec, source: Any = None, *, out: Spec) -> Cost:
-    """x[*], index[n], source[n, *] -> out[*]: 1 add per element of source."""
-    return Cost(adds=source.numel() if isinstance(source, Spec) else index.numel())
-
-
 @formula(nn.CosineSimilarity, *named("cosine_similarity"))
-def cosine_similarity(x1: Spec, x2: Spec, *, out: Spec) -> Cost:
-    """a[*, k], b[*, k] -> out[*]: three dot products of k, 2 roots, 1 multiply and 1 divide per output."""
-    k = math.prod(x1) // max(out.numel(), 1)
-    return Cost(muls=(3 * k + 1) * out.numel(), adds=3 * max(k - 1, 0) * out.numel(), others=3 * out.numel())
+def cosine_similarity(x1: Spec, x2: Spec, dim: int = 1, *, out: Spec) -> Cost:
+    """a[*, k], b[*, k] -> out[*]: three dot products of k, 2 roots, 1 multiply, 1 compare with eps, 1 divide per output."""
+    k = reduced(torch.broadcast_shapes(x1, x2), dim)
+    return Cost(muls=(3 * k + 1) * out.numel(), adds=3 * max(k - 1, 0) * out.numel(), others=4 * out.numel())
 
 
 @formula(nn.PairwiseDistance, *named("pairwise_distance"))
-def pairwise_distance(x1: Spec, x2: Spec, *, out: Spec) -> Cost:
-    """a[*, k], b[*, k] -> out[*]: k subtractions, k adds of eps, k squares, k - 1 adds and 1 root per output."""
-    n = x1.numel()
-    return Cost(muls=n, adds=3 * n - out.numel(), others=out.numel())
+def pairwise_distance(
+    x1: Spec,
+    x2: Spec,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    keepdim: bool = False,
+    norm: float | None = None,
+    *,
+    out: Spec,
+) -> Cost:
+    """a[*, k], b[*, k] -> out[*]: k subtractions and k adds of eps per output, then as norm (nn calls p ``norm``)."""
+    n = math.prod(torch.broadcast_shapes(x1, x2))
+    return _norm(p if norm is None else norm, n, out.numel()).plus(Cost(adds=2 * n))
 
 
 @formula(*named("cross", "linalg_cross"), op="cross")
@@ -190,29 +245,95 @@ def cross(*, out: Spec) -> Cost:
     return Cost(muls=2 * out.numel(), adds=out.numel())
 
 
-@formula(*named("bincount", "histc"), op="bincount")
+@formula(*named("bincount"), op="bincount")
 def bincount(input: Spec, *, out: Spec) -> Cost:
     """x[n] -> out[k]: 1 add per element."""
     return Cost(adds=input.numel())
 
 
-@formula(*named("index_put", "_index_put_impl"), op="index_put")
-def index_put(input: Spec, indices: Any, values: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
-    """x[*], values[n] -> out[*]: 1 add per value where they accumulate, nothing where they are put."""
-    return Cost(adds=values.numel() if accumulate else 0)
+@formula(*named("histc"))
+def histc(input: Spec, bins: int = 100, min: float = 0, max: float = 0, *, out: Spec) -> Cost:
+    """x[n] -> out[k]: 2 adds and 1 divide per element to find its bin and count it; 2(n - 1) compares to find the ends."""
+    n = input.numel()
+    return Cost(adds=2 * n, others=n + (2 * (n - 1) if min == max and n else 0))
 
 
-@formula(*named("put"))
-def put(input: Spec, index: Spec, source: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
-    """x[*], source[n] -> out[*]: 1 add per element where they accumulate, nothing where they are put."""
-    return Cost(adds=source.numel() if accumulate else 0)
+@formula(*named("index_add"))
+def index_add(input: Spec, dim: int, index: Spec, source: Spec, alpha: float = 1, *, out: Spec) -> Cost:
+    """x[*], index[n], source[n, *] -> out[*]: 1 add per element of source, 1 multiply more where alpha is not 1."""
+    return Cost(muls=0 if alpha == 1 else source.numel(), adds=source.numel())
+
+
+@formula(*named("index_reduce"))
+def index_reduce(input: Spec, dim: int, index: Spec, source: Spec, reduce: str, *, out: Spec) -> Cost:
+    """x[*], index[n], source[n, *] -> out[*]: 1 add, multiply or compare per element of source; mean: 1 divide per output."""
+    return _joined(reduce, source.numel(), out.numel())
+
+
+@formula(*named("scatter_add"))
+def scatter_add(input: Spec, dim: int, index: Spec, *, out: Spec) -> Cost:
+    """x[*], index[n], src[n] -> out[*]: 1 add per index."""
+    return Cost(adds=index.numel())
+
+
+@formula(*named("scatter_reduce"))
+def scatter_reduce(input: Spec, dim: int, index: Spec, src: Spec, reduce: str, *, out: Spec) -> Cost:
+    """x[*], index[n], src[n] -> out[*]: 1 add, multiply or compare per index; mean: 1 divide per output."""
+    return _joined(reduce, index.numel(), out.numel())
 
 
 @formula(*named("scatter"))
 def scatter(input: Spec, dim: int, index: Spec, src: Any = None, *, reduce: str = "", out: Spec) -> Cost:
-    """x[*], index[n] -> out[*]: 1 operation per index where ``reduce`` says so, nothing where they are put."""
-    return Cost(others=index.numel() if reduce else 0)
+    """x[*], index[n] -> out[*]: 1 add or multiply per index where ``reduce`` says so, nothing where they are put."""
+    return _joined(reduce, index.numel(), 0) if reduce else Cost()
 
 
-def _rows(input: Spec, dim: int) -> int:
-    return input.numel() // max(reduced(input, dim), 1)
+@formula(*named("segment_reduce"))
+def segment_reduce(data: Spec, reduce: str, *, out: Spec) -> Cost:
+    """x[*, k] -> out[*]: k - 1 adds, multiplies or compares per output; mean: 1 divide more."""
+    return _joined(reduce, max(data.numel() - out.numel(), 0), out.numel())
+
+
+@formula(*named("index_put", "_index_put_impl", "_unsafe_index_put"), op="index_put")
+def index_put(input: Spec, indices: Any, values: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
+    """x[*, m], index[n], values[n, m] -> out[*, m]: n m adds where they accumulate, nothing where they are put."""
+    if not accumulate:
+        return Cost()
+    given = [index for index in indices if index is not None]
+    if any(index.dtype in (torch.bool, torch.uint8) for index in given):  # how many it picks is not in its shape
+        return Cost(adds=values.numel())
+    m = math.prod(size for d, size in enumerate(input) if d >= len(indices) or indices[d] is None)
+    return Cost(adds=math.prod(torch.broadcast_shapes(*given)) * m)
+
+
+@formula(*named("put"))
+def put(input: Spec, index: Spec, source: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
+    """x[*], index[n], source[n] -> out[*]: 1 add per index where they accumulate, nothing where they are put."""
+    return Cost(adds=index.numel() if accumulate else 0)
+
+
+def _joined(reduce: str, n: int, outputs: int) -> Cost:
+    """``n`` elements joined one by one to what is there, as torch calls it."""
+    if reduce in ("add", "sum", "mean"):
+        return Cost(adds=n, others=outputs if reduce == "mean" else 0)
+    return Cost(muls=n) if reduce in ("prod", "multiply") else Cost(others=n)
+
+
+def _norm(p: Any, n: int, outputs: int) -> Cost:
+    """Of ``n`` elements in all, into ``outputs``."""
+    more = max(n - outputs, 0)
+    if p in (None, 2, "fro"):
+        return Cost(muls=n, adds=more, others=outputs)
+    if p in (0, 1):
+        return Cost(adds=more, others=n)
+    if p in (math.inf, -math.inf):
+        return Cost(others=n + more)
+    if isinstance(p, str):
+        raise NotImplementedError(f"the norm {p!r} is one of singular values")
+    return Cost(adds=more, others=n + outputs)
+
+
+def _steps(input: Spec, dim: int | None) -> int:
+    """From each slice along ``dim`` to the next, once per element."""
+    k = reduced(input, dim)
+    return input.numel() - input.numel() // k if k else 0

@@ -61,7 +61,7 @@ class Observer:
         self._thread = threading.get_ident()
         self._key = _HookKey()
         self._mode = _Mode(self)
-        self._stack: list[tuple[nn.Module, str, float, BaseException | None, int]] = []
+        self._stack: list[tuple[nn.Module, str, float, BaseException | None]] = []
         self._leaf_depth = 0
         self._entering: set[Any] = set()
         self._watched: tuple[FrameType, FunctionType, tuple[Any, ...], dict[str, Any], float] | None = None
@@ -101,7 +101,7 @@ class Observer:
         """Run one function call that reached the mode, and record it."""
         if self._twins is not None and getattr(func, "__name__", "") != "__set__":
             args, kwargs = to_meta(args, kwargs, self._twins)
-        if type(func) is MethodWrapperType:  # a property of a tensor
+        if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return func(*args, **kwargs)
         if self._inside_leaf():
             return self._run(func, args, kwargs)
@@ -152,6 +152,9 @@ class Observer:
         seconds: float,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
+        if torch._C._functorch.peek_interpreter_stack() is not None:
+            # Under vmap and its like a tensor hides a dimension: what its shape says is not what is computed.
+            entry, target = None, f"functorch.{entry.op if entry is not None else qualified_name(target)}"
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
         self.calls.append(Call(op, target, args, kwargs, out, path, settings or {}, self.node, site, seconds))
@@ -167,8 +170,10 @@ class Observer:
     def _enter_module(self, module: nn.Module, args: Any) -> None:
         if threading.get_ident() != self._thread:
             return
-        self._stack.append((module, self._modules[module], time.perf_counter(), sys.exc_info()[1], len(self.calls)))
-        if module in self._leaves and not 0 < self._leaf_depth < len(self._stack):
+        self._stack.append((module, self._modules[module], time.perf_counter(), sys.exc_info()[1]))
+        if (module in self._leaves or isinstance(module, torch.jit.ScriptModule)) and not 0 < self._leaf_depth < len(
+            self._stack
+        ):
             self._leaf_depth = len(self._stack)
 
     def _leave_module(self, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
@@ -177,7 +182,7 @@ class Observer:
         end = time.perf_counter()
         while self._stack and self._stack[-1][0] is not module:  # a hook of the user's may have raised in between
             self._stack.pop()
-        _, path, start, handled, first = self._stack.pop()
+        _, path, start, handled = self._stack.pop()
         inside = 0 < self._leaf_depth <= len(self._stack)
         if not inside:
             self._leaf_depth = 0
@@ -194,8 +199,8 @@ class Observer:
             if module in self._leaves:
                 entry, settings = self._leaves[module]
                 self._record(entry, type(module), specs, kwspecs, out, path, end - start, settings)
-            elif isinstance(module, torch.jit.ScriptModule) and len(self.calls) == first:
-                # What TorchScript runs is not seen from Python: the whole module is one call that nobody knows.
+            elif isinstance(module, torch.jit.ScriptModule):
+                # What TorchScript runs is hardly seen from Python: the whole module is one call that nobody knows.
                 self._record(None, type(module), specs, kwspecs, out, path, end - start)
 
     # What the interpreter of Python tells: plain functions for which the user registered a formula
@@ -263,6 +268,8 @@ def qualified_name(func: Any) -> str:
         return str(func.name())
     if isinstance(func, OpOverloadPacket):
         return str(func._qualified_op_name)
+    if isinstance(func, str):
+        return func
     name = getattr(func, "__name__", None) or type(func).__name__
     if is_method(func):
         return f"Tensor.{name}"

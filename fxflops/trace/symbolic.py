@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from ..errors import TraceError
+from ..inputs import signature_of
 from ..ops import Table
 from .observe import is_library, leaf_formula
 
@@ -110,7 +111,7 @@ def stack_of(node: fx.Node) -> tuple[str, type | None]:
 def constants_of(model: nn.Module, bound: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The arguments of forward that are no tensors: they are fixed in the graph. What is not in ``bound`` has its default."""
     constants = {}
-    for name, parameter in inspect.signature(model.forward).parameters.items():
+    for name, parameter in signature_of(model).parameters.items():
         value = (bound or {}).get(name, parameter.default)
         if isinstance(value, (bool, int, float, str, type(None), torch.dtype)):
             constants[name] = value

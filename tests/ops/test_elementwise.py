@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from fxflops.ops import BASE
-from fxflops.ops.elementwise import ALIASES, BINARY, UNARY
-from fxflops.records import Cost, spec_of
+from fxflops.ops.elementwise import ALIASES, BINARY, SPECIAL, UNARY
+from fxflops.records import Cost
 from tests.oracle import Number, cost_of, numbers, tallying
 
 X, Y = torch.rand(2, 3) + 0.5, torch.rand(4, 1, 3) + 0.5
@@ -26,14 +26,13 @@ INTEGERS = {
     "gcd",
     "lcm",
 }
-OF_ONE = [name for name in UNARY if hasattr(torch, name) and name not in ("mvlgamma", "polygamma", "positive")]
+OF_ONE = [name for name in UNARY if hasattr(torch, name) and name not in ("mvlgamma", "polygamma")]
 OF_TWO = [
     name
     for name in BINARY
-    if hasattr(torch, name)
-    and not name.startswith("clamp")
-    and name not in ("clip", "where", "masked_fill", "bucketize", "searchsorted")
+    if hasattr(torch, name) and not name.startswith("clamp") and name not in ("clip", "masked_fill")
 ]
+OF_AN_ORDER = [name for name in SPECIAL if "_polynomial_" in name]
 
 
 @pytest.mark.parametrize("name", OF_ONE)
@@ -50,6 +49,19 @@ def test_one_per_element(name: str) -> None:
 def test_one_per_output_of_two(name: str) -> None:
     x, y = (X.int() + 1, Y.int() + 1) if name in INTEGERS else (X, Y)
     assert cost_of(getattr(torch, name), x, y).flops == N
+
+
+@pytest.mark.parametrize("name", SPECIAL)
+def test_special_functions(name: str) -> None:
+    function = getattr(torch.special, name)
+    if name in OF_AN_ORDER:
+        assert cost_of(function, X, 2) == Cost(others=6)
+    elif name == "multigammaln":
+        assert cost_of(function, X + 1, 2) == cost_of("mvlgamma", X + 1, 2) == Cost(others=6)
+    elif name in ("gammainc", "gammaincc", "zeta"):
+        assert cost_of(function, X, Y) == Cost(others=N)
+    else:
+        assert cost_of(function, X) == Cost(others=6)
 
 
 @pytest.mark.parametrize(
@@ -81,10 +93,20 @@ def test_one_per_output_of_two(name: str) -> None:
         (lambda x: torch.where(x > 5, x, x), Cost(others=2)),
         (lambda x: x.masked_fill(x.bool(), 0.0), Cost(others=1)),
         (lambda x: torch.polygamma(1, x), Cost(others=1)),
+        (lambda x: x.int() << 1, Cost(others=1)),
+        (lambda x: 1 << x.int(), Cost(others=1)),
+        (lambda x: ~x.int() & 1 | 2 ^ x.int(), Cost(others=4)),
+        (lambda x: 7 % x, Cost(others=1)),
+        (lambda x: torch.frexp(x), Cost(others=1)),
+        (lambda x: x if x == None else x + 1, Cost(adds=1)),  # noqa: E711
+        (lambda x: torch.where(x > 5), Cost(others=1)),
+        (lambda x: x.where(x > 5, 0.0), Cost(others=2)),
+        (lambda x: torch.rsub(x, 1, alpha=3), Cost(muls=1, adds=1)),
+        (lambda x: torch.add(x, 1, out=torch.empty(2, 3)), Cost(adds=1)),
     ],
     ids=str.split(
         "add rsub sub mul rmul div rdiv pow rpow floordiv rfloordiv mod neg abs eq lt iadd imul idiv aten_add aten_mul_ "
-        "clamp clamp_min where masked_fill polygamma"
+        "clamp clamp_min where masked_fill polygamma lshift rlshift bitwise rmod frexp is_none found where_method rsub_alpha out"
     ),
 )
 def test_operators(expression: Any, cost: Cost) -> None:
@@ -113,8 +135,9 @@ def test_operators(expression: Any, cost: Cost) -> None:
         ("addcdiv", (X, X), lambda x, a, b: x + a / b),
         ("lerp", (X, 0.3), lambda x, end: x + (end - x) * 0.3),
         ("xlogy", (X,), lambda x, y: x * y.log()),
+        ("isclose", (X,), lambda x, y: abs(x - y).compare(abs(y) * 1e-5 + 1e-8)),
     ],
-    ids=["add", "addcmul", "addcdiv", "lerp", "xlogy"],
+    ids=["add", "addcmul", "addcdiv", "lerp", "xlogy", "isclose"],
 )
 def test_fused_ops(name: str, args: Any, textbook: Any) -> None:
     arity = textbook.__code__.co_argcount
@@ -141,16 +164,33 @@ def test_dropout_multiplies_by_mask_and_scale_in_training() -> None:
     assert cost_of(nn.functional.dropout, x) == tally
     assert cost_of(nn.functional.dropout, x, 0.5, False) == Cost()
     assert cost_of(nn.functional.dropout, x, 0.0) == Cost()
-    assert cost_of(torch.dropout, x, 0.5, True) == tally
+    assert cost_of(nn.functional.dropout, x, 0.5, True, False) == tally
+    assert cost_of(torch.dropout, x, 0.5, True) == cost_of(torch.dropout, x, p=0.5, train=True) == tally
+    assert cost_of(torch.dropout, x, p=0.5, train=False) == cost_of(torch.native_dropout, x, 0.5, False) == Cost()
+    assert cost_of(torch.native_dropout, x, 0.5, None) == tally
     assert cost_of(torch.ops.aten.native_dropout.default, x, 0.5, True) == tally
 
 
 def test_comparisons_that_give_one_bool() -> None:
     with tallying() as tally:
         for x, y in zip(numbers(6), numbers(6), strict=True):
-            abs(x - y).compare(y.__abs__() * 1e-5 + 1e-8)
-    assert tally == cost_of(torch.allclose, X, X)
+            abs(x - y).compare(abs(y) * 1e-5 + 1e-8)
+    assert tally == cost_of(torch.allclose, X, X) == cost_of(torch.allclose, X[:1, :1], X)
     assert cost_of(torch.equal, X, X) == cost_of("equal", X, X) == Cost(others=6)
+
+
+def test_searches() -> None:
+    """7 boundaries part 8 places: 3 compares find one."""
+    boundaries = torch.linspace(0, 1, 7)
+    assert cost_of(torch.bucketize, X, boundaries) == Cost(others=6 * 3)
+    assert cost_of(torch.searchsorted, boundaries.expand(2, 7).contiguous(), X) == Cost(others=6 * 3)
+    assert cost_of(torch.bucketize, 0.5, boundaries) == Cost(others=3)
+    assert cost_of(torch.isin, X, torch.rand(4)) == Cost(others=6 * 4)
+    assert cost_of(torch.isin, X, 0.5) == Cost(others=6)
+
+
+def test_xlog1py_is_as_xlogy() -> None:
+    assert cost_of(torch.special.xlog1py, X, Y) == cost_of(torch.special.xlogy, X, Y) == Cost(muls=N, others=N)
 
 
 def test_polar() -> None:
@@ -164,9 +204,19 @@ def test_empty_and_scalar() -> None:
 
 def test_aliases_are_one_op() -> None:
     for name, op in ALIASES.items():
-        for target in (getattr(torch, name, None), getattr(torch.Tensor, name, None)):
+        for target in (getattr(namespace, name, None) for namespace in (torch, torch.Tensor, torch.special)):
             if target is not None:
                 entry = BASE.find(target)
                 assert entry is not None
                 assert entry.op == op
-    assert spec_of(X).numel() == 6
+
+
+def test_ops_are_told_apart() -> None:
+    spellings = {
+        "add": [torch.add, operator.add, operator.iadd, torch.Tensor.add_, torch.ops.aten.add.Tensor],
+        "sub": [torch.sub, torch.rsub, operator.sub, torch.Tensor.__rsub__, torch.ops.aten.sub_.Tensor],
+        "bitwise_left_shift": [torch.bitwise_left_shift, operator.lshift, torch.ops.aten.__lshift__.Tensor],
+        "bitwise_and": [torch.Tensor.__and__, operator.iand, torch.ops.aten.__iand__.Tensor],
+    }
+    for op, targets in spellings.items():
+        assert {BASE.find(target).op for target in targets} == {op}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ VIEWS: dict[str, Any] = {
     "movedim": lambda: X.movedim(0, 1), "swapaxes": lambda: X.swapaxes(0, 1), "view_as": lambda: X.view_as(X),
     "expand_as": lambda: X[:1].expand_as(X), "iterate": lambda: list(X), "nn.Flatten": lambda: nn.Flatten()(X),
     "broadcast_to": lambda: torch.broadcast_to(FLAT, (2, 4, 6)), "as_strided": lambda: FLAT.as_strided((2, 2), (1, 1)),
-    "aten.view": lambda: torch.ops.aten.view.default(X, [6, 16]),
+    "aten.view": lambda: torch.ops.aten.view.default(X, [6, 16]), "positive": lambda: +X,
 }  # fmt: skip
 MOVES: dict[str, Any] = {
     "cat": lambda: torch.cat([X, X]), "concat": lambda: torch.concat([X, X]), "stack": lambda: torch.stack([X, X]),
@@ -48,7 +49,9 @@ MOVES: dict[str, Any] = {
     "nn.ZeroPad2d": lambda: nn.ZeroPad2d(1)(X), "tril": lambda: FLAT.tril(), "triu": lambda: torch.triu(FLAT),
     "masked_select": lambda: FLAT.masked_select(FLAT > 0), "F.unfold": lambda: F.unfold(X, 2),
     "pixel_shuffle": lambda: F.pixel_shuffle(torch.rand(1, 4, 2, 2), 2), "meshgrid": lambda: torch.meshgrid(INDEX, INDEX, indexing="ij"),
-    "one_hot": lambda: F.one_hot(INDEX, 3), "nonzero": lambda: X.nonzero(), "embedding": lambda: F.embedding(INDEX, FLAT),
+    "one_hot": lambda: F.one_hot(INDEX, 3), "nonzero": lambda: X.nonzero(), "embedding": lambda: torch.embedding(FLAT, INDEX),
+    "where": lambda: X.nonzero(as_tuple=True), "deepcopy": lambda: copy.deepcopy(X), "cdouble": lambda: X.cdouble(),
+    "view_copy": lambda: torch.view_copy(X, (6, 16)), "expand_copy": lambda: torch.expand_copy(X, (2, 2, 3, 4, 4)),
     "channels_last": lambda: X.contiguous(memory_format=torch.channels_last), "take": lambda: FLAT.take(INDEX),
 }  # fmt: skip
 CREATED: dict[str, Any] = {
@@ -59,7 +62,7 @@ CREATED: dict[str, Any] = {
     "as_tensor": lambda: torch.as_tensor([1]), "zeros_like": lambda: torch.zeros_like(X), "rand_like": lambda: torch.rand_like(X),
     "new_zeros": lambda: X.new_zeros(3), "new_full": lambda: X.new_full((3,), 1.0), "normal_": lambda: X.clone().normal_(),
     "uniform_": lambda: X.clone().uniform_(), "fill_": lambda: X.clone().fill_(1), "zero_": lambda: X.clone().zero_(),
-    "bernoulli_": lambda: X.clone().bernoulli_(0.5), "empty_like": lambda: torch.empty_like(X),
+    "bernoulli_": lambda: X.clone().bernoulli_(0.5), "exponential_": lambda: X.clone().exponential_(), "empty_like": lambda: torch.empty_like(X),
 }  # fmt: skip
 QUERIES: dict[str, Any] = {
     "size": lambda: X.size(), "size(0)": lambda: X.size(0), "dim": lambda: X.dim(), "numel": lambda: X.numel(),
@@ -68,6 +71,7 @@ QUERIES: dict[str, Any] = {
     "is_contiguous": lambda: X.is_contiguous(), "get_device": lambda: X.get_device(), "data_ptr": lambda: X.data_ptr(),
     "is_floating_point": lambda: X.is_floating_point(), "element_size": lambda: X.element_size(),
     "torch.is_tensor": lambda: torch.is_tensor(X), "numpy": lambda: X.numpy(), "range": lambda: range(INDEX[0]),
+    "complex": lambda: complex(INDEX[0]), "sym_max": lambda: torch.sym_max(X.size(0), INDEX.size(0)),
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from fxflops.errors import FormulaError
 from fxflops.records import Cost
 from tests.oracle import Number, Tally, cost_of, numbers, tallying
 
@@ -57,7 +58,7 @@ CASES = [
     ("amin", largest), ("max", largest), ("min", largest), ("argmax", largest), ("argmin", largest), ("var", variance),
     ("std", lambda row: variance(row).sqrt()), ("var_mean", variance), ("std_mean", lambda row: variance(row).sqrt()),
     ("logsumexp", lambda row: total([v.exp() for v in row]).log()), ("cumsum", total), ("cumprod", product),
-    ("cummax", largest), ("cummin", largest), ("logcumsumexp", total), ("any", largest), ("all", largest),
+    ("cummax", largest), ("cummin", largest), ("logcumsumexp", lambda row: (total([v.exp() for v in row]), [v.log() for v in row])), ("any", largest), ("all", largest),
     ("count_nonzero", lambda row: total([v.compare() for v in row])), ("norm", None),
 ]  # fmt: skip
 
@@ -98,7 +99,11 @@ def test_over_several_dims() -> None:
 
 @pytest.mark.parametrize("shape", [(), (0, 4)], ids=["scalar", "empty"])
 def test_nothing_to_add(shape: tuple[int, ...]) -> None:
-    assert cost_of(torch.sum, torch.ones(shape)) == Cost()
+    x = torch.ones(shape)
+    assert cost_of(torch.sum, x) == cost_of(torch.prod, x) == cost_of(torch.cumsum, x, 0) == Cost()
+    assert cost_of(torch.amax, torch.ones(())) == cost_of(torch.sort, x) == cost_of(torch.unique, x) == Cost()
+    assert cost_of(torch.mean, torch.ones(())) == Cost(others=1)
+    assert cost_of(torch.sum, torch.ones(0, 4), 0) == cost_of(torch.cummax, x, 0) == Cost()
 
 
 def test_extrema_of_two_tensors_and_both_ends() -> None:
@@ -121,6 +126,45 @@ def test_norms(p: float, textbook: Any) -> None:
     assert by_row(textbook) == cost_of(torch.linalg.vector_norm, X, ord=p, dim=1)
 
 
+def test_norm_counts_what_is_not_zero() -> None:
+    assert by_row(lambda row: total([v.compare() for v in row])) == cost_of(torch.norm, X, 0, 1)
+
+
+@pytest.mark.parametrize("order", [1, -1, float("inf")])
+def test_matrix_norms(order: float) -> None:
+    """The largest (smallest) sum of a column, or of a row."""
+    with tallying() as tally:
+        matrix = numbers(ROWS, K)
+        largest([total([abs(v) for v in line]) for line in (matrix.T if abs(order) == 1 else matrix)])
+    assert tally == cost_of(torch.linalg.norm, X, order)
+    assert tally == cost_of(torch.linalg.matrix_norm, X, order)
+    assert tally == cost_of(torch.linalg.norm, X[None], order, (1, 2))
+    assert cost_of(torch.linalg.norm, X[0], order) == cost_of(torch.linalg.vector_norm, X[0], order)
+    assert cost_of(torch.linalg.norm, X, order, dim=1) == cost_of(torch.linalg.vector_norm, X, order, 1)
+
+
+def test_frobenius_norm() -> None:
+    with tallying() as tally:
+        root_of_squares(list(numbers(ROWS * K)))
+    for cost in (
+        cost_of(torch.norm, X),
+        cost_of("norm", X, "fro"),
+        cost_of(torch.linalg.norm, X),
+        cost_of(torch.linalg.norm, X, "fro"),
+        cost_of(torch.linalg.matrix_norm, X),
+        cost_of(torch.linalg.vector_norm, X),
+    ):
+        assert tally == cost
+
+
+@pytest.mark.parametrize(
+    ("function", "order"), [(torch.norm, "nuc"), (torch.linalg.norm, 2), (torch.linalg.matrix_norm, "nuc")]
+)
+def test_singular_values_are_unknown(function: Any, order: Any) -> None:
+    with pytest.raises(FormulaError, match="singular values"):
+        cost_of(function, X, order)
+
+
 def test_sorting_is_counted_as_comparing() -> None:
     rows, k, log2 = 3, 8, 3
     x = torch.rand(rows, k)
@@ -134,11 +178,43 @@ def test_sorting_is_counted_as_comparing() -> None:
     assert cost_of(torch.quantile, x, 0.5, 1) == Cost(muls=rows, adds=2 * rows, others=rows * k * log2)
 
 
+def test_unique() -> None:
+    assert cost_of(torch.unique, torch.zeros(4, 2)) == cost_of("unique", torch.zeros(8)) == Cost(others=8 * 3)
+    assert cost_of(torch.unique, torch.zeros(4, 2), dim=0) == Cost(others=(4 * 2) * 2)
+    assert cost_of(torch.ops.aten.unique_dim.default, torch.zeros(4, 2), 0) == Cost(others=(4 * 2) * 2)
+    assert cost_of(torch.ops.aten._unique2.default, torch.zeros(8)) == Cost(others=8 * 3)
+    assert cost_of(torch.unique_consecutive, torch.zeros(8)) == Cost(others=7)
+    assert cost_of("unique_consecutive", torch.zeros(4, 2), dim=0) == Cost(others=3 * 2)
+
+
 def test_scattered_adds() -> None:
-    index = torch.tensor([0, 2, 0])
-    source = torch.ones(3, K)
-    assert cost_of(torch.index_add, torch.zeros(4, K), 0, index, source) == Cost(adds=3 * K)
-    assert cost_of("scatter_add", torch.zeros(4, K), 0, torch.zeros(2, K, dtype=torch.long), source) == Cost(adds=3 * K)
+    x, source, index = torch.zeros(4, K), torch.ones(3, K), torch.tensor([0, 2, 0])
+    assert cost_of(torch.index_add, x, 0, index, source) == Cost(adds=3 * K)
+    assert cost_of("index_add_", x.clone(), 0, index, source, alpha=2) == Cost(muls=3 * K, adds=3 * K)
+    rows = torch.zeros(2, K, dtype=torch.long)  # source may be larger than what is read of it
+    assert cost_of("scatter_add", x, 0, rows, source) == cost_of(torch.scatter_add, x, 0, rows, src=source)
+    assert cost_of("scatter_add_", x.clone(), 0, rows, source) == Cost(adds=2 * K)
+
+
+@pytest.mark.filterwarnings("ignore:.*_reduce.* beta")
+def test_scattered_reductions() -> None:
+    x, source = torch.zeros(4, K), torch.ones(2, K)
+    rows, index = torch.zeros(2, K, dtype=torch.long), torch.tensor([0, 2])
+    for reduce, cost in {
+        "prod": Cost(muls=2 * K),
+        "mean": Cost(adds=2 * K, others=4 * K),
+        "amax": Cost(others=2 * K),
+    }.items():
+        assert cost_of("scatter_reduce", x, 0, rows, source, reduce) == cost
+        assert cost_of(torch.scatter_reduce, x, 0, rows, source, reduce=reduce, include_self=False) == cost
+        assert cost_of("index_reduce", x, 0, index, source, reduce) == cost
+    assert cost_of(torch.scatter_reduce, x, 0, rows, source, "sum") == Cost(adds=2 * K)
+
+
+def test_segments() -> None:
+    lengths = torch.tensor([2, 3])
+    assert cost_of(torch.segment_reduce, torch.ones(5), "sum", lengths=lengths) == Cost(adds=(2 - 1) + (3 - 1))
+    assert cost_of(torch.segment_reduce, torch.ones(5, 4), "mean", lengths=lengths) == Cost(adds=3 * 4, others=2 * 4)
 
 
 def test_putting_is_free_and_accumulating_adds() -> None:
@@ -147,26 +223,54 @@ def test_putting_is_free_and_accumulating_adds() -> None:
         assert cost_of("index_put", x, (index,), values, accumulate) == Cost(adds=adds)
         assert cost_of("index_put_", x, (index,), values, accumulate=accumulate) == Cost(adds=adds)
         assert cost_of("put", x, index, values, accumulate) == Cost(adds=adds)
+        assert cost_of(torch.index_put, x, (index,), torch.tensor(1.0), accumulate) == Cost(adds=adds)
+    mask = torch.tensor([True, False, True, True, False, False])
+    assert cost_of("index_put", x, (mask,), values, True) == Cost(adds=3)
+    assert cost_of(torch.ops.aten.index_put, torch.zeros(4, 5, 6), [None, index], values[:, None], True) == Cost(
+        adds=4 * 3 * 6
+    )
     assert cost_of("scatter", x, 0, index, values) == Cost()
-    assert cost_of("scatter", x, 0, index, 1.0, reduce="add") == Cost(others=3)
-    assert cost_of(torch.unique_consecutive, torch.zeros(8)) == Cost(others=8 * 3)
+    assert cost_of("scatter", x, 0, index, 1.0, reduce="add") == Cost(adds=3)
+    assert cost_of("scatter_", x.clone(), 0, index, 2.0, reduce="multiply") == Cost(muls=3)
 
 
 def test_similarities() -> None:
     def cosine(a: list[Number], b: list[Number]) -> Number:
         dot, aa, bb = (total([x * y for x, y in zip(p, q, strict=True)]) for p, q in ((a, b), (a, a), (b, b)))
-        return dot / (aa.sqrt() * bb.sqrt())
+        return dot / (aa.sqrt() * bb.sqrt()).maximum(1e-8)
 
     with tallying() as tally:
         for a, b in zip(numbers(ROWS, K), numbers(ROWS, K), strict=True):
             cosine(list(a), list(b))
     assert tally == cost_of(nn.CosineSimilarity(), X, X)
     assert tally == cost_of(torch.cosine_similarity, X, X)
+    assert tally == cost_of(nn.functional.cosine_similarity, X[:1], X, dim=-1)
+    assert tally == cost_of(torch.cosine_similarity, X.T, X.T, 0)
 
     with tallying() as tally:
         for a, b in zip(numbers(ROWS, K), numbers(ROWS, K), strict=True):
             root_of_squares([x - y + 1e-6 for x, y in zip(a, b, strict=True)])
     assert tally == cost_of(nn.PairwiseDistance(), X, X)
+    assert tally == cost_of(nn.functional.pairwise_distance, X, X[:1], keepdim=True)
+
+    with tallying() as tally:
+        for a, b in zip(numbers(ROWS, K), numbers(ROWS, K), strict=True):
+            total([abs(x - y + 1e-6) for x, y in zip(a, b, strict=True)])
+    assert tally == cost_of(nn.PairwiseDistance(p=1), X, X)
+    assert tally == cost_of(torch.pairwise_distance, X, X, 1.0)
+
+
+def test_distances() -> None:
+    with tallying() as tally:
+        root_of_squares([x - y for x, y in zip(numbers(ROWS * K), numbers(ROWS * K), strict=True)])
+    assert tally == cost_of(torch.dist, X, X) == cost_of("dist", X, X[:1])
+
+    with tallying() as tally:
+        points = numbers(4, K)
+        for i in range(4):
+            for j in range(i):
+                root_of_squares(list(points[i] - points[j]))
+    assert tally == cost_of(torch.pdist, torch.rand(4, K)) == cost_of(nn.functional.pdist, torch.rand(4, K), 2)
 
 
 def test_cross_diff_bincount() -> None:
@@ -176,4 +280,16 @@ def test_cross_diff_bincount() -> None:
             _ = [x[1] * y[2] - x[2] * y[1], x[2] * y[0] - x[0] * y[2], x[0] * y[1] - x[1] * y[0]]
     assert tally == cost_of(torch.cross, a, a, dim=1)
     assert cost_of(torch.diff, X) == Cost(adds=ROWS * (K - 1))
+    assert cost_of(torch.diff, X, 2, 0) == Cost(adds=K * ((ROWS - 1) + (ROWS - 2)))
     assert cost_of(torch.bincount, torch.tensor([0, 1, 1, 3])) == Cost(adds=4)
+    with tallying() as tally:
+        total(list(numbers(4, 4).diagonal()))
+    assert tally == cost_of(torch.trace, torch.rand(4, 4)) == cost_of("trace", torch.rand(6, 4))
+    assert cost_of("sum_to_size", X, 1, K) == Cost(adds=(ROWS - 1) * K)
+
+
+def test_histc() -> None:
+    """(x - low) / width and a count per element; without a range, the least and the largest are sought first."""
+    x = torch.rand(6)
+    assert cost_of(torch.histc, x, 4, 0, 1) == Cost(adds=6 + 6, others=6)
+    assert cost_of("histc", x) == Cost(adds=6 + 6, others=6 + 2 * (6 - 1))
