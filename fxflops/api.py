@@ -12,9 +12,9 @@ import torch
 from torch import fx, nn
 
 from .conventions import Convention, find_convention
-from .errors import InputError, RunError
-from .inputs import as_call, bind, checked_model, tensors_in
-from .measure import Measured, Subject, author_lines, measure, meta_run
+from .errors import InputError, RunError, TraceError
+from .inputs import as_call, checked_model
+from .measure import Measured, Subject, author_lines, counted_run, measure, traced
 from .ops import BASE
 from .outcome import Environment, Memory, Params, Run
 from .progress import progress_bar
@@ -22,8 +22,7 @@ from .records import FormulaFunction, spec_of, specs_in
 from .report import Report
 from .rollup import Module
 from .state import RUNNING, Snapshot, training_flags
-from .trace import trace as trace_model
-from .trace.symbolic import constants_of
+from .structure import tensors_in
 
 MODES = ("eval", "train", "as_is")
 Formulas = Mapping[Any, FormulaFunction]
@@ -49,7 +48,8 @@ def analyze(
         args: a tuple is passed as positional inputs, anything else is one positional input.
         kwargs: keyword inputs.
         mode: "eval", "train" or "as_is"; default "eval". Runs under ``no_grad``.
-        trace: "auto" or "symbolic".
+        trace: "symbolic" (torch.fx.symbolic_trace), "record" (what a real run did, which works for any model that
+            runs), or "auto": the first that succeeds.
         convention: what counts how much; see :func:`list_conventions`.
         formulas: ``{target: function}``, as :func:`formula` registers them, for this analysis alone.
         repeats: how often to time; "auto" until stable, at most about 2 s; 0 does not time. On meta nothing is timed.
@@ -92,19 +92,24 @@ def analyzed(
     args, kwargs = as_call(model, args, kwargs)
     table, found = BASE.derive(formulas), find_convention(convention)
     with progress_bar(progress, type(model).__name__) as tick, _running(model, args, kwargs, mode) as (subject, mode):
-        constants = constants_of(model, bind(model, args, kwargs))
-        graph = trace_model(model, table, constants, trace)
+        made = traced(subject, table, trace)
         try:
-            measured = measure(subject, graph, table, repeats, tick)
+            try:
+                measured = measure(subject, made, table, repeats, tick)
+            except TraceError as error:  # what symbolic tracing made of the model is not what it does
+                if trace != "auto":
+                    raise
+                made = traced(subject, table, "record", str(error).partition("\n")[0])
+                measured = measure(subject, made, table, repeats, tick)
         except RunError as error:
-            place = author_lines(model, table, constants).get(error.node)
+            place = author_lines(subject, table, made).get(error.node) if error.node else None
             if place:
                 error.args = (f"{error}\n  at {place}",)
             raise
         if any(call.site for call in measured.calls):
-            measured = measured.with_sites(author_lines(model, table, constants))
-    run = _run(subject, args, kwargs, measured, mode, "symbolic trace")
-    return Report(run, found, table, weakref.ref(model)), graph
+            measured = measured.with_sites(author_lines(subject, table, made))
+    run = _run(subject, args, kwargs, measured, mode, f"{made.how} trace", made.why)
+    return Report(run, found, table, weakref.ref(model)), made.graph
 
 
 def count(
@@ -119,15 +124,19 @@ def count(
 ) -> Report:
     """Count without computing: the model runs once on the meta device, whatever device it is on, and without a graph.
 
-    No activation is allocated and the weights are not touched; nothing is timed; memory is predicted. Arguments and
-    errors as for :func:`analyze`.
+    No activation is allocated and the weights are not touched; nothing is timed; memory is predicted. Integers and
+    booleans stay real, so that masks and positions have values. Where floating values are needed (``x.item()``, an
+    operator that meta does not have) the model runs on its real tensors instead: ``report.trace`` says so and
+    ``report.trace_reason`` why. Arguments and errors as for :func:`analyze`; InputError also where those real tensors
+    pass half of the memory there is.
     """
     model = checked_model(model)
     args, kwargs = as_call(model, args, kwargs)
     table, found = BASE.derive(formulas), find_convention(convention)
     with _running(model, args, kwargs, mode) as (subject, mode):
-        measured = meta_run(subject, table)
-    run = _run(subject, args, kwargs, measured, mode, "observed on meta")
+        measured, why = counted_run(subject, table)
+    trace = "observed on real tensors" if why else "observed on meta"
+    run = _run(subject, args, kwargs, measured, mode, trace, why)
     return Report(run, found, table, weakref.ref(model)).checked(strict)
 
 
@@ -148,7 +157,13 @@ def _running(
 
 
 def _run(
-    subject: Subject, args: tuple[Any, ...], kwargs: dict[str, Any], measured: Measured, mode: str, trace: str
+    subject: Subject,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    measured: Measured,
+    mode: str,
+    trace: str,
+    why: str = "",
 ) -> Run:
     model = subject.model
     device = subject.device
@@ -165,7 +180,7 @@ def _run(
     memory = Memory(
         {**held, "activations": max(measured.peak - sum(held.values()), 0)}, measured.source, measured.peak_at
     )
-    return Run(type(model).__name__, inputs, measured, _modules(model), params, memory, environment, trace)
+    return Run(type(model).__name__, inputs, measured, _modules(model), params, memory, environment, trace, why)
 
 
 def _params(model: nn.Module) -> Params:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from .conventions import Convention
 from .errors import FormulaError
-from .ops import Formula, Table, apply
-from .records import Call, Cost, Counted, specs_in
+from .ops import ESCAPE, Formula, Table, apply
+from .records import Call, Cost, Counted, Spec, specs_in
 
 COMPLEX_MULTIPLY, COMPLEX_ADD = 6, 2
 
@@ -31,18 +31,48 @@ def _count(call: Call, convention: Convention, table: Table, module_at: Callable
     entry = table.find_class(call.target) if isinstance(call.target, type) else table.find(call.target)
     if entry is None:
         return Counted(call, None, "", f"no formula for {call.op}")
+    if entry.reason == ESCAPE:
+        return Counted(call, None, "", "its data goes where no call is seen; what is computed there is not counted")
     row = convention.rows.get(call.target) or convention.rows.get(call.op)
     if row is not None and _is_ours(entry):
         entry = Formula(entry.op, row)
     module = module_at(call.path) if entry.style != "op" and isinstance(call.target, type) else None
     try:
-        cost = weighed(apply(entry, call, module), call)
+        cost = weighed(_applied(entry, call, module), call)
     except FormulaError as error:
         if not _is_ours(entry):
             raise
         return Counted(call, None, "", str(error))
     rule = entry.reason or getattr(entry.function, "__name__", entry.op)
     return Counted(call, cost, rule, integer=_is_integer(call))
+
+
+def _applied(entry: Formula, call: Call, module: nn.Module | None) -> Cost:
+    """The cost of a call: of one on nested tensors, of each of their parts."""
+    counts = {len(spec.facts["parts"]) for spec in _specs_of(call) if "parts" in spec.facts}
+    if not counts:
+        return apply(entry, call, module)
+    cost = Cost()
+    for i in range(max(counts)):
+        args, kwargs, out = (_part(value, i) for value in (call.args, dict(call.kwargs), call.out))
+        cost = cost.plus(apply(entry, replace(call, args=args, kwargs=kwargs, out=out), module))
+    return cost
+
+
+def _part(value: Any, i: int) -> Any:
+    """The i-th part of each nested tensor in a value of specs."""
+    if isinstance(value, Spec):
+        return value.facts["parts"][i] if "parts" in value.facts else value
+    if isinstance(value, tuple):
+        return tuple(_part(item, i) for item in value)
+    if isinstance(value, dict):
+        return {key: _part(item, i) for key, item in value.items()}
+    return value
+
+
+def _specs_of(call: Call) -> Iterator[Spec]:
+    yield from call.inputs()
+    yield from specs_in(call.out)
 
 
 def _is_ours(entry: Formula) -> bool:
@@ -52,8 +82,7 @@ def _is_ours(entry: Formula) -> bool:
 
 def weighed(cost: Cost, call: Call) -> Cost:
     """The cost in real operations: a complex multiply is 6 (4 multiplies, 2 adds), a complex add 2."""
-    specs: Any = chain(call.inputs(), specs_in(call.out))
-    if not any(spec.dtype.is_complex for spec in specs):
+    if not any(spec.dtype.is_complex for spec in _specs_of(call)):
         return cost
     return Cost(cost.macs, COMPLEX_MULTIPLY * cost.muls, COMPLEX_ADD * cost.adds, cost.others)
 

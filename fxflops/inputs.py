@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from .errors import InputError
+from .structure import tensors_in
 
 
 def checked_model(model: Any) -> nn.Module:
@@ -76,17 +76,6 @@ def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
         ) from None
     bound.apply_defaults()
     return dict(bound.arguments)
-
-
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Every tensor in a value of tuples, lists and mappings."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [tensor for item in value for tensor in tensors_in(item)]
-    if isinstance(value, Mapping):
-        return [tensor for item in value.values() for tensor in tensors_in(item)]
-    return []
 
 
 def _is_shape(value: Any) -> bool:

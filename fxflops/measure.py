@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -11,16 +12,20 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from .errors import FxflopsError, RunError
-from .inputs import bind, tensors_in
+from .errors import FxflopsError, InputError, RunError, TraceError
+from .inputs import bind
 from .meter import CudaMemory, Ledger, StorageMemory
 from .ops import Table
 from .records import Call, Node, Scope, Timing, spec_of
-from .run import CallCollector, run_graph, time_nodes
-from .state import Snapshot, fresh
-from .trace.meta import twin_of
-from .trace.observe import Observer, is_library
-from .trace.symbolic import stack_of, symbolic
+from .run import CallCollector, run_graph, time_nodes, uncompiled
+from .state import Snapshot
+from .structure import tensors_in
+from .trace import TRACERS
+from .trace.meta import Twins
+from .trace.observe import Observer
+from .trace.record import Recorder
+from .trace.source import is_library
+from .trace.symbolic import constants_of, stack_of, symbolic
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ class Subject:
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The inputs, everything rewound to how it was at first."""
         self.snapshot.rewind()
-        return fresh(self._args), fresh(self._kwargs)
+        return self._args, dict(self._kwargs)
 
     def bound(self) -> dict[str, Any]:
         """The same by the names of forward's parameters."""
@@ -69,24 +74,64 @@ class Subject:
         return lambda: self.model(*args, **kwargs)
 
 
-def measure(
-    subject: Subject, graph: fx.GraphModule, table: Table, repeats: int | str, tick: Callable[[], None]
-) -> Measured:
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A model's graph, how it was made, and why not symbolically. ``watched`` is the run that was recorded."""
+
+    graph: fx.GraphModule
+    how: str
+    why: str = ""
+    watched: Watched | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The model's own run, seen by an observer; ``peak`` in bytes of live storages."""
+
+    observer: Observer
+    peak: int
+    out: Any
+
+
+def traced(subject: Subject, table: Table, how: str, why: str = "") -> Traced:
+    """The model's graph by the tracer ``how``: "symbolic", "record", or "auto": the first of these that succeeds.
+
+    ``why`` is the reason to record, where it is known.
+
+    Raises TraceError where symbolic tracing was asked for and cannot be, RunError where the model itself raises.
+    """
+    if how not in TRACERS:
+        raise InputError(f"unknown tracer {how!r}: trace is one of {', '.join(map(repr, TRACERS))}")
+    if how != "record":
+        try:
+            return Traced(symbolic(subject.model, table, constants_of(subject.model, subject.bound())), "symbolic")
+        except TraceError as error:
+            if how == "symbolic":
+                raise
+            why = str(error).partition("\nfxflops.")[0]
+    recorder = Recorder(subject.model, subject.bound())
+    watched = observed_run(subject, table, recorder)
+    return Traced(recorder.graph(watched.out), "recorded", why, watched)
+
+
+def measure(subject: Subject, trace: Traced, table: Table, repeats: int | str, tick: Callable[[], None]) -> Measured:
     """Run the graph node by node, and the model itself, as often as it takes to read everything.
 
     Raises RunError where the model raises.
     """
     tick()
+    graph = trace.graph
     ledger = Ledger(subject.state)
     observer = Observer(subject.paths, table, ledger=ledger, before_write=subject.snapshot.before_write)
     collector, storages = CallCollector(observer, graph.graph), StorageMemory(ledger)
     inputs = subject.bound()
-    with observer:
+    with uncompiled(), observer:
         run_graph(graph, inputs, collector, storages)
     del inputs
     node_bytes, source = storages.bytes, "predicted" if subject.device.type == "meta" else "storages"
     tick()
-    watcher, peak = observed_run(subject, table)
+    watched = trace.watched or observed_run(subject, table)
+    watcher, peak = watched.observer, watched.peak
     if subject.device.type == "cuda":
         tick()
         node_bytes, peak, source = *_cuda_memory(subject, graph), "allocator"
@@ -96,16 +141,20 @@ def measure(
         timings, latency = time_nodes(graph, subject.bound, subject.call, subject.device, repeats, tick)
     nodes = tuple(_node(n, collector.ranges[n.name], timings, node_bytes) for n in graph.graph.nodes)
     calls = (*_timed(observer.calls, nodes), *_folded(observer.calls, watcher.calls))
+    if len(calls) > len(watcher.calls):
+        raise TraceError(_unfaithful(subject.model, trace, observer.calls, watcher.calls))
     return Measured(calls, tuple(watcher.scopes), nodes, latency, peak, watcher.peak_at, source)
 
 
-def observed_run(subject: Subject, table: Table) -> tuple[Observer, int]:
-    """The model's own run, watched: the observer with its calls and scopes, and the peak bytes of live storages."""
-    ledger = Ledger(subject.state)
-    observer = Observer(subject.paths, table, ledger=ledger, before_write=subject.snapshot.before_write)
+def observed_run(subject: Subject, table: Table, recorder: Recorder | None = None, cap: int | None = None) -> Watched:
+    """The model's own run, watched; InputError when its live tensors pass ``cap`` bytes."""
     args, kwargs = subject.inputs()
-    _watch(subject.model, observer, args, kwargs)
-    return observer, ledger.peak
+    ledger = Ledger(subject.state, cap)
+    observer = Observer(
+        subject.paths, table, ledger=ledger, before_write=subject.snapshot.before_write, recorder=recorder
+    )
+    out = _watch(subject.model, observer, args, kwargs)
+    return Watched(observer, ledger.peak, out)
 
 
 def _folded(graph_calls: list[Call], own_calls: list[Call]) -> Iterator[Call]:
@@ -120,25 +169,76 @@ def _folded(graph_calls: list[Call], own_calls: list[Call]) -> Iterator[Call]:
             yield replace(call, seconds=None)
 
 
+def _unfaithful(model: nn.Module, trace: Traced, graph_calls: list[Call], own_calls: list[Call]) -> str:
+    own = Counter(map(_likeness, own_calls))
+    extra = next(call for call in graph_calls if (own.subtract([_likeness(call)]), own[_likeness(call)] < 0)[1])
+    return (
+        f"the {trace.how} graph of {type(model).__name__} does not do what the model does: it calls {extra.op} on "
+        f"{', '.join(map(repr, extra.inputs()))} in {extra.path or 'the root'}, which the model never did\n"
+        'fxflops.analyze(model, args, trace="record") records a run of the model'
+    )
+
+
 def _likeness(call: Call) -> str:
     return f"{call.op} {list(call.inputs())} {call.out}"
 
 
-def meta_run(subject: Subject, table: Table) -> Measured:
-    """The model's own run on the meta device, watched: no kernel computes, no activation is allocated."""
-    twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    ledger = Ledger(twin_of(tensor, twins) for tensor in subject.state)
-    observer = Observer(subject.paths, table, ledger=ledger, before_write=subject.snapshot.before_write, twins=twins)
-    args, kwargs = subject.inputs()
-    _watch(subject.model, observer, args, kwargs)
+def counted_run(subject: Subject, table: Table) -> tuple[Measured, str]:
+    """The model's own run, watched, and "" where the meta device sufficed: no kernel computed, nothing was allocated.
+
+    Where it needs values it is run on the real tensors, and the reason is returned. Raises InputError where those
+    pass the cap, RunError where the model raises there too, or has no real tensors.
+    """
+    try:
+        observer, peak, twins = _on_meta(subject, table, strays=any(map(_is_scripted, subject.paths)))
+        if twins.stranger:
+            observer, peak, _ = _on_meta(subject, table, strays=True)
+        why = ""
+    except RunError as error:
+        if any(tensor.device.type == "meta" for tensor in subject.state):
+            raise
+        why = str(error)
+        watched = observed_run(subject, table, cap=cap_of(subject.device))
+        observer, peak = watched.observer, watched.peak
     calls = tuple(replace(call, seconds=None) for call in observer.calls)
-    return Measured(calls, tuple(observer.scopes), (), None, ledger.peak, observer.peak_at, "predicted")
+    source = "storages" if why else "predicted"
+    return Measured(calls, tuple(observer.scopes), (), None, peak, observer.peak_at, source), why
 
 
-def author_lines(model: nn.Module, table: Table, constants: Mapping[str, Any]) -> dict[str, str]:
-    """For each node of the symbolic graph the model author's innermost ``file:line``: traced anew, keeping the stacks."""
+def cap_of(device: torch.device) -> int:
+    """Bytes of live tensors that ``count()`` allows itself on real tensors: half of the memory there is."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory // 2
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _on_meta(subject: Subject, table: Table, strays: bool) -> tuple[Observer, int, Twins]:
+    args, kwargs = subject.inputs()
+    twins = Twins(subject.state)
+    ledger = Ledger(map(twins.of, subject.state))
+    observer = Observer(
+        subject.paths,
+        table,
+        ledger=ledger,
+        before_write=subject.snapshot.before_write,
+        twins=twins,
+        strays=strays,
+    )
+    _watch(subject.model, observer, args, kwargs)
+    return observer, ledger.peak, twins
+
+
+def _is_scripted(module: nn.Module) -> bool:
+    return isinstance(module, torch.jit.ScriptModule)
+
+
+def author_lines(subject: Subject, table: Table, trace: Traced) -> dict[str, str]:
+    """For each node of a graph the model author's innermost ``file:line``; a symbolic one is traced anew for it."""
+    graph = trace.graph
+    if trace.how == "symbolic":
+        graph = symbolic(subject.model, table, constants_of(subject.model, subject.bound()), stack_traces=True)
     places = {}
-    for node in symbolic(model, table, constants, stack_traces=True).graph.nodes:
+    for node in graph.graph.nodes:
         files = re.findall(r'File "(.+)", line (\d+)', node.stack_trace or "")
         own = [f"{file}:{line}" for file, line in files if not is_library(file)]
         if own:
@@ -146,10 +246,10 @@ def author_lines(model: nn.Module, table: Table, constants: Mapping[str, Any]) -
     return places
 
 
-def _watch(model: nn.Module, observer: Observer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _watch(model: nn.Module, observer: Observer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
-        with observer:
-            model(*args, **kwargs)
+        with uncompiled(), observer:
+            return model(*args, **kwargs)
     except FxflopsError:
         raise
     except Exception as error:
@@ -164,7 +264,7 @@ def _watch(model: nn.Module, observer: Observer, args: tuple[Any, ...], kwargs: 
 def _advice(error: Exception) -> str:
     if "meta tensor" not in str(error) and "'Meta'" not in str(error):
         return ""
-    return "\n  it needs values, which the meta device does not have: fxflops.analyze(model, args) runs on the real tensors"
+    return "\n  it needs values, which the meta device does not have: give a model with real tensors"
 
 
 def _line_of(error: BaseException) -> str:

@@ -9,6 +9,9 @@ from typing import Any, Protocol
 
 import torch
 
+from .errors import InputError
+from .units import size
+
 
 class Meter(Protocol):
     """Called before and after each node; ``finish`` once at the end of the pass."""
@@ -66,12 +69,14 @@ class Ledger:
     """Bytes of the tensor storages that are alive: what an allocator would report, for devices that keep no such book.
 
     Each storage is entered once, however many views share it, and leaves when Python frees it. Temporaries inside one
-    kernel are not seen. ``peak`` is the largest ``live`` since the last ``reset_peak``.
+    kernel are not seen. ``peak`` is the largest ``live`` since the last ``reset_peak``. Above ``cap`` bytes it raises
+    InputError: better that than to run out of memory.
     """
 
-    def __init__(self, tensors: Iterable[torch.Tensor] = ()) -> None:
+    def __init__(self, tensors: Iterable[torch.Tensor] = (), cap: int | None = None) -> None:
         self.live = 0
         self.peak = 0
+        self.cap = cap
         self._entries: dict[int, tuple[weakref.ref[Any], int]] = {}
         for tensor in tensors:
             self.add(tensor)
@@ -90,6 +95,11 @@ class Ledger:
             self._entries[key] = (weakref.ref(storage, lambda ref: self._leave(key, ref)), nbytes)
             self.live += nbytes
         self.peak = max(self.peak, self.live)
+        if self.cap is not None and self.live > self.cap:
+            raise InputError(
+                f"the run needs values, so it is made on the real tensors, and they have passed the cap of "
+                f"{size(self.cap)}: give a smaller input, or analyze(model, args), which has no cap"
+            )
 
     def add_all(self, value: Any) -> None:
         """Enter every tensor in a value of tuples, lists and dicts."""

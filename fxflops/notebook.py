@@ -11,14 +11,13 @@ from torch import fx, nn
 
 from .api import Formulas, analyzed
 from .conventions import Convention
-from .errors import FxflopsError, InputError
+from .errors import FxflopsError, InputError, TraceError
 from .inputs import checked_model
 from .ops import BASE
 from .records import Node
 from .report import Report
 from .state import RUNNING, training_flags
-from .trace import trace as trace_model
-from .trace.symbolic import constants_of
+from .trace.symbolic import constants_of, symbolic
 
 MEMORY_FUNCTIONS = ("memory_allocated", "max_memory_allocated")
 HEADER = [
@@ -68,14 +67,19 @@ class TorchFLOPsByFX:
 
     @property
     def graph_model(self) -> fx.GraphModule:
-        """The graph that ``propagate`` ran last; before, the model traced with forward's defaults.
+        """The graph that ``propagate`` ran last; before, the model traced symbolically with forward's defaults.
 
-        Raises TraceError where it cannot be traced.
+        Raises TraceError where that cannot be done: then only a run can be recorded, by ``propagate``.
         """
         if self._graph is None:
+            if self._trace == "record":
+                raise TraceError("there is no graph yet: call propagate(*inputs), which records a run")
             with RUNNING, training_flags(self._model, "eval"):
                 table = BASE.derive(self._formulas)
-                self._graph = trace_model(self._model, table, constants_of(self._model), self._trace)
+                try:
+                    self._graph = symbolic(self._model, table, constants_of(self._model))
+                except TraceError as error:
+                    raise TraceError(f"{error}\ncall propagate(*inputs) first: it records a run") from error
         return self._graph
 
     @property

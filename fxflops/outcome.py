@@ -40,7 +40,7 @@ class Memory(dict[str, int]):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything a run leaves behind that a report is made of."""
+    """Everything a run leaves behind that a report is made of. ``trace_reason`` is why it was not traced symbolically."""
 
     model: str
     inputs: str
@@ -50,3 +50,4 @@ class Run:
     memory: Memory
     environment: Environment
     trace: str
+    trace_reason: str = ""

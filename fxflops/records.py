@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 class Spec(tuple[int, ...]):
@@ -85,14 +86,40 @@ def spec_of(value: Any) -> Any:
     Plain Python values are kept; of any other object only ``"<its class>"``, so that a Call holds on to nothing.
     """
     if isinstance(value, torch.Tensor):
-        return Spec(value.shape, value.dtype, value.layout)
+        if is_dense(value) or value.layout not in SPARSE | {torch.jagged, torch.strided}:
+            return Spec(value.shape, value.dtype, value.layout)
+        return _with_facts(value)
     if isinstance(value, (tuple, list)):
         return tuple(spec_of(item) for item in value)
     if isinstance(value, dict):
         return {key: spec_of(item) for key, item in value.items()}
-    return value if value is None or isinstance(value, PLAIN) else f"<{type(value).__name__}>"
+    if value is None or isinstance(value, PLAIN):
+        return value
+    if isinstance(value, torch.ScriptObject) and hasattr(value, "unpack"):  # a quantized layer's weight and bias
+        return spec_of(value.unpack())
+    return f"<{type(value).__name__}>"
 
 
+def _with_facts(tensor: Any) -> Spec:
+    """A tensor whose shape does not tell what it holds: the ``nnz`` of a sparse one, the ``parts`` of a nested one."""
+    with _disable_current_modes():
+        if tensor.layout is torch.jagged and tensor.offsets().device.type == "meta":
+            return Spec(tensor.values().shape, tensor.dtype, tensor.layout)
+        if tensor.is_nested:
+            parts = tuple(Spec(part.shape, part.dtype) for part in tensor.unbind())
+            shape = (len(parts), *(max(sizes) for sizes in zip(*parts, strict=True)))
+            return Spec(shape, tensor.dtype, tensor.layout, {"parts": parts})
+        values = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+        known = tensor.device.type != "meta"
+        return Spec(tensor.shape, tensor.dtype, tensor.layout, {"nnz": values.numel()} if known else {})
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's shape tells what it holds."""
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+SPARSE = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 PLAIN = (
     bool, int, float, complex, str, slice, type(...), type,
     torch.dtype, torch.device, torch.layout, torch.memory_format,

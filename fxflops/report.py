@@ -129,8 +129,13 @@ class Report:
 
     @property
     def trace(self) -> str:
-        """How the calls were seen: "symbolic trace" or "observed on meta"."""
+        """How the calls were seen: "symbolic trace", "recorded trace", "observed on meta" or "observed on real tensors"."""
         return self._run.trace
+
+    @property
+    def trace_reason(self) -> str:
+        """Why the model was recorded rather than traced symbolically, or counted on real tensors; "" where it was not."""
+        return self._run.trace_reason
 
     @property
     def environment(self) -> Environment:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,6 +20,16 @@ from .trace.symbolic import stack_of
 
 SECONDS_CAP = 2.0
 STABLE = 0.05
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Functions and submodules under ``torch.compile`` run as they are written: that is what is counted."""
+    if "torch._dynamo" not in sys.modules:
+        yield
+    else:
+        with torch.compiler.set_stance("force_eager"):
+            yield
 
 
 class NodeRunner(fx.Interpreter):

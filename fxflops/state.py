@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .inputs import tensors_in
+from .structure import is_object, tensors_in, walk
 
 RUNNING = threading.RLock()
 """Held while a model is traced or run: torch.fx patches nn.Module for all threads while it traces."""
@@ -23,13 +23,19 @@ class Snapshot:
     """A model and its inputs as they are now; :meth:`rewind` brings them back, any number of times.
 
     Kept are every module's attributes (containers one level deep), buffers and tensors among the attributes, the
-    inputs, and the states of the random generators. A parameter is copied only when :meth:`before_write` announces
+    inputs with all the containers and objects they consist of, and the states of the random generators. A parameter is copied only when :meth:`before_write` announces
     that a call is about to write to its storage.
     """
 
     def __init__(self, model: nn.Module, inputs: Any) -> None:
-        self._modules = [(module, dict(vars(module)), _containers(module)) for module in model.modules()]
-        tensors = [t for module, attributes, _ in self._modules for t in _own_tensors(attributes)]
+        self._objects = [(vars(module), dict(vars(module))) for module in model.modules()]
+        self._containers = [(value, copy.copy(value)) for held, _ in self._objects for value in _containers(held)]
+        tensors = [t for _, attributes in self._objects for t in _own_tensors(attributes)]
+        for _, part in walk(inputs):
+            if isinstance(part, (dict, list, set)):
+                self._containers.append((part, copy.copy(part)))
+            if is_object(part):
+                self._objects.append((vars(part), dict(vars(part))))
         tensors += tensors_in(inputs)
         self._saved = {id(t): (t, _keep(t)) for t in tensors}
         self._parameters = {_address(p): p for p in model.parameters() if p.device.type != "meta"}
@@ -46,26 +52,13 @@ class Snapshot:
 
     def rewind(self) -> None:
         """Bring everything back to how it was when the snapshot was taken."""
-        for module, attributes, containers in self._modules:
-            for container, items in containers:
-                if not _same(container, items):
-                    _refill(container, items)
-            if not _same(vars(module), attributes):
-                vars(module).clear()
-                vars(module).update(attributes)
+        for container, items in (*self._containers, *self._objects):
+            if not _same(container, items):
+                _refill(container, items)
         for tensor, kept in (*self._saved.values(), *self._written.values()):
             _bring_back(tensor, kept)
         for restore, state in self._random:
             restore(state)
-
-
-def fresh(value: Any) -> Any:
-    """The value with its lists and dicts copied, so that a model that changes them changes copies."""
-    if type(value) in (list, tuple):
-        return type(value)(fresh(item) for item in value)
-    if type(value) is dict:
-        return {key: fresh(item) for key, item in value.items()}
-    return copy.copy(value) if isinstance(value, (dict, list)) else value
 
 
 @contextmanager
@@ -82,8 +75,8 @@ def training_flags(model: nn.Module, mode: str) -> Iterator[None]:
             module.training = flag
 
 
-def _containers(module: nn.Module) -> list[tuple[Any, Any]]:
-    return [(value, copy.copy(value)) for value in vars(module).values() if isinstance(value, (dict, list, set))]
+def _containers(attributes: Mapping[str, Any]) -> list[Any]:
+    return [value for value in attributes.values() if isinstance(value, (dict, list, set))]
 
 
 def _same(container: Any, items: Any) -> bool:
@@ -105,7 +98,7 @@ def _refill(container: Any, items: Any) -> None:
 
 def _own_tensors(attributes: Mapping[str, Any]) -> list[torch.Tensor]:
     """Buffers, and tensors that are plain attributes."""
-    return [t for t in (*attributes["_buffers"].values(), *attributes.values()) if isinstance(t, torch.Tensor)]
+    return [t for t in (*attributes.get("_buffers", {}).values(), *attributes.values()) if isinstance(t, torch.Tensor)]
 
 
 def _keep(tensor: torch.Tensor) -> torch.Tensor:

@@ -165,7 +165,7 @@ def test_a_model_that_cannot_be_traced_says_where_and_why() -> None:
             return x
 
     with pytest.raises(TraceError, match=r"control flow[\s\S]*test_api\.py:\d+ in forward"):
-        analyze(Branch(), torch.ones(2))
+        analyze(Branch(), torch.ones(2), trace="symbolic")
     with pytest.raises(TraceError):
         _ = TorchFLOPsByFX(Branch()).graph_model
 
@@ -218,14 +218,13 @@ def test_what_depends_on_no_input_is_counted_too(run: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning", "ignore:.*torch.jit.script:DeprecationWarning")
-def test_a_scripted_module_is_not_taken_for_free() -> None:
+@pytest.mark.parametrize("run", [analyze, count, propagate])
+def test_a_scripted_module_is_counted_by_what_it_dispatches(run: Any) -> None:
     model = nn.Sequential(torch.jit.script(nn.Linear(3, 4)), nn.Linear(4, 4))
-    report = count(model, torch.ones(2, 3))
-    assert not report.complete
-    (missing,) = report.missing
-    assert missing.path == "0"
-    assert "Script" in missing.op
-    assert report.total_flops == 2 * 2 * 4 * 4
+    report = run(model, torch.ones(2, 3))
+    assert report.complete
+    assert report.total_macs == 2 * 4 * 3 + 2 * 4 * 4
+    assert report["0"].total.macs == 2 * 4 * 3
 
 
 @pytest.mark.parametrize("run", [analyze, count, propagate])
@@ -239,7 +238,8 @@ def test_a_numpy_array_is_told_to_be_a_tensor() -> None:
             run(Two(), torch.ones(3, 5).numpy())
 
 
-def test_under_vmap_calls_are_missing_not_too_small() -> None:
+@pytest.mark.parametrize("run", [analyze, count, propagate])
+def test_under_vmap_what_is_dispatched_is_counted(run: Any) -> None:
     class Mapped(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -248,9 +248,9 @@ def test_under_vmap_calls_are_missing_not_too_small() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.vmap(self.fc)(x).relu()
 
-    report = count(Mapped(), torch.ones(10, 4))
-    assert [m.op for m in report.missing] == ["functorch.linear"]
-    assert report.total_flops == 40
+    report = run(Mapped(), torch.ones(10, 4))
+    assert report.complete
+    assert report.total_macs == 10 * 4 * 4
 
 
 def test_lazy_parameters_are_told_to_be_initialised() -> None:
@@ -266,10 +266,27 @@ def test_a_device_made_in_forward_is_no_op() -> None:
     assert count(Places(), torch.ones(2, 4), strict=True).total_flops == 8
 
 
-def test_count_says_where_values_are_needed() -> None:
+def test_count_takes_the_real_tensors_where_values_are_needed_and_says_so() -> None:
     class Values(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x * x.sum().item()
 
-    with pytest.raises(RunError, match=r"fxflops\.analyze"):
-        count(Values(), torch.ones(2, 4))
+    report = count(Values(), torch.ones(2, 4))
+    assert report.total_flops == 7 + 8
+    assert report.trace == "observed on real tensors"
+    assert "item() cannot be called on meta" in report.trace_reason
+    assert report.memory.source == "storages"
+    with pytest.raises(RunError, match="give a model with real tensors"):
+        count(Values(), torch.ones(2, 4, device="meta"))
+
+
+def test_count_refuses_rather_than_run_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Grows(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            while x.sum().item() > 0:
+                x = torch.cat([x, x])
+            return x
+
+    monkeypatch.setattr("fxflops.measure.cap_of", lambda device: 10_000)
+    with pytest.raises(InputError, match=r"cap of 9\.77 KiB"):
+        count(Grows(), torch.ones(10))

@@ -25,7 +25,7 @@ LEVELS = [
     ["ops"],
     ["meter", "state", "progress"],
     ["records", "inputs"],
-    ["units", "errors"],
+    ["units", "errors", "structure"],
 ]
 LEVEL_OF = {unit: level for level, units in enumerate(LEVELS) for unit in units}
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from ..errors import FormulaError
 from ..records import FormulaFunction
@@ -18,6 +18,8 @@ from ._spellings import REACHED_AS
 
 F = TypeVar("F", bound=FormulaFunction)
 Style = Literal["op", "module", "mapping"]
+ESCAPE = "escape"
+"""The reason of an op that hands data to code that torch does not see: it is free, but what comes of it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class Table:
     def __init__(self, parent: Table | None = None) -> None:
         self.parent = parent
         self.entries: dict[Any, Formula] = {}
+        self.fallback: Callable[[OpOverload], Formula | None] | None = parent.fallback if parent else None
         self.python_functions: dict[Any, FunctionType] = {} if parent is None else dict(parent.python_functions)
 
     def add(self, target: Any, entry: Formula) -> None:
@@ -62,13 +65,17 @@ class Table:
     def find(self, function: Any) -> Formula | None:
         """The entry for a function, method descriptor or overload as it was called; None when there is none.
 
-        An overload without one of its own falls back to its packet, an in-place or ``out=`` form to the functional one.
+        An overload without one of its own falls back to its packet, an in-place or ``out=`` form to the functional one,
+        and at last to the ``fallback``: what its schema and tags tell.
         """
         entry = self.get(function)
         if entry is not None:
             return entry
         if isinstance(function, OpOverload):
-            return self.get(function.name()) or self.find(function.overloadpacket)
+            entry = self.get(function.name()) or self.find(function.overloadpacket)
+            return entry or (self.fallback(function) if self.fallback is not None else None)
+        if isinstance(function, HigherOrderOperator):
+            return self.get(f"higher_order::{function.name()}")
         if isinstance(function, OpOverloadPacket):
             name = function._qualified_op_name
             return self.get(name) or self.get(name.rstrip("_"))
@@ -135,7 +142,10 @@ def formula(*targets: Any, op: str | None = None) -> Callable[[F], F]:
 
 
 def zero(reason: str, *targets: Any, op: str | None = None) -> None:
-    """Declare that ``targets`` compute nothing, and why: "view", "move", "create" or "query", or a sentence."""
+    """Declare that ``targets`` compute nothing, and why: "view", "move", "create" or "query", or a sentence.
+
+    With :data:`ESCAPE` they make a report incomplete.
+    """
     for target in targets:
         name = op or (target if isinstance(target, str) else str(getattr(target, "__name__", target)))
         BASE.add(target, Formula(name.rpartition("::")[2], None, reason))

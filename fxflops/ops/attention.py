@@ -138,6 +138,14 @@ def cudnn_attention_forward(
     return _heads_last(query, key, value, cum_seq_q, max_q, max_k, masked, dropout_p)
 
 
+@formula("higher_order::flex_attention", op="attention")
+def flex_attention(
+    query: Spec, key: Spec, value: Spec, score_mod: Any = None, block_mask: Any = None, *, out: Any
+) -> Cost:
+    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: as attention; score_mod and mask_mod are calls of their own."""
+    return attention(query, key, value, out=out)
+
+
 def _heads_last(
     query: Spec,
     key: Spec,

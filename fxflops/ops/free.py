@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..records import Cost, Spec
-from ._registry import formula, zero
+from ._registry import ESCAPE, formula, zero
 from ._spellings import named
 
 VIEW = """
@@ -18,7 +18,7 @@ VIEW = """
     vsplit dsplit narrow select diagonal as_strided detach alias adjoint mT matrix_H numpy_T atleast_1d atleast_2d
     atleast_3d view_as_real view_as_complex real imag conj resolve_conj resolve_neg positive unsafe_chunk unsafe_split
     unsafe_split_with_sizes slice diag_embed diag diagflat linalg_diagonal _reshape_alias _unsafe_view lift lift_fresh
-    refine_names rename align_to values indices _values _indices crow_indices col_indices ccol_indices row_indices
+    refine_names rename align_to _nested_view_from_jagged _nested_view_from_buffer values indices _values _indices crow_indices col_indices ccol_indices row_indices
 """.split()
 MOVE = """
     cat concat concatenate stack hstack vstack dstack column_stack row_stack contiguous clone copy to float double half
@@ -40,12 +40,12 @@ CREATE = """
     bartlett_window kaiser_window
 """.split()
 QUERY = """
-    size dim ndimension numel nelement item tolist numpy stride storage_offset is_contiguous data_ptr const_data_ptr
+    size dim ndimension numel nelement item tolist stride storage_offset is_contiguous
     element_size is_floating_point is_complex is_nonzero is_set_to is_same_size is_tensor is_storage is_inference
     is_signed is_conj is_neg get_device has_names requires_grad_ retain_grad register_hook storage_type record_stream
     register_post_accumulate_grad_hook untyped_storage storage __len__ __bool__ __float__ __int__ __index__ __complex__
-    __contains__ __repr__ __format__ __hash__ __array__ __array_wrap__ __iter__ __dir__ __reversed__ __reduce_ex__
-    __dlpack__ __dlpack_device__ result_type can_cast promote_types is_grad_enabled _is_view is_pinned is_shared
+    __repr__ __format__ __hash__ __array_wrap__ __dir__ __reduce_ex__
+    __dlpack_device__ result_type can_cast promote_types is_grad_enabled _is_view is_pinned is_shared
     _version is_distributed is_coalesced dense_dim sparse_dim _nnz _dimI _dimV q_scale q_zero_point qscheme dim_order
     _has_compatible_shallow_copy_type _is_all_true broadcast_shapes sym_size sym_numel sym_stride sym_float sym_int
     sym_ite sym_max sym_min sym_not sym_sum
@@ -77,8 +77,12 @@ for _name in QUERY:
         _target = getattr(_namespace, _name, None)
         if callable(_target) and not isinstance(_target, type):
             zero("query", _target, op=_name)
+for _name in ("numpy", "__array__", "__dlpack__", "data_ptr", "const_data_ptr"):
+    if hasattr(torch.Tensor, _name):
+        zero(ESCAPE, getattr(torch.Tensor, _name), op=_name)
 zero(
     "query",
+    "aten::_local_scalar_dense",
     "profiler::_record_function_enter_new",
     "profiler::_record_function_enter",
     "profiler::_record_function_exit",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..records import Cost, Spec, specs_in
+from ..records import SPARSE, Cost, Spec, specs_in
 from ._cost import contraction
 from ._registry import formula
 from ._spellings import named
@@ -17,6 +17,8 @@ from ._spellings import named
 @formula(nn.Linear, *named("linear", "mkldnn_linear"), op="linear")
 def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
     """input[*, i], weight[o, i] -> out[*, o]: i multiplies and i-1 adds per output, one add more with a bias."""
+    if weight.layout in SPARSE:
+        return _sparse(weight, input.numel() // weight[-1], out).plus(Cost(adds=out.numel() * (bias is not None)))
     return contraction(weight[-1], out.numel(), bias is not None)
 
 
@@ -28,8 +30,11 @@ def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) ->
     op="matmul",
 )
 def matmul(input: Spec, other: Spec, *, out: Spec) -> Cost:
-    """input[*, m, k] @ other[*, k, n] -> out[*, m, n]: k multiplies and k-1 adds per output; batch dims broadcast."""
-    return contraction(input[-1], out.numel())
+    """input[*, m, k] @ other[*, k, n] -> out[*, m, n]: k multiplies and k-1 adds per output; batch dims broadcast.
+
+    A sparse operand is met by what it holds: each of its elements by every column (or row) of the other.
+    """
+    return _product(input, other, out)
 
 
 @formula(torch.Tensor.__rmatmul__, op="matmul")
@@ -50,13 +55,13 @@ def vecdot(x: Spec, y: Spec, dim: int = -1, *, out: Spec) -> Cost:
     return contraction(x[dim], out.numel())
 
 
-@formula(*named("addmm"))
+@formula(*named("addmm", "_sparse_addmm"), op="addmm")
 def addmm(input: Spec, mat1: Spec, mat2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
     """beta * input[m, n] + alpha * mat1[m, k] @ mat2[k, n] -> out[m, n]: k multiplies and k adds per output.
 
     A factor that is not 1 is a multiply per element of what it scales; beta = 0 leaves the input out.
     """
-    return _added(input, contraction(mat1[-1], out.numel()), beta, alpha, out)
+    return _added(input, _product(mat1, mat2, out), beta, alpha, out)
 
 
 @formula("aten::_addmm_activation", op="addmm")
@@ -68,13 +73,13 @@ def addmm_activation(input: Spec, mat1: Spec, mat2: Spec, beta: float = 1, alpha
 @formula(*named("addmv"))
 def addmv(input: Spec, mat: Spec, vec: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
     """beta * input[m] + alpha * mat[m, k] @ vec[k] -> out[m]: k multiplies and k adds per output; factors as in addmm."""
-    return _added(input, contraction(mat[-1], out.numel()), beta, alpha, out)
+    return _added(input, _product(mat, vec, out), beta, alpha, out)
 
 
 @formula(*named("baddbmm"))
 def baddbmm(input: Spec, batch1: Spec, batch2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
     """beta * input[b, m, n] + alpha * batch1[b, m, k] @ batch2[b, k, n] -> out[b, m, n]: as addmm."""
-    return _added(input, contraction(batch1[-1], out.numel()), beta, alpha, out)
+    return _added(input, _product(batch1, batch2, out), beta, alpha, out)
 
 
 @formula(*named("addbmm"))
@@ -145,6 +150,23 @@ def cdist(x1: Spec, x2: Spec, p: float = 2.0, *, out: Spec) -> Cost:
     if p in (0, 1):
         return Cost(adds=differences + sums, others=differences)
     return Cost(adds=differences + sums, others=2 * differences + out.numel())
+
+
+def _product(left: Spec, right: Spec, out: Spec) -> Cost:
+    """left[*, m, k] @ right[*, k, n] -> out[*, m, n]; of a sparse operand only what it holds."""
+    if left.layout in SPARSE and right.layout in SPARSE:
+        raise ValueError("how many elements of two sparse matrices meet depends on where they are")
+    if left.layout in SPARSE:
+        return _sparse(left, right[-1] if right.ndim > 1 else 1, out)
+    if right.layout in SPARSE:
+        return _sparse(right, left[-2] if left.ndim > 1 else 1, out)
+    return contraction(left[-1], out.numel())
+
+
+def _sparse(matrix: Spec, meets: int, out: Spec) -> Cost:
+    """Each element of a sparse matrix ``meets`` so many others: a multiply and an add each, the first add per output none."""
+    products = matrix.facts["nnz"] * meets
+    return Cost(macs=products, muls=products, adds=max(products - out.numel(), 0))
 
 
 def _added(input: Spec, product: Cost, beta: float, alpha: float, out: Spec) -> Cost:

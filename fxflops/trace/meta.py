@@ -2,56 +2,89 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-Twins = dict[int, tuple[torch.Tensor, torch.Tensor]]
+from ..records import SPARSE, is_dense
+
+HOLDING = {torch.strided, torch.jagged, *SPARSE}
+HOLDS = "a sparse or nested tensor on the meta device does not know what it holds: it needs values"
 
 
-def to_meta(args: tuple[Any, ...], kwargs: dict[str, Any], twins: Twins) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with each floating or complex tensor replaced by its meta twin; all of them, where any is on meta.
+class Twins:
+    """The meta tensors that stand for real ones, the same one each time.
 
-    Integers and booleans stay real as long as a call has no others, so that masks and positions keep their values.
+    ``stranger`` tells that a call was given a tensor that neither belongs to the model nor was made by a call seen: a
+    constant of the author's, or the result of something that only the dispatcher sees.
     """
-    kinds: set[bool] = set()
-    _survey((args, kwargs), kinds)
-    if not kinds or kinds == {False}:
-        return args, kwargs
-    return _converted(args, twins), _converted(kwargs, twins)
 
+    def __init__(self, state: Iterable[torch.Tensor]) -> None:
+        self.stranger = False
+        self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._seen: dict[int, weakref.ref[torch.Tensor]] = {}
+        for tensor in state:
+            self.saw(tensor)
 
-def twin_of(tensor: torch.Tensor, twins: Twins) -> torch.Tensor:
-    """The meta tensor that stands for ``tensor``: the same one each time."""
-    if tensor.device.type == "meta":
-        return tensor
-    known = twins.get(id(tensor))
-    if known is None:
-        if tensor.layout is torch.strided:
-            twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-        else:
-            twin = tensor.to("meta")
-        known = twins[id(tensor)] = (tensor, twin)
-    return known[1]
+    def saw(self, value: Any) -> None:
+        """A call that was seen returned this."""
+        if isinstance(value, torch.Tensor):
+            if value.device.type == "meta" and not is_dense(value) and value.layout in HOLDING:
+                raise NotImplementedError(HOLDS)
+            self._seen[id(value)] = weakref.ref(value)
+        elif isinstance(value, (tuple, list)):
+            for item in value:
+                self.saw(item)
+        elif isinstance(value, dict):
+            for item in value.values():
+                self.saw(item)
 
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The meta tensor that stands for this one."""
+        if tensor.device.type == "meta":
+            return tensor
+        known = self._twins.get(id(tensor))
+        if known is None:
+            if not is_dense(tensor) and tensor.layout in HOLDING:
+                raise NotImplementedError(HOLDS)
+            if tensor.layout is torch.strided:
+                twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+            else:
+                twin = tensor.to("meta")
+            known = self._twins[id(tensor)] = (tensor, twin)
+            self.saw(twin)
+        return known[1]
 
-def _survey(value: Any, kinds: set[bool]) -> None:
-    if isinstance(value, torch.Tensor):
-        kinds.add(value.device.type == "meta" or value.is_floating_point() or value.is_complex())
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            _survey(item, kinds)
-    elif isinstance(value, dict):
-        for item in value.values():
-            _survey(item, kinds)
+    def replace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with each tensor replaced by its meta twin, where any is floating, complex or on meta.
 
+        Integers and booleans stay real as long as a call has no others, so that masks and positions keep their values.
+        """
+        if not self._survey((args, kwargs)):
+            return args, kwargs
+        return self._replaced(args), self._replaced(kwargs)
 
-def _converted(value: Any, twins: Twins) -> Any:
-    if isinstance(value, torch.Tensor):
-        return twin_of(value, twins)
-    if isinstance(value, (tuple, list)) and any(isinstance(v, (torch.Tensor, tuple, list, dict)) for v in value):
-        items = [_converted(item, twins) for item in value]
-        return type(value)(items) if type(value) in (tuple, list) else tuple(items)
-    if isinstance(value, dict):
-        return {key: _converted(item, twins) for key, item in value.items()}
-    return value
+    def _survey(self, value: Any) -> bool:
+        """Whether any tensor in the value computes without data."""
+        if isinstance(value, torch.Tensor):
+            known = self._seen.get(id(value))
+            if known is None or known() is not value:
+                self.stranger = True
+            return value.device.type == "meta" or value.is_floating_point() or value.is_complex()
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+        computes = False
+        for item in items:
+            computes |= self._survey(item)
+        return computes
+
+    def _replaced(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self.of(value)
+        if isinstance(value, (tuple, list)) and any(isinstance(v, (torch.Tensor, tuple, list, dict)) for v in value):
+            items = [self._replaced(item) for item in value]
+            return type(value)(items) if type(value) in (tuple, list) else tuple(items)
+        if isinstance(value, dict):
+            return {key: self._replaced(item) for key, item in value.items()}
+        return value

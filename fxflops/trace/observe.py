@@ -1,40 +1,50 @@
 """The observer: sees every call that a model makes as it runs, and yields Calls and Scopes.
 
 It is a ``TorchFunctionMode`` together with hooks on this model's modules. A module with a formula (a leaf) is one Call;
-so is a function or method with one. A Python function without is entered; what is left is recorded as it is, and found
-missing when it comes to counting.
+so is a function or method with one. A Python function without is entered; any other is run under a dispatch mode, and
+the operators that it dispatches are Calls. Under vmap and its like only those are to be believed.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType, FunctionType, MethodWrapperType
 from typing import Any
 
 import torch
 from torch import nn
-from torch._ops import OpOverload, OpOverloadPacket
-from torch.nn.modules import module as nn_module
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.overrides import TorchFunctionMode
 
 from ..meter import Ledger
 from ..ops import Formula, Table
-from ..ops._registry import is_method
 from ..records import Call, Scope, spec_of
-from .meta import Twins, to_meta
+from .aten import AtenMode, transformed
+from .escapes import Unwritten
+from .functions import arguments_of, computes, qualified_name, unguarded, writes
+from .leaves import Hooks, Running, leaf_formula, settings_of
+from .meta import Twins
+from .record import Recorder
+from .source import author_line
 
-QUERY = "query"
+QUERY, VIEW = "query", "view"
+
+
+EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
 
 
 class Observer:
     """Watches the calls made in a ``with`` block by the thread that entered it.
 
     ``modules`` are the modules to tell calls apart by, with their paths. ``ledger`` is told of every tensor that a call
-    returns; ``before_write`` of the arguments of calls that write in place. With ``twins``, floating tensors are
-    replaced by meta ones (kept there) before each call, so that no kernel computes.
+    returns; ``before_write`` of the arguments of calls that write in place; ``recorder`` of every call. With ``twins``,
+    floating tensors are replaced by meta ones (kept there) before each call, so that no kernel computes. With
+    ``strays``, operators are seen too that no function call announces: those of scripted functions, of C++.
     """
 
     def __init__(
@@ -45,6 +55,8 @@ class Observer:
         ledger: Ledger | None = None,
         before_write: Callable[[Any], None] | None = None,
         twins: Twins | None = None,
+        recorder: Recorder | None = None,
+        strays: bool = True,
     ) -> None:
         self.calls: list[Call] = []
         self.scopes: list[Scope] = []
@@ -58,20 +70,25 @@ class Observer:
         self._ledger = ledger
         self._before_write = before_write
         self._twins = twins
+        self._recorder = recorder
+        self._strays = strays
         self._thread = threading.get_ident()
-        self._key = _HookKey()
+        self._hooks = Hooks()
         self._mode = _Mode(self)
-        self._stack: list[tuple[nn.Module, str, float, BaseException | None]] = []
+        self._aten = AtenMode(self.operator)
+        self._stack: list[Running] = []
+        self._visited: dict[str, int] = {}
         self._leaf_depth = 0
+        self._whole = False
+        self._noted = False
         self._entering: set[Any] = set()
-        self._watched: tuple[FrameType, FunctionType, tuple[Any, ...], dict[str, Any], float] | None = None
+        self._unwritten = Unwritten()
+        self._watched: tuple[FrameType, FunctionType, tuple[Any, ...], dict[str, Any], Any, float] | None = None
 
     def __enter__(self) -> Observer:
-        for module in self._modules:
-            module._forward_pre_hooks[self._key] = self._enter_module  # type: ignore[index]
-            module._forward_hooks[self._key] = self._leave_module  # type: ignore[index]
-            module._forward_hooks_with_kwargs[self._key] = True  # type: ignore[index]
-            module._forward_hooks_always_called[self._key] = True  # type: ignore[index]
+        self._hooks.attach(self._modules, self._enter_module, self._leave_module)
+        if self._strays:
+            self._aten.__enter__()  # type: ignore[no-untyped-call]
         self._mode.__enter__()  # type: ignore[no-untyped-call]
         if self._table.python_functions:
             self._profiler: Any = sys.getprofile()
@@ -86,45 +103,78 @@ class Observer:
             else:
                 sys.setprofile(self._profiler)
         self._mode.__exit__(*exception)  # type: ignore[no-untyped-call]
-        for module in self._modules:
-            for hooks in (
-                module._forward_pre_hooks,
-                module._forward_hooks,
-                module._forward_hooks_with_kwargs,
-                module._forward_hooks_always_called,
-            ):
-                hooks.pop(self._key, None)  # type: ignore[call-overload]
+        if self._strays:
+            self._aten.__exit__(*exception)  # type: ignore[no-untyped-call]
+        self._hooks.detach(self._modules)
 
-    # What the mode sees
+    # What the function mode sees
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one function call that reached the mode, and record it."""
+        if transformed():
+            return self._transformed(func, args, kwargs)
         if self._twins is not None and getattr(func, "__name__", "") != "__set__":
-            args, kwargs = to_meta(args, kwargs, self._twins)
-        if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
-            return func(*args, **kwargs)
+            args, kwargs = self._twins.replace(args, kwargs)
         if self._inside_leaf():
             return self._run(func, args, kwargs)
+        if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
+            return self._plain(func, args, kwargs)
         entry = self._table.find(func)
         if entry is not None and entry.reason == QUERY:
             return func(*args, **kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
         specs, kwspecs = spec_of(args), spec_of(kwargs)
+        self._check(entry, func, args, kwargs)
+        noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
         start = time.perf_counter()
         try:
-            out = self._run(func, args, kwargs)
+            if entry is None:
+                out = self._dispatched(func, args, kwargs, specs, kwspecs)
+            else:
+                out = self._as_a_whole(func, args, kwargs)
         except Exception:
-            self.failed = (qualified_name(func), self._here(), (specs, kwspecs))
+            self.failed = self.failed or (qualified_name(func), self._here(), (specs, kwspecs))
             raise
-        seconds = time.perf_counter() - start
-        self._record(entry, func, specs, kwspecs, spec_of(out), self._here(), seconds)
+        if entry is not None:
+            seconds = time.perf_counter() - start
+            self._record(entry, func, specs, kwspecs, spec_of(out), self._here(), seconds)
+            if entry.op in EMPTY:
+                self._unwritten.add(out)
+        if noted is not None and self._recorder is not None:
+            self._recorder.function(func, noted, out, self._module_stack())
+        return out
+
+    def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note as a call that nobody knows when one reads memory that no call seen has written."""
+        if not self._unwritten or (entry is not None and entry.reason == VIEW):
+            return
+        if writes(func, kwargs):
+            self._unwritten.written((args, kwargs))
+        elif self._unwritten.read((args, kwargs)):
+            specs = spec_of((args, kwargs))
+            self._record(None, "unseen write to torch.empty", specs[0], specs[1], None, self._here(), 0.0)
+
+    def _plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What computes nothing, but may return a tensor: ``x.T``, ``x.data``."""
+        noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
+        whole, self._whole = self._whole, True
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self._whole = whole
+        if self._twins is not None:
+            self._twins.saw(out)
+        if noted is not None and self._recorder is not None:
+            self._recorder.plain(func, noted, out, self._module_stack())
         return out
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._before_write is not None and writes(func, kwargs):
             self._before_write((args, kwargs))
         out = func(*args, **kwargs)
+        if self._twins is not None:
+            self._twins.saw(out)
         if self._ledger is not None:
             peak = self._ledger.peak
             self._ledger.add_all(out)
@@ -132,14 +182,100 @@ class Observer:
                 self.peak_at = self._here()
         return out
 
+    def _as_a_whole(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call that has a formula: what it dispatches is no call of its own."""
+        whole, self._whole = self._whole, True
+        try:
+            return self._run(func, args, kwargs)
+        finally:
+            self._whole = whole
+
+    def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any, kwspecs: Any) -> Any:
+        """Run a call that has no formula: the operators that it dispatches are the calls."""
+        known = len(self.calls)
+        noted, self._noted = self._noted, True
+        try:
+            with self._dispatching():
+                out = self._run(func, args, kwargs)
+        finally:
+            self._noted = noted
+        if len(self.calls) == known and computes(specs, kwspecs, spec_of(out)):
+            self._record(None, func, specs, kwspecs, spec_of(out), self._here(), 0.0)
+        return out
+
+    def _transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call under vmap or its like: what counts is what it dispatches, on whole tensors."""
+        entry = self._table.find(func)
+        if self._inside_leaf() or (entry is not None and entry.reason == QUERY):
+            return func(*args, **kwargs)
+        if entry is None and isinstance(func, FunctionType) and func not in self._entering:
+            return self._enter_function(func, args, kwargs)
+        with self._dispatching():
+            return func(*args, **kwargs)
+
+    @contextmanager
+    def _dispatching(self) -> Iterator[None]:
+        """The dispatch mode on, if it is not on all along."""
+        if self._strays:
+            yield
+        else:
+            with self._aten:
+                yield
+
     def _enter_function(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a Python function so that the calls inside it reach the mode."""
         self._entering.add(func)
         try:
             with _Mode(self):
-                return _unguarded(func)(*args, **kwargs)
+                return unguarded(func)(*args, **kwargs)
         finally:
             self._entering.discard(func)
+
+    # What the dispatch mode sees
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operator that was dispatched, and record it unless it is part of a call that is."""
+        with torch._C.DisableTorchFunction():
+            if self._whole or self._inside_leaf():
+                return func(*args, **kwargs)
+            if self._twins is not None:
+                args, kwargs = self._twins.replace(args, kwargs)
+            entry = self._table.find(func)
+            specs, kwspecs = spec_of(args), spec_of(kwargs)
+            self._check(entry, func, args, kwargs)
+            if entry is None and isinstance(func, OpOverload) and func._can_decompose():
+                with self._aten:
+                    return func.decompose(*args, **kwargs)
+            noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
+            start = time.perf_counter()
+            if isinstance(func, HigherOrderOperator):
+                out = self._run(func, *self._entered((args, kwargs)))
+                if entry is None:
+                    return out
+            else:
+                out = self._run(func, args, kwargs)
+            if entry is None or entry.reason != QUERY:
+                seconds = time.perf_counter() - start
+                self._record(entry, func, specs, kwspecs, spec_of(out), self._here(), seconds)
+            if noted is not None and self._recorder is not None:
+                self._recorder.function(func, noted, out, self._module_stack())
+            return out
+
+    def _entered(self, value: Any) -> Any:
+        """The arguments of a higher-order operator, its functions wrapped so that the calls inside them are seen."""
+        if isinstance(value, (tuple, list)):
+            return type(value)(map(self._entered, value))
+        if isinstance(value, dict):
+            return {key: self._entered(item) for key, item in value.items()}
+        if not callable(value):
+            return value
+
+        @functools.wraps(value)
+        def entered(*args: Any, **kwargs: Any) -> Any:
+            with torch._C._EnableTorchFunction(), self._aten, _Mode(self):
+                return value(*args, **kwargs)
+
+        return entered
 
     def _record(
         self,
@@ -152,56 +288,70 @@ class Observer:
         seconds: float,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        if torch._C._functorch.peek_interpreter_stack() is not None:
-            # Under vmap and its like a tensor hides a dimension: what its shape says is not what is computed.
-            entry, target = None, f"functorch.{entry.op if entry is not None else qualified_name(target)}"
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
         self.calls.append(Call(op, target, args, kwargs, out, path, settings or {}, self.node, site, seconds))
 
     def _here(self) -> str:
-        return self._stack[-1][1] if self._stack else self.path
+        return self._stack[-1].path if self._stack else self.path
 
     def _inside_leaf(self) -> bool:
         return self._watched is not None or (0 < self._leaf_depth <= len(self._stack))
 
+    def _module_stack(self) -> dict[str, tuple[str, type]]:
+        return {running.key: (running.path, type(running.module)) for running in self._stack if running.path}
+
     # What the hooks see
 
-    def _enter_module(self, module: nn.Module, args: Any) -> None:
+    def _enter_module(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         if threading.get_ident() != self._thread:
             return
-        self._stack.append((module, self._modules[module], time.perf_counter(), sys.exc_info()[1]))
-        if (module in self._leaves or isinstance(module, torch.jit.ScriptModule)) and not 0 < self._leaf_depth < len(
-            self._stack
-        ):
+        outside = not 0 < self._leaf_depth <= len(self._stack)
+        running = Running(module, self._modules[module], self._visits(module), sys.exc_info()[1])
+        self._stack.append(running)
+        if outside and module in self._leaves and not transformed():
             self._leaf_depth = len(self._stack)
+            if self._unwritten:
+                self._check(None, module, args, kwargs)
+            if self._recorder is not None and self._watched is None and not self._noted:
+                with torch._C.DisableTorchFunction():
+                    running.noted = self._recorder.before(args, kwargs)
+        running.start = time.perf_counter()
+
+    def _visits(self, module: nn.Module) -> str:
+        """The key of this call in a module stack: the path, and from the second call on its number."""
+        path = self._modules[module]
+        number = self._visited[path] = self._visited.get(path, -1) + 1
+        return f"{path}@{number}" if number else path
 
     def _leave_module(self, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         end = time.perf_counter()
-        while self._stack and self._stack[-1][0] is not module:  # a hook of the user's may have raised in between
+        while self._stack and self._stack[-1].module is not module:  # a hook of the user's may have raised in between
             self._stack.pop()
-        _, path, start, handled = self._stack.pop()
+        stack = self._module_stack()
+        running = self._stack.pop()
         inside = 0 < self._leaf_depth <= len(self._stack)
+        is_leaf = self._leaf_depth == len(self._stack) + 1
         if not inside:
             self._leaf_depth = 0
-        raised = sys.exc_info()[1] is not handled
+        raised = sys.exc_info()[1] is not running.handled
         if inside or self._watched is not None:
             return
         with torch._C.DisableTorchFunction():
-            specs, kwspecs, out = spec_of(args), spec_of(kwargs), spec_of(out)
+            specs, kwspecs, result = spec_of(args), spec_of(kwargs), spec_of(out)
             if raised:
-                self.failed = self.failed or (type(module).__qualname__, path, (specs, kwspecs))
+                self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
                 return
             own = {name: spec_of(p) for name, p in module._parameters.items() if p is not None}
-            self.scopes.append(Scope(path, type(module), own, specs, kwspecs, out, bool(module._modules)))
-            if module in self._leaves:
+            self.scopes.append(Scope(running.path, type(module), own, specs, kwspecs, result, bool(module._modules)))
+            if is_leaf:
                 entry, settings = self._leaves[module]
-                self._record(entry, type(module), specs, kwspecs, out, path, end - start, settings)
-            elif isinstance(module, torch.jit.ScriptModule):
-                # What TorchScript runs is hardly seen from Python: the whole module is one call that nobody knows.
-                self._record(None, type(module), specs, kwspecs, out, path, end - start)
+                seconds = end - running.start
+                self._record(entry, type(module), specs, kwspecs, result, running.path, seconds, settings)
+                if running.noted is not None and self._recorder is not None:
+                    self._recorder.module(running.path, running.noted, out, stack)
 
     # What the interpreter of Python tells: plain functions for which the user registered a formula
 
@@ -211,14 +361,17 @@ class Observer:
             return
         if event == "call" and not self._inside_leaf():
             with torch._C.DisableTorchFunction():
-                args, kwargs = _arguments(frame)
-                self._watched = (frame, function, spec_of(args), spec_of(kwargs), time.perf_counter())
+                args, kwargs = arguments_of(frame)
+                noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
+                self._watched = (frame, function, spec_of(args), spec_of(kwargs), noted, time.perf_counter())
         elif event == "return" and self._watched is not None and self._watched[0] is frame:
-            _, function, specs, kwspecs, start = self._watched
+            _, function, specs, kwspecs, noted, start = self._watched
             self._watched = None
             with torch._C.DisableTorchFunction():
                 entry, seconds = self._table.find(function), time.perf_counter() - start
                 self._record(entry, function, specs, kwspecs, spec_of(value), self._here(), seconds)
+                if noted is not None and self._recorder is not None:
+                    self._recorder.function(function, noted, value, self._module_stack())
 
 
 class _Mode(TorchFunctionMode):
@@ -228,115 +381,3 @@ class _Mode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._observer.function(func, args, kwargs or {})
-
-
-class _HookKey:
-    """The key of an observer's hooks in a module's hook dicts, where the user's have numbers."""
-
-
-def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
-    """The formula that counts a call of this module as a whole; None where the calls inside it are to be counted.
-
-    There must be a formula for the class whose ``forward`` it runs; the forward must not be replaced on the instance,
-    nor the weights computed (parametrizations, hooks), for then more happens than the formula knows.
-    """
-    entry = table.find_module(module)
-    if entry is None or "forward" in vars(module) or hasattr(module, "parametrizations"):
-        return None
-    hooks = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        nn_module._global_forward_hooks,
-        nn_module._global_forward_pre_hooks,
-    )
-    if any(not isinstance(key, _HookKey) for registered in hooks for key in registered):
-        return None
-    return entry
-
-
-def settings_of(module: nn.Module) -> dict[str, Any]:
-    """A module's plain attributes, and specs of its own parameters and buffers (None where it has none)."""
-    plain = (bool, int, float, str, tuple, list, type(None))
-    settings = {name: value for name, value in vars(module).items() if name[0] != "_" and isinstance(value, plain)}
-    settings.update(spec_of({**module._parameters, **module._buffers}))
-    return settings
-
-
-def qualified_name(func: Any) -> str:
-    """How a function is named where no formula gives a name: ``mylib::scan``, ``torch.foo``, ``Tensor.bar``."""
-    if isinstance(func, OpOverload):
-        return str(func.name())
-    if isinstance(func, OpOverloadPacket):
-        return str(func._qualified_op_name)
-    if isinstance(func, str):
-        return func
-    name = getattr(func, "__name__", None) or type(func).__name__
-    if is_method(func):
-        return f"Tensor.{name}"
-    module = getattr(func, "__module__", None) or "torch"
-    return f"{module}.{name}"
-
-
-def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call may write to its arguments: in-place names, item assignment, ``out=``."""
-    name = getattr(func, "__name__", "").partition(".")[0]
-    in_place = name.endswith("_") and not name.endswith("__")
-    return (
-        in_place
-        or name in ("__setitem__", "__set__")
-        or name.startswith("__i")
-        or "out" in kwargs
-        or "inplace" in kwargs
-    )
-
-
-def author_line() -> str:
-    """``file:line`` of the innermost frame that belongs to neither torch nor this library."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if not is_library(frame.f_code.co_filename):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
-
-
-def is_library(filename: str) -> bool:
-    """Whether a file is torch's or this library's own, or no file at all."""
-    return filename.startswith("<") or any(filename.startswith(root) for root in _ROOTS)
-
-
-_ROOTS = tuple(str(m.__file__).rpartition("/")[0] + "/" for m in (torch, sys.modules[__package__.partition(".")[0]]))
-
-
-def _unguarded(func: FunctionType) -> FunctionType:
-    """A copy of a Python function that does not hand itself over to the mode."""
-    copy = _COPIES.get(func)
-    if copy is None:
-        guards = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-        names = {**func.__globals__, **{name: _never for name in guards if name in func.__globals__}}
-        copy = FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
-        copy.__kwdefaults__ = func.__kwdefaults__
-        _COPIES[func] = copy
-    return copy
-
-
-_COPIES: dict[FunctionType, FunctionType] = {}
-
-
-def _never(*_: Any) -> bool:
-    return False
-
-
-def _arguments(frame: FrameType) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with which the function of a frame was just called."""
-    code, local = frame.f_code, frame.f_locals
-    names = code.co_varnames
-    args = [local[name] for name in names[: code.co_argcount]]
-    stop = code.co_argcount + code.co_kwonlyargcount
-    kwargs = {name: local[name] for name in names[code.co_argcount : stop]}
-    if code.co_flags & 4:  # *args
-        args.extend(local[names[stop]])
-        stop += 1
-    if code.co_flags & 8:  # **kwargs
-        kwargs.update(local[names[stop]])
-    return tuple(args), kwargs

@@ -12,7 +12,8 @@ from torch import fx, nn
 from ..errors import TraceError
 from ..inputs import signature_of
 from ..ops import Table
-from .observe import is_library, leaf_formula
+from .leaves import leaf_formula
+from .source import is_library
 
 
 class SymbolicTracer(fx.Tracer):
@@ -57,7 +58,7 @@ def symbolic(
     except Exception as error:
         raise TraceError(
             f"torch.fx cannot trace {type(model).__name__} symbolically: {type(error).__name__}: {_first_line(error)}"
-            f"{_where(error)}\nfxflops.count(model, args) counts it without a graph"
+            f'{_where(error)}\nfxflops.analyze(model, args, trace="record") records a run of it instead'
         ) from error
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fxflops.ops import BASE
+from fxflops.ops import BASE, ESCAPE
 from fxflops.ops.free import CREATE, MOVE, QUERY, VIEW
 from fxflops.records import Cost
 from tests.oracle import cost_of, numbers, tallying
@@ -68,9 +68,9 @@ QUERIES: dict[str, Any] = {
     "size": lambda: X.size(), "size(0)": lambda: X.size(0), "dim": lambda: X.dim(), "numel": lambda: X.numel(),
     "item": lambda: X.flatten()[0].item(), "tolist": lambda: INDEX.tolist(), "stride": lambda: X.stride(), "len": lambda: len(X),
     "bool": lambda: bool(INDEX[0]), "int": lambda: int(INDEX[0]), "float": lambda: float(INDEX[0]),
-    "is_contiguous": lambda: X.is_contiguous(), "get_device": lambda: X.get_device(), "data_ptr": lambda: X.data_ptr(),
+    "is_contiguous": lambda: X.is_contiguous(), "get_device": lambda: X.get_device(),
     "is_floating_point": lambda: X.is_floating_point(), "element_size": lambda: X.element_size(),
-    "torch.is_tensor": lambda: torch.is_tensor(X), "numpy": lambda: X.numpy(), "range": lambda: range(INDEX[0]),
+    "torch.is_tensor": lambda: torch.is_tensor(X), "range": lambda: range(INDEX[0]),
     "complex": lambda: complex(INDEX[0]), "sym_max": lambda: torch.sym_max(X.size(0), INDEX.size(0)),
 }  # fmt: skip
 
@@ -114,6 +114,13 @@ def test_questions_are_told_apart(name: str) -> None:
     entry = BASE.find(function)
     assert entry is not None
     assert entry.reason == "query"
+
+
+@pytest.mark.parametrize("name", ["numpy", "__array__", "data_ptr"])
+def test_data_that_leaves_torch_is_told(name: str) -> None:
+    entry = BASE.find(functions_of(lambda: getattr(X, name)())[0])
+    assert entry is not None
+    assert entry.reason == ESCAPE
 
 
 def test_views_share_their_storage() -> None:

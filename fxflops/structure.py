@@ -1,0 +1,111 @@
+"""Values with tensors somewhere inside: tuples, lists, mappings, dataclasses, and plain objects such as a KV cache."""
+
+from __future__ import annotations
+
+import copy
+import enum
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+Step = tuple[str, Any]
+"""How a part hangs on its container: ``("item", key)`` or ``("attr", name)``."""
+
+
+class Hole(NamedTuple):
+    """Stands in a template for the tensor of this number."""
+
+    number: int
+
+
+def parts(value: Any) -> list[tuple[Step, Any]]:
+    """What a container holds, and where; nothing for a tensor, a plain value, a module, a class or a function."""
+    if isinstance(value, (tuple, list)):
+        return [(("item", i), part) for i, part in enumerate(value)]
+    if isinstance(value, Mapping):
+        return [(("item", key), part) for key, part in value.items()]
+    if is_object(value):
+        return [(("attr", name), part) for name, part in vars(value).items()]
+    return []
+
+
+def is_object(value: Any) -> bool:
+    """Whether a value is an object of the user's that may hold tensors among its attributes."""
+    if isinstance(value, (torch.Tensor, nn.Module, ModuleType, type, enum.Enum)) or callable(value):
+        return False
+    return hasattr(value, "__dict__") and not type(value).__module__.startswith("torch._C")
+
+
+def walk(value: Any) -> Iterator[tuple[tuple[Step, ...], Any]]:
+    """Every part of a value with the steps that lead there, the value itself first; each object once."""
+    seen: set[int] = set()
+    stack: list[tuple[tuple[Step, ...], Any]] = [((), value)]
+    while stack:
+        path, part = stack.pop()
+        if isinstance(part, (str, bytes, int, float, type(None))):
+            continue
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield path, part
+        stack.extend(((*path, step), inner) for step, inner in reversed(parts(part)))
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Every tensor in a value, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [part for _, part in walk(value) if isinstance(part, torch.Tensor)]
+
+
+def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
+    """The value with a :class:`Hole` for each tensor, and the tensors; :func:`fill` puts them back."""
+    tensors: list[torch.Tensor] = []
+    numbers: dict[int, int] = {}
+
+    def hole(tensor: torch.Tensor) -> Hole:
+        if id(tensor) not in numbers:
+            numbers[id(tensor)] = len(tensors)
+            tensors.append(tensor)
+        return Hole(numbers[id(tensor)])
+
+    return _replaced(value, lambda part: isinstance(part, torch.Tensor), hole, {}), tensors
+
+
+def fill(template: Any, *tensors: Any) -> Any:
+    """The value that :func:`template_of` took apart, with these tensors."""
+    return _replaced(template, lambda part: isinstance(part, Hole), lambda hole: tensors[hole.number], {})
+
+
+def _replaced(
+    value: Any, is_leaf: Callable[[Any], bool], replace: Callable[[Any], Any], memo: dict[int, tuple[Any, Any]]
+) -> Any:
+    """A copy of the value with its leaves replaced; what holds none stays the same object."""
+    if is_leaf(value):
+        return replace(value)
+    if id(value) in memo:
+        return memo[id(value)][1]
+    memo[id(value)] = (value, value)
+    changed = [
+        (step, new) for step, part in parts(value) if (new := _replaced(part, is_leaf, replace, memo)) is not part
+    ]
+    result = _copied(value, changed) if changed else value
+    memo[id(value)] = (value, result)
+    return result
+
+
+def _copied(value: Any, changed: list[tuple[Step, Any]]) -> Any:
+    if isinstance(value, tuple):
+        new = {key: part for (_, key), part in changed}
+        items = [new.get(i, part) for i, part in enumerate(value)]
+        return tuple.__new__(type(value), items)
+    result = copy.copy(value)
+    for (kind, key), part in changed:
+        if kind == "item":
+            result[key] = part
+        else:
+            object.__setattr__(result, key, part)
+    return result

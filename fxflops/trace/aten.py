@@ -1,0 +1,36 @@
+"""The level below functions: what a call without a formula dispatches, and what no function call announces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class AtenMode(TorchDispatchMode):
+    """Hands every dispatched operator to ``handler``; a tensor subclass takes its own calls apart first."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, handler: Handler) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._handler = handler
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(has_own_dispatch(cls) for cls in types):
+            return NotImplemented
+        return self._handler(func, args, kwargs or {})
+
+
+def has_own_dispatch(cls: Any) -> bool:
+    """Whether a tensor class computes its operators itself, out of others."""
+    return cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and cls is not torch.Tensor
+
+
+def transformed() -> bool:
+    """Whether functorch (vmap, grad, jvp ...) is at work: then a tensor's shape hides a dimension, or its history."""
+    return torch._C._functorch.peek_interpreter_stack() is not None

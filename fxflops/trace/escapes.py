@@ -1,0 +1,49 @@
+"""Where data leaves what torch can tell of: memory that nothing seen has written, and yet is read."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from ..records import is_dense
+from ..structure import tensors_in
+
+
+class Unwritten:
+    """Tensors made by ``empty*`` into which no seen call has written yet.
+
+    Who reads one reads what a Triton kernel or other native code has put there, unseen.
+    """
+
+    def __init__(self) -> None:
+        self._storages: dict[int, weakref.ref[Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._storages)
+
+    def add(self, value: Any) -> None:
+        """A call made these tensors and left them empty."""
+        for storage in _storages(value):
+            self._storages[id(storage)] = weakref.ref(storage)
+
+    def written(self, value: Any) -> None:
+        """A call wrote to these tensors."""
+        for storage in _storages(value):
+            self._storages.pop(id(storage), None)
+
+    def read(self, value: Any) -> bool:
+        """Whether one of these tensors, which a call reads, is still unwritten; it is told once."""
+        found = [storage for storage in _storages(value) if self._is_in(storage)]
+        self.written(value)
+        return bool(found)
+
+    def _is_in(self, storage: Any) -> bool:
+        known = self._storages.get(id(storage))
+        return known is not None and known() is storage
+
+
+def _storages(value: Any) -> list[Any]:
+    with torch._C.DisableTorchFunction():
+        return [t.untyped_storage() for t in tensors_in(value) if is_dense(t) and t.numel()]

@@ -1,0 +1,81 @@
+"""What can be told of a function that is called: its name, whether it writes, and a copy of it that can be entered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import FrameType, FunctionType
+from typing import Any
+
+from torch._ops import OpOverload, OpOverloadPacket
+
+from ..ops._registry import is_method
+from ..records import specs_in
+
+
+def qualified_name(func: Any) -> str:
+    """How a function is named where no formula gives a name: ``mylib::scan``, ``torch.foo``, ``Tensor.bar``."""
+    if isinstance(func, OpOverload):
+        return str(func.name())
+    if isinstance(func, OpOverloadPacket):
+        return str(func._qualified_op_name)
+    if isinstance(func, str):
+        return func
+    name = getattr(func, "__name__", None) or type(func).__name__
+    if is_method(func):
+        return f"Tensor.{name}"
+    module = getattr(func, "__module__", None) or "torch"
+    return f"{module}.{name}"
+
+
+def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call may write to its arguments: in-place names, item assignment, ``out=``."""
+    if isinstance(func, OpOverload):
+        return bool(func._schema.is_mutable)
+    name = getattr(func, "__name__", "").partition(".")[0]
+    in_place = name.endswith("_") and not name.endswith("__")
+    return (
+        in_place
+        or name in ("__setitem__", "__set__")
+        or name.startswith("__i")
+        or "out" in kwargs
+        or "inplace" in kwargs
+    )
+
+
+def computes(args: Any, kwargs: Any, out: Any) -> bool:
+    """Whether a call took tensors and returned some."""
+    return any(True for _ in specs_in((args, kwargs))) and any(True for _ in specs_in(out))
+
+
+def unguarded(func: FunctionType) -> FunctionType:
+    """A copy of a Python function that does not hand itself over to the mode."""
+    copy = _COPIES.get(func)
+    if copy is None:
+        guards = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+        names = {**func.__globals__, **{name: _never for name in guards if name in func.__globals__}}
+        copy = FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
+        copy.__kwdefaults__ = func.__kwdefaults__
+        _COPIES[func] = copy
+    return copy
+
+
+_COPIES: dict[FunctionType, FunctionType] = {}
+
+
+def _never(*_: Any) -> bool:
+    return False
+
+
+def arguments_of(frame: FrameType) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with which the function of a frame was just called."""
+    code, local = frame.f_code, frame.f_locals
+    names = code.co_varnames
+    args = [local[name] for name in names[: code.co_argcount]]
+    stop = code.co_argcount + code.co_kwonlyargcount
+    kwargs = {name: local[name] for name in names[code.co_argcount : stop]}
+    if code.co_flags & 4:  # *args
+        args.extend(local[names[stop]])
+        stop += 1
+    if code.co_flags & 8:  # **kwargs
+        kwargs.update(local[names[stop]])
+    return tuple(args), kwargs

@@ -1,0 +1,79 @@
+"""Which modules are leaves: counted as a whole by a formula of their class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as nn_module
+
+from ..ops import Formula, Table
+from ..records import spec_of
+
+
+class Hooks:
+    """An observer's hooks: entries in modules' hook dicts under itself as key, where the user's have numbers."""
+
+    def attach(self, modules: Iterable[nn.Module], enter: Callable[..., None], leave: Callable[..., None]) -> None:
+        """Call ``enter(module, args, kwargs)`` before, and ``leave(module, args, kwargs, out)`` after, also on errors."""
+        for module in modules:
+            module._forward_pre_hooks[self] = enter  # type: ignore[index]
+            module._forward_pre_hooks_with_kwargs[self] = True  # type: ignore[index]
+            module._forward_hooks[self] = leave  # type: ignore[index]
+            module._forward_hooks_with_kwargs[self] = True  # type: ignore[index]
+            module._forward_hooks_always_called[self] = True  # type: ignore[index]
+
+    def detach(self, modules: Iterable[nn.Module]) -> None:
+        """Take them out again."""
+        for module in modules:
+            for hooks in (
+                module._forward_pre_hooks,
+                module._forward_pre_hooks_with_kwargs,
+                module._forward_hooks,
+                module._forward_hooks_with_kwargs,
+                module._forward_hooks_always_called,
+            ):
+                hooks.pop(self, None)  # type: ignore[call-overload]
+
+
+class Running:
+    """A module call under way: its key in the module stack, and the exception that was being handled as it began."""
+
+    __slots__ = ("handled", "key", "module", "noted", "path", "start")
+
+    def __init__(self, module: nn.Module, path: str, key: str, handled: BaseException | None) -> None:
+        self.module = module
+        self.path = path
+        self.key = key
+        self.handled = handled
+        self.noted: Any = None
+        self.start = 0.0
+
+
+def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
+    """The formula that counts a call of this module as a whole; None where the calls inside it are to be counted.
+
+    There must be a formula for the class whose ``forward`` it runs; the forward must not be replaced on the instance,
+    nor the weights computed (parametrizations, hooks), for then more happens than the formula knows.
+    """
+    entry = table.find_module(module)
+    if entry is None or "forward" in vars(module) or hasattr(module, "parametrizations"):
+        return None
+    hooks = (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        nn_module._global_forward_hooks,
+        nn_module._global_forward_pre_hooks,
+    )
+    if any(not isinstance(key, Hooks) for registered in hooks for key in registered):
+        return None
+    return entry
+
+
+def settings_of(module: nn.Module) -> dict[str, Any]:
+    """A module's plain attributes, and specs of its own parameters and buffers (None where it has none)."""
+    plain = (bool, int, float, str, tuple, list, type(None))
+    settings = {name: value for name, value in vars(module).items() if name[0] != "_" and isinstance(value, plain)}
+    settings.update(spec_of({**module._parameters, **module._buffers}))
+    return settings

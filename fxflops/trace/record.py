@@ -1,0 +1,241 @@
+"""The recorder: what an observer saw of one real run, written as an ``fx.Graph`` that replays it.
+
+Leaves are ``call_module`` nodes, functions and methods what they are, parameters, buffers and captured tensors
+``get_attr``. Control flow is unrolled as it went; a value that was read out of a tensor is a constant.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import operator
+import weakref
+from collections.abc import Mapping
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx, nn
+from torch.fx.node import _get_qualified_name
+
+from ..inputs import signature_of
+from ..ops._registry import is_method
+from ..records import is_dense
+from ..structure import Step, fill, template_of, tensors_in, walk
+from .source import author_line
+
+PLAIN = (
+    bool, int, float, complex, str, type(None), type(...),
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
+STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+AUTOCAST_DEVICES = ("cpu", "cuda")
+Noted = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class _Origin(NamedTuple):
+    """Where a tensor comes from: a node, and the steps into its value."""
+
+    tensor: weakref.ref[torch.Tensor]
+    node: fx.Node
+    steps: tuple[Step, ...]
+
+
+class Recorder:
+    """Writes calls as they are made; :meth:`graph` gives the whole.
+
+    Tensors are told apart by identity, and held weakly, so that recording keeps nothing alive.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
+        self._model = model
+        self._graph = fx.Graph()
+        self._objects: dict[str, Any] = {}
+        self._numbers: dict[str, int] = {}
+        self._origins: dict[int, _Origin] = {}
+        self._state = {id(tensor): (tensor, name) for name, tensor in _state_of(model)}
+        self._autocast = self._ambient = _autocast_state()
+        for name, parameter in signature_of(model).parameters.items():
+            if name not in inputs:
+                continue
+            star = STARS.get(parameter.kind, "")
+            default: tuple[Any, ...] = (parameter.default,) if isinstance(parameter.default, PLAIN) else ()
+            node = self._graph.create_node("placeholder", f"{star}{name}", () if star else default)
+            self._remember(inputs[name], node)
+
+    # What the observer tells
+
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Noted:
+        """The arguments of a call that is about to be made, as the graph has them."""
+        with torch._C.DisableTorchFunction():
+            return tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
+
+    def function(self, func: Any, noted: Noted, out: Any, stack: dict[str, tuple[str, type]]) -> None:
+        """A function, method or operator was called."""
+        args, kwargs = noted
+        name = getattr(func, "__name__", "")
+        if name in OPERATORS and is_method(func):
+            self._call("call_function", OPERATORS[name], args, kwargs, out, stack)
+        elif is_method(func) and args and getattr(torch.Tensor, name, None) is func:
+            self._call("call_method", name, args, kwargs, out, stack)
+        elif _has_name(func):
+            self._call("call_function", func, args, kwargs, out, stack)
+        else:
+            self._call("call_function", operator.call, (self._constant("function", func), *args), kwargs, out, stack)
+
+    def module(self, path: str, noted: Noted, out: Any, stack: dict[str, tuple[str, type]]) -> None:
+        """A leaf module was called."""
+        self._objects[path] = self._model.get_submodule(path)
+        self._call("call_module", path, *noted, out, stack)
+
+    def plain(self, func: Any, noted: Noted, out: Any, stack: dict[str, tuple[str, type]]) -> None:
+        """A property of a tensor was read or set, or a class of torch's called: a node where tensors are concerned."""
+        args = noted[0]
+        name = getattr(getattr(func, "__self__", None), "__name__", "")
+        if getattr(func, "__name__", "") == "__get__":
+            if isinstance(out, torch.Tensor):
+                self._call("call_function", getattr, (args[0], name), {}, out, stack)
+        elif getattr(func, "__name__", "") == "__set__":
+            if any(isinstance(arg, fx.Node) for arg in args[1:]):
+                self._call("call_function", setattr, (args[0], name, *args[1:]), {}, out, stack)
+        elif tensors_in(out):
+            self.function(func, noted, out, stack)
+
+    def graph(self, out: Any) -> fx.GraphModule:
+        """The GraphModule of all that was recorded, which returns what the model returned."""
+        with torch._C.DisableTorchFunction():
+            self._graph.output(self._argument(out))
+        modules = {str(node.target) for node in self._graph.nodes if node.op == "call_module"}
+        for node in self._graph.nodes:
+            # An attribute of a recorded module would be written into the user's module: it gets a name of its own.
+            if node.op == "get_attr" and any(node.target.startswith(f"{path}.") for path in modules):
+                name = f"_{node.target.replace('.', '_')}"
+                self._objects[name] = self._objects[node.target]
+                node.target = name
+        used = {str(node.target) for node in self._graph.nodes if node.op in ("call_module", "get_attr")}
+        graph = fx.GraphModule({name: self._objects[name] for name in used}, self._graph, type(self._model).__name__)
+        graph.training = self._model.training
+        return graph
+
+    # Nodes
+
+    def _call(
+        self, opcode: str, target: Any, args: Any, kwargs: Any, out: Any, stack: dict[str, tuple[str, type]]
+    ) -> None:
+        with torch._C.DisableTorchFunction():
+            self._follow_autocast()
+            node = self._graph.create_node(opcode, target, args, kwargs)
+            if stack:
+                node.meta["nn_module_stack"] = stack
+            file, _, line = author_line().rpartition(":")
+            if file:
+                node.stack_trace = f'File "{file}", line {line}'
+            self._remember(out, node)
+
+    def _remember(self, value: Any, node: fx.Node) -> None:
+        if isinstance(value, torch.Tensor):
+            self._origins[id(value)] = _Origin(weakref.ref(value), node, ())
+            return
+        for steps, part in walk(value):
+            if isinstance(part, torch.Tensor):
+                self._origins[id(part)] = _Origin(weakref.ref(part), node, steps)
+
+    def _argument(self, value: Any) -> Any:
+        """A value as an argument of a node."""
+        if isinstance(value, torch.Tensor):
+            return self._node_of(value)
+        if type(value) in PLAIN:
+            return value
+        if type(value) in (tuple, torch.Size):
+            return tuple(map(self._argument, value))
+        if type(value) is list:
+            return list(map(self._argument, value))
+        if type(value) is dict:
+            return {key: self._argument(item) for key, item in value.items()}
+        if type(value) is slice:
+            return slice(*map(self._argument, (value.start, value.stop, value.step)))
+        if isinstance(value, (bool, int, float)) and not isinstance(value, enum.Enum):
+            return value.item() if hasattr(value, "item") else type(value).__mro__[-2](value)
+        template, tensors = template_of(value)
+        if tensors:
+            nodes = [self._node_of(tensor) for tensor in tensors]
+            return self._graph.call_function(fill, (self._constant("structure", template), *nodes))
+        return self._constant("constant", value)
+
+    def _node_of(self, tensor: torch.Tensor) -> fx.Node:
+        origin = self._origins.get(id(tensor))
+        if origin is None or origin.tensor() is not tensor:
+            origin = _Origin(weakref.ref(tensor), self._unseen(tensor), ())
+        node = origin.node
+        for kind, key in origin.steps:
+            node = self._graph.call_function(
+                operator.getitem if kind == "item" else getattr, (node, self._argument(key))
+            )
+            node.meta.update({k: v for k, v in origin.node.meta.items() if k == "nn_module_stack"})
+        self._origins[id(tensor)] = _Origin(weakref.ref(tensor), node, ())
+        return node
+
+    def _unseen(self, tensor: torch.Tensor) -> fx.Node:
+        """A tensor that no call recorded has returned: the model's own, a view of one that is known, or a constant."""
+        state = self._state.get(id(tensor))
+        if state is not None:
+            self._objects[state[1]] = tensor
+            return self._graph.get_attr(state[1])
+        base = self._base_of(tensor)
+        if base is not None:
+            view = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
+            return self._graph.call_function(torch.as_strided, (self._node_of(base), *view))
+        return self._constant("tensor_constant", tensor.detach().clone())
+
+    def _base_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        if not is_dense(tensor):
+            return None
+        storage = tensor.untyped_storage()._cdata
+        alive = [known for origin in self._origins.values() if (known := origin.tensor()) is not None]
+        for known in (*alive, *(held for held, _ in self._state.values())):
+            alike = is_dense(known) and known.dtype is tensor.dtype
+            if alike and known.untyped_storage()._cdata == storage:
+                return known
+        return None
+
+    def _constant(self, kind: str, value: Any) -> fx.Node:
+        number = self._numbers[kind] = self._numbers.get(kind, -1) + 1
+        name = f"_{kind}{number}"
+        self._objects[name] = value
+        return self._graph.get_attr(name)
+
+    def _follow_autocast(self) -> None:
+        """Switch autocast in the graph where the model did."""
+        now = _autocast_state()
+        for device, (enabled, dtype) in now.items():
+            if self._autocast[device] != (enabled, dtype):
+                self._graph.call_function(torch.set_autocast_enabled, (device, enabled))
+                self._graph.call_function(torch.set_autocast_dtype, (device, dtype))
+        self._autocast = now
+
+
+def _autocast_state() -> dict[str, tuple[bool, torch.dtype]]:
+    return {
+        device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in AUTOCAST_DEVICES
+    }
+
+
+def _state_of(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Parameters, buffers and tensors that are plain attributes, with their names."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    for path, module in model.named_modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                named.append((f"{path}.{name}".lstrip("."), value))
+    return named
+
+
+def _has_name(func: Any) -> bool:
+    """Whether generated code can name a function."""
+    if isinstance(func, FunctionType) and not func.__name__.isidentifier():
+        return False
+    try:
+        return bool(_get_qualified_name(func))
+    except (RuntimeError, AttributeError):
+        return False
