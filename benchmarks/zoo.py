@@ -1,99 +1,167 @@
-"""Coverage of a model zoo: every timm model on the meta device, each counted three ways.
+"""Coverage of the model zoos: every model of timm, torchvision, transformers and diffusers, counted in several ways.
 
-    python benchmarks/zoo.py [--only resnet,vit] [--workers 2]
+    python benchmarks/zoo.py [timm torchvision transformers diffusers] [--only resnet,vit] [--workers 2]
 
-For each model: how it was traced (or why not), whether the report is complete, its MACs by the symbolic graph and by
-``count()``, and FlopCounterMode's total / 2 on the same run. Results go to ``benchmarks/results/timm.jsonl`` (a run goes on
-where it stopped; ``--fresh`` begins anew) and to the table ``benchmarks/results/timm.md``.
+For each model: how it was traced and whether the report is complete; MACs; whether a recorded graph counts the same as a
+symbolic one, module by module, and ``count()`` the same as either; our total under ``convention="torch"`` beside
+FlopCounterMode's, and fvcore's. Rows are kept in ``benchmarks/results/<library>.jsonl``, so that a run goes on where it
+stopped (``--fresh`` begins anew); the table is ``benchmarks/results/<library>.md``.
+
+FlopCounterMode's total depends on kernels and fast paths; it is run where it does not: on meta, or on the CPU with them
+turned off. timm is built on meta, the others with reduced depth and width (see ``benchmarks/models``) on the CPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import json
+import logging
+import multiprocessing
 import platform
+import signal
+import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fxflops
 
 RESULTS = Path(__file__).parent / "results"
+LIBRARIES = ("timm", "torchvision", "transformers", "diffusers")
+SECONDS = 180
+Row = dict[str, Any]
 
 
-def measure(name: str) -> dict[str, Any]:
-    """One model's row."""
+def measure(library: str, name: str, parts: tuple[str, ...]) -> Row:
+    """The row of one model, with these parts."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    row: dict[str, Any] = {"model": name}
-    start = time.perf_counter()
+    logging.disable(logging.WARNING)
+    torch.manual_seed(0)
+    zoo = importlib.import_module(f"benchmarks.models.{library}_zoo")
+    row: Row = {"model": name}
     try:
-        with torch.device("meta"):
-            model = timm.create_model(name).eval()
-        size = (model.pretrained_cfg or {}).get("input_size", (3, 224, 224))
-        x = torch.randn(1, *size, device="meta")
+        with deadline():
+            model, args, kwargs = zoo.build(name)
+            with torch.no_grad():
+                model(*args, **kwargs)
     except Exception as error:
-        return {**row, "not_built": one_line(error)}
-    row["built_s"] = round(time.perf_counter() - start, 3)
-    row.update(by_graph(model, x))
-    row.update(by_count(model, x))
-    row.update(by_flop_counter(model, x))
-    return row
-
-
-def by_graph(model: torch.nn.Module, x: torch.Tensor) -> dict[str, Any]:
-    start = time.perf_counter()
-    try:
-        report = fxflops.analyze(model, x, repeats=0)
-    except fxflops.FxflopsError as error:
-        return {"trace": type(error).__name__, "why": one_line(error)}
-    return {
-        "trace": "symbolic",
-        "complete": report.complete,
-        "missing": {m.op: [m.calls, m.shapes, m.site] for m in report.missing},
-        "macs": report.total_macs,
-        "flops": report.total_flops,
-        "calls": len(report.calls),
-        "graph_s": round(time.perf_counter() - start, 3),
-    }
-
-
-def by_count(model: torch.nn.Module, x: torch.Tensor) -> dict[str, Any]:
-    start = time.perf_counter()
-    try:
-        report = fxflops.count(model, x)
-    except fxflops.FxflopsError as error:
-        return {"count": type(error).__name__, "count_why": one_line(error)}
-    return {
-        "count": "complete" if report.complete else "incomplete",
-        "count_missing": {m.op: [m.calls, m.shapes, m.site] for m in report.missing},
-        "count_macs": report.total_macs,
-        "count_flops": report.total_flops,
-        "count_s": round(time.perf_counter() - start, 3),
-    }
-
-
-def by_flop_counter(model: torch.nn.Module, x: torch.Tensor) -> dict[str, Any]:
-    """FlopCounterMode's total / 2; where it raises without gradients, with them."""
-    row: dict[str, Any] = {}
-    for grad in (False, True):
+        return {**row, "runs": False, "why": one_line(error)}
+    row["runs"] = True
+    for part in parts:
         start = time.perf_counter()
         try:
-            with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(grad):
-                model(x)
+            with deadline():
+                row[part] = PARTS[part](model, args, kwargs)
         except Exception as error:
-            row["torch_why"] = one_line(error)
-            continue
-        return {**row, "torch_macs": counter.get_total_flops() // 2, "torch_s": round(time.perf_counter() - start, 3)}
+            row[part] = {"raises": one_line(error)}
+        row[part]["seconds"] = round(time.perf_counter() - start, 2)
     return row
+
+
+def by_graph(model: nn.Module, args: Any, kwargs: Any) -> Row:
+    """The graph that ``analyze`` takes, and a recorded one where that is symbolic."""
+    report = fxflops.analyze(model, args, kwargs, repeats=0, progress=False)
+    row = {
+        **totals(report),
+        "trace": report.trace.partition(" ")[0],
+        "why": " ".join(report.trace_reason.split())[:300],
+        "torch": report.recount("torch").total_flops,
+        "calls": len(report.calls),
+    }
+    if row["trace"] == "symbolic":
+        recorded = fxflops.analyze(model, args, kwargs, trace="record", repeats=0, progress=False)
+        row["record_differs"] = differences(report, recorded)
+    return row
+
+
+def by_count(model: nn.Module, args: Any, kwargs: Any) -> Row:
+    """``count()``, and whether it is on meta or had to compute."""
+    report = fxflops.count(model, args, kwargs)
+    return {**totals(report), "trace": report.trace, "why": " ".join(report.trace_reason.split())[:300]}
+
+
+def by_flop_counter(model: nn.Module, args: Any, kwargs: Any) -> Row:
+    """FlopCounterMode, without the kernels and paths that it does not know; with gradients where it raises without."""
+    row: Row = {}
+    for grad in (False, True):
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(torch.set_grad_enabled(grad))
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+                torch.backends.mha.set_fastpath_enabled(False)
+                counter = stack.enter_context(FlopCounterMode(display=False))
+                model(*args, **kwargs)
+            return {**row, "flops": counter.get_total_flops(), "grad": grad}
+        except Exception as error:
+            row["raises"] = one_line(error)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(True)
+    return row
+
+
+def by_fvcore(model: nn.Module, args: Any, kwargs: Any) -> Row:
+    """fvcore's total, which it calls FLOPs and are MACs and some other operations, and how many ops it left out."""
+    from fvcore.nn import FlopCountAnalysis
+
+    if kwargs:
+        return {"raises": "takes no keyword inputs"}
+    with torch.no_grad():
+        analysis = FlopCountAnalysis(model, args).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+        return {"flops": int(analysis.total()), "left_out": sum(analysis.unsupported_ops().values())}
+
+
+PARTS: dict[str, Callable[[nn.Module, Any, Any], Row]] = {
+    "graph": by_graph,
+    "count": by_count,
+    "flop_counter": by_flop_counter,
+    "fvcore": by_fvcore,
+}
+
+
+def totals(report: fxflops.Report) -> Row:
+    return {
+        "complete": report.complete,
+        "missing": {m.op: [m.calls, m.shapes[:120], m.site] for m in report.missing},
+        "macs": report.total_macs,
+        "flops": report.total_flops,
+        "int_ops": report.total_int_ops,
+    }
+
+
+def differences(one: fxflops.Report, other: fxflops.Report) -> list[str]:
+    """Modules whose total or own sums are not the same in both."""
+    rows, others = one.by_module(), other.by_module()
+    return [p for p in rows if p not in others or (rows[p].total, rows[p].own) != (others[p].total, others[p].own)]
+
+
+@contextlib.contextmanager
+def deadline() -> Iterator[None]:
+    """TimeoutError after some minutes."""
+
+    def raise_timeout(*_: Any) -> None:
+        raise TimeoutError(f"not done after {SECONDS} s")
+
+    signal.signal(signal.SIGALRM, raise_timeout)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
 
 
 def one_line(error: BaseException) -> str:
@@ -101,94 +169,143 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The results as Markdown: totals, then each model."""
-    rows = sorted(rows, key=lambda row: row["model"])
-    traced = [r for r in rows if r.get("trace") == "symbolic"]
-    complete = [r for r in traced if r["complete"]]
-    compared = [r for r in traced if "torch_macs" in r]
-    equal = [r for r in compared if r["macs"] == r["torch_macs"]]
-    same = [r for r in traced if r.get("count_flops") == r["flops"]]
-    differences = [
-        *[
-            f"- {r['model']}: MACs {r['macs']:,}, FlopCounterMode / 2 {r['torch_macs']:,}"
-            for r in compared
-            if r not in equal
-        ],
-        *[f"- {r['model']}: no formula for {', '.join(r['missing'])}" for r in traced if not r["complete"]],
-        *[
-            f"- {r['model']}: `count()` {r.get('count_why') or r.get('count_missing')}"
-            for r in rows
-            if r.get("count") != "complete"
-        ],
-    ]
+def table(library: str, rows: list[Row]) -> str:
+    """The results as Markdown: totals, what differs, then each model."""
+    runs = [r for r in rows if r["runs"]]
+    counted = [r for r in runs if "macs" in r["graph"]]
+    symbolic = [r for r in counted if r["graph"]["trace"] == "symbolic"]
+    complete = [r for r in counted if r["graph"]["complete"]]
+    meta = [r for r in runs if r["count"].get("trace") == "observed on meta"]
+    same = [r for r in counted if r["count"].get("macs") == r["graph"]["macs"]]
+    compared = [r for r in counted if "flops" in r["flop_counter"]]
+    equal = [r for r in compared if r["flop_counter"]["flops"] == r["graph"]["torch"]]
+    modules = [r for r in symbolic if not r["graph"]["record_differs"]]
+    module = importlib.import_module(library)
     lines = [
-        "# timm on the meta device",
+        f"# {library}",
         "",
-        f"torch {torch.__version__}, timm {timm.__version__}, fxflops {fxflops.__version__}, Python "
+        f"torch {torch.__version__}, {library} {module.__version__}, fxflops {fxflops.__version__}, Python "
         f"{platform.python_version()}, {platform.processor() or platform.machine()}.",
         "",
-        f"- models: {len(rows)}, traced symbolically: {len(traced)}, complete: {len(complete)}",
-        f"- `count()` complete: {sum(r.get('count') == 'complete' for r in rows)}; the same FLOPs as the graph: {len(same)} of {len(traced)}",
-        f"- MACs equal to FlopCounterMode / 2: {len(equal)} of {len(compared)} on which it runs",
+        f"- models: {len(rows)}, that run themselves: {len(runs)}",
+        f"- counted: {len(counted)}: {len(symbolic)} by a symbolic trace, {len(counted) - len(symbolic)} by a recorded one",
+        f"- complete: {len(complete)}; refused: {len(runs) - len(counted)}",
+        f"- recorded and symbolic trace the same, totals and every module: {len(modules)} of {len(symbolic)}",
+        f"- `count()`: the same MACs on {len(same)} of {len(counted)}, on meta {len(meta)}, the rest on real tensors",
+        f'- `convention="torch"` equal to FlopCounterMode: {len(equal)} of {len(compared)} on which it runs',
         "",
-        *(["Where they differ, or something is unknown:", "", *differences, ""] if differences else []),
-        "Where FlopCounterMode raises without gradients (and is run with them):",
-        "",
-        *grouped(r["torch_why"] for r in rows if "torch_why" in r),
-        "",
-        "Where torch.fx cannot trace symbolically, by the author's line:",
-        "",
-        *grouped(r["why"].rpartition("/")[2].partition(" fxflops.count")[0] for r in rows if "why" in r),
-        "",
-        "| model | trace | complete | MACs | FLOPs | FlopCounterMode / 2 | graph s | count s |",
-        "|---|---|---|---:|---:|---:|---:|---:|",
-    ]
-    for r in rows:
-        if r in traced:
-            cells = [r["trace"], "yes" if r["complete"] else "no", f"{r['macs']:,}", f"{r['flops']:,}"]
-        else:
-            why = (r.get("why") or r.get("not_built") or "").replace("|", "/")
-            cells = [f"no: {why[:140]}", "", f"{r.get('count_macs', 0):,}", f"{r.get('count_flops', 0):,}"]
-        torch_macs = f"{r['torch_macs']:,}" if "torch_macs" in r else "raises"
-        lines.append(
-            f"| {r['model']} | {' | '.join(cells)} | {torch_macs} | {r.get('graph_s', '')} | {r.get('count_s', '')} |"
-        )
+        *section("Not complete, or refused", (incomplete(r) for r in runs if r not in complete)),
+        *section(
+            "Where FlopCounterMode says something else",
+            (f"{r['model']}: {r['flop_counter']['flops']:,}, ours {r['graph']['torch']:,}" for r in compared if r not in equal),
+        ),
+        *section(
+            "Where the recorded trace differs from the symbolic one",
+            (f"{r['model']}: {', '.join(map(repr, r['graph']['record_differs'][:4]))}" for r in symbolic if r not in modules),
+        ),
+        *section(
+            "Where `count()` differs",
+            (
+                f"{r['model']}: {r['count'].get('raises') or format(r['count']['macs'], ',')} MACs, graph {r['graph']['macs']:,}"
+                for r in counted
+                if r not in same
+            ),
+        ),
+        *section("Why `count()` took the real tensors", grouped(reason(r["count"]) for r in same if r not in meta)),
+        *section("Where FlopCounterMode raises", grouped(r["flop_counter"]["raises"] for r in runs if "raises" in r["flop_counter"])),
+        *section("Why torch.fx cannot trace symbolically", grouped(r["graph"]["why"] for r in counted if r["graph"]["why"])),
+        *section("Models that do not run themselves", grouped(r["why"] for r in rows if not r["runs"])),
+        '| model | trace | complete | MACs | FLOPs | under "torch" | FlopCounterMode | fvcore | graph s | count s |',
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        *map(line, runs),
+    ]  # fmt: skip
     return "\n".join(lines) + "\n"
+
+
+def line(row: Row) -> str:
+    graph, count = row["graph"], row["count"]
+    numbers = [
+        *(graph.get(key) for key in ("macs", "flops", "torch")),
+        *(row.get(part, {}).get("flops", "raises" if part in row else None) for part in ("flop_counter", "fvcore")),
+    ]
+    cells = [
+        row["model"],
+        graph.get("trace", "refused"),
+        "yes" if graph.get("complete") else "no",
+        *(format(n, ",") if isinstance(n, int) else n or "" for n in numbers),
+        *(str(part["seconds"]) for part in (graph, count)),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def incomplete(row: Row) -> str:
+    graph = row["graph"]
+    missing = [
+        f"{op} x{found[0]} {found[1]} ({found[2].rpartition('/')[2]})" for op, found in graph.get("missing", {}).items()
+    ]
+    return f"{row['model']}: {graph.get('raises') or '; '.join(missing)}"
+
+
+def reason(count: Row) -> str:
+    """The error that sent ``count()`` to the real tensors, without its shapes."""
+    return str(count["why"]).rpartition("Error: ")[2].partition(" at /")[0][:120]
+
+
+def section(title: str, items: Iterable[str]) -> list[str]:
+    lines = [f"- {item}" for item in items]
+    return [f"{title}:", "", *lines, ""] if lines else []
 
 
 def grouped(reasons: Iterable[str]) -> list[str]:
     """Each reason with how many models it holds for."""
-    return [f"- {number} models: {reason[:200]}" for reason, number in Counter(reasons).most_common()]
+    return [f"{number} models: {reason[:200]}" for reason, number in Counter(reasons).most_common()]
+
+
+def sweep(library: str, options: argparse.Namespace) -> None:
+    """Measure what is not yet measured of a library, and write its table."""
+    log = RESULTS / f"{library}{options.suffix}.jsonl"
+    if options.fresh:
+        log.unlink(missing_ok=True)
+    done: dict[str, Row] = {}
+    for row in map(json.loads, log.read_text().splitlines() if log.exists() else []):
+        done[row["model"]] = {**done.get(row["model"], {}), **row}
+    zoo = importlib.import_module(f"benchmarks.models.{library}_zoo")
+    names = [n for n in zoo.names() if n.startswith(tuple(options.only.split(",")))][:: options.every]
+    wanted = {n: tuple(p for p in options.parts.split(",") if p not in done.get(n, {})) for n in names}
+    todo = [n for n in names if wanted[n] and done.get(n, {}).get("runs", True)]
+
+    from rich.progress import Progress
+
+    context = multiprocessing.get_context("spawn")
+    with (
+        Progress() as bar,
+        ProcessPoolExecutor(options.workers, mp_context=context, max_tasks_per_child=40) as pool,
+        log.open("a") as file,
+    ):
+        task = bar.add_task(library, total=len(todo))
+        for future in as_completed([pool.submit(measure, library, name, wanted[name]) for name in todo]):
+            row = future.result()
+            done[row["model"]] = {**done.get(row["model"], {}), **row}
+            file.write(json.dumps(row) + "\n")
+            file.flush()
+            bar.advance(task)
+    text = table(library, [done[name] for name in names])
+    (RESULTS / f"{library}{options.suffix}.md").write_text(text)
+    print(text.partition("| model |")[0])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("libraries", nargs="*", default=LIBRARIES)
     parser.add_argument("--only", default="", help="comma-separated beginnings of model names")
     parser.add_argument("--every", type=int, default=1, help="every n-th model")
+    parser.add_argument("--parts", default="graph,count,flop_counter,fvcore")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--fresh", action="store_true")
-    parser.add_argument("--out", type=Path, default=RESULTS / "timm")
+    parser.add_argument("--suffix", default="", help="put after the library in the names of the result files")
     options = parser.parse_args()
-    log = options.out.with_suffix(".jsonl")
-    if options.fresh:
-        log.unlink(missing_ok=True)
-    done = {row["model"]: row for row in map(json.loads, log.read_text().splitlines())} if log.exists() else {}
-    names = [n for n in timm.list_models() if n.startswith(tuple(options.only.split(",")))][:: options.every]
-    todo = [name for name in names if name not in done]
-
-    from rich.progress import Progress
-
-    with Progress() as bar, ProcessPoolExecutor(options.workers) as pool, log.open("a") as file:
-        task = bar.add_task("timm", total=len(todo))
-        for future in as_completed([pool.submit(measure, name) for name in todo]):
-            row = future.result()
-            done[row["model"]] = row
-            file.write(json.dumps(row) + "\n")
-            file.flush()
-            bar.advance(task)
-    options.out.with_suffix(".md").write_text(table([done[name] for name in names]))
-    print("\n".join(table([done[name] for name in names]).splitlines()[:60]))
+    for library in options.libraries:
+        sweep(library, options)
 
 
 if __name__ == "__main__":

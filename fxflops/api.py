@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,17 +11,16 @@ import torch
 from torch import fx, nn
 
 from .conventions import Convention, find_convention
+from .counting import check_attention
 from .errors import InputError, RunError, TraceError
 from .inputs import as_call, checked_model
-from .measure import Measured, Subject, author_lines, counted_run, measure, traced
+from .measure import Subject, author_lines, counted_run, measure, traced
 from .ops import BASE
-from .outcome import Environment, Memory, Params, Run
+from .outcome import outcome_of
 from .progress import progress_bar
-from .records import FormulaFunction, spec_of, specs_in
+from .records import FormulaFunction
 from .report import Report
-from .rollup import Module
 from .state import RUNNING, Snapshot, training_flags
-from .structure import tensors_in
 
 MODES = ("eval", "train", "as_is")
 Formulas = Mapping[Any, FormulaFunction]
@@ -36,6 +34,7 @@ def analyze(
     mode: str | None = None,
     trace: str = "auto",
     convention: str | Convention = "torch_flops",
+    attention: str = "dense",
     formulas: Formulas | None = None,
     repeats: int | str = "auto",
     strict: bool = False,
@@ -51,6 +50,8 @@ def analyze(
         trace: "symbolic" (torch.fx.symbolic_trace), "record" (what a real run did, which works for any model that
             runs), or "auto": the first that succeeds.
         convention: what counts how much; see :func:`list_conventions`.
+        attention: "dense" counts every query with every key; "exact" the pairs that a mask or causality leaves, in
+            scaled_dot_product_attention, flex_attention and their kernels.
         formulas: ``{target: function}``, as :func:`formula` registers them, for this analysis alone.
         repeats: how often to time; "auto" until stable, at most about 2 s; 0 does not time. On meta nothing is timed.
         strict: raise when a call has no formula.
@@ -67,6 +68,7 @@ def analyze(
         mode=mode,
         trace=trace,
         convention=convention,
+        attention=attention,
         formulas=formulas,
         repeats=repeats,
         progress=progress,
@@ -81,6 +83,7 @@ def analyzed(
     trace: str,
     convention: str | Convention,
     formulas: Formulas | None,
+    attention: str = "dense",
     mode: str | None = None,
     repeats: int | str = "auto",
     progress: bool | None = None,
@@ -91,6 +94,7 @@ def analyzed(
         raise InputError(f"repeats must be 'auto' or a whole number from 0, not {repeats!r}")
     args, kwargs = as_call(model, args, kwargs)
     table, found = BASE.derive(formulas), find_convention(convention)
+    check_attention(attention)
     with progress_bar(progress, type(model).__name__) as tick, _running(model, args, kwargs, mode) as (subject, mode):
         made = traced(subject, table, trace)
         try:
@@ -108,8 +112,17 @@ def analyzed(
             raise
         if any(call.site for call in measured.calls):
             measured = measured.with_sites(author_lines(subject, table, made))
-    run = _run(subject, args, kwargs, measured, mode, f"{made.how} trace", made.why)
-    return Report(run, found, table, weakref.ref(model)), made.graph
+        run = outcome_of(
+            model,
+            (args, kwargs),
+            measured,
+            name=type(model).__name__,
+            device=subject.device,
+            mode=mode,
+            trace=f"{made.how} trace",
+            why=made.why,
+        )
+    return Report(run, found, table, weakref.ref(model), attention), made.graph
 
 
 def count(
@@ -119,6 +132,7 @@ def count(
     *,
     mode: str | None = None,
     convention: str | Convention = "torch_flops",
+    attention: str = "dense",
     formulas: Formulas | None = None,
     strict: bool = False,
 ) -> Report:
@@ -133,11 +147,20 @@ def count(
     model = checked_model(model)
     args, kwargs = as_call(model, args, kwargs)
     table, found = BASE.derive(formulas), find_convention(convention)
+    check_attention(attention)
     with _running(model, args, kwargs, mode) as (subject, mode):
-        measured, why = counted_run(subject, table)
-    trace = "observed on real tensors" if why else "observed on meta"
-    run = _run(subject, args, kwargs, measured, mode, trace, why)
-    return Report(run, found, table, weakref.ref(model)).checked(strict)
+        measured, why = counted_run(subject, table, facts=attention == "exact")
+        run = outcome_of(
+            model,
+            (args, kwargs),
+            measured,
+            name=type(model).__name__,
+            device=subject.device,
+            mode=mode,
+            trace="observed on real tensors" if why else "observed on meta",
+            why=why,
+        )
+    return Report(run, found, table, weakref.ref(model), attention).checked(strict)
 
 
 @contextmanager
@@ -154,54 +177,3 @@ def _running(
             yield Subject(model, args, kwargs, snapshot), mode
         finally:
             snapshot.rewind()
-
-
-def _run(
-    subject: Subject,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    measured: Measured,
-    mode: str,
-    trace: str,
-    why: str = "",
-) -> Run:
-    model = subject.model
-    device = subject.device
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{os.cpu_count()} cores"
-    place = f"{device} ({name})" if device.type in ("cpu", "cuda") else str(device)
-    environment = Environment(place, mode, "no_grad", torch.__version__)
-    inputs = " ".join(map(repr, specs_in(spec_of((args, kwargs)))))
-    params = _params(model)
-    held = {
-        "params": params.bytes,
-        "buffers": _bytes(model.buffers()),
-        "inputs": _bytes(tensors_in((args, kwargs))),
-    }
-    memory = Memory(
-        {**held, "activations": max(measured.peak - sum(held.values()), 0)}, measured.source, measured.peak_at
-    )
-    return Run(type(model).__name__, inputs, measured, _modules(model), params, memory, environment, trace, why)
-
-
-def _params(model: nn.Module) -> Params:
-    parameters = list(model.parameters())
-    total = sum(p.numel() for p in parameters)
-    trainable = sum(p.numel() for p in parameters if p.requires_grad)
-    return Params(total, trainable, total - trainable, sum(b.numel() for b in model.buffers()), _bytes(parameters))
-
-
-def _bytes(tensors: Any) -> int:
-    """Bytes of the storages that tensors stand on, each once."""
-    storages = {id(s): s for t in tensors if t.layout is torch.strided for s in [t.untyped_storage()]}
-    return sum(storage.nbytes() for storage in storages.values())
-
-
-def _modules(model: nn.Module) -> tuple[Module, ...]:
-    """Every module with its own parameters, a shared one where it is met first."""
-    seen: set[int] = set()
-    modules = []
-    for path, module in model.named_modules():
-        own = [p for p in module._parameters.values() if p is not None and id(p) not in seen]
-        seen.update(map(id, own))
-        modules.append(Module(path, type(module).__name__, sum(p.numel() for p in own)))
-    return tuple(modules)

@@ -9,42 +9,79 @@ from typing import Any
 from torch import nn
 
 from .conventions import Convention
-from .errors import FormulaError
+from .errors import FormulaError, InputError
 from .ops import ESCAPE, Formula, Table, apply
+from .ops._cost import first
 from .records import Call, Cost, Counted, Spec, specs_in
 
 COMPLEX_MULTIPLY, COMPLEX_ADD = 6, 2
 
 
+ATTENTIONS = ("dense", "exact")
+UNKNOWN_PAIRS = 'what the mask leaves was not read: count(..., attention="exact") or analyze() reads it'
+
+
+def check_attention(attention: str) -> str:
+    """The word itself; InputError where it is not one of :data:`ATTENTIONS`."""
+    if attention not in ATTENTIONS:
+        raise InputError(f"unknown attention {attention!r}: one of {', '.join(map(repr, ATTENTIONS))}")
+    return attention
+
+
 def count_calls(
-    calls: Iterable[Call], convention: Convention, table: Table, module_at: Callable[[str], nn.Module]
+    calls: Iterable[Call],
+    convention: Convention,
+    table: Table,
+    module_at: Callable[[str], nn.Module],
+    attention: str = "dense",
 ) -> tuple[Counted, ...]:
     """Each call with its cost under the convention, or with the reason why there is none.
 
     ``module_at`` gives the module of a path, for formulas that read its settings. Raises FormulaError where a formula
     of the user's does not fit its call; where one of ours does not, the call is missing, and says why.
     """
-    return tuple(_count(call, convention, table, module_at) for call in calls)
+    if attention == "dense":
+        calls = map(_dense, calls)
+    return tuple(_count(call, convention, table, module_at, attention) for call in calls)
 
 
-def _count(call: Call, convention: Convention, table: Table, module_at: Callable[[str], nn.Module]) -> Counted:
+def _dense(call: Call) -> Call:
+    """A call of attention without what its mask leaves, so that its formula counts every pair."""
+    if call.op != "attention" or not any("pairs" in spec.facts for spec in specs_in(call.out)):
+        return call
+    specs = [_without(spec, "pairs") for spec in specs_in(call.out)]
+    return replace(call, out=specs[0] if isinstance(call.out, Spec) else tuple(specs))
+
+
+def _without(spec: Spec, fact: str) -> Spec:
+    return Spec(spec, spec.dtype, spec.layout, {name: value for name, value in spec.facts.items() if name != fact})
+
+
+def _count(
+    call: Call, convention: Convention, table: Table, module_at: Callable[[str], nn.Module], attention: str
+) -> Counted:
     entry = table.find_class(call.target) if isinstance(call.target, type) else table.find(call.target)
     if entry is None:
         return Counted(call, None, "", f"no formula for {call.op}")
     if entry.reason == ESCAPE:
         return Counted(call, None, "", "its data goes where no call is seen; what is computed there is not counted")
-    row = convention.rows.get(call.target) or convention.rows.get(call.op)
-    if row is not None and _is_ours(entry):
-        entry = Formula(entry.op, row)
+    if call.op == "attention" and attention == "exact" and "pairs" not in first(call.out).facts:
+        return Counted(call, None, "", UNKNOWN_PAIRS)
     module = module_at(call.path) if entry.style != "op" and isinstance(call.target, type) else None
     try:
         cost = weighed(_applied(entry, call, module), call)
+        row = convention.rows.get(call.target) or convention.rows.get(call.op)
+        if row is not None and _is_ours(entry):
+            entry = Formula(entry.op, row)
+            cost = weighed(_applied(entry, call, None), call)._replace(macs=cost.macs)
+        elif convention.of is not None:
+            cost = convention.of(cost)
     except FormulaError as error:
         if not _is_ours(entry):
             raise
         return Counted(call, None, "", str(error))
     rule = entry.reason or getattr(entry.function, "__name__", entry.op)
-    return Counted(call, cost, rule, integer=_is_integer(call))
+    return Counted(call, cost, rule, integer=_is_integer(call) and not convention.integers)
 
 
 def _applied(entry: Formula, call: Call, module: nn.Module | None) -> Cost:

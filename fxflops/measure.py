@@ -183,16 +183,16 @@ def _likeness(call: Call) -> str:
     return f"{call.op} {list(call.inputs())} {call.out}"
 
 
-def counted_run(subject: Subject, table: Table) -> tuple[Measured, str]:
+def counted_run(subject: Subject, table: Table, facts: bool = False) -> tuple[Measured, str]:
     """The model's own run, watched, and "" where the meta device sufficed: no kernel computed, nothing was allocated.
 
-    Where it needs values it is run on the real tensors, and the reason is returned. Raises InputError where those
+    With ``facts`` what masks leave is read. Where it needs values it is run on the real tensors, and the reason is returned. Raises InputError where those
     pass the cap, RunError where the model raises there too, or has no real tensors.
     """
     try:
-        observer, peak, twins = _on_meta(subject, table, strays=any(map(_is_scripted, subject.paths)))
+        observer, peak, twins = _on_meta(subject, table, facts, strays=any(map(_is_scripted, subject.paths)))
         if twins.stranger:
-            observer, peak, _ = _on_meta(subject, table, strays=True)
+            observer, peak, _ = _on_meta(subject, table, facts, strays=True)
         why = ""
     except RunError as error:
         if any(tensor.device.type == "meta" for tensor in subject.state):
@@ -212,7 +212,7 @@ def cap_of(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def _on_meta(subject: Subject, table: Table, strays: bool) -> tuple[Observer, int, Twins]:
+def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple[Observer, int, Twins]:
     args, kwargs = subject.inputs()
     twins = Twins(subject.state)
     ledger = Ledger(map(twins.of, subject.state))
@@ -223,6 +223,7 @@ def _on_meta(subject: Subject, table: Table, strays: bool) -> tuple[Observer, in
         before_write=subject.snapshot.before_write,
         twins=twins,
         strays=strays,
+        facts=facts,
     )
     _watch(subject.model, observer, args, kwargs)
     return observer, ledger.peak, twins

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
 
 from .measure import Measured
+from .records import is_dense, spec_of, specs_in
 from .rollup import Module
+from .structure import tensors_in
 
 
 class Params(NamedTuple):
@@ -51,3 +57,52 @@ class Run:
     environment: Environment
     trace: str
     trace_reason: str = ""
+
+
+def outcome_of(
+    model: nn.Module,
+    inputs: Any,
+    measured: Measured,
+    *,
+    name: str,
+    device: torch.device,
+    mode: str,
+    trace: str,
+    why: str = "",
+) -> Run:
+    """All that is kept of an analysis of ``model`` on ``inputs``; ``name`` is what the model is called."""
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{os.cpu_count()} cores"
+    place = f"{device} ({hardware})" if device.type in ("cpu", "cuda") else str(device)
+    grad = "grad" if torch.is_grad_enabled() else "no_grad"
+    environment = Environment(place, mode, grad, torch.__version__)
+    params = _params(model)
+    held = {"params": params.bytes, "buffers": _bytes(model.buffers()), "inputs": _bytes(tensors_in(inputs))}
+    memory = Memory(
+        {**held, "activations": max(measured.peak - sum(held.values()), 0)}, measured.source, measured.peak_at
+    )
+    shapes = " ".join(map(repr, specs_in(spec_of(inputs))))
+    return Run(name, shapes, measured, _modules(model), params, memory, environment, trace, why)
+
+
+def _params(model: nn.Module) -> Params:
+    parameters = list(model.parameters())
+    total = sum(p.numel() for p in parameters)
+    trainable = sum(p.numel() for p in parameters if p.requires_grad)
+    return Params(total, trainable, total - trainable, sum(b.numel() for b in model.buffers()), _bytes(parameters))
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the storages that tensors stand on, each once."""
+    storages = {id(s): s for t in tensors if is_dense(t) for s in [t.untyped_storage()]}
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def _modules(model: nn.Module) -> tuple[Module, ...]:
+    """Every module with its own parameters, a shared one where it is met first."""
+    seen: set[int] = set()
+    modules = []
+    for path, module in model.named_modules():
+        own = [p for p in module._parameters.values() if p is not None and id(p) not in seen]
+        seen.update(map(id, own))
+        modules.append(Module(path, type(module).__name__, sum(p.numel() for p in own)))
+    return tuple(modules)

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from .conventions import Convention, find_convention
-from .counting import count_calls
+from .counting import check_attention, count_calls
 from .errors import FormulaError, InputError, MissingFormulaError
 from .missing import Missing, missing_in, recipe_for
 from .ops import Table
@@ -39,12 +39,22 @@ class Report:
     Counts are ints; ``latency`` and ``total_time`` seconds, memory bytes; what was not measured is None.
     """
 
-    def __init__(self, run: Run, convention: Convention, table: Table, model: weakref.ref[nn.Module]) -> None:
+    def __init__(
+        self,
+        run: Run,
+        convention: Convention,
+        table: Table,
+        model: weakref.ref[nn.Module],
+        attention: str = "dense",
+    ) -> None:
         self._run = run
+        self.attention = attention
         self._convention = convention
         self._table = table
         self._model = model
-        self.counted: tuple[Counted, ...] = count_calls(run.measured.calls, convention, table, self._module_at)
+        self.counted: tuple[Counted, ...] = count_calls(
+            run.measured.calls, convention, table, self._module_at, attention
+        )
 
     # Totals
 
@@ -184,11 +194,20 @@ class Report:
         return self._by_module[path]
 
     def recount(
-        self, convention: str | Convention | None = None, *, formulas: Mapping[Any, FormulaFunction] | None = None
+        self,
+        convention: str | Convention | None = None,
+        *,
+        attention: str | None = None,
+        formulas: Mapping[Any, FormulaFunction] | None = None,
     ) -> Report:
-        """The same run counted under another convention, or with formulas of one's own; nothing is run again."""
+        """The same run counted under another convention, another ``attention``, or with formulas of one's own.
+
+        Nothing is run again. A report of ``count()`` knows what masks leave only if it was made with
+        ``attention="exact"``: from any other, attention with a mask is then missing.
+        """
         found = self._convention if convention is None else find_convention(convention)
-        return Report(self._run, found, self._table.derive(formulas), self._model)
+        attention = self.attention if attention is None else check_attention(attention)
+        return Report(self._run, found, self._table.derive(formulas), self._model, attention)
 
     def checked(self, strict: bool) -> Report:
         """This report; MissingFormulaError when it must be complete and is not."""
@@ -252,7 +271,7 @@ class Report:
             flops=self.total_flops,
             int_ops=self.total_int_ops,
             convention=self.convention,
-            attention="dense",
+            attention=self.attention,
             counted_calls=sum(counted.cost is not None for counted in self.counted),
             calls=len(self.counted),
             params_total=self.params.total,

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import InputError
-from ..records import FormulaFunction
+from ..records import Cost, FormulaFunction
+from .torch import ROWS as TORCH
+from .torch import doubled
 from .torch_flops import ROWS as TORCH_FLOPS
 
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """A name, a line that says what it counts, and the rows in which it differs from the base formulas."""
+    """A name, a line that says what it counts, and how it differs from the base formulas.
+
+    ``rows`` are formulas of its own, by op or exact spelling; what has none is valued by ``of`` from the base cost.
+    ``integers`` tells that it makes no difference between integers and real numbers. MACs stay the base formulas'.
+    """
 
     name: str
     summary: str
     rows: Mapping[Any, FormulaFunction] = field(default_factory=dict)
+    of: Callable[[Cost], Cost] | None = None
+    integers: bool = False
 
 
 CONVENTIONS = {
@@ -25,6 +33,13 @@ CONVENTIONS = {
     for convention in [
         Convention(
             "torch_flops", "every arithmetic operation of the forward; the totals torch_flops publishes", TORCH_FLOPS
+        ),
+        Convention(
+            "torch",
+            "torch.utils.flop_counter.FlopCounterMode: 2 per multiply-accumulate of products, convolutions, attention",
+            TORCH,
+            of=doubled,
+            integers=True,
         ),
     ]
 }

@@ -29,4 +29,4 @@ def assertion(condition: Any, *, out: Any) -> Cost:
     return Cost(others=int(isinstance(condition, bool)))
 
 
-ROWS: dict[str, FormulaFunction] = {"max_pool": max_pool, "_assert": assertion}
+ROWS: dict[Any, FormulaFunction] = {"max_pool": max_pool, "_assert": assertion}

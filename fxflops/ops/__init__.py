@@ -1,6 +1,9 @@
 """The formulas, one file per family; importing this package registers them all."""
 
+from functools import cache
+
 from . import activation as activation
+from . import aten as aten
 from . import attention as attention
 from . import conv as conv
 from . import einsum as einsum
@@ -9,17 +12,25 @@ from . import embedding as embedding
 from . import fft as fft
 from . import free as free
 from . import grouped_mm as grouped_mm
+from . import linalg as linalg
 from . import loss as loss
 from . import matmul as matmul
 from . import norm as norm
+from . import optim as optim
+from . import packed as packed
 from . import pool as pool
+from . import quantized as quantized
 from . import reduce as reduce
 from . import resample as resample
 from . import rnn as rnn
+from . import solve as solve
 from . import vision as vision
 from ._apply import apply as apply
 from ._registry import BASE as BASE
+from ._registry import ESCAPE as ESCAPE
 from ._registry import Formula as Formula
 from ._registry import Table as Table
 from ._registry import formula as formula
 from ._registry import zero as zero
+
+BASE.fallback = cache(aten.aten_rule)

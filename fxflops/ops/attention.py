@@ -31,11 +31,12 @@ def attention(
     Each of the n*s scores is d multiplies and d-1 adds, each output s multiplies and s-1 adds. A score is scaled (1),
     masked if there is a mask or causality (1), and dropped out if dropout_p > 0 (1); softmax is s exps, s-1 adds and s
     divides per row. These are torch_flops' numbers: https://github.com/zugexiaodui/torch_flops
-    Grouped queries: every query head is counted, as each meets the keys of its group.
+    Grouped queries: every query head is counted, as each meets the keys of its group. Of ``attention="exact"`` out
+    knows the pairs that the mask leaves.
     """
     *batch, _, _ = first(out)
     n, d = query[-2:]
-    return _attention(math.prod(batch), n, key[-2], d, value[-1], attn_mask is not None or is_causal, dropout_p)
+    return _attention(math.prod(batch), n, key[-2], d, value[-1], attn_mask is not None or is_causal, dropout_p, out)
 
 
 @formula(
@@ -91,7 +92,7 @@ def flash_attention_forward(
     out: Any,
 ) -> Cost:
     """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention; packed sequences count as the longest."""
-    return _heads_last(query, key, value, cum_seq_q, max_q, max_k, is_causal, dropout_p)
+    return _heads_last(query, key, value, cum_seq_q, max_q, max_k, is_causal, dropout_p, out)
 
 
 @formula(*named("_efficient_attention_forward"), op="attention")
@@ -111,7 +112,7 @@ def efficient_attention_forward(
 ) -> Cost:
     """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention; packed sequences count as the longest."""
     masked = bias is not None or custom_mask_type != 0
-    return _heads_last(query, key, value, cu_seqlens_q, max_seqlen_q, max_seqlen_k, masked, dropout_p)
+    return _heads_last(query, key, value, cu_seqlens_q, max_seqlen_q, max_seqlen_k, masked, dropout_p, out)
 
 
 @formula(*named("_cudnn_attention_forward"), op="attention")
@@ -134,8 +135,8 @@ def cudnn_attention_forward(
     masked = attn_bias is not None or is_causal
     if cum_seq_q is None:
         *batch, n, d = query
-        return _attention(math.prod(batch), n, key[-2], d, value[-1], masked, dropout_p)
-    return _heads_last(query, key, value, cum_seq_q, max_q, max_k, masked, dropout_p)
+        return _attention(math.prod(batch), n, key[-2], d, value[-1], masked, dropout_p, out)
+    return _heads_last(query, key, value, cum_seq_q, max_q, max_k, masked, dropout_p, out)
 
 
 @formula("higher_order::flex_attention", op="attention")
@@ -155,17 +156,19 @@ def _heads_last(
     longest_k: int | None,
     masked: bool,
     dropout_p: float,
+    out: Any,
 ) -> Cost:
     """Of tensors [b, n, h, d]; packed ones, [sum of n, h, d], come with the ``starts`` of their sequences."""
     n, h, d = query[-3:]
     b, s = math.prod(query[:-3]), key[-3]
     if starts is not None:
         b, n, s = starts[0] - 1, longest_q or n, longest_k or s
-    return _attention(b * h, n, s, d, value[-1], masked, dropout_p)
+    return _attention(b * h, n, s, d, value[-1], masked, dropout_p, out)
 
 
-def _attention(batch: int, n: int, s: int, d: int, v: int, masked: bool, dropout_p: float) -> Cost:
-    scores = batch * n * s
-    softmax = Cost(others=2 * scores, adds=max(scores - batch * n, 0))
-    pointwise = Cost(muls=scores * (1 + (dropout_p > 0)), adds=scores * masked)
-    return contraction(d, scores).plus(pointwise).plus(softmax).plus(contraction(s, batch * n * v))
+def _attention(batch: int, n: int, s: int, d: int, v: int, masked: bool, dropout_p: float, out: Any) -> Cost:
+    rows, pairs = batch * n, first(out).facts.get("pairs", batch * n * s)
+    softmax = Cost(others=2 * pairs, adds=max(pairs - rows, 0))
+    pointwise = Cost(muls=pairs * (1 + (dropout_p > 0)), adds=pairs * masked)
+    values = Cost(macs=pairs * v, muls=pairs * v, adds=max(pairs - rows, 0) * v)
+    return contraction(d, pairs).plus(pointwise).plus(softmax).plus(values)

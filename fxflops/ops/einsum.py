@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import reduce
 from itertools import chain
 from types import EllipsisType
 from typing import Any
@@ -25,18 +26,22 @@ def einsum(*operands: Any, out: Spec) -> Cost:
     What one operand has alone and the result lacks is summed first (adds only). A diagonal is a view, and so is a dim
     of length 1, which broadcasts. Elementwise and outer products are contractions over nothing: 1 multiply per result.
     """
+    return reduce(Cost.plus, steps(operands), Cost())
+
+
+def steps(operands: Sequence[Any]) -> Iterator[Cost]:
+    """What each step costs: first the sums over dims of one operand alone, then each product of two."""
     terms, output = _parse(operands)
-    total, product = Cost(), Sizes()
+    product = Sizes()
     for position, term in enumerate(terms):
         needed = output.union(*terms[position + 1 :])
         own = {label: size for label, size in term.items() if label in needed or label in product}
-        total = total.plus(Cost(adds=max(_numel(term) - _numel(own), 0)))
+        yield Cost(adds=max(_numel(term) - _numel(own), 0))
         both = {**product, **own}
         product = {label: size for label, size in both.items() if label in needed}
         if position:
             k = math.prod(size for label, size in both.items() if label not in needed)
-            total = total.plus(contraction(k, _numel(product)))
-    return total
+            yield contraction(k, _numel(product))
 
 
 def _numel(sizes: Sizes) -> int:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..records import SPARSE, is_dense
+
+
+def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.layout is not torch.strided:
+        return tensor.to("meta")
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
 
 HOLDING = {torch.strided, torch.jagged, *SPARSE}
 HOLDS = "a sparse or nested tensor on the meta device does not know what it holds: it needs values"
@@ -49,10 +58,8 @@ class Twins:
         if known is None:
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
-            if tensor.layout is torch.strided:
-                twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-            else:
-                twin = tensor.to("meta")
+            with _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext():
+                twin = _empty_like(tensor)
             known = self._twins[id(tensor)] = (tensor, twin)
             self.saw(twin)
         return known[1]

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType, FunctionType, MethodWrapperType
 from typing import Any
 
@@ -20,12 +20,14 @@ import torch
 from torch import nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..meter import Ledger
 from ..ops import Formula, Table
 from ..records import Call, Scope, spec_of
 from .aten import AtenMode, transformed
 from .escapes import Unwritten
+from .facts import result_of
 from .functions import arguments_of, computes, qualified_name, unguarded, writes
 from .leaves import Hooks, Running, leaf_formula, settings_of
 from .meta import Twins
@@ -44,7 +46,8 @@ class Observer:
     ``modules`` are the modules to tell calls apart by, with their paths. ``ledger`` is told of every tensor that a call
     returns; ``before_write`` of the arguments of calls that write in place; ``recorder`` of every call. With ``twins``,
     floating tensors are replaced by meta ones (kept there) before each call, so that no kernel computes. With
-    ``strays``, operators are seen too that no function call announces: those of scripted functions, of C++.
+    ``strays``, operators are seen too that no function call announces: those of scripted functions, of C++. With
+    ``facts``, what shapes do not tell is read: the pairs that an attention mask leaves.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Observer:
         twins: Twins | None = None,
         recorder: Recorder | None = None,
         strays: bool = True,
+        facts: bool = True,
     ) -> None:
         self.calls: list[Call] = []
         self.scopes: list[Scope] = []
@@ -72,6 +76,7 @@ class Observer:
         self._twins = twins
         self._recorder = recorder
         self._strays = strays
+        self._facts = facts
         self._thread = threading.get_ident()
         self._hooks = Hooks()
         self._mode = _Mode(self)
@@ -113,6 +118,7 @@ class Observer:
         """Run one function call that reached the mode, and record it."""
         if transformed():
             return self._transformed(func, args, kwargs)
+        given = args, kwargs
         if self._twins is not None and getattr(func, "__name__", "") != "__set__":
             args, kwargs = self._twins.replace(args, kwargs)
         if self._inside_leaf():
@@ -138,7 +144,7 @@ class Observer:
             raise
         if entry is not None:
             seconds = time.perf_counter() - start
-            self._record(entry, func, specs, kwspecs, spec_of(out), self._here(), seconds)
+            self._record(entry, func, specs, kwspecs, result_of(entry, given, out, self._facts), self._here(), seconds)
             if entry.op in EMPTY:
                 self._unwritten.add(out)
         if noted is not None and self._recorder is not None:
@@ -172,6 +178,8 @@ class Observer:
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._before_write is not None and writes(func, kwargs):
             self._before_write((args, kwargs))
+        if isinstance(func, HigherOrderOperator):
+            args, kwargs = self._entered((args, kwargs))
         out = func(*args, **kwargs)
         if self._twins is not None:
             self._twins.saw(out)
@@ -215,12 +223,9 @@ class Observer:
 
     @contextmanager
     def _dispatching(self) -> Iterator[None]:
-        """The dispatch mode on, if it is not on all along."""
-        if self._strays:
+        """The dispatch mode on, if it is not on already."""
+        with nullcontext() if self._aten in _get_current_dispatch_mode_stack() else self._aten:
             yield
-        else:
-            with self._aten:
-                yield
 
     def _enter_function(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a Python function so that the calls inside it reach the mode."""
@@ -238,25 +243,24 @@ class Observer:
         with torch._C.DisableTorchFunction():
             if self._whole or self._inside_leaf():
                 return func(*args, **kwargs)
+            given = args, kwargs
             if self._twins is not None:
                 args, kwargs = self._twins.replace(args, kwargs)
             entry = self._table.find(func)
             specs, kwspecs = spec_of(args), spec_of(kwargs)
             self._check(entry, func, args, kwargs)
             if entry is None and isinstance(func, OpOverload) and func._can_decompose():
-                with self._aten:
+                with self._dispatching():
                     return func.decompose(*args, **kwargs)
             noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
             start = time.perf_counter()
-            if isinstance(func, HigherOrderOperator):
-                out = self._run(func, *self._entered((args, kwargs)))
-                if entry is None:
-                    return out
-            else:
-                out = self._run(func, args, kwargs)
-            if entry is None or entry.reason != QUERY:
+            out = self._run(func, args, kwargs)
+            known = entry is not None or not isinstance(func, HigherOrderOperator)
+            if known and (entry is None or entry.reason != QUERY):
                 seconds = time.perf_counter() - start
-                self._record(entry, func, specs, kwspecs, spec_of(out), self._here(), seconds)
+                self._record(
+                    entry, func, specs, kwspecs, result_of(entry, given, out, self._facts), self._here(), seconds
+                )
             if noted is not None and self._recorder is not None:
                 self._recorder.function(func, noted, out, self._module_stack())
             return out
@@ -272,8 +276,13 @@ class Observer:
 
         @functools.wraps(value)
         def entered(*args: Any, **kwargs: Any) -> Any:
-            with torch._C._EnableTorchFunction(), self._aten, _Mode(self):
-                return value(*args, **kwargs)
+            state = self._whole, self._noted
+            self._whole, self._noted = False, True
+            try:
+                with torch._C._EnableTorchFunction(), self._dispatching(), _Mode(self):
+                    return value(*args, **kwargs)
+            finally:
+                self._whole, self._noted = state
 
         return entered
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 from torch.fx.node import _get_qualified_name
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..inputs import signature_of
 from ..ops._registry import is_method
@@ -186,7 +187,8 @@ class Recorder:
         if base is not None:
             view = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
             return self._graph.call_function(torch.as_strided, (self._node_of(base), *view))
-        return self._constant("tensor_constant", tensor.detach().clone())
+        with _disable_current_modes():
+            return self._constant("tensor_constant", tensor.detach().clone())
 
     def _base_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         if not is_dense(tensor):

@@ -1,0 +1,173 @@
+"""The aten level: a rule for an overload that has no row of its own, read from its schema and tags.
+
+What a schema cannot tell is declared here by name: views, moves, creations and queries that only aten knows. Operators
+that compute and have neither a row nor a rule stay unknown; tests/ops/test_aten.py lists those of aten.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from ..records import Call, Cost, FormulaFunction, Spec
+from ._apply import apply
+from ._registry import BASE, Formula, zero
+from .elementwise import pointwise
+from .free import QUERY
+
+VIEW = """
+    _autocast_to_full_precision _autocast_to_reduced_precision _coalesced _mkldnn_reshape _mkldnn_transpose
+    _reshape_from_tensor align_as align_tensors data unflatten_dense_tensors
+""".split()
+MOVE = """
+    _add_batch_dim _remove_batch_dim _cast_Byte _cast_Char _cast_Double _cast_Float _cast_Half _cast_Int _cast_Long
+    _cast_Short _coalesce _copy_from _copy_from_and_resize _jagged_to_padded_dense_forward
+    _padded_dense_to_jagged_forward _lazy_clone _pad_circular _pad_enum _resize_output _reshape_copy _rowwise_prune
+    shallow_copy_data _spdiags _stack _to_cpu _to_sparse _to_sparse_bsc _to_sparse_bsr _to_sparse_csc
+    _to_sparse_csr to_sparse_bsc to_sparse_bsr to_sparse_csc to_sparse_csr copy_sparse_to_sparse
+    flatten_dense_tensors lu_unpack mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight nested_to_padded_tensor
+    to_padded_tensor _nested_from_padded _nested_from_padded_tensor _nested_from_padded_and_nested_example
+    _nested_tensor_from_mask _nested_tensor_from_tensor_list resize_as_sparse set set_data sparse_mask sparse_resize
+    sparse_resize_and_clear _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo
+    _cudnn_rnn_flatten_weight _propagate_xla_data _to_sparse_semi_structured
+    _sparse_semi_structured_apply _sparse_semi_structured_apply_dense _cslt_compress
+""".split()
+CREATE = """
+    _cudnn_init_dropout_state _dim_arange _efficientzerotensor _empty_affine_quantized
+    _empty_per_channel_affine_quantized _fill_mem_eff_dropout_mask _make_dep_token _new_zeros_with_same_feature_meta
+    _nested_get_jagged_dummy _philox_key_fold_in _philox_key_split _philox_normal _philox_randint _philox_uniform
+    _sample_dirichlet _shape_as_tensor _sobol_engine_draw _sobol_engine_ff _sobol_engine_initialize_state
+    _sobol_engine_scramble empty_quantized from_file _sparse_coo_tensor_unsafe _sparse_coo_tensor_with_dims
+    _sparse_coo_tensor_with_dims_and_tensors _sparse_compressed_tensor_unsafe _sparse_compressed_tensor_with_dims
+    _sparse_bsc_tensor_unsafe _sparse_bsr_tensor_unsafe _sparse_csc_tensor_unsafe _sparse_csr_tensor_unsafe
+    sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor
+""".split()
+ASKED = """
+    _cufft_clear_plan_cache _cufft_get_plan_cache_max_size _cufft_get_plan_cache_size _cufft_set_plan_cache_max_size
+    _debug_has_internal_overlap _fused_sdp_choice _has_same_storage_numel _is_zerotensor
+    _local_scalar_dense _nested_compute_contiguous_strides_offsets _nested_get_lengths _nested_get_max_seqlen
+    _nested_get_min_seqlen _nested_get_offsets _nested_get_ragged_idx _nested_tensor_from_mask_left_aligned
+    _nested_tensor_size _nested_tensor_storage_offsets _nested_tensor_strides _nnpack_available _use_cudnn_ctc_loss
+    _use_cudnn_rnn_flatten_weight _use_miopen_ctc_loss cudnn_is_acceptable is_leaf is_vulkan_available output_nr
+    q_per_channel_axis q_per_channel_scales q_per_channel_zero_points retains_grad sym_is_contiguous sym_storage_offset
+""".split()
+CHECKED = """
+    _functional_assert_async _functional_assert_scalar _functional_sym_constrain_range
+    _functional_sym_constrain_range_for_size _linalg_check_errors _print _validate_compressed_sparse_indices
+    _validate_sparse_bsc_tensor_args _validate_sparse_bsr_tensor_args _validate_sparse_compressed_tensor_args
+    _validate_sparse_coo_tensor_args _validate_sparse_csc_tensor_args _validate_sparse_csr_tensor_args
+    sym_constrain_range sym_constrain_range_for_size
+""".split()
+SCALARS = ("max", "norm", "powsum")
+"""Ops that make one number of each tensor of a list."""
+
+for _reason, _names in (
+    ("view", VIEW),
+    ("move", MOVE),
+    ("create", CREATE),
+    ("query", [*ASKED, *(name for name in QUERY if not name.startswith("__"))]),
+    ("a check: it computes nothing itself", CHECKED),
+):
+    for _name in _names:
+        zero(_reason, f"aten::{_name}", op=_name)
+
+
+def aten_rule(overload: OpOverload) -> Formula | None:
+    """The rule for an overload without a row of its own; None where it computes what no rule knows.
+
+    In this order: a view or copy by its schema or tags, one operation per output element by ``Tag.pointwise``, what the
+    functional form of an in-place, ``out=`` or ``_foreach_`` form costs, a random factory by its tag.
+    """
+    name = overload._schema.name.partition("::")[2]
+    reason = _reason_why_free(overload)
+    if reason:
+        return Formula(name, None, reason)
+    if _is_pointwise(overload):
+        return Formula(name, pointwise)
+    functional = _functional(overload)
+    if functional is None:
+        return None
+    entry = _find(functional)
+    if entry is None or entry.function is None or not name.startswith("_foreach_"):
+        return entry
+    return Formula(entry.op, _per_tensor(functional))
+
+
+def _find(functional: OpOverload | OpOverloadPacket) -> Formula | None:
+    entry = BASE.find(functional)
+    return aten_rule(functional) if entry is None and isinstance(functional, OpOverload) else entry
+
+
+@cache
+def _reason_why_free(overload: OpOverload) -> str:
+    schema, tags = overload._schema, overload.tags
+    returned = schema.returns[0].alias_info if schema.returns else None
+    if (returned is not None and not returned.is_write) or torch.Tag.inplace_view in tags:
+        return "view"
+    stem = schema.name.rstrip("_")
+    if torch.Tag.view_copy in tags or (_is_of_torch(schema.name) and stem.endswith(("_copy", "_scatter"))):
+        return "move" if "foreach" not in stem else ""
+    takes_tensor = any("Tensor" in str(argument.type) for argument in schema.arguments)
+    return "create" if torch.Tag.nondeterministic_seeded in tags and not takes_tensor else ""
+
+
+@cache
+def _is_pointwise(overload: OpOverload) -> bool:
+    """By its tag, which backward formulas bear too, and operators of other libraries, however much they fuse."""
+    name = overload._schema.name
+    return torch.Tag.pointwise in overload.tags and _is_of_torch(name) and "backward" not in name
+
+
+def _is_of_torch(name: str) -> bool:
+    return name.startswith(("aten::", "prims::"))
+
+
+@cache
+def _functional(overload: OpOverload) -> OpOverload | OpOverloadPacket | None:
+    """What an in-place, ``out=`` or list form is a form of; None for any other."""
+    space, _, name = overload._schema.name.partition("::")
+    if name.startswith("_foreach_"):
+        stem = name.removeprefix("_foreach_").rstrip("_")
+        return getattr(torch.ops.aten, "linalg__powsum" if stem == "powsum" else stem, None)
+    stem, form = name, overload._overloadname
+    if name.endswith("_") and not name.endswith("__"):
+        stem = name[:-1]
+    elif form == "out" or form.endswith("_out"):
+        form = form.removesuffix("out").removesuffix("_") or "default"
+    else:
+        return None
+    packet = getattr(getattr(torch.ops, space), stem, None)
+    return getattr(packet, form, None) if packet is not None else None
+
+
+@cache
+def _per_tensor(functional: OpOverload | OpOverloadPacket) -> FormulaFunction:
+    """The formula of a list form: one call of ``functional`` for each tensor."""
+    one_number = functional._qualified_op_name.rpartition("::")[2].endswith(SCALARS)  # type: ignore[union-attr]
+
+    def per_tensor(*args: Any, out: Any, **kwargs: Any) -> Cost:
+        """x[t][*] -> out[t][*]: what the op itself counts, for each tensor of the list."""
+        entry = _find(functional)
+        tensors = next(value for value in (*args, *kwargs.values()) if _is_list(value))
+        total = Cost()
+        for i, tensor in enumerate(tensors):
+            # In place or into given tensors, the call itself returns none.
+            result = out[i] if _is_list(out) and out else Spec((), tensor.dtype) if one_number else tensor
+            given = tuple(_of(value, i) for value in args), {key: _of(value, i) for key, value in kwargs.items()}
+            if entry is not None:
+                total = total.plus(apply(entry, Call(entry.op, functional, *given, result, "")))
+        return total
+
+    return per_tensor
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, tuple) and not isinstance(value, Spec)
+
+
+def _of(value: Any, i: int) -> Any:
+    """The part of an argument that goes with the i-th tensor."""
+    return value[i] if _is_list(value) else value

@@ -1,0 +1,52 @@
+"""The loss of a sequence that is not aligned to its labels: one step of its recursion per time and state.
+
+A. Graves et al., Connectionist Temporal Classification: https://www.cs.toronto.edu/~graves/icml_2006.pdf
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from ..records import Cost, Spec
+from ._cost import times
+from ._registry import formula
+from ._spellings import named
+from .loss import Reduction, _reduced
+
+
+@formula(nn.CTCLoss, *named("ctc_loss"))
+def ctc_loss(
+    log_probs: Spec,
+    targets: Spec,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: Reduction = "mean",
+    *,
+    out: Any,
+) -> Cost:
+    """log_probs[t, n, c], targets[n, s] -> out[]: 13 per step and state, of 2s + 1 states per sequence.
+
+    log(exp(a - m) + exp(b - m) + exp(c - m)) + m + log_prob: 2 compares, 7 adds, 3 exps, 1 log. The lengths are read where
+    they are numbers; where they are tensors all sequences are taken for the longest.
+    """
+    n = log_probs[1] if log_probs.ndim == 3 else 1
+    steps, length = log_probs[0], targets[-1] if targets.ndim == 2 else targets.numel() // n if n else 0
+    given, labels = _lengths(input_lengths, n, steps), _lengths(target_lengths, n, length)
+    states = sum(t * (2 * s + 1) for t, s in zip(given, labels, strict=True))
+    divided = n if reduction in (1, "mean") else 0
+    return times(states, Cost(adds=7, others=6)).plus(_reduced(n, None, reduction)).plus(Cost(others=divided))
+
+
+@formula("aten::_ctc_loss", "aten::_cudnn_ctc_loss", "aten::miopen_ctc_loss", op="ctc_loss")
+def ctc_loss_forward(log_probs: Spec, targets: Spec, input_lengths: Any, target_lengths: Any, *, out: Any) -> Cost:
+    """log_probs[t, n, c], targets[n, s] -> out[n]: as ctc_loss, without the reduction."""
+    return ctc_loss(log_probs, targets, input_lengths, target_lengths, reduction="none", out=out)
+
+
+def _lengths(given: Any, n: int, longest: int) -> tuple[int, ...]:
+    if isinstance(given, Spec) or not isinstance(given, tuple):
+        return (longest,) * n
+    return given

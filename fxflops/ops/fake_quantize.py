@@ -1,0 +1,57 @@
+"""Fake quantization: x is quantized and dequantized again, in training with ranges that follow it.
+
+https://docs.pytorch.org/docs/stable/generated/torch.fake_quantize_per_tensor_affine.html
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..records import Cost, Spec
+from ._cost import times
+from ._registry import formula
+from ._spellings import named
+from .quantized import CHOOSE, DEQUANTIZE, QUANTIZE
+
+
+@formula(
+    *named("fake_quantize_per_tensor_affine", "fake_quantize_per_channel_affine"),
+    *named("fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask"),
+    *named("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"),
+    *named("_fake_quantize_learnable_per_tensor_affine", "_fake_quantize_learnable_per_channel_affine"),
+    op="fake_quantize",
+)
+def fake_quantize(input: Spec, *, out: Any) -> Cost:
+    """x[*] -> out[*]: quantize and dequantize: 6 per output; a mask for the backward is not counted."""
+    return times(input.numel(), QUANTIZE.plus(DEQUANTIZE))
+
+
+@formula(
+    *named("fused_moving_avg_obs_fake_quant", "_fused_moving_avg_obs_fq_helper"),
+    *named("_fused_moving_avg_obs_fq_helper_functional"),
+    op="fake_quantize",
+)
+def observed_fake_quantize(
+    input: Spec,
+    observer_on: Spec,
+    fake_quant_on: Spec,
+    running_min: Spec,
+    running_max: Spec,
+    scale: Spec,
+    zero_point: Spec,
+    averaging_const: float,
+    quant_min: int,
+    quant_max: int,
+    ch_axis: int,
+    per_row_fake_quant: bool = False,
+    *,
+    out: Any,
+) -> Cost:
+    """x[*, c] -> out[*, c]: the range of each channel, 2 moving averages of 3, 8 for scale and zero point, then as fake_quantize.
+
+    As if the observer and the quantizer were on, which only tensors tell.
+    """
+    channels = input[ch_axis] if per_row_fake_quant else 1
+    averages = Cost(muls=2, adds=4)
+    observed = times(channels, CHOOSE.plus(averages)).plus(Cost(others=2 * max(input.numel() - channels, 0)))
+    return observed.plus(fake_quantize(input, out=out))

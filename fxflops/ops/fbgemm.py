@@ -1,0 +1,130 @@
+"""Linear layers and lookups with weights packed for FBGEMM, and products of low-bit weights with real numbers.
+
+The order of a packed weight's dims is the library's own; what is read here is the length of the inputs and of the results.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..records import Cost, Spec
+from ._cost import contraction, times
+from ._registry import formula
+from ._spellings import named
+from .embedding import embedding_bag_native
+from .packed import REQUANTIZE
+from .quantized import DEQUANTIZE, QUANTIZE, quantize_dynamic
+
+
+@formula("quantized::embedding_byte", "quantized::embedding_4bit", op="embedding")
+def embedding_packed(packed: Any, indices: Spec, *, out: Spec) -> Cost:
+    """packed weight[v, d], indices[*] -> out[*, d]: 2 per output to dequantize."""
+    return times(out.numel(), DEQUANTIZE)
+
+
+@formula(
+    *("quantized::embedding_bag_byte", "quantized::embedding_bag_4bit"),
+    *(f"quantized::embedding_bag_{bits}_rowwise_offsets" for bits in ("byte", "4bit", "2bit")),
+    op="embedding_bag",
+)
+def embedding_bag_packed(
+    packed: Any,
+    indices: Spec,
+    offsets: Any = None,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    pruned_weights: bool = False,
+    per_sample_weights: Any = None,
+    *,
+    out: Spec,
+) -> Cost:
+    """packed weight[v, d], indices[n] -> out[bags, d]: as embedding_bag, 2 per element looked up to dequantize."""
+    rows = Spec((indices.numel(), out[-1]))
+    bags = embedding_bag_native(rows, indices, offsets, False, mode, False, per_sample_weights, out=out)
+    return times(rows.numel(), DEQUANTIZE).plus(bags)
+
+
+@formula(
+    *named("fbgemm_linear_fp16_weight", "fbgemm_linear_fp16_weight_fp32_activation"),
+    "_quantized::wrapped_fbgemm_linear_fp16_weight",
+    "onednn::linear_dynamic_fp16",
+    op="linear",
+)
+def linear_half_weight(input: Spec, packed: Any, bias: Spec | None = None, *, out: Spec) -> Cost:
+    """input[*, i], packed weight -> out[*, o]: as linear."""
+    return contraction(input[-1], out.numel(), bias is not None)
+
+
+@formula("onednn::linear_relu_dynamic_fp16", op="linear")
+def linear_relu_half_weight(input: Spec, packed: Any, bias: Spec | None = None, *, out: Spec) -> Cost:
+    """input[*, i], packed weight -> out[*, o]: as linear, 1 more per output."""
+    return linear_half_weight(input, packed, bias, out=out).plus(Cost(others=out.numel()))
+
+
+@formula(*named("fbgemm_linear_int8_weight", "fbgemm_linear_int8_weight_fp32_activation"), op="linear")
+def linear_int8_weight(
+    input: Spec,
+    weight: Spec,
+    packed: Any,
+    col_offsets: Any,
+    weight_scale: float,
+    weight_zero_point: float,
+    bias: Spec | None = None,
+    *,
+    out: Spec,
+) -> Cost:
+    """input[*, i], weight[o, i] -> out[*, o]: quantize_per_tensor_dynamic of the input, linear, 1 multiply per output."""
+    return _dynamic(input, contraction(weight[-1], out.numel(), bias is not None), out)
+
+
+@formula(*named("_dyn_quant_matmul_4bit"), op="linear")
+def linear_4bit(input: Spec, packed: Any, block_size: int, in_features: int, *, out: Spec) -> Cost:
+    """input[*, i], packed weight -> out[*, o]: as fbgemm_linear_int8_weight; a bias is packed with the weight, and not seen."""
+    return _dynamic(input, contraction(in_features, out.numel()), out)
+
+
+@formula(*named("_mixed_dtypes_linear"), op="linear")
+def linear_mixed(
+    input: Spec, weight: Spec, scale: Spec, *, bias: Any = None, activation: str | None = None, out: Spec
+) -> Cost:
+    """input[*, i], weight[i, o], scale[o] -> out[*, o]: as linear, 1 multiply by the scale, 1 more with an activation."""
+    activated = Cost(muls=out.numel(), others=out.numel() if activation not in (None, "", "none") else 0)
+    return contraction(input[-1], out.numel(), bias is not None).plus(activated)
+
+
+@formula(*named("fbgemm_linear_quantize_weight"), op="quantize")
+def quantize_weight(input: Spec, *, out: Any) -> Cost:
+    """x[*] -> out[*], offsets, scale, zero_point: as quantize_per_tensor_dynamic; sums for the zero point are not counted."""
+    return quantize_dynamic(input, out=input)
+
+
+@formula(*named("_saturate_weight_to_fp16"))
+def saturate_weight_to_fp16(input: Spec, *, out: Spec) -> Cost:
+    """x[*] -> out[*]: clamped: 1 per output."""
+    return Cost(others=out.numel())
+
+
+@formula("aten::_wrapped_linear_prepack", "_quantized::_wrapped_linear_prepack", op="quantize")
+def quantize_and_pack(weight: Spec, *, out: Spec) -> Cost:
+    """weight[o, i] -> packed weight: quantized: 4 per element."""
+    return times(weight.numel(), QUANTIZE)
+
+
+@formula(
+    *("aten::_wrapped_quantized_linear_prepacked", "_quantized::_wrapped_quantized_linear_prepacked"),
+    op="linear",
+)
+def linear_between_floats(input: Spec, *, out: Spec) -> Cost:
+    """input[*, i], packed weight and bias -> out[*, o]: quantize the input, linear, 4 per output to quantize, 2 to dequantize."""
+    product = contraction(input[-1], out.numel(), bias=True).plus(times(out.numel(), REQUANTIZE.plus(DEQUANTIZE)))
+    return times(input.numel(), QUANTIZE).plus(product)
+
+
+@formula("_quantized::wrapped_quantized_linear", op="linear")
+def linear_all_quantized(input: Spec, x_scale: Spec, x_zero_point: Spec, weight: Spec, *, out: Spec) -> Cost:
+    """input[*, i], weight[o, i], bias[o] -> out[*, o]: as if the weight were packed, and it is quantized too."""
+    return quantize_and_pack(weight, out=weight).plus(linear_between_floats(input, out=out))
+
+
+def _dynamic(input: Spec, product: Cost, out: Spec) -> Cost:
+    return quantize_dynamic(input, out=input).plus(product).plus(Cost(muls=out.numel()))

@@ -1,0 +1,83 @@
+"""What torch's own kernels and decompositions are made of, and no program calls: parts of other ops, joined or taken apart."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ..records import Cost, Spec
+from ._cost import contraction
+from ._registry import formula
+from ._spellings import named
+from .conv import conv_relu, conv_transpose_without_bias
+from .elementwise import add, pointwise
+from .matmul import addmm, cdist, matmul
+from .reduce import aminmax, logcumsumexp, logsumexp, norm
+
+for _name, _op, _function in (
+    ("_aminmax", "aminmax", aminmax),
+    ("_conj_physical", "conj_physical", pointwise),
+    ("_euclidean_dist", "cdist", cdist),
+    ("_logcumsumexp", "logcumsumexp", logcumsumexp),
+    ("_mps_convolution_transpose", "conv_transpose", conv_transpose_without_bias),
+    ("_weight_int4pack_mm_with_scales_and_zeros", "matmul", matmul),
+    ("native_norm", "norm", norm),
+    ("special_logsumexp", "logsumexp", logsumexp),
+):
+    formula(*named(_name), op=_op)(_function)
+
+
+@formula("aten::_unsafe_masked_index", op="masked_index")
+def masked_index(*, out: Spec) -> Cost:
+    """x[*], mask[n], index[n] -> out[n]: 1 selection per output."""
+    return Cost(others=out.numel())
+
+
+@formula("aten::_unsafe_masked_index_put_accumulate", op="index_put")
+def masked_index_put(input: Spec, mask: Spec, indices: Any, values: Spec, *, out: Spec) -> Cost:
+    """x[*], mask[n], index[n], values[n] -> out[*]: 1 selection and 1 add per value."""
+    return Cost(adds=values.numel(), others=values.numel())
+
+
+@formula("aten::cudnn_convolution_add_relu", "aten::miopen_convolution_add_relu", op="conv")
+def conv_add_relu(
+    input: Spec, weight: Spec, z: Spec, alpha: float | None = None, bias: Spec | None = None, *, out: Spec
+) -> Cost:
+    """input[*, g*i, *n], weight[o, i, *k], z[*, o, *m] -> out[*, o, *m]: conv, its sum with alpha * z, and the relu."""
+    return conv_relu(input, weight, bias, out=out).plus(add(out, z, 1 if alpha is None else alpha, out=out))
+
+
+@formula(*named("_compute_linear_combination"))
+def linear_combination(input: Spec, coefficients: Spec, *, out: Spec) -> Cost:
+    """input[n, *], coefficients[m, n] -> out[m, *]: n multiplies and n - 1 adds per output."""
+    return contraction(coefficients[-1], out.numel())
+
+
+@formula(*named("_trilinear"), op="bilinear")
+def trilinear(
+    i1: Spec, i2: Spec, i3: Spec, expand1: Any, expand2: Any, expand3: Any, sumdim: Any, *, out: Spec
+) -> Cost:
+    """i1[*, i], i2[*, i, j], i3[*, j] -> out[*]: as bilinear: the sums over what i3 has not, then those over the rest."""
+    dims = [_expanded(spec, expand) for spec, expand in ((i1, expand1), (i2, expand2), (i3, expand3))]
+    full = torch.broadcast_shapes(*dims)
+    inner = math.prod(full[d] for d in sumdim if d in expand3)
+    outer = math.prod(full[d] for d in sumdim if d not in expand3)
+    if not math.prod(full):
+        return Cost()
+    return contraction(inner, math.prod(full) // inner).plus(contraction(outer, out.numel()))
+
+
+@formula("aten::_scaled_addmm", op="addmm")
+def scaled_addmm(input: Spec, mat1: Spec, mat2: Spec, *, beta: float = 1, alpha: float = 1, out: Spec) -> Cost:
+    """beta * input[m, n] + alpha * mat1[m, k] @ mat2[k, n] -> out[m, n]: as addmm, 2 multiplies by scales per output."""
+    return addmm(input, mat1, mat2, beta, alpha, out=out).plus(Cost(muls=2 * out.numel()))
+
+
+def _expanded(spec: Spec, expand: Any) -> list[int]:
+    """Its shape with a dim of 1 put in at each of these places."""
+    shape = list(spec)
+    for d in expand:
+        shape.insert(d, 1)
+    return shape

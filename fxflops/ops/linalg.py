@@ -1,0 +1,170 @@
+"""Matrix factorizations. Direct ones by the textbook algorithm, row by row; pivoting is not counted.
+
+QR is counted as LAPACK Working Note 41 counts it (https://www.netlib.org/lapack/lawnspdf/lawn41.pdf), its divisions among
+the multiplies. Eigenvalues and singular values are found by iteration: theirs are the nominal figures of Golub and Van
+Loan, Matrix Computations (4th ed.: table 8.6.1, sections 7.5.6 and 8.3.5), of complex matrices half multiplies, half adds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ..records import Cost, Spec
+from ._cost import times
+from ._registry import formula
+from ._spellings import named
+
+
+def of_linalg(*names: str) -> Iterator[Any]:
+    """The functions of torch.linalg of these names, and their packets: torch has others of the same name."""
+    for name in names:
+        function = getattr(torch.linalg, name, None)
+        if function is not None:
+            yield function
+        yield f"aten::linalg_{name}"
+
+
+def batch_of(A: Spec) -> int:
+    """How many matrices there are."""
+    return math.prod(A[:-2])
+
+
+@formula(*of_linalg("cholesky", "cholesky_ex"), *named("cholesky"), op="cholesky")
+def cholesky(A: Spec, *, out: Any) -> Cost:
+    """A[*, n, n] -> L[*, n, n]: (n^3 - n)/6 multiplies and as many adds, n(n - 1)/2 divides and n roots per matrix."""
+    n = A[-1]
+    products = (n**3 - n) // 6
+    return times(batch_of(A), Cost(muls=products, adds=products, others=n * (n - 1) // 2 + n))
+
+
+@formula(*of_linalg("lu", "lu_factor", "lu_factor_ex"), *named("lu", "_lu_with_info"), op="lu")
+def lu(A: Spec, *, out: Any) -> Cost:
+    """A[*, m, n] -> L[*, m, k], U[*, k, n]: for each pivot j < k (m-j-1)(n-j-1) multiplies, as many adds, m-j-1 divides."""
+    m, n = A[-2:]
+    products = sum((m - j - 1) * (n - j - 1) for j in range(min(m, n)))
+    divides = sum(m - j - 1 for j in range(min(m, n)))
+    return times(batch_of(A), Cost(muls=products, adds=products, others=divides))
+
+
+@formula(*of_linalg("ldl_factor", "ldl_factor_ex"), op="ldl")
+def ldl(A: Spec, *, out: Any) -> Cost:
+    """A[*, n, n] -> LD[*, n, n]: n^3/6 multiplies and as many adds, n(n - 1)/2 divides per matrix, in the main."""
+    n = A[-1]
+    pairs, triples = math.comb(n, 2), math.comb(n, 3)
+    return times(batch_of(A), Cost(muls=2 * pairs + triples, adds=pairs + triples, others=pairs))
+
+
+@formula(*named("geqrf"), op="qr")
+def geqrf(A: Spec, *, out: Any) -> Cost:
+    """A[*, m, n] -> R[*, m, n], tau[*, k]: 2 n^2 (m - n/3) per matrix in the main, by reflections (m >= n)."""
+    m, n = A[-2:]
+    if m >= n:
+        muls = n * (6 * m * n + 3 * n - 2 * n**2 + 6 * m + 23) // 6
+        adds = n * (6 * m * n + 3 * n - 2 * n**2 + 5) // 6
+    else:
+        muls = m * (6 * m * n - 3 * m - 2 * m**2 + 12 * n + 23) // 6
+        adds = m * (6 * m * n - 3 * m - 2 * m**2 + 6 * n + 5) // 6
+    return times(batch_of(A), Cost(muls=muls, adds=adds))
+
+
+@formula(*of_linalg("householder_product"), *named("orgqr"), op="householder_product")
+def householder_product(A: Spec, tau: Spec, *, out: Any) -> Cost:
+    """A[*, m, n], tau[*, k] -> Q[*, m, n]: 4mnk - 2 (m + n) k^2 + 4/3 k^3 per matrix in the main."""
+    return times(batch_of(A), _reflected(A[-2], A[-1], tau[-1]))
+
+
+@formula(*named("ormqr"))
+def ormqr(A: Spec, tau: Spec, other: Spec, left: bool = True, *, out: Any) -> Cost:
+    """A[*, m, k], tau[*, k], C[*, m, n] -> Q C[*, m, n]: 4mnk - 2n k^2 per matrix in the main, or from the right."""
+    k, m, n = tau[-1], *(other[-2:] if left else other[:-3:-1])
+    products = 2 * m * n * k - n * k**2
+    return times(batch_of(other), Cost(muls=products + 2 * n * k, adds=products + n * k))
+
+
+@formula(*of_linalg("qr"), op="qr")
+def qr(A: Spec, mode: str = "reduced", *, out: Any) -> Cost:
+    """A[*, m, n] -> Q[*, m, k], R[*, k, n]: R as geqrf, Q as householder_product; only R in mode "r"."""
+    m, n = A[-2:]
+    k = min(m, n)
+    formed = Cost() if mode == "r" else _reflected(m, m if mode == "complete" else k, k)
+    return geqrf(A, out=out).plus(times(batch_of(A), formed))
+
+
+@formula(*(target for target in named("qr") if target is not torch.linalg.qr), op="qr")
+def qr_some(A: Spec, some: bool = True, *, out: Any) -> Cost:
+    """A[*, m, n] -> Q[*, m, k], R[*, k, n]: as torch.linalg.qr."""
+    return qr(A, "reduced" if some else "complete", out=out)
+
+
+@formula(*of_linalg("svd"), op="svd")
+def svd(A: Spec, full_matrices: bool = True, *, out: Any) -> Cost:
+    """A[*, m, n] -> U[*, m, k], S[*, k], Vh[*, k, n]: 14 m n^2 + 8 n^3 per matrix, with m >= n; all of U: 4 m^2 n + 8 m n^2 + 9 n^3."""
+    n, m = sorted(A[-2:])
+    return _iterated(A, 4 * m**2 * n + 8 * m * n**2 + 9 * n**3 if full_matrices else 14 * m * n**2 + 8 * n**3)
+
+
+@formula("aten::_linalg_svd", op="svd")
+def svd_native(A: Spec, full_matrices: bool = False, compute_uv: bool = True, *, out: Any) -> Cost:
+    """A[*, m, n] -> U[*, m, k], S[*, k], Vh[*, k, n]: as torch.linalg.svd, or svdvals."""
+    return svd(A, full_matrices, out=out) if compute_uv else svdvals(A, out=out)
+
+
+@formula(*(target for target in named("svd") if target is not torch.linalg.svd), op="svd")
+def svd_some(A: Spec, some: bool = True, compute_uv: bool = True, *, out: Any) -> Cost:
+    """A[*, m, n] -> U[*, m, k], S[*, k], V[*, n, k]: as torch.linalg.svd, or svdvals."""
+    return svd_native(A, not some, compute_uv, out=out)
+
+
+@formula(*of_linalg("svdvals"), op="svd")
+def svdvals(A: Spec, *, out: Any) -> Cost:
+    """A[*, m, n] -> S[*, k]: 4 m n^2 - 4/3 n^3 per matrix, with m >= n."""
+    n, m = sorted(A[-2:])
+    return _iterated(A, 4 * m * n**2 - 4 * n**3 // 3)
+
+
+@formula(*of_linalg("eigh"), op="eigh")
+def eigh(A: Spec, *, out: Any) -> Cost:
+    """A[*, n, n] -> L[*, n], V[*, n, n]: 9 n^3 per symmetric matrix."""
+    return _iterated(A, 9 * A[-1] ** 3)
+
+
+@formula(*of_linalg("eigvalsh"), op="eigh")
+def eigvalsh(A: Spec, *, out: Any) -> Cost:
+    """A[*, n, n] -> L[*, n]: 4/3 n^3 per symmetric matrix."""
+    return _iterated(A, 4 * A[-1] ** 3 // 3)
+
+
+@formula("aten::_linalg_eigh", op="eigh")
+def eigh_native(A: Spec, UPLO: str = "L", compute_v: bool = True, *, out: Any) -> Cost:
+    """A[*, n, n] -> L[*, n], V[*, n, n]: as eigh, or eigvalsh."""
+    return eigh(A, out=out) if compute_v else eigvalsh(A, out=out)
+
+
+@formula(*of_linalg("eig"), op="eig")
+def eig(A: Spec, *, out: Any) -> Cost:
+    """A[*, n, n] -> L[*, n], V[*, n, n]: 25 n^3 per matrix."""
+    return _iterated(A, 25 * A[-1] ** 3)
+
+
+@formula(*of_linalg("eigvals"), "aten::_linalg_eigvals", op="eig")
+def eigvals(A: Spec, *, out: Any) -> Cost:
+    """A[*, n, n] -> L[*, n]: 10 n^3 per matrix."""
+    return _iterated(A, 10 * A[-1] ** 3)
+
+
+def _reflected(m: int, n: int, k: int) -> Cost:
+    """The first n columns of a product of k reflections."""
+    muls = k * (6 * m * n + 6 * n - 5 + k * (2 * k - 3 * (m + n) - 3)) // 3
+    adds = k * (6 * m * n + 3 * n - 3 * m + 1 + k * (2 * k - 3 * (m + n))) // 3
+    return Cost(muls=muls, adds=adds)
+
+
+def _iterated(A: Spec, operations: int) -> Cost:
+    """Not told apart for real matrices, whose eigenvalues may be complex all the same."""
+    if not A.dtype.is_complex:
+        return Cost(others=batch_of(A) * operations)
+    return times(batch_of(A), Cost(muls=operations - operations // 2, adds=operations // 2))

@@ -1,0 +1,183 @@
+"""Losses of margins and rankings: their definition per element, then the reduction, as in loss.py.
+
+Where a loss branches on the target, the branch that computes more is counted, and 1 for the choice.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..records import Cost, Spec
+from ._cost import times
+from ._registry import formula
+from ._spellings import named
+from .loss import Legacy, Reduction, _loss, _reduced
+from .reduce import cosine_similarity, pairwise_distance
+
+
+@formula(nn.SoftMarginLoss, *named("soft_margin_loss"))
+def soft_margin_loss(
+    input: Spec,
+    target: Spec,
+    size_average: Legacy = None,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    *,
+    out: Spec,
+) -> Cost:
+    """input[*], target[*] -> out[]: log(1 + exp(-y * x)): 5 per element."""
+    return _loss(Cost(muls=1, adds=1, others=3), input, target, size_average, reduction)
+
+
+@formula(nn.MarginRankingLoss, *named("margin_ranking_loss"))
+def margin_ranking_loss(
+    input1: Spec,
+    input2: Spec,
+    target: Spec,
+    margin: float = 0.0,
+    size_average: Legacy = None,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    *,
+    out: Spec,
+) -> Cost:
+    """x1[*], x2[*], target[*] -> out[]: max(0, -y * (x1 - x2) + margin): 5 per element."""
+    pairs = Spec(torch.broadcast_shapes(input1, input2))
+    return _loss(Cost(muls=1, adds=2, others=2), pairs, target, size_average, reduction)
+
+
+@formula(nn.HingeEmbeddingLoss, *named("hinge_embedding_loss"))
+def hinge_embedding_loss(
+    input: Spec,
+    target: Spec,
+    margin: float = 1.0,
+    size_average: Legacy = None,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    *,
+    out: Spec,
+) -> Cost:
+    """input[*], target[*] -> out[]: x or max(0, margin - x): 3 per element."""
+    return _loss(Cost(adds=1, others=2), input, target, size_average, reduction)
+
+
+@formula(nn.CosineEmbeddingLoss, *named("cosine_embedding_loss"))
+def cosine_embedding_loss(
+    input1: Spec,
+    input2: Spec,
+    target: Spec,
+    margin: float = 0.0,
+    size_average: Legacy = None,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    *,
+    out: Spec,
+) -> Cost:
+    """x1[n, d], x2[n, d], target[n] -> out[]: cosine_similarity, then 1 - cos or max(0, cos - margin): 3 per row."""
+    similar = cosine_similarity(input1, input2, -1, out=target)
+    return similar.plus(_loss(Cost(adds=1, others=2), target, target, size_average, reduction))
+
+
+@formula(nn.TripletMarginLoss, *named("triplet_margin_loss"))
+def triplet_margin_loss(
+    anchor: Spec,
+    positive: Spec,
+    negative: Spec,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    swap: bool = False,
+    size_average: Legacy = None,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    *,
+    out: Spec,
+) -> Cost:
+    """a[n, d], p[n, d], n[n, d] -> out[]: 2 distances per row, then max(0, ap - an + margin): 3; swap: 1 distance, 1 min more."""
+    rows = Spec(torch.broadcast_shapes(anchor, positive, negative)[:-1])
+    distance = pairwise_distance(anchor, positive, p, eps, out=rows)
+    row = Cost(adds=2, others=1 + swap)
+    return times(2 + swap, distance).plus(_loss(row, rows, rows, size_average, reduction))
+
+
+@formula(F.poisson_nll_loss)
+def poisson_nll_loss(
+    input: Spec,
+    target: Spec,
+    log_input: bool = True,
+    full: bool = False,
+    size_average: Legacy = None,
+    eps: float = 1e-8,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    *,
+    out: Spec,
+) -> Cost:
+    """input[*], target[*] -> out[]: exp(x) - y * x, 3 per element, or x - y * log(x + eps), 4.
+
+    The full loss adds y * log(y) - y + 0.5 * log(2 pi y) where y > 1: 9 more.
+    """
+    element = Cost(muls=1, adds=1, others=1) if log_input else Cost(muls=1, adds=2, others=1)
+    if full:
+        element = element.plus(Cost(muls=3, adds=3, others=3))
+    return _loss(element, input, target, size_average, reduction)
+
+
+@formula(nn.PoissonNLLLoss, op="poisson_nll_loss")
+def poisson_nll_loss_module(module: nn.PoissonNLLLoss, input: Spec, target: Spec, *, out: Spec) -> Cost:
+    """input[*], target[*] -> out[]: as F.poisson_nll_loss."""
+    return poisson_nll_loss(input, target, module.log_input, module.full, reduction=module.reduction, out=out)
+
+
+@formula(torch.poisson_nll_loss, "aten::poisson_nll_loss", op="poisson_nll_loss")
+def poisson_nll_loss_native(
+    input: Spec, target: Spec, log_input: bool, full: bool, eps: float, reduction: Reduction, *, out: Spec
+) -> Cost:
+    """input[*], target[*] -> out[]: as F.poisson_nll_loss."""
+    return poisson_nll_loss(input, target, log_input, full, reduction=reduction, out=out)
+
+
+@formula(nn.MultiMarginLoss, *named("multi_margin_loss"))
+def multi_margin_loss(
+    input: Spec,
+    target: Spec,
+    p: float = 1,
+    margin: float = 1.0,
+    weight: Spec | None = None,
+    size_average: Legacy = None,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    *,
+    out: Spec,
+) -> Cost:
+    """input[n, c], target[n] -> out[]: max(0, margin - x[y] + x) per other class: 3, 1 square for p = 2, 1 multiply with a
+    weight; their sum and 1 divide per row."""
+    c, rows = input[-1] if input.ndim else 1, math.prod(input[:-1])
+    each = Cost(muls=(p == 2) + (weight is not None), adds=2, others=1)
+    row = times(c - 1, each).plus(Cost(adds=max(c - 2, 0), others=1))
+    return times(rows, row).plus(_reduced(rows, size_average, reduction))
+
+
+@formula(nn.MultiLabelMarginLoss, *named("multilabel_margin_loss", "multilabel_margin_loss_forward"))
+def multilabel_margin_loss(
+    input: Spec,
+    target: Spec,
+    size_average: Legacy = None,
+    reduce: bool | None = None,
+    reduction: Reduction = "mean",
+    *,
+    out: Any,
+) -> Cost:
+    """input[n, c], target[n, c] -> out[]: max(0, 1 - (x[y] - x)) per pair of a target and another class: 3, their sum, 1 divide.
+
+    As if half of the classes were targets, c^2/4 pairs per row: at most this.
+    """
+    c, rows = input[-1] if input.ndim else 1, math.prod(input[:-1])
+    pairs = c * c // 4
+    row = Cost(adds=2 * pairs + max(pairs - 1, 0), others=pairs + 1)
+    return times(rows, row).plus(_reduced(rows, size_average, reduction))

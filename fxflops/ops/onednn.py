@@ -1,0 +1,152 @@
+"""Linear layers and convolutions of oneDNN and MKL, with weights reordered for them, quantized or not.
+
+The order of a weight's dims is the library's own; what is read here is the length of the inputs and of the results.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..records import Cost, Spec
+from ._cost import contraction, times
+from ._registry import formula, zero
+from .conv import conv_transpose
+from .norm import batch_norm
+from .packed import REQUANTIZE
+from .quantized import DEQUANTIZE, QUANTIZE, is_coded
+
+
+@formula("onednn::qlinear_pointwise", op="linear")
+def qlinear(
+    qx: Spec,
+    x_scale: Any,
+    x_zero_point: Any,
+    qw: Spec,
+    w_scale: Spec,
+    w_zero_point: Any,
+    bias: Spec | None,
+    output_scale: float,
+    output_zero_point: int,
+    output_dtype: Any,
+    post_op_name: str = "none",
+    *,
+    out: Spec,
+) -> Cost:
+    """qx[*, i], qw -> out[*, o]: as linear, 1 more for what follows; 4 per output to quantize, or 1 multiply by the scale."""
+    return _followed(contraction(qx[-1], out.numel(), bias is not None), post_op_name, out)
+
+
+@formula("onednn::qlinear_pointwise.binary", "onednn::qlinear_pointwise.binary_tensor", op="linear")
+def qlinear_binary(
+    qx: Spec, x_scale: Any, x_zero_point: Any, qw: Spec, w_scale: Spec, w_zero_point: Any, *rest: Any, out: Spec
+) -> Cost:
+    """qx[*, i], qw, y[*, o] -> out[*, o]: as linear, 1 per output to join y, 2 if it is quantized, the rest as above."""
+    other, bias, unary = rest[0], rest[1], rest[9]
+    product = contraction(qx[-1], out.numel(), bias is not None)
+    return _followed(product.plus(_joined(other, out)), unary, out)
+
+
+@formula(*(f"onednn::qconv{d}_pointwise" for d in ("", "1d", "2d", "3d")), op="conv")
+def qconv(
+    qx: Spec, x_scale: Any, x_zero_point: Any, qw: Spec, w_scale: Spec, w_zero_point: Any, *rest: Any, out: Spec
+) -> Cost:
+    """qx[n, g*i, *], qw -> out[n, o, *]: as conv, 1 more for what follows; 4 per output to quantize, or 1 multiply."""
+    bias, attr = rest[0], rest[8]
+    return _followed(_windows(qw, bias, out), attr, out)
+
+
+@formula("onednn::qconv2d_pointwise.binary", "onednn::qconv2d_pointwise.binary_tensor", op="conv")
+def qconv_binary(
+    qx: Spec, x_scale: Any, x_zero_point: Any, qw: Spec, w_scale: Spec, w_zero_point: Any, *rest: Any, out: Spec
+) -> Cost:
+    """qx[n, g*i, *], qw, y[n, o, *] -> out[n, o, *]: as conv, 1 per output to join y, 2 if it is quantized, the rest as above."""
+    accum, bias, unary = rest[0], rest[1], rest[13]
+    return _followed(_windows(qw, bias, out).plus(_joined(accum, out)), unary, out)
+
+
+@formula("mkldnn::_linear_pointwise", op="linear")
+def linear_pointwise(input: Spec, weight: Spec, bias: Spec | None, attr: str = "none", *, out: Spec) -> Cost:
+    """input[*, i], weight -> out[*, o]: as linear, 1 more for what follows."""
+    return _followed(contraction(input[-1], out.numel(), bias is not None), attr, out, scaled=False)
+
+
+@formula("mkldnn::_linear_pointwise.binary", op="linear")
+def linear_binary(input: Spec, other: Spec, weight: Spec, bias: Spec | None, attr: str, *, out: Spec) -> Cost:
+    """input[*, i], weight, y[*, o] -> out[*, o]: as linear, 1 per output to join y."""
+    return linear_pointwise(input, weight, bias, attr, out=out)
+
+
+@formula("mkl::_mkl_linear", op="linear")
+def mkl_linear(input: Spec, packed: Any, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
+    """input[*, i], weight[o, i] -> out[*, o]: as linear."""
+    return contraction(weight[-1], out.numel(), bias is not None)
+
+
+@formula("mkldnn::_convolution_pointwise", op="conv")
+def conv_pointwise(
+    input: Spec,
+    weight: Spec,
+    bias: Spec | None,
+    padding: Any,
+    stride: Any,
+    dilation: Any,
+    groups: int,
+    attr: str = "none",
+    *,
+    out: Spec,
+) -> Cost:
+    """input[n, g*i, *], weight -> out[n, o, *]: as conv, 1 more for what follows."""
+    return _followed(_windows(weight, bias, out), attr, out, scaled=False)
+
+
+@formula("mkldnn::_convolution_pointwise.binary", op="conv")
+def conv_binary(input: Spec, other: Spec, weight: Spec, bias: Spec | None, *rest: Any, out: Spec) -> Cost:
+    """input[n, g*i, *], weight, y[n, o, *] -> out[n, o, *]: as conv, 1 per output to join y, 1 more for what follows."""
+    unary = rest[6] if len(rest) > 6 else None
+    return _followed(_windows(weight, bias, out).plus(_joined(other, out)), unary, out, scaled=False)
+
+
+@formula("mkldnn::_convolution_pointwise_", op="conv")
+def conv_binary_in_place(other: Spec, input: Spec, weight: Spec, bias: Spec | None, *rest: Any, out: Spec) -> Cost:
+    """y[n, o, *], input[n, g*i, *], weight -> y[n, o, *]: as mkldnn::_convolution_pointwise.binary."""
+    return conv_binary(input, other, weight, bias, *rest, out=out)
+
+
+@formula("mkldnn::_convolution_transpose_pointwise", op="conv_transpose")
+def conv_transpose_pointwise(input: Spec, weight: Spec, bias: Spec | None, *rest: Any, out: Spec) -> Cost:
+    """input[n, i, *], weight -> out[n, o, *]: as conv_transpose, 1 more for what follows."""
+    attr = rest[5]
+    taps = Spec((input[1], weight.numel() // input[1]))
+    return _followed(conv_transpose(input, taps, bias, out=out), attr, out, scaled=False)
+
+
+@formula("onednn::qbatch_norm2d", op="batch_norm")
+def qbatch_norm(qx: Spec, scale: float, zero_point: int, weight: Spec, bias: Spec, *, out: Spec) -> Cost:
+    """qx[n, c, *] -> out[n, c, *]: as batch_norm, 2 per element to dequantize, 4 per output to quantize."""
+    made = times(out.numel(), DEQUANTIZE.plus(QUANTIZE if is_coded(out) else Cost()))
+    return batch_norm(qx, None, None, weight, bias, out=out).plus(made)
+
+
+def _windows(weight: Spec, bias: Spec | None, out: Spec) -> Cost:
+    """A product of each window with the weights of each output channel."""
+    return contraction(weight.numel() // out[1], out.numel(), bias is not None)
+
+
+def _joined(other: Spec | None, out: Spec) -> Cost:
+    if other is None:
+        return Cost()
+    return Cost(adds=out.numel()).plus(times(out.numel() if is_coded(other) else 0, DEQUANTIZE))
+
+
+def _followed(cost: Cost, attr: str | None, out: Spec, scaled: bool = True) -> Cost:
+    """By a pointwise op of this name, then by what makes quantized or real numbers of the sums."""
+    made = (REQUANTIZE if is_coded(out) else Cost(muls=1)) if scaled else Cost()
+    return cost.plus(times(out.numel(), made.plus(Cost(others=0 if attr in (None, "", "none") else 1))))
+
+
+zero(
+    "query",
+    *("mkldnn::_get_mkldnn_serialized_md", "mkldnn::_nbytes", "mkldnn::data_ptr"),
+    *(f"mkldnn::_is_mkldnn_{what}_supported" for what in ("acl", "bf16", "fp16")),
+    op="mkldnn_query",
+)

@@ -1,0 +1,124 @@
+"""Fused optimizer steps and gradient scaling: per element what the optimizer's plain loop computes for it.
+
+The loops are those of https://github.com/pytorch/pytorch/tree/main/torch/optim (``_single_tensor_adam`` and its like), so
+that ``fused=True``, ``foreach=True`` and the plain loop count the same; what a step computes once for a whole parameter
+(bias corrections, a decayed rate) is not counted. In place, these calls return nothing: their lists tell the sizes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..records import Cost, Spec
+from ._cost import times
+from ._registry import formula
+from ._spellings import named
+
+Tensors = tuple[Spec, ...]
+SCALED_ADD = Cost(muls=1, adds=1)
+"""x + alpha * y."""
+
+
+@formula(*named("_fused_adam"), op="fused_adam")
+def fused_adam(
+    params: Tensors,
+    *,
+    weight_decay: float = 0,
+    amsgrad: bool = False,
+    maximize: bool = False,
+    grad_scale: Any = None,
+    out: Any,
+) -> Cost:
+    """p[t][*], g[t][*], m[t][*], v[t][*] -> p[t][*]: 13 per element, 2 more with weight decay, 1 with amsgrad.
+
+    m + (1-b1)(g - m): 3; b2 v + (1-b2) g g: 4; sqrt(v) / c + eps: 3; p - step * m / that: 3. 1 more each to maximize
+    (the sign of g) and to unscale g.
+    """
+    decay = SCALED_ADD if weight_decay else Cost()
+    return times(_elements(params), _adam(amsgrad).plus(decay).plus(_gradient(maximize, grad_scale)))
+
+
+@formula(*named("_fused_adamw"), op="fused_adamw")
+def fused_adamw(
+    params: Tensors,
+    *,
+    weight_decay: float = 0,
+    amsgrad: bool = False,
+    maximize: bool = False,
+    grad_scale: Any = None,
+    out: Any,
+) -> Cost:
+    """p[t][*], g[t][*], m[t][*], v[t][*] -> p[t][*]: as fused_adam, but weight decay is 1 multiply per element."""
+    decay = Cost(muls=1) if weight_decay else Cost()
+    return times(_elements(params), _adam(amsgrad).plus(decay).plus(_gradient(maximize, grad_scale)))
+
+
+@formula(*named("_fused_sgd"), op="fused_sgd")
+def fused_sgd(
+    params: Tensors,
+    *,
+    weight_decay: float = 0,
+    momentum: float = 0,
+    dampening: float = 0,
+    nesterov: bool = False,
+    maximize: bool = False,
+    is_first_step: bool = False,
+    grad_scale: Any = None,
+    out: Any,
+) -> Cost:
+    """p[t][*], g[t][*], buf[t][*] -> p[t][*]: p - lr g: 2 per element, 2 more each for weight decay, momentum and nesterov.
+
+    momentum * buf + (1-dampening) g: 1 more with dampening; in the first step the buffer is g itself, and nothing is
+    counted. 1 more each to maximize and to unscale g.
+    """
+    element = SCALED_ADD.plus(_gradient(maximize, grad_scale))
+    if weight_decay:
+        element = element.plus(SCALED_ADD)
+    if momentum and not is_first_step:
+        element = element.plus(Cost(muls=1 + (dampening != 0), adds=1))
+    if momentum and nesterov:
+        element = element.plus(SCALED_ADD)
+    return times(_elements(params), element)
+
+
+@formula(*named("_fused_adagrad"), op="fused_adagrad")
+def fused_adagrad(
+    params: Tensors, *, weight_decay: float = 0, maximize: bool = False, grad_scale: Any = None, out: Any
+) -> Cost:
+    """p[t][*], g[t][*], s[t][*] -> p[t][*]: 7 per element, 2 more with weight decay.
+
+    s + g g: 2; sqrt(s) + eps: 2; p - rate * g / that: 3. 1 more each to maximize and to unscale g.
+    """
+    decay = SCALED_ADD if weight_decay else Cost()
+    element = Cost(muls=2, adds=3, others=2).plus(decay).plus(_gradient(maximize, grad_scale))
+    return times(_elements(params), element)
+
+
+@formula(*named("_amp_foreach_non_finite_check_and_unscale"), op="amp_unscale")
+def amp_unscale(grads: Tensors, *, out: Any) -> Cost:
+    """g[t][*], inv_scale[1] -> g[t][*]: 1 multiply and 1 check for infinity per element."""
+    return times(_elements(grads), Cost(muls=1, others=1))
+
+
+@formula(*named("_amp_update_scale"), op="amp_update_scale")
+def amp_update_scale(*, out: Any) -> Cost:
+    """scale[1], growth_tracker[1], found_inf[1] -> scale[1]: 5: was one found, 1 step more, were they enough, grown, finite."""
+    return Cost(muls=1, adds=1, others=3)
+
+
+def _adam(amsgrad: bool) -> Cost:
+    mean, square, root, step = (
+        Cost(muls=1, adds=2),
+        Cost(muls=3, adds=1),
+        Cost(adds=1, others=2),
+        Cost(muls=1, adds=1, others=1),
+    )
+    return mean.plus(square).plus(root).plus(step).plus(Cost(others=0 + amsgrad))
+
+
+def _gradient(maximize: bool, grad_scale: Any) -> Cost:
+    return Cost(others=maximize + (grad_scale is not None))
+
+
+def _elements(tensors: Tensors) -> int:
+    return sum(tensor.numel() for tensor in tensors)

@@ -1,0 +1,198 @@
+"""What is built on factorizations: solutions of equations, inverses, determinants, ranks and functions of matrices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from ..records import Cost, Spec
+from ._cost import contraction, first, times
+from ._registry import formula
+from ._spellings import named
+from .linalg import batch_of, eigh, eigvalsh, geqrf, lu, of_linalg, ormqr, svd, svdvals
+from .reduce import matrix_norm
+
+
+@formula(*of_linalg("solve_triangular"), op="solve_triangular")
+def solve_triangular(A: Spec, B: Spec, *, left: bool = True, unitriangular: bool = False, out: Any) -> Cost:
+    """A[*, n, n], B[*, n, r] -> X[*, n, r]: n(n - 1)/2 multiplies and as many adds, n divides per right-hand side."""
+    return _substituted(A[-1], first(out).numel() // A[-1] if A[-1] else 0, not unitriangular)
+
+
+@formula(*named("triangular_solve"), op="solve_triangular")
+def triangular_solve(
+    B: Spec, A: Spec, upper: bool = True, transpose: bool = False, unitriangular: bool = False, *, out: Any
+) -> Cost:
+    """B[*, n, r], A[*, n, n] -> X[*, n, r]: as solve_triangular."""
+    return solve_triangular(A, B, unitriangular=unitriangular, out=out)
+
+
+@formula(*named("cholesky_solve"), "aten::_cholesky_solve_helper", op="cholesky_solve")
+def cholesky_solve(B: Spec, L: Spec, *, out: Any) -> Cost:
+    """B[*, n, r], L[*, n, n] -> X[*, n, r]: two triangular solves."""
+    return times(2, _substituted(L[-1], _right_hand_sides(L, out), True))
+
+
+@formula(*of_linalg("lu_solve"), op="lu_solve")
+def lu_solve(LU: Spec, *, out: Any) -> Cost:
+    """LU[*, n, n], B[*, n, r] -> X[*, n, r]: two triangular solves, one of them without divides."""
+    sides = _right_hand_sides(LU, out)
+    return _substituted(LU[-1], sides, True).plus(_substituted(LU[-1], sides, False))
+
+
+@formula(*(target for target in named("lu_solve") if target is not torch.linalg.lu_solve), op="lu_solve")
+def lu_solve_native(B: Spec, LU_data: Spec, *, out: Any) -> Cost:
+    """B[*, n, r], LU[*, n, n] -> X[*, n, r]: as torch.linalg.lu_solve."""
+    return lu_solve(LU_data, out=out)
+
+
+@formula(*of_linalg("ldl_solve"), op="ldl_solve")
+def ldl_solve(LD: Spec, *, out: Any) -> Cost:
+    """LD[*, n, n], B[*, n, r] -> X[*, n, r]: two triangular solves without divides, and n divides per right-hand side."""
+    sides = _right_hand_sides(LD, out)
+    return times(2, _substituted(LD[-1], sides, False)).plus(Cost(others=LD[-1] * sides))
+
+
+@formula(*of_linalg("solve", "solve_ex"), "aten::_linalg_solve_ex", op="solve")
+def solve(A: Spec, *, out: Any) -> Cost:
+    """A[*, n, n], B[*, n, r] -> X[*, n, r]: lu, then lu_solve."""
+    return lu(A, out=out).plus(lu_solve(A, out=out))
+
+
+@formula(*of_linalg("tensorsolve"), op="solve")
+def tensorsolve(A: Spec, B: Spec, *, out: Any) -> Cost:
+    """A[*, *], B[*] -> X[*]: as solve, of n = prod(B) equations."""
+    return solve(Spec((B.numel(), B.numel())), out=B)
+
+
+@formula(*of_linalg("inv", "inv_ex"), *named("inverse"), op="inv")
+def inv(A: Spec, *, out: Any) -> Cost:
+    """A[*, n, n] -> out[*, n, n]: n^3 - n multiplies, n(n - 1)^2 adds and n divides per matrix, by Gauss and Jordan."""
+    n = A[-1]
+    return times(batch_of(A), Cost(muls=n**3 - n, adds=n * (n - 1) ** 2, others=n))
+
+
+@formula(*of_linalg("tensorinv"), op="inv")
+def tensorinv(A: Spec, *, out: Any) -> Cost:
+    """A[*, *] -> out[*, *]: as inv, of n^2 = prod(A)."""
+    n = math.isqrt(A.numel())
+    return inv(Spec((n, n)), out=out)
+
+
+@formula(*named("cholesky_inverse"))
+def cholesky_inverse(L: Spec, *, out: Any) -> Cost:
+    """L[*, n, n] -> out[*, n, n]: 2/3 n^3 per matrix in the main, as LAPACK Working Note 41 counts it."""
+    n = L[-1]
+    muls, adds = n * (n + 1) * (n + 2) // 3, n * (2 * n - 1) * (n - 1) // 6
+    return times(batch_of(L), Cost(muls=muls, adds=adds))
+
+
+@formula(*of_linalg("det"), *named("det"), "aten::_linalg_det", op="det")
+def det(A: Spec, *, out: Any) -> Cost:
+    """A[*, n, n] -> out[*]: lu, then n - 1 multiplies per matrix."""
+    return lu(A, out=out).plus(Cost(muls=batch_of(A) * max(A[-1] - 1, 0)))
+
+
+@formula(*of_linalg("slogdet"), *named("slogdet", "logdet"), "aten::_linalg_slogdet", op="slogdet")
+def slogdet(A: Spec, *, out: Any) -> Cost:
+    """A[*, n, n] -> sign[*], logabsdet[*]: lu, then n absolutes, n logarithms, n - 1 adds, n signs and n - 1 multiplies."""
+    n, b = A[-1], batch_of(A)
+    return lu(A, out=out).plus(Cost(muls=b * max(n - 1, 0), adds=b * max(n - 1, 0), others=3 * b * n))
+
+
+@formula(*of_linalg("lstsq"), op="lstsq")
+def lstsq(A: Spec, B: Spec, *, out: Any) -> Cost:
+    """A[*, m, n], B[*, m, r] -> X[*, n, r]: geqrf, ormqr on B, and a triangular solve, whatever the driver."""
+    m, n = sorted(A[-2:], reverse=True)
+    batch, sides = batch_of(A), B[-1] if B.ndim == A.ndim else 1
+    factored = Spec((batch, m, n))
+    applied = ormqr(factored, Spec((batch, n)), Spec((batch, m, sides)), out=out)
+    return geqrf(factored, out=out).plus(applied).plus(_substituted(n, batch * sides, True))
+
+
+@formula(*of_linalg("pinv"), *named("pinverse"), op="pinv")
+def pinv(A: Spec, rcond: Any = None, hermitian: bool = False, *, out: Any) -> Cost:
+    """A[*, m, n] -> out[*, n, m]: svd (eigh if hermitian), k compares and divides, and V / S times U': k multiply-adds."""
+    *batch, m, n = A
+    k = min(m, n)
+    b = math.prod(batch)
+    factored = eigh(A, out=out) if hermitian else svd(A, False, out=out)
+    scaled = times(b, Cost(muls=k * n, others=2 * k))
+    return factored.plus(scaled).plus(contraction(k, b * m * n))
+
+
+@formula(*of_linalg("matrix_rank"), op="matrix_rank")
+def matrix_rank(A: Spec, tol: Any = None, hermitian: bool = False, *, out: Any) -> Cost:
+    """A[*, m, n] -> out[*]: svdvals (eigvalsh if hermitian), k compares and k - 1 adds per matrix."""
+    k, b = min(A[-2:]), batch_of(A)
+    values = eigvalsh(A, out=out) if hermitian else svdvals(A, out=out)
+    return values.plus(times(b, Cost(adds=max(k - 1, 0), others=k)))
+
+
+@formula(*of_linalg("cond"), op="cond")
+def cond(A: Spec, p: Any = None, *, out: Spec) -> Cost:
+    """A[*, m, n] -> out[*]: svdvals and 1 divide; for p = "fro", 1, inf: inv, both norms and 1 multiply per matrix."""
+    if p in (None, 2, -2):
+        return svdvals(A, out=out).plus(Cost(others=batch_of(A)))
+    norm = nuclear_norm(A, out=out) if p == "nuc" else matrix_norm(A, p, out=out)
+    return inv(A, out=A).plus(times(2, norm)).plus(Cost(muls=batch_of(A)))
+
+
+@formula(*named("nuclear_norm"))
+def nuclear_norm(A: Spec, dim: Any = None, *, out: Spec) -> Cost:
+    """A[*, m, n] -> out[*]: svdvals and k - 1 adds per matrix."""
+    m, n = (A[d] for d in dim) if isinstance(dim, tuple) else A[-2:]
+    matrices = Spec((A.numel() // (m * n) if m and n else 0, m, n))
+    return svdvals(matrices, out=out).plus(Cost(adds=matrices[0] * max(min(m, n) - 1, 0)))
+
+
+@formula(*of_linalg("matrix_power"), *named("matrix_power"), op="matrix_power")
+def matrix_power(A: Spec, n: int, *, out: Any) -> Cost:
+    """A[*, m, m] -> out[*, m, m]: log2 n squares and 1 product more per further 1 in n's binary; inv first where n < 0."""
+    power = abs(n)
+    products = power.bit_length() + power.bit_count() - 2 if power else 0
+    inverted = inv(A, out=A) if n < 0 else Cost()
+    return inverted.plus(times(products, contraction(A[-1], A.numel())))
+
+
+@formula(*of_linalg("matrix_exp"), *named("matrix_exp"), op="matrix_exp")
+def matrix_exp(A: Spec, *, out: Any) -> Cost:
+    """A[*, n, n] -> out[*, n, n]: 5 products per matrix: the Taylor polynomial of degree 18, https://doi.org/10.3390/math7121174
+
+    Matrices of small norm take fewer, those of a large norm one more for each halving; adding up terms is not counted.
+    """
+    return times(5, contraction(A[-1], A.numel()))
+
+
+@formula(*of_linalg("polar"), op="linalg_polar")
+def linalg_polar(A: Spec, *, out: Any) -> Cost:
+    """A[*, m, n] -> U[*, m, n], H[*, n, n]: svd, the products U V' and (V S) V'."""
+    *batch, m, n = A
+    b, k = math.prod(batch), min(m, n)
+    products = contraction(k, b * (m + n) * n).plus(Cost(muls=b * k * n))
+    return svd(A, False, out=out).plus(products)
+
+
+@formula(*of_linalg("matrix_sqrth"), op="matrix_sqrth")
+def matrix_sqrth(A: Spec, *, out: Any) -> Cost:
+    """A[*, n, n] -> out[*, n, n]: eigh, n roots, and the product (V S) V'."""
+    n, b = A[-1], batch_of(A)
+    product = contraction(n, A.numel()).plus(Cost(muls=b * n * n, others=b * n))
+    return eigh(A, out=out).plus(product)
+
+
+@formula(*of_linalg("vander"), *named("vander"), op="vander")
+def vander(x: Spec, *, out: Spec) -> Cost:
+    """x[*, n] -> out[*, n, N]: N - 2 multiplies per row."""
+    return Cost(muls=out.numel() // out[-1] * max(out[-1] - 2, 0) if out.numel() else 0)
+
+
+def _right_hand_sides(A: Spec, out: Any) -> int:
+    """Of all matrices together."""
+    return first(out).numel() // A[-1] if A[-1] else 0
+
+
+def _substituted(n: int, sides: int, divides: bool) -> Cost:
+    return times(sides, Cost(muls=math.comb(n, 2), adds=math.comb(n, 2), others=n if divides else 0))

@@ -1,0 +1,182 @@
+"""Statistics of samples, histograms, integrals and differences of sampled functions, and weights kept to a norm."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..records import Cost, Spec, specs_in
+from ._cost import contraction, first, times
+from ._registry import formula, zero
+from ._spellings import named
+from .reduce import cummax, histc, norm, unique_consecutive
+
+
+@formula(*named("cov"))
+def cov(input: Spec, *, fweights: Any = None, aweights: Any = None, out: Spec) -> Cost:
+    """x[v, n] -> out[v, v]: the mean of each row, its subtraction, n multiply-adds and 1 divide per output.
+
+    Weights are 2 multiplies per element more, and their sum and product.
+    """
+    n = input[-1] if input.ndim else 1
+    v = input.numel() // n if n else 0
+    centered = Cost(adds=v * (n - 1) + v * n, others=v)
+    given = sum(weights is not None for weights in (fweights, aweights))
+    weighted = Cost(muls=2 * v * n + n * (given - 1), adds=n - 1) if given else Cost()
+    return centered.plus(weighted).plus(contraction(n, v * v)).plus(Cost(others=v * v))
+
+
+@formula(*named("corrcoef"))
+def corrcoef(input: Spec, *, out: Spec) -> Cost:
+    """x[v, n] -> out[v, v]: as cov, v roots, 2 divides and 1 clamp per output."""
+    v = input.numel() // input[-1] if input.numel() else 0
+    return cov(input, out=out).plus(Cost(others=v + 3 * v * v))
+
+
+@formula(*named("trapezoid", "trapz"), op="trapezoid")
+def trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
+    """y[*, k], x[k] -> out[*]: k - 1 sums of neighbours, as many multiplies by x's differences, k - 2 adds, 1 divide per output.
+
+    Evenly spaced: k - 1 adds, 2 adds and 2 multiplies for the ends and the step.
+    """
+    k = y[dim]
+    if not k:
+        return Cost()
+    if not isinstance(x, Spec):
+        return times(out.numel(), Cost(muls=2, adds=k + 1))
+    row = Cost(muls=k - 1, adds=(k - 1) + max(k - 2, 0), others=1)
+    return times(out.numel(), row).plus(_differences(x, dim))
+
+
+@formula(*named("cumulative_trapezoid"))
+def cumulative_trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
+    """y[*, k], x[k] -> out[*, k - 1]: 1 sum of neighbours, 1 multiply by half the step, 1 add to what is before, per output."""
+    steps = out[dim]
+    rows = out.numel() // steps if steps else 0
+    each = Cost(muls=out.numel(), adds=out.numel() + out.numel() - rows)
+    if not isinstance(x, Spec):
+        return each
+    differences = _differences(x, dim)
+    return each.plus(differences).plus(Cost(others=differences.adds))
+
+
+@formula(*named("gradient"))
+def gradient(input: Spec, *, spacing: Any = None, out: Any) -> Cost:
+    """x[*] -> out[d][*]: 1 subtraction and 1 divide per output; between coordinates 3 multiplies and 2 adds.
+
+    The coefficients between coordinates, one set for each position in a dim, are not counted, nor are longer sums at
+    the ends.
+    """
+    outputs = sum(spec.numel() for spec in specs_in(out))
+    if any(True for _ in specs_in(spacing)):
+        return Cost(muls=3 * outputs, adds=2 * outputs)
+    return Cost(adds=outputs, others=outputs)
+
+
+@formula(*named("histogram"))
+def histogram(
+    input: Spec, bins: Any = 100, *, range: Any = None, weight: Any = None, density: bool = False, out: Any
+) -> Cost:
+    """x[n] -> out[k], edges[k + 1]: as histc; between given edges ceil(log2(k + 1)) compares and 1 add per element.
+
+    A density is the sum of all, the width of each bin, and 2 divides per output.
+    """
+    n, k = input.numel(), first(out).numel()
+    if isinstance(bins, Spec):
+        counted = Cost(adds=n, others=n * math.ceil(math.log2(bins[-1])))
+    else:
+        counted = histc(input, k, 0, 0 if range is None else 1, out=first(out))
+    return counted.plus(Cost(adds=(k - 1) + k, others=2 * k) if density else Cost())
+
+
+@formula(*named("histogramdd", "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors"), op="histogramdd")
+def histogramdd(
+    input: Spec, bins: Any, range: Any = None, weight: Any = None, density: bool = False, *, out: Any
+) -> Cost:
+    """x[n, d] -> out[*k], edges[d][k + 1]: as histogram in each dim, 1 add per sample."""
+    n, d = input.numel() // input[-1] if input.numel() else 0, input[-1]
+    edges = [spec[-1] for spec in specs_in(bins)]
+    if edges:
+        found = Cost(others=n * sum(math.ceil(math.log2(k)) for k in edges))
+    else:
+        found = Cost(adds=n * d, others=n * d).plus(_histogramdd_ends(input, range))
+    k = first(out).numel()
+    return found.plus(Cost(adds=n)).plus(Cost(adds=k - 1, others=(1 + d) * k) if density else Cost())
+
+
+@formula(*named("_histogramdd_bin_edges"), op="histogramdd")
+def histogramdd_bin_edges(input: Spec, bins: Any, *, range: Any = None, out: Any) -> Cost:
+    """x[n, d] -> edges[d][k + 1]: 2(n - 1) compares per dim to find the ends, unless they are given."""
+    return _histogramdd_ends(input, range)
+
+
+@formula(*named("renorm"))
+def renorm(input: Spec, p: float, dim: int, maxnorm: float, *, out: Spec) -> Cost:
+    """x[*, k] -> out[*, k]: the norm of each of k slices, 1 compare, 1 add and 1 divide; 1 multiply per output.
+
+    As if every slice were too long: at most this.
+    """
+    k = input[dim]
+    return norm(input, p, out=Spec((k,))).plus(Cost(muls=out.numel(), adds=k, others=2 * k))
+
+
+@formula(*named("norm_except_dim"), op="norm")
+def norm_except_dim(v: Spec, pow: float = 2, dim: int = 0, *, out: Spec) -> Cost:
+    """v[*, k] -> out[k]: as norm, of each slice along dim."""
+    return norm(v, pow, out=out)
+
+
+@formula(*named("_weight_norm", "_weight_norm_interface"), op="weight_norm")
+def weight_norm(v: Spec, g: Spec, *, out: Any) -> Cost:
+    """v[*, k], g[k] -> out[*, k]: the norm of each slice, g divided by it, 1 multiply per output."""
+    return norm(v, 2, out=g).plus(Cost(muls=v.numel(), others=g.numel()))
+
+
+@formula(*named("linalg__powsum"), op="powsum")
+def powsum(input: Spec, ord: Any = 2, *, out: Spec) -> Cost:
+    """x[*, k] -> out[*]: as norm, without the root."""
+    cost = norm(input, ord, out=out)
+    roots = 0 if ord in (0, 1, math.inf, -math.inf) else out.numel()
+    return cost._replace(others=cost.others - roots)
+
+
+@formula(*named("hash_tensor"))
+def hash_tensor(input: Spec, *, out: Spec) -> Cost:
+    """x[*, k] -> out[*]: k - 1 exclusive ors per output."""
+    return Cost(others=max(input.numel() - out.numel(), 0))
+
+
+@formula("aten::_is_any_true", "aten::_is_all_true", op="any")
+def any_true(input: Spec, *, out: Any) -> Cost:
+    """x[k] -> out: k - 1 compares."""
+    return Cost(others=max(input.numel() - 1, 0))
+
+
+@formula("aten::_cummax_helper", op="cummax")
+@formula("aten::_cummin_helper", op="cummin")
+def cummax_helper(input: Spec, values: Spec, indices: Spec, dim: int, *, out: Any) -> Cost:
+    """x[*, k] -> values[*, k], indices[*, k]: as cummax."""
+    return cummax(input, dim, out=values)
+
+
+@formula(*named("unique_dim_consecutive"), op="unique_consecutive")
+def unique_dim_consecutive(input: Spec, dim: int, *, out: Any) -> Cost:
+    """x[k, *] -> out[j, *]: as unique_consecutive."""
+    return unique_consecutive(input, dim=dim, out=out)
+
+
+zero(
+    "part of batch_norm: computing the mean and the deviation is not counted",
+    *named("batch_norm_stats", "batch_norm_update_stats", "batch_norm_gather_stats"),
+    *named("batch_norm_gather_stats_with_counts"),
+    op="batch_norm_stats",
+)
+
+
+def _differences(x: Spec, dim: int) -> Cost:
+    return Cost(adds=x.numel() // x[dim] * (x[dim] - 1) if x.numel() else 0)
+
+
+def _histogramdd_ends(input: Spec, range: Any) -> Cost:
+    d = input[-1]
+    return Cost(others=2 * max(input.numel() - d, 0)) if range is None else Cost()

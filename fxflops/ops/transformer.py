@@ -1,0 +1,174 @@
+"""Whole layers of a transformer in one call: the fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer, as the
+sum of what they are made of, and softmax and dropout with a mask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..records import Cost, Spec
+from ._cost import first, times
+from ._registry import formula
+from ._spellings import named
+from .activation import activation, softmax
+from .attention import attention, flash_attention_forward
+from .elementwise import add
+from .matmul import linear
+from .norm import layer_norm
+
+
+@formula(*named("_native_multi_head_attention"), op="multi_head_attention")
+def multi_head_attention(
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Spec,
+    qkv_bias: Spec,
+    proj_weight: Spec,
+    proj_bias: Spec,
+    mask: Any = None,
+    need_weights: bool = True,
+    average_attn_weights: bool = True,
+    *,
+    out: Any,
+) -> Cost:
+    """query[b, n, e], key[b, s, e], value[b, s, e] -> out[b, n, e]: 3 linear layers, attention by heads, 1 linear layer.
+
+    Weights averaged over h heads: h - 1 adds and 1 divide for each of b n s.
+    """
+    b, n, e = query[-3:]
+    s, d = key[-2], e // num_head
+    one = Spec((e, e))
+    bias = Spec((e,))
+    projected = [linear(given, one, bias, out=given) for given in (query, key, value)]
+    heads, others = Spec((b, num_head, n, d)), Spec((b, num_head, s, d))
+    total = attention(heads, others, others, mask, out=heads).plus(linear(query, proj_weight, proj_bias, out=query))
+    for cost in projected:
+        total = total.plus(cost)
+    averaged = b * n * s if need_weights and average_attn_weights else 0
+    return total.plus(times(averaged, Cost(adds=num_head - 1, others=1)))
+
+
+@formula(*named("_triton_multi_head_attention"), op="multi_head_attention")
+def triton_multi_head_attention(
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    embed_dim: int,
+    num_head: int,
+    qkv_weight: Spec,
+    qkv_bias: Spec,
+    proj_weight: Spec,
+    proj_bias: Spec,
+    mask: Any = None,
+    *,
+    out: Any,
+) -> Cost:
+    """query[b, n, e], key[b, s, e], value[b, s, e] -> out[b, n, e]: as _native_multi_head_attention."""
+    weights = qkv_weight, qkv_bias, proj_weight, proj_bias
+    return multi_head_attention(query, key, value, embed_dim, num_head, *weights, mask, False, out=out)
+
+
+@formula(*named("_transformer_encoder_layer_fwd"), op="transformer_encoder_layer")
+def transformer_encoder_layer(
+    src: Spec,
+    embed_dim: int,
+    num_heads: int,
+    qkv_weight: Spec,
+    qkv_bias: Spec,
+    proj_weight: Spec,
+    proj_bias: Spec,
+    use_gelu: bool,
+    norm_first: bool,
+    eps: float,
+    norm_weight_1: Spec,
+    norm_bias_1: Spec,
+    norm_weight_2: Spec,
+    norm_bias_2: Spec,
+    ffn_weight_1: Spec,
+    ffn_bias_1: Spec,
+    ffn_weight_2: Spec,
+    ffn_bias_2: Spec,
+    mask: Any = None,
+    *,
+    out: Spec,
+) -> Cost:
+    """src[b, n, e] -> out[b, n, e]: _native_multi_head_attention, 2 linear layers, an activation, 2 layer norms, 2 sums."""
+    weights = qkv_weight, qkv_bias, proj_weight, proj_bias
+    total = multi_head_attention(src, src, src, embed_dim, num_heads, *weights, mask, False, out=src)
+    hidden = Spec((*src[:-1], ffn_weight_1[0]))
+    total = total.plus(linear(src, ffn_weight_1, ffn_bias_1, out=hidden)).plus(activation(hidden, out=hidden))
+    total = total.plus(linear(hidden, ffn_weight_2, ffn_bias_2, out=src)).plus(times(2, add(src, src, out=src)))
+    for weight, bias in ((norm_weight_1, norm_bias_1), (norm_weight_2, norm_bias_2)):
+        total = total.plus(layer_norm(src, None, weight, bias, out=src))
+    return total
+
+
+@formula(*named("_triton_scaled_dot_attention"), op="attention")
+def triton_attention(q: Spec, k: Spec, v: Spec, dropout_p: float = 0.0, *, out: Spec) -> Cost:
+    """q[*, n, d], k[*, s, d], v[*, s, v] -> out[*, n, v]: as attention."""
+    return attention(q, k, v, None, dropout_p, out=out)
+
+
+@formula("aten::_flash_attention_forward_no_dropout_inplace", op="attention")
+def flash_attention_in_place(
+    given: Spec,
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    cum_seq_q: Spec | None,
+    cum_seq_k: Spec | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    out: Any,
+) -> Cost:
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: as attention; packed sequences count as the longest."""
+    return flash_attention_forward(
+        query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, dropout_p, is_causal, out=given
+    )
+
+
+@formula("aten::_cudnn_attention_forward_no_dropout_inplace", op="attention")
+def cudnn_attention_in_place(
+    given: Spec,
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    cum_seq_q: Spec | None,
+    cum_seq_k: Spec | None,
+    max_q: int,
+    max_k: int,
+    is_causal: bool = False,
+    *,
+    out: Any,
+) -> Cost:
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> given[b, n, h, v]: as attention; packed sequences count as the longest."""
+    return flash_attention_forward(query, key, value, cum_seq_q, cum_seq_k, max_q, max_k, 0.0, is_causal, out=given)
+
+
+@formula(*named("_transform_bias_rescale_qkv"))
+def transform_bias_rescale_qkv(qkv: Spec, *, out: Any) -> Cost:
+    """qkv[b, n, 3e], bias[3e] -> q, k, v: 1 add per element, 1 multiply for each of q."""
+    return Cost(muls=first(out).numel(), adds=qkv.numel())
+
+
+@formula(*named("_masked_softmax"), op="softmax")
+def masked_softmax(input: Spec, mask: Spec, dim: int | None = None, *, out: Spec) -> Cost:
+    """input[*, k], mask[*, k] -> out[*, k]: 1 selection per output, then as softmax."""
+    return softmax(input, -1 if dim is None else dim, out=out).plus(Cost(others=out.numel()))
+
+
+@formula(*named("_fused_dropout"), op="dropout")
+def fused_dropout(input: Spec, *, out: Any) -> Cost:
+    """x[*] -> out[*], mask[*]: 2 multiplies per output (the mask, the scale)."""
+    return Cost(muls=2 * first(out).numel())
+
+
+@formula(*named("_masked_scale"), op="dropout")
+def masked_scale(input: Spec, *, out: Spec) -> Cost:
+    """x[*], mask[*] -> out[*]: 2 multiplies per output (the mask, the scale)."""
+    return Cost(muls=2 * out.numel())

@@ -1,0 +1,92 @@
+"""What shapes do not tell: how many pairs of query and key a mask leaves."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.nn.attention.bias import CausalBias
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..ops import Formula
+from ..records import Spec, spec_of, specs_in
+
+ATTENTION = "attention"
+MASKS = ("attn_mask", "attn_bias", "bias")
+NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
+
+
+def result_of(
+    entry: Formula | None, given: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, facts: bool = True
+) -> Any:
+    """The spec of a call's result; with ``facts`` that of attention knows the pairs that its mask leaves."""
+    result = spec_of(out)
+    if not facts or entry is None or entry.op != ATTENTION:
+        return result
+    first, *rest = specs_in(result)
+    first = Spec(first, first.dtype, first.layout, {**first.facts, "pairs": pairs_left(entry, *given, out)})
+    return first if isinstance(result, Spec) else (first, *rest)
+
+
+def pairs_left(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
+    """The pairs of one call of attention, over all batches and heads.
+
+    Raises NotImplementedError where the mask has no values (meta).
+    """
+    given = _named(entry, args, kwargs)
+    query, key, value = given["query"], given["key"], given["value"]
+    result = out if isinstance(out, torch.Tensor) else out[0]
+    heads_last = "max_q" in given or "max_seqlen_q" in given
+    n, s = (query.shape[-3], key.shape[-3]) if heads_last else (query.shape[-2], key.shape[-2])
+    heads = query.shape[-2] if heads_last else 1
+    batch = result.numel() // (n * value.shape[-1]) if n and value.shape[-1] else 0
+    corner = int(given.get("custom_mask_type") or bool(given.get("is_causal")))
+    starts = [
+        given[name]
+        for name in ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
+        if given.get(name) is not None
+    ]
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        if starts:
+            lengths = [_values(start).diff().tolist() for start in starts]
+            return heads * sum(_triangle(q, k, corner) for q, k in zip(lengths[0], lengths[-1], strict=True))
+        mask = next((given[name] for name in MASKS if isinstance(given.get(name), torch.Tensor)), None)
+        if isinstance(given.get("block_mask"), tuple):
+            mask = _flex_mask(given["block_mask"], n, s, query.device)
+        if isinstance(mask, CausalBias):
+            corner, mask = int(mask.variant), None
+        if mask is None or mask.numel() == 0:
+            return batch * _triangle(n, s, corner)
+        kept = _values(mask) if mask.dtype is torch.bool else _values(mask) > torch.finfo(mask.dtype).min
+        return int(batch * n * s * int(kept.sum()) // mask.numel())
+
+
+def _named(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    names = [name for name in inspect.signature(entry.function).parameters if name != "out"] if entry.function else []
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _values(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.device.type == "meta":
+        raise NotImplementedError("what an attention mask on the meta device leaves cannot be told: it needs values")
+    return tensor
+
+
+def _triangle(n: int, s: int, corner: int) -> int:
+    """Pairs of n queries and s keys: all, or those up to the diagonal from the top left or the bottom right corner."""
+    if corner == NONE:
+        return n * s
+    shift = s - n if corner == BOTTOM_RIGHT else 0
+    return sum(min(max(i + 1 + shift, 0), s) for i in range(n))
+
+
+def _flex_mask(block_mask: tuple[Any, ...], n: int, s: int, device: torch.device) -> torch.Tensor:
+    from torch.nn.attention.flex_attention import create_mask
+
+    blocks, mask_mod = block_mask[2], block_mask[-1]
+    batch, heads = (math.prod(blocks.shape[i : i + 1]) for i in (0, 1))
+    device = torch.device("cpu") if device.type == "meta" else device
+    return create_mask(mask_mod, batch, heads, n, s, device=device)

@@ -1,0 +1,346 @@
+"""What users of FLOP counters reported as counted wrong, at its smallest: inputs, shared modules, parameters, control flow.
+
+Each case names a report (``repository#number``) and gives the multiply-accumulates by hand, as factors of named sizes.
+Every case is counted in every way there is to run it, and the number must be the same. The other files named
+``test_reports_*`` hold the cases of one subject each.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils import _pytree as pytree
+
+import fxflops
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model with its inputs, and what it must count to; ``without`` are the ways that it cannot be run in."""
+
+    id: str
+    model: nn.Module
+    args: Any
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    macs: int = 0
+    flops: int | None = None
+    params: int | None = None
+    without: tuple[str, ...] = ()
+
+
+def of(function: Callable[..., Any], /, **held: Any) -> nn.Module:
+    """A model whose forward is ``function``, given the model first; it holds tensors as parameters, modules as its own."""
+    module: nn.Module = type("Model", (nn.Module,), {"forward": function})()
+    for name, value in held.items():
+        trainable = isinstance(value, torch.Tensor) and value.is_floating_point()
+        setattr(module, name, nn.Parameter(value) if trainable else value)
+    return module
+
+
+def f(*shape: int) -> torch.Tensor:
+    """Floats of this shape."""
+    return torch.randn(*shape)
+
+
+def ints(*values: Any) -> torch.Tensor:
+    return torch.tensor(values)
+
+
+def analyze(case: Case) -> fxflops.Report:
+    return fxflops.analyze(case.model, case.args, case.kwargs, repeats=1)
+
+
+def record(case: Case) -> fxflops.Report:
+    return fxflops.analyze(case.model, case.args, case.kwargs, repeats=0, trace="record")
+
+
+def count(case: Case) -> fxflops.Report:
+    return fxflops.count(case.model, case.args, case.kwargs)
+
+
+def grad(case: Case) -> fxflops.Report:
+    with torch.enable_grad():
+        return fxflops.analyze(case.model, case.args, case.kwargs, repeats=0)
+
+
+def inference(case: Case) -> fxflops.Report:
+    with torch.inference_mode():
+        return fxflops.analyze(case.model, case.args, case.kwargs, repeats=0)
+
+
+def inference_count(case: Case) -> fxflops.Report:
+    with torch.inference_mode():
+        return count(case)
+
+
+def compiled(case: Case) -> fxflops.Report:
+    return fxflops.count(torch.compile(case.model), case.args, case.kwargs)
+
+
+def meta(case: Case) -> fxflops.Report:
+    inputs = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (case.args, dict(case.kwargs)))
+    twins = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in case.model.parameters()}  # tied ones stay tied
+    return fxflops.count(copy.deepcopy(case.model, twins).to("meta"), *inputs)
+
+
+def train(case: Case) -> fxflops.Report:
+    return fxflops.count(case.model, case.args, case.kwargs, mode="train")
+
+
+WAYS = {way.__name__: way for way in (analyze, record, count, grad, inference, inference_count, compiled, meta, train)}
+
+
+def every_way(cases: Sequence[Case]) -> pytest.MarkDecorator:
+    """Each of the cases in each of the ways that it can be run in."""
+    assert len({case.id for case in cases}) == len(cases)
+    pairs = [(case, way) for case in cases for way in WAYS if way not in case.without]
+    return pytest.mark.parametrize(("case", "way"), pairs, ids=[f"{case.id}-{way}" for case, way in pairs])
+
+
+def check(case: Case, way: str) -> None:
+    """The case counts as it must, with nothing missing."""
+    report = WAYS[way](case)
+    assert report.total_macs == case.macs
+    assert report.complete, [(missing.op, missing.reason) for missing in report.missing]
+    if case.flops is not None:
+        assert report.total_flops == case.flops
+    if case.params is not None:
+        assert report.total_params == case.params
+    rows = report.by_module()
+    assert rows[""].total.macs == sum(row.own.macs for row in rows.values()) == case.macs
+
+
+class Twice(nn.Module):
+    """One module under two names, both called."""
+
+    def __init__(self, i: int) -> None:
+        super().__init__()
+        self.a = nn.Linear(i, i)
+        self.b = self.a
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.a(x))
+
+
+class TiedHead(nn.Module):
+    """A language model whose head is its embedding."""
+
+    def __init__(self, vocabulary: int, d: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, d)
+        self.head = nn.Linear(d, vocabulary, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embedding(tokens))
+
+
+class ParametersOnly(nn.Module):
+    """No submodule at all, all the work in operators."""
+
+    def __init__(self, i: int, o: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(f(i, o))
+        self.layers = nn.ParameterList([f(o, o) for _ in range(2)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x @ self.weight
+        for weight in self.layers:
+            x = x @ weight
+        return x
+
+
+@dataclass
+class Batch:
+    tokens: torch.Tensor
+    weights: torch.Tensor
+    scale: float = 1.0
+
+
+pytree.register_dataclass(Batch)
+Pair = namedtuple("Pair", ["x", "y"])
+
+
+def while_large(m: Any, x: torch.Tensor) -> torch.Tensor:
+    while x.max() > 1:
+        x = m.halve(x)
+    return x
+
+
+def by_sign(m: Any, x: torch.Tensor) -> torch.Tensor:
+    return m.narrow(x) if x.sum() > 0 else m.wide(x)
+
+
+def halving(i: int) -> nn.Linear:
+    linear = nn.Linear(i, i, bias=False)
+    linear.weight.data = torch.eye(i) / 2
+    return linear
+
+
+def frozen(module: nn.Module) -> nn.Module:
+    return module.requires_grad_(False)
+
+
+def encoded(m: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        x = m.encoder(x)
+    return m.head(x)
+
+
+def inferred(m: Any, x: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        x = m.encoder(x)
+    return m.head(x.clone())
+
+
+def cached_decoding(m: Any, x: torch.Tensor, steps: int) -> torch.Tensor:
+    keys = x
+    for _ in range(steps):
+        x = m.project(x)
+        keys = torch.cat([keys, x])
+        x = (x @ keys.mT).softmax(-1) @ keys
+    return x
+
+
+b, i, o, t, vocabulary = 3, 5, 7, 11, 13
+block = nn.Linear(i, i)
+
+CASES = [
+    # thop#98, ptflops#106: a module called twice works twice, under one name or two; its parameters are there once.
+    Case("aliased", Twice(i), f(b, i), macs=2 * b * i * i, params=i * i + i),
+    Case("called-in-a-loop", nn.Sequential(*[block] * 9), f(b, i), macs=9 * b * i * i, params=i * i + i),
+    Case(
+        "shared-by-two-parents",
+        nn.Sequential(nn.Sequential(block, nn.ReLU()), nn.Sequential(block, nn.Linear(i, o))),
+        f(b, i),
+        macs=b * (2 * i * i + i * o),
+        params=i * i + i + i * o + o,
+    ),
+    # DeepSpeed#7256: one module on inputs of different sizes.
+    Case(
+        "shared-at-two-sizes",
+        of(lambda m, x: m.block(x).sum() + m.block(x[1:]).sum(), block=block),
+        f(b, i),
+        macs=b * i * i + (b - 1) * i * i,
+    ),
+    Case(
+        "never-called", of(lambda m, x: m.used(x), used=nn.Linear(i, o), spare=nn.Linear(i, o)), f(b, i), macs=b * i * o
+    ),
+    # trl#6708: a lookup is no product; the head that shares its weight is one, and the weight is there once.
+    Case("embedding", nn.Embedding(vocabulary, i), ints([1, 2, 3], [4, 5, 6]), macs=0, flops=0, params=vocabulary * i),
+    Case(
+        "tied-head",
+        TiedHead(vocabulary, i),
+        ints([1, 2, 3], [4, 5, 6]),
+        macs=(2 * 3) * i * vocabulary,
+        params=vocabulary * i,
+    ),
+    # A bag of 2 and one of 4 make rows of i: the sums are adds, no products.
+    Case(
+        "embedding-bag",
+        nn.EmbeddingBag(vocabulary, i, mode="sum"),
+        (ints(1, 2, 3, 4, 5, 6), ints(0, 2)),
+        macs=0,
+    ),
+    Case(
+        "one-hot-matmul",
+        of(lambda m, x: F.one_hot(x, vocabulary).float() @ m.w, w=f(vocabulary, i)),
+        ints(1, 4),
+        macs=2 * vocabulary * i,
+        without=("meta",),
+    ),
+    # thop#197, ptflops#77: no submodules, only nn.Parameter and operators.
+    Case("parameters-only", ParametersOnly(i, o), f(b, i), macs=b * (i * o + 2 * o * o), params=i * o + 2 * o * o),
+    Case("module-root-is-a-leaf", nn.Linear(i, o), f(b, t, i), macs=b * t * i * o, flops=b * t * o * (2 * i)),
+    Case("no-batch-dim", nn.Linear(i, o), f(i), macs=i * o, flops=o * 2 * i),
+    Case("empty-batch", nn.Linear(i, o), f(0, i), macs=0, flops=0),
+    # ptflops#14, #93, #122; calflops#53, #63; thop PR#164: inputs of every make.
+    Case("two-inputs", of(lambda m, x, y: x @ y), (f(b, i), f(i, o)), macs=b * i * o),
+    Case("a-list", of(lambda m, xs: xs[0] @ xs[1]), [f(b, i), f(i, o)], macs=b * i * o),
+    Case("a-dict", of(lambda m, batch: batch["x"] @ batch["y"]), {"x": f(b, i), "y": f(i, o)}, macs=b * i * o),
+    Case("a-namedtuple", of(lambda m, pair: pair.x @ pair.y), Pair(f(b, i), f(i, o)), macs=b * i * o),
+    Case("keywords", of(lambda m, x, *, y: x @ y), f(b, i), {"y": f(i, o)}, macs=b * i * o),
+    Case("keywords-alone", of(lambda m, x=None, y=None: x @ y), (), {"y": f(i, o), "x": f(b, i)}, macs=b * i * o),
+    Case(
+        "any-keywords", of(lambda m, **batch: batch["x"] @ batch["y"]), (), {"y": f(i, o), "x": f(b, i)}, macs=b * i * o
+    ),
+    Case(
+        "any-arguments", of(lambda m, *xs: xs[0] @ xs[1] @ xs[2]), (f(b, i), f(i, o), f(o, t)), macs=b * (i * o + o * t)
+    ),
+    Case(
+        "a-dataclass",
+        of(lambda m, batch: batch.tokens @ batch.weights * batch.scale),
+        Batch(f(b, i), f(i, o)),
+        macs=b * i * o,
+    ),
+    Case("nested", of(lambda m, x: x["a"][0]["b"] @ x["a"][1]), {"a": [{"b": f(b, i)}, f(i, o)]}, macs=b * i * o),
+    Case(
+        "none-and-flags",
+        of(lambda m, x, mask, flag: m.l(x) if flag and mask is None else x, l=nn.Linear(i, o)),
+        (f(b, i), None, True),
+        macs=b * i * o,
+    ),
+    # pangaea-bench#11: forwards that no symbolic tracer follows.
+    Case(
+        "branch-on-a-value",
+        of(by_sign, narrow=nn.Linear(i, 2), wide=nn.Linear(i, o)),
+        torch.ones(b, i),
+        macs=b * i * 2,
+        without=("meta",),
+    ),
+    # 8 > 4 > 2 > 1: three halvings until no value is above 1.
+    Case(
+        "while-on-a-value",
+        of(while_large, halve=halving(i)),
+        torch.full((b, i), 8.0),
+        macs=3 * b * i * i,
+        without=("meta",),
+    ),
+    Case(
+        "branch-on-a-shape",
+        of(lambda m, x: m.a(x) if x.shape[0] > 2 else m.b(x), a=nn.Linear(i, o), b=nn.Linear(i, 1)),
+        f(b, i),
+        macs=b * i * o,
+    ),
+    Case(
+        "rows-of-a-mask",
+        of(lambda m, x, keep: m.l(x[keep]), l=nn.Linear(i, o)),
+        (f(4, i), ints(True, False, True, True)),
+        macs=3 * i * o,
+        without=("meta",),
+    ),
+    # Every step: a projection i*i, then (2, 3, 4) keys that meet the query, i each, twice.
+    Case(
+        "a-growing-cache",
+        of(cached_decoding, project=nn.Linear(i, i)),
+        (f(1, i), 3),
+        macs=3 * i * i + (2 + 3 + 4) * 2 * i,
+    ),
+    # ptflops#101: a frozen encoder, and one under no_grad or inference_mode, works all the same.
+    Case("frozen", nn.Sequential(frozen(nn.Linear(i, o)), nn.Linear(o, t)), f(b, i), macs=b * (i * o + o * t)),
+    Case(
+        "encoder-under-no-grad",
+        of(encoded, encoder=frozen(nn.Linear(i, o)), head=nn.Linear(o, t)),
+        f(b, i),
+        macs=b * (i * o + o * t),
+    ),
+    Case(
+        "encoder-under-inference-mode",
+        of(inferred, encoder=frozen(nn.Linear(i, o)), head=nn.Linear(o, t)),
+        f(b, i),
+        macs=b * (i * o + o * t),
+    ),
+]
+
+
+@every_way(CASES)
+def test_reports(case: Case, way: str) -> None:
+    check(case, way)
