@@ -26,7 +26,6 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +69,10 @@ def measure(library: str, name: str, parts: tuple[str, ...]) -> Row:
             row[part] = {"raises": one_line(error)}
         row[part]["seconds"] = round(time.perf_counter() - start, 2)
     return row
+
+
+def measured(job: tuple[str, str, tuple[str, ...]]) -> Row:
+    return measure(*job)
 
 
 def by_graph(model: nn.Module, args: Any, kwargs: Any) -> Row:
@@ -279,12 +282,11 @@ def sweep(library: str, options: argparse.Namespace) -> None:
     context = multiprocessing.get_context("spawn")
     with (
         Progress() as bar,
-        ProcessPoolExecutor(options.workers, mp_context=context, max_tasks_per_child=40) as pool,
+        context.Pool(options.workers, maxtasksperchild=40) as pool,
         log.open("a") as file,
     ):
         task = bar.add_task(library, total=len(todo))
-        for future in as_completed([pool.submit(measure, library, name, wanted[name]) for name in todo]):
-            row = future.result()
+        for row in pool.imap_unordered(measured, [(library, name, wanted[name]) for name in todo]):
             done[row["model"]] = {**done.get(row["model"], {}), **row}
             file.write(json.dumps(row) + "\n")
             file.flush()

@@ -6,6 +6,7 @@ from .errors import FormulaError, FxflopsError, InputError, MissingFormulaError,
 from .notebook import TorchFLOPsByFX
 from .ops import formula
 from .ops.mappings import FUNCTION_FLOPs_MAPPING, METHOD_FLOPs_MAPPING, MODULE_FLOPs_MAPPING
+from .profiling import profile
 from .records import Cost
 from .report import Report
 
@@ -27,4 +28,5 @@ __all__ = [
     "count",
     "formula",
     "list_conventions",
+    "profile",
 ]

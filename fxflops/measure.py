@@ -30,7 +30,10 @@ from .trace.symbolic import constants_of, stack_of, symbolic
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the passes found. ``peak`` in bytes, with the state (parameters, buffers, inputs) in it."""
+    """What the passes found. ``peak`` in bytes, with the state (parameters, buffers, inputs) in it.
+
+    ``steps`` are the model's calls by name, where it was called several times.
+    """
 
     calls: tuple[Call, ...]
     scopes: tuple[Scope, ...]
@@ -39,6 +42,11 @@ class Measured:
     peak: int
     peak_at: str
     source: str
+    steps: tuple[tuple[str, range], ...] = ()
+
+    def untimed(self) -> Measured:
+        """The same, with no times: what an observer's clock read beside its own work is none."""
+        return replace(self, calls=tuple(replace(call, seconds=None) for call in self.calls))
 
     def with_sites(self, places: Mapping[str, str]) -> Measured:
         """The same, where calls without a formula stand at the line of their node."""
@@ -200,9 +208,9 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> tuple[Me
         why = str(error)
         watched = observed_run(subject, table, cap=cap_of(subject.device))
         observer, peak = watched.observer, watched.peak
-    calls = tuple(replace(call, seconds=None) for call in observer.calls)
     source = "storages" if why else "predicted"
-    return Measured(calls, tuple(observer.scopes), (), None, peak, observer.peak_at, source), why
+    measured = Measured(tuple(observer.calls), tuple(observer.scopes), (), None, peak, observer.peak_at, source)
+    return measured.untimed(), why
 
 
 def cap_of(device: torch.device) -> int:

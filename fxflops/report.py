@@ -30,7 +30,7 @@ from .rollup import (
 )
 from .views import Tree, shares, tree_row
 
-PYTHON = "(python)"
+PYTHON, OUTSIDE = "(python)", "(outside)"
 
 
 class Report:
@@ -186,6 +186,19 @@ class Report:
     def by_module_and_operator(self) -> Mapping[str, Mapping[str, OperatorRow]]:
         """For each module's path, the operators of its subtree."""
         return by_module_and_operator(self._items, self._run.modules)
+
+    def by_step(self) -> Mapping[str, OperatorRow]:
+        """The sums of each call of the model under :func:`fxflops.profile`, in run order; what was done outside comes last.
+
+        The steps of ``generate()`` are "prefill" and "decode 1", "decode 2" ...; any others "step 1" and so on, each
+        with the name of its model where there are several.
+        """
+        sums = {name: Sums() for name, _ in self._run.measured.steps}
+        inside = {i: name for name, calls in self._run.measured.steps for i in calls}
+        for i, counted in enumerate(self.counted):
+            name = inside.get(i, OUTSIDE)
+            sums[name] = sums.get(name, Sums()).plus(item_of(counted).sums)
+        return {name: OperatorRow(name, row.calls, row) for name, row in sums.items()}
 
     def __getitem__(self, path: str) -> ModuleRow:
         """The module of this path: ``report["blocks.3"]``."""

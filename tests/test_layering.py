@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "fxflops"
 # that have a level of their own.
 LEVELS = [
     ["notebook"],
-    ["api"],
+    ["api", "profiling"],
     ["report"],
     ["views", "outcome"],
     ["measure", "counting", "render", "rollup", "missing"],

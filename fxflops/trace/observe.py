@@ -47,7 +47,8 @@ class Observer:
     returns; ``before_write`` of the arguments of calls that write in place; ``recorder`` of every call. With ``twins``,
     floating tensors are replaced by meta ones (kept there) before each call, so that no kernel computes. With
     ``strays``, operators are seen too that no function call announces: those of scripted functions, of C++. With
-    ``facts``, what shapes do not tell is read: the pairs that an attention mask leaves.
+    ``facts``, what shapes do not tell is read: the pairs that an attention mask leaves. ``steps`` are the outermost calls
+    of modules: the path, and which calls were made in them.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Observer:
     ) -> None:
         self.calls: list[Call] = []
         self.scopes: list[Scope] = []
+        self.steps: list[tuple[str, range]] = []
         self.path = ""
         self.node = ""
         self.peak_at = ""
@@ -84,6 +86,7 @@ class Observer:
         self._stack: list[Running] = []
         self._visited: dict[str, int] = {}
         self._leaf_depth = 0
+        self._begun = 0
         self._whole = False
         self._noted = False
         self._entering: set[Any] = set()
@@ -315,6 +318,8 @@ class Observer:
     def _enter_module(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         if threading.get_ident() != self._thread:
             return
+        if not self._stack:
+            self._begun = len(self.calls)
         outside = not 0 < self._leaf_depth <= len(self._stack)
         running = Running(module, self._modules[module], self._visits(module), sys.exc_info()[1])
         self._stack.append(running)
@@ -353,6 +358,8 @@ class Observer:
             if raised:
                 self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
                 return
+            if not self._stack:
+                self.steps.append((running.path, range(self._begun, len(self.calls) + is_leaf)))
             own = {name: spec_of(p) for name, p in module._parameters.items() if p is not None}
             self.scopes.append(Scope(running.path, type(module), own, specs, kwspecs, result, bool(module._modules)))
             if is_leaf:

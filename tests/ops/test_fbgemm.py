@@ -98,10 +98,11 @@ def test_lookups() -> None:
     indices, rows, bags = Spec((6,), torch.int64), numbers(3, 2, 8), Spec((3, 8))
     with tallying() as tally:
         dequantize(rows)
-    for bits in ("byte", "4bit"):
-        assert tally == cost_by_name(f"quantized::embedding_{bits}", PACKED, indices, out=Spec((6, 8)))
+    for name in ("embedding_byte", "embedding_4bit"):
+        assert tally == cost_by_name(f"quantized::{name}", PACKED, indices, out=Spec((6, 8)))
     with tallying() as tally:
         dequantize(rows).sum(1)
-    for name in ("byte", "4bit", "byte_rowwise_offsets", "4bit_rowwise_offsets"):
+    packed = "embedding_bag_byte", "embedding_bag_4bit"
+    for name in (*packed, "embedding_bag_byte_rowwise_offsets", "embedding_bag_4bit_rowwise_offsets"):
         args = PACKED, indices, Spec((3,), torch.int64), False, 0
-        assert tally == cost_by_name(f"quantized::embedding_bag_{name}", *args, out=bags)
+        assert tally == cost_by_name(f"quantized::{name}", *args, out=bags)

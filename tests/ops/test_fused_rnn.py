@@ -78,17 +78,21 @@ def test_layers_with_packed_weights(kind: str, cls: Any, options: dict[str, Any]
     assert cost_by_name(f"aten::quantized_{kind}", *data, *rest, out=out) == expected
 
 
-CELLS = [("lstm", lstm, 4), ("gru", gru, 3), ("rnn_tanh", rnn, 1), ("rnn_relu", rnn, 1)]
+CELLS = [
+    ("quantized_lstm_cell", "quantized_lstm_cell_dynamic", lstm, 4),
+    ("quantized_gru_cell", "quantized_gru_cell_dynamic", gru, 3),
+    ("quantized_rnn_tanh_cell", "quantized_rnn_tanh_cell_dynamic", rnn, 1),
+    ("quantized_rnn_relu_cell", "quantized_rnn_relu_cell_dynamic", rnn, 1),
+]
 
 
-@pytest.mark.parametrize(("kind", "step", "gates"), CELLS, ids=[kind for kind, *_ in CELLS])
-def test_quantized_cells(kind: str, step: Any, gates: int) -> None:
+@pytest.mark.parametrize(("name", "dynamic", "step", "gates"), CELLS)
+def test_quantized_cells(name: str, dynamic: str, step: Any, gates: int) -> None:
     with tallying() as tally:
         step(numbers(B, D), numbers(B, H), H, True)
     w_ih, w_hh, bias = Spec((gates * H, D)), Spec((gates * H, H)), Spec((gates * H,))
-    hx = (STATE, STATE) if kind == "lstm" else STATE
+    hx = (STATE, STATE) if step is lstm else STATE
     x = Spec((B, D))
-    assert tally == cost_by_name(f"aten::quantized_{kind}_cell", x, hx, w_ih, w_hh, bias, bias, out=None)
+    assert tally == cost_by_name(f"aten::{name}", x, hx, w_ih, w_hh, bias, bias, out=None)
     packed = (w_ih, None), (w_hh, None)
-    name = f"quantized::quantized_{kind}_cell_dynamic"
-    assert tally == cost_by_name(name, x, hx, *packed, bias, bias, out=None)
+    assert tally == cost_by_name(f"quantized::{dynamic}", x, hx, *packed, bias, bias, out=None)

@@ -143,7 +143,7 @@ def test_powers_and_their_sum(p: int, power: Any) -> None:
 def test_joined_to_one() -> None:
     assert cost_by_name("aten::hash_tensor", Spec((V, N)), out=Spec(())) == Cost(others=V * N - 1)
     flags = torch.ones(4, dtype=torch.bool)
-    assert cost_of(aten._is_any_true.default, flags) == cost_of(aten._is_all_true.default, flags) == Cost(others=3)
+    assert cost_of(aten._is_any_true.default, flags) == Cost(others=3)
 
 
 def test_as_their_public_forms() -> None:

@@ -239,7 +239,7 @@ def test_count_says_the_same(name: str) -> None:
 
 def test_nodes_tell_their_modules_and_lines() -> None:
     _, graph = recorded(nn.Sequential(Shared(), Shared()), X)
-    stacks = [[key for key in node.meta.get("nn_module_stack", {})] for node in graph.graph.nodes]
+    stacks = [list(node.meta.get("nn_module_stack", {})) for node in graph.graph.nodes]
     assert ["0", "0.fc"] in stacks
     assert ["0", "0.fc@1"] in stacks
     assert ["1"] in stacks

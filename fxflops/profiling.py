@@ -1,0 +1,145 @@
+"""profile: a ``with`` block around any code; what the models in it do is counted as it runs."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from .conventions import Convention, find_convention
+from .counting import check_attention
+from .errors import FxflopsError, InputError
+from .inputs import checked_model
+from .measure import Measured
+from .meter import Ledger
+from .ops import BASE
+from .outcome import outcome_of
+from .records import FormulaFunction
+from .report import Report
+from .run import uncompiled
+from .state import RUNNING
+from .trace.observe import Observer
+
+
+class profile:
+    """Counts whatever runs inside: ``generate()``, any method of a model, a pipeline, a step of one's own loop.
+
+    >>> with profile(model) as p:          # doctest: +SKIP
+    ...     model.generate(**batch)        # doctest: +SKIP
+    >>> print(p.report)                    # doctest: +SKIP
+
+    The code runs once, as it is, on the real tensors, in the modes that are set: nothing is undone or timed. Memory is
+    that of live tensor storages.
+
+    Args:
+        models: an ``nn.Module``, or several, as a sequence or a mapping of names (``pipeline.components``; what is no
+            module in it is left out). Calls are told apart by their modules; those outside of them are counted too.
+        convention, attention, formulas, strict: as for :func:`fxflops.analyze`.
+
+    Raises InputError where there is no model.
+    """
+
+    def __init__(
+        self,
+        models: nn.Module | Sequence[nn.Module] | Mapping[str, Any],
+        *,
+        convention: str | Convention = "torch_flops",
+        attention: str = "dense",
+        formulas: Mapping[Any, FormulaFunction] | None = None,
+        strict: bool = False,
+    ) -> None:
+        self._model = _one_model(models)
+        self._convention = find_convention(convention)
+        self._attention = check_attention(attention)
+        self._table = BASE.derive(formulas)
+        self._strict = strict
+        self._report: Report | None = None
+
+    @property
+    def report(self) -> Report:
+        """The Report of what ran inside, once the block is left."""
+        if self._report is None:
+            raise FxflopsError("the report is there once the with block is left")
+        return self._report
+
+    def __enter__(self) -> profile:
+        self._ledger = Ledger([*self._model.parameters(), *self._model.buffers()])
+        paths = {module: path for path, module in self._model.named_modules()}
+        if isinstance(self._model, _Several):
+            del paths[self._model]
+        self._observer = Observer(paths, self._table, ledger=self._ledger)
+        self._open = ExitStack()
+        self._open.enter_context(RUNNING)
+        self._open.enter_context(uncompiled())
+        self._open.enter_context(self._observer)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._open.__exit__(kind, error, traceback)
+        if error is not None:
+            return
+        observer, tensors = self._observer, [*self._model.parameters()]
+        measured = Measured(
+            tuple(observer.calls),
+            tuple(observer.scopes),
+            (),
+            None,
+            self._ledger.peak,
+            observer.peak_at,
+            "storages",
+            tuple(self._steps(observer.steps)),
+        ).untimed()
+        run = outcome_of(
+            self._model,
+            (),
+            measured,
+            name=_name_of(self._model),
+            device=next(iter(tensors)).device if tensors else torch.device("cpu"),
+            mode="train" if self._model.training else "eval",
+            trace="profiled as it ran",
+        )
+        report = Report(run, self._convention, self._table, weakref.ref(self._model), self._attention)
+        self._report = report.checked(self._strict)
+
+    def _steps(self, steps: Sequence[tuple[str, range]]) -> Iterator[tuple[str, range]]:
+        """The calls of the models, named "prefill" and "decode n" where one generates, "step n" elsewhere."""
+        numbers = Counter[str]()
+        for path, calls in steps:
+            number = numbers[path]
+            numbers[path] += 1
+            generates = hasattr(self._model.get_submodule(path), "generate")
+            name = ("prefill" if number == 0 else f"decode {number}") if generates else f"step {number + 1}"
+            yield f"{path} {name}".lstrip(), calls
+
+
+class _Several(nn.ModuleDict):
+    """Models that run together, under their names."""
+
+
+def _one_model(models: nn.Module | Sequence[nn.Module] | Mapping[str, Any]) -> nn.Module:
+    if isinstance(models, nn.Module):
+        return checked_model(models)
+    if isinstance(models, Mapping):
+        named = {name: checked_model(model) for name, model in models.items() if isinstance(model, nn.Module)}
+    else:
+        named = {f"{type(model).__name__}_{i}": checked_model(model) for i, model in enumerate(models)}
+    if not named:
+        raise InputError(f"profile() needs a model, or several; there is no torch.nn.Module in {models!r:.80}")
+    several = _Several()
+    several._modules.update(named)  # not through the setter: a model's own attributes stay as they are
+    several.training = any(model.training for model in named.values())
+    return several
+
+
+def _name_of(model: nn.Module) -> str:
+    if isinstance(model, _Several):
+        return " + ".join(type(part).__name__ for part in model.children())
+    return type(model).__name__

@@ -1,0 +1,98 @@
+"""profile(): whatever runs in the block is counted, step by step, against sums worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fxflops import FxflopsError, InputError, MissingFormulaError, count, profile
+
+TOKENS, NEW, WIDTH, HEADS, LAYERS, WORDS = 5, 8, 16, 2, 2, 29
+
+
+def gpt2() -> Any:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_layer=LAYERS, n_embd=WIDTH, n_head=HEADS, vocab_size=WORDS, n_positions=32, bos_token_id=0, eos_token_id=None
+    )
+    config.pad_token_id = 0
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def macs_of_step(tokens: int, past: int) -> int:
+    """A forward of ``tokens`` new ones with ``past`` ones in the cache; logits of the last token only."""
+    projections = 3 * WIDTH * WIDTH + WIDTH * WIDTH + 2 * WIDTH * (4 * WIDTH)
+    attention = 2 * (past + tokens) * WIDTH  # each token's scores over all heads, and its weighted values
+    return LAYERS * tokens * (projections + attention) + 1 * WIDTH * WORDS
+
+
+@pytest.fixture(scope="module")
+def generated() -> Any:
+    model = gpt2()
+    ids = torch.randint(1, WORDS, (1, TOKENS))
+    with torch.no_grad(), profile(model) as p:
+        p.tokens = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW, do_sample=False)  # type: ignore[attr-defined]
+    return p
+
+
+def test_generate_is_its_prefill_and_each_decode_step(generated: Any) -> None:
+    steps = {"prefill": macs_of_step(TOKENS, 0)}
+    steps.update({f"decode {i}": macs_of_step(1, TOKENS + i - 1) for i in range(1, NEW)})
+    assert generated.tokens.shape == (1, TOKENS + NEW)
+    assert {name: row.total.macs for name, row in generated.report.by_step().items() if row.total.macs} == steps
+    assert generated.report.total_macs == sum(steps.values())
+    assert generated.report.complete
+
+
+def test_what_is_done_outside_of_the_model_is_counted_too(generated: Any) -> None:
+    steps = generated.report.by_step()
+    assert list(steps)[-1] == "(outside)"
+    assert sum(row.total.flops for row in steps.values()) == generated.report.total_flops
+    assert sum(row.calls for row in steps.values()) == len(generated.report.calls)
+
+
+def test_any_code_and_several_models() -> None:
+    encoder, decoder, x = nn.Linear(3, 5), nn.Sequential(nn.Linear(5, 2), nn.ReLU()), torch.ones(4, 3)
+    with profile({"encoder": encoder, "decoder": decoder, "seed": 7}) as p:
+        y = decoder(encoder(x)) + decoder(encoder(x))
+    report = p.report
+    assert y.shape == (4, 2)
+    assert report.model == "Linear + Sequential"
+    assert report["encoder"].total.macs == 2 * 4 * 3 * 5
+    assert report["decoder.0"].total.macs == 2 * 4 * 5 * 2
+    assert {name: row.total.macs for name, row in report.by_step().items()} == {
+        "encoder step 1": 60, "decoder step 1": 40, "encoder step 2": 60, "decoder step 2": 40, "(outside)": 0,
+    }  # fmt: skip
+    assert report.by_step()["(outside)"].total.flops == 8
+    assert report.total_params == 15 + 5 + 10 + 2
+    with profile([encoder, decoder]) as p:
+        decoder(encoder(x))
+    assert p.report["Linear_0"].total.macs == 60
+
+
+def test_nothing_is_changed_and_nothing_undone() -> None:
+    model = nn.BatchNorm1d(3)
+    before = dict(vars(model))
+    with profile(model) as p:
+        model(torch.randn(4, 3))
+    assert model.num_batches_tracked == 1
+    assert dict(vars(model)) == before
+    assert not model._forward_hooks
+    assert p.report.total_flops == count(model, torch.randn(4, 3), mode="train").total_flops
+
+
+def test_what_cannot_be_told_is_said() -> None:
+    with pytest.raises(InputError, match=r"no torch\.nn\.Module"):
+        profile({"seed": 7})
+    p = profile(nn.Linear(2, 2))
+    with p, pytest.raises(FxflopsError, match="once the with block is left"):
+        _ = p.report
+    with pytest.raises(ZeroDivisionError), profile(nn.Linear(2, 2)) as failed:
+        _ = 1 / 0
+    with pytest.raises(FxflopsError):
+        _ = failed.report
+    with pytest.raises(MissingFormulaError), profile(nn.Linear(2, 2), strict=True):
+        torch.ones(2).numpy()
