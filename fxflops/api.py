@@ -14,8 +14,8 @@ from .conventions import Convention, find_convention
 from .counting import check_attention
 from .errors import InputError, RunError, TraceError
 from .inputs import as_call, checked_model
-from .measure import Subject, author_lines, counted_run, measure, traced
-from .ops import BASE
+from .measure import Subject, Traced, author_lines, counted_run, measure, traced
+from .ops import BASE, Table
 from .outcome import outcome_of
 from .progress import progress_bar
 from .records import FormulaFunction
@@ -100,10 +100,10 @@ def analyzed(
         try:
             try:
                 measured = measure(subject, made, table, repeats, tick)
-            except TraceError as error:  # what symbolic tracing made of the model is not what it does
-                if trace != "auto":
+            except (TraceError, RunError) as error:  # symbolic tracing may make of a model what it does not do
+                if trace != "auto" or made.how != "symbolic":
                     raise
-                made = traced(subject, table, "record", str(error).partition("\n")[0])
+                made = _recorded_instead(subject, table, error)
                 measured = measure(subject, made, table, repeats, tick)
         except RunError as error:
             place = author_lines(subject, table, made).get(error.node) if error.node else None
@@ -123,6 +123,14 @@ def analyzed(
             why=made.why,
         )
     return Report(run, found, table, weakref.ref(model), attention), made.graph
+
+
+def _recorded_instead(subject: Subject, table: Table, error: TraceError | RunError) -> Traced:
+    """The model recorded, where its symbolic graph does otherwise; where it raises itself, the error that names the node."""
+    try:
+        return traced(subject, table, "record", str(error).partition("\n")[0])
+    except RunError:
+        raise error from error.__cause__
 
 
 def count(

@@ -125,6 +125,6 @@ def weighed(cost: Cost, call: Call) -> Cost:
 
 
 def _is_integer(call: Call) -> bool:
-    """Whether the call computes on integers and booleans alone, by its inputs."""
-    inputs = list(call.inputs())
+    """Whether the call computes on integers and booleans alone, by its inputs and a module's own tensors."""
+    inputs = [*call.inputs(), *specs_in(dict(call.settings))]
     return bool(inputs) and all(spec.is_integral for spec in inputs)

@@ -23,6 +23,7 @@ from .structure import tensors_in
 from .trace import TRACERS
 from .trace.meta import Twins
 from .trace.observe import Observer
+from .trace.placement import Placement
 from .trace.record import Recorder
 from .trace.source import is_library
 from .trace.symbolic import constants_of, stack_of, symbolic
@@ -202,7 +203,7 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> tuple[Me
         if twins.stranger:
             observer, peak, _ = _on_meta(subject, table, facts, strays=True)
         why = ""
-    except RunError as error:
+    except (RunError, NotImplementedError) as error:
         if any(tensor.device.type == "meta" for tensor in subject.state):
             raise
         why = str(error)
@@ -230,10 +231,11 @@ def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple
         ledger=ledger,
         before_write=subject.snapshot.before_write,
         twins=twins,
+        placement=Placement(subject.device) if subject.device.type != "meta" else None,
         strays=strays,
         facts=facts,
     )
-    _watch(subject.model, observer, args, kwargs)
+    twins.meet(_watch(subject.model, observer, args, kwargs))
     return observer, ledger.peak, twins
 
 

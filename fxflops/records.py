@@ -96,7 +96,8 @@ def spec_of(value: Any) -> Any:
     if value is None or isinstance(value, PLAIN):
         return value
     if isinstance(value, torch.ScriptObject) and hasattr(value, "unpack"):  # a quantized layer's weight and bias
-        return spec_of(value.unpack())
+        with torch._C.DisableTorchFunction(), _disable_current_modes():
+            return spec_of(value.unpack())
     return f"<{type(value).__name__}>"
 
 

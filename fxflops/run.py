@@ -16,6 +16,7 @@ from .errors import RunError
 from .meter import Clock, CudaClock, Meter
 from .records import Timing, spec_of
 from .trace.observe import Observer
+from .trace.record import AUTOCAST_DEVICES, UNCOUNTED
 from .trace.symbolic import stack_of
 
 SECONDS_CAP = 2.0
@@ -71,6 +72,7 @@ class CallCollector:
         self.observer = observer
         self.ranges: dict[str, range] = {}
         self._paths = {node.name: stack_of(node)[0] for node in graph.nodes}
+        self._uncounted = {node.name for node in graph.nodes if UNCOUNTED in node.meta}
 
     def before(self, name: str) -> None:
         self._first = len(self.observer.calls)
@@ -78,6 +80,8 @@ class CallCollector:
         self.observer.path = self._paths[name]
 
     def after(self, name: str, value: Any) -> None:
+        if name in self._uncounted:
+            del self.observer.calls[self._first :]
         self.ranges[name] = range(self._first, len(self.observer.calls))
 
     def finish(self) -> None:
@@ -89,10 +93,23 @@ def run_graph(graph: fx.GraphModule, inputs: Mapping[str, Any], *meters: Meter) 
 
     Raises RunError naming the node that raised.
     """
-    output = NodeRunner(graph, inputs, meters).run()
+    with _autocast_kept():
+        output = NodeRunner(graph, inputs, meters).run()
     for meter in meters:
         meter.finish()
     return output
+
+
+@contextmanager
+def _autocast_kept() -> Iterator[None]:
+    """A recorded graph switches autocast as its model did; where it raises in between, that is undone."""
+    before = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES]
+    try:
+        yield
+    finally:
+        for device, enabled, dtype in before:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
 
 
 def time_nodes(

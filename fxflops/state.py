@@ -6,7 +6,7 @@ import copy
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,26 +19,34 @@ RUNNING = threading.RLock()
 """Held while a model is traced or run: torch.fx patches nn.Module for all threads while it traces."""
 
 
+DEPTH = 5
+"""How many levels of objects and containers below a module are kept: a scheduler's tables, not a trainer's datasets."""
+
+
 class Snapshot:
     """A model and its inputs as they are now; :meth:`rewind` brings them back, any number of times.
 
-    Kept are every module's attributes (containers one level deep), buffers and tensors among the attributes, the
-    inputs with all the containers and objects they consist of, and the states of the random generators. A parameter is copied only when :meth:`before_write` announces
-    that a call is about to write to its storage.
+    Kept are every module's attributes, a few levels deep, and the inputs, with the containers, objects and tensors they
+    consist of, and the states of the random generators. A parameter is copied only when :meth:`before_write` announces that a
+    call is about to write to its storage.
     """
 
     def __init__(self, model: nn.Module, inputs: Any) -> None:
         self._objects = [(vars(module), dict(vars(module))) for module in model.modules()]
-        self._containers = [(value, copy.copy(value)) for held, _ in self._objects for value in _containers(held)]
-        tensors = [t for _, attributes in self._objects for t in _own_tensors(attributes)]
-        for _, part in walk(inputs):
+        self._containers: list[tuple[Any, Any]] = []
+        held = [value for attributes, _ in self._objects for value in attributes.values()]
+        parameters = {id(parameter) for parameter in model.parameters()}
+        tensors: list[torch.Tensor] = []
+        for _, part in (*walk(held, DEPTH), *walk(inputs)):
+            if isinstance(part, torch.Tensor) and id(part) not in parameters:
+                tensors.append(part)
             if isinstance(part, (dict, list, set)):
                 self._containers.append((part, copy.copy(part)))
             if is_object(part):
                 self._objects.append((vars(part), dict(vars(part))))
-        tensors += tensors_in(inputs)
         self._saved = {id(t): (t, _keep(t)) for t in tensors}
         self._parameters = {_address(p): p for p in model.parameters() if p.device.type != "meta"}
+        self._gradients = [(p, p.grad) for p in model.parameters()]
         self._written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._random = _random_states()
 
@@ -55,6 +63,9 @@ class Snapshot:
         for container, items in (*self._containers, *self._objects):
             if not _same(container, items):
                 _refill(container, items)
+        for parameter, gradient in self._gradients:
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
         for tensor, kept in (*self._saved.values(), *self._written.values()):
             _bring_back(tensor, kept)
         for restore, state in self._random:
@@ -75,10 +86,6 @@ def training_flags(model: nn.Module, mode: str) -> Iterator[None]:
             module.training = flag
 
 
-def _containers(attributes: Mapping[str, Any]) -> list[Any]:
-    return [value for value in attributes.values() if isinstance(value, (dict, list, set))]
-
-
 def _same(container: Any, items: Any) -> bool:
     """Equal in order and by identity of the elements (comparing tensors by value would be no answer)."""
     if isinstance(container, dict):
@@ -94,11 +101,6 @@ def _refill(container: Any, items: Any) -> None:
         container.extend(items)
     else:
         container.update(items)
-
-
-def _own_tensors(attributes: Mapping[str, Any]) -> list[torch.Tensor]:
-    """Buffers, and tensors that are plain attributes."""
-    return [t for t in (*attributes.get("_buffers", {}).values(), *attributes.values()) if isinstance(t, torch.Tensor)]
 
 
 def _keep(tensor: torch.Tensor) -> torch.Tensor:

@@ -39,8 +39,8 @@ def is_object(value: Any) -> bool:
     return hasattr(value, "__dict__") and not type(value).__module__.startswith("torch._C")
 
 
-def walk(value: Any) -> Iterator[tuple[tuple[Step, ...], Any]]:
-    """Every part of a value with the steps that lead there, the value itself first; each object once."""
+def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Step, ...], Any]]:
+    """Every part of a value, at most ``depth`` steps down, with those steps; the value itself first, each object once."""
     seen: set[int] = set()
     stack: list[tuple[tuple[Step, ...], Any]] = [((), value)]
     while stack:
@@ -51,7 +51,8 @@ def walk(value: Any) -> Iterator[tuple[tuple[Step, ...], Any]]:
             continue
         seen.add(id(part))
         yield path, part
-        stack.extend(((*path, step), inner) for step, inner in reversed(parts(part)))
+        if len(path) < depth:
+            stack.extend(((*path, step), inner) for step, inner in reversed(parts(part)))
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.test_reports import Case, check, every_way, f, of
+from tests.test_reports import Case, check, every_way, f, of, quietly
 
 b, m, k, n, l = 2, 3, 5, 7, 11  # noqa: E741
 ADDED = {"beta": 0.5, "alpha": 3.0}
@@ -42,9 +41,7 @@ def sparse(rows: int, columns: int) -> torch.Tensor:
 
 def compressed(rows: int, columns: int) -> torch.Tensor:
     """The same by rows."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return sparse(rows, columns).to_sparse_csr()
+    return quietly(sparse(rows, columns).to_sparse_csr)
 
 
 def into(function: Any) -> nn.Module:
@@ -138,6 +135,14 @@ CASES = [
         of(lambda _, x, y: torch.tensordot(x, y, ([0, 2], [2, 0]))),
         (f(k, m, n), f(n, l, k)),
         macs=m * l * (k * n),
+    ),
+    # A dim of 1 broadcasts: the other is summed over it first, k-1 adds for each of m.
+    Case(
+        "tensordot-broadcast",
+        of(lambda _, x, y: torch.tensordot(x, y, ([1], [0]))),
+        (X, f(1, n)),
+        macs=m * n,
+        flops=m * (k - 1) + m * n,
     ),
     # Each of l outputs is x w y: n sums over k, one over n.
     Case("bilinear", nn.Bilinear(k, n, l), (f(b, k), f(b, n)), macs=b * l * (n * k + n)),

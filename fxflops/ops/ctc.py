@@ -13,7 +13,7 @@ from ..records import Cost, Spec
 from ._cost import times
 from ._registry import formula
 from ._spellings import named
-from .loss import Reduction, _reduced
+from .loss import Reduction, reduced_loss
 
 
 @formula(nn.CTCLoss, *named("ctc_loss"))
@@ -37,7 +37,7 @@ def ctc_loss(
     given, labels = _lengths(input_lengths, n, steps), _lengths(target_lengths, n, length)
     states = sum(t * (2 * s + 1) for t, s in zip(given, labels, strict=True))
     divided = n if reduction in (1, "mean") else 0
-    return times(states, Cost(adds=7, others=6)).plus(_reduced(n, None, reduction)).plus(Cost(others=divided))
+    return times(states, Cost(adds=7, others=6)).plus(reduced_loss(n, None, reduction)).plus(Cost(others=divided))
 
 
 @formula("aten::_ctc_loss", "aten::_cudnn_ctc_loss", "aten::miopen_ctc_loss", op="ctc_loss")

@@ -47,7 +47,7 @@ QUERY = """
     __repr__ __format__ __hash__ __array_wrap__ __dir__ __reduce_ex__
     __dlpack_device__ result_type can_cast promote_types is_grad_enabled _is_view is_pinned is_shared
     _version is_distributed is_coalesced dense_dim sparse_dim _nnz _dimI _dimV q_scale q_zero_point qscheme dim_order
-    _has_compatible_shallow_copy_type _is_all_true broadcast_shapes sym_size sym_numel sym_stride sym_float sym_int
+    _has_compatible_shallow_copy_type broadcast_shapes sym_size sym_numel sym_stride sym_float sym_int
     sym_ite sym_max sym_min sym_not sym_sum
 """.split()
 

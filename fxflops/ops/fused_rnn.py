@@ -14,7 +14,7 @@ from ._cost import times
 from ._registry import formula
 from ._spellings import named
 from .packed import unpacked
-from .rnn import GATES, _steps, gru_cell_function, lstm_cell_function, rnn_cell_function
+from .rnn import GATES, gru_cell_function, lstm_cell_function, rnn_cell_function, steps_of
 
 KINDS = ("rnn", "rnn", "lstm", "gru")
 """By the number of their mode in cuDNN, MIOpen and oneDNN: relu, tanh, LSTM, GRU."""
@@ -51,7 +51,7 @@ def cudnn_rnn(
     out: Any,
 ) -> Cost:
     """input[*, i], weights -> out[*, h]: as nn.RNN, nn.LSTM or nn.GRU by the mode; hx counts layers and directions."""
-    return _steps(KINDS[mode], math.prod(input[:-1]), specs_in(weight), hx[0] * hidden_size)
+    return steps_of(KINDS[mode], math.prod(input[:-1]), specs_in(weight), hx[0] * hidden_size)
 
 
 @formula("aten::miopen_rnn", op="rnn")
@@ -65,7 +65,7 @@ def miopen_rnn(
 @formula("aten::_lstm_mps", op="lstm")
 def lstm_mps(input: Spec, hx: Any, params: Any, *, out: Any) -> Cost:
     """input[*, i], params -> out[*, h]: as nn.LSTM."""
-    return _steps("lstm", math.prod(input[:-1]), specs_in(params), hx[0][0] * hx[0][-1])
+    return steps_of("lstm", math.prod(input[:-1]), specs_in(params), hx[0][0] * hx[0][-1])
 
 
 @formula("aten::mkldnn_rnn_layer", op="rnn")
@@ -89,7 +89,7 @@ def mkldnn_rnn_layer(
     """input[t, b, i], 2 weights and 2 biases -> out[t, b, h]: one layer in one direction, as nn.LSTM or nn.GRU by the mode."""
     kind, steps = KINDS[mode], math.prod(input[:-1])
     weights = _weights(kind, input[-1], hidden_size, 1, 1, has_biases)
-    return _steps(kind, steps, weights, hidden_size)
+    return steps_of(kind, steps, weights, hidden_size)
 
 
 @formula(*named("quantized_lstm"), op="lstm")
@@ -139,7 +139,7 @@ def _packed_layers(kind: str, input: Spec, rest: tuple[Any, ...], out: Any) -> C
     has_biases, num_layers, _, _, bidirectional = rest[at : at + 5]
     directions, hidden = 1 + bidirectional, out[1][-1]
     weights = _weights(kind, input[-1], hidden, num_layers, directions, has_biases)
-    return _steps(kind, math.prod(input[:-1]), weights, num_layers * directions * hidden)
+    return steps_of(kind, math.prod(input[:-1]), weights, num_layers * directions * hidden)
 
 
 def _weights(kind: str, width: int, hidden: int, layers: int, directions: int, has_biases: bool) -> Iterator[Spec]:

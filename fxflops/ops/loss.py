@@ -36,7 +36,7 @@ def mse_loss(
 ) -> Cost:
     """input[*], target[*] -> out[]: 1 subtraction and 1 square per element, 1 multiply with a weight."""
     weighted = weight is not None
-    return _loss(Cost(muls=1 + weighted, adds=1), input, target, size_average, reduction, weighted)
+    return pointwise_loss(Cost(muls=1 + weighted, adds=1), input, target, size_average, reduction, weighted)
 
 
 @formula(nn.L1Loss, *named("l1_loss"))
@@ -52,7 +52,7 @@ def l1_loss(
 ) -> Cost:
     """input[*], target[*] -> out[]: 1 subtraction and 1 absolute value per element, 1 multiply with a weight."""
     weighted = weight is not None
-    return _loss(Cost(muls=0 + weighted, adds=1, others=1), input, target, size_average, reduction, weighted)
+    return pointwise_loss(Cost(muls=0 + weighted, adds=1, others=1), input, target, size_average, reduction, weighted)
 
 
 @formula(nn.SmoothL1Loss, *named("smooth_l1_loss"))
@@ -66,7 +66,7 @@ def smooth_l1_loss(
     out: Spec,
 ) -> Cost:
     """input[*], target[*] -> out[]: |d| < beta, d = x - y, then 0.5 * d * d / beta: 6 per element."""
-    return _loss(Cost(muls=2, adds=1, others=3), input, target, size_average, reduction)
+    return pointwise_loss(Cost(muls=2, adds=1, others=3), input, target, size_average, reduction)
 
 
 @formula(nn.HuberLoss, *named("huber_loss"))
@@ -81,7 +81,7 @@ def huber_loss(
 ) -> Cost:
     """input[*], target[*] -> out[]: |d| < delta, d = x - y, then 0.5 * d * d: 5 per element, 1 multiply with a weight."""
     weighted = weight is not None
-    return _loss(Cost(muls=2 + weighted, adds=1, others=2), input, target, None, reduction, weighted)
+    return pointwise_loss(Cost(muls=2 + weighted, adds=1, others=2), input, target, None, reduction, weighted)
 
 
 @formula(nn.KLDivLoss, *named("kl_div"))
@@ -95,7 +95,7 @@ def kl_div(
     out: Spec,
 ) -> Cost:
     """input[*], target[*] -> out[]: y * (log(y) - x), or exp(y) * (y - x) of a log target: 3 per element."""
-    return _loss(Cost(muls=1, adds=1, others=1), input, target, size_average, reduction)
+    return pointwise_loss(Cost(muls=1, adds=1, others=1), input, target, size_average, reduction)
 
 
 @formula(nn.BCELoss, *named("binary_cross_entropy"))
@@ -111,7 +111,7 @@ def binary_cross_entropy(
 ) -> Cost:
     """input[*], target[*] -> out[]: -(y * log(x) + (1-y) * log(1-x)): 8 per element, 1 multiply with a weight."""
     weighted = weight is not None
-    return _loss(Cost(muls=2 + weighted, adds=3, others=3), input, target, size_average, reduction)
+    return pointwise_loss(Cost(muls=2 + weighted, adds=3, others=3), input, target, size_average, reduction)
 
 
 @formula(nn.BCEWithLogitsLoss, F.binary_cross_entropy_with_logits)
@@ -132,7 +132,7 @@ def binary_cross_entropy_with_logits(
     """
     weighted, positives = weight is not None, 2 * (pos_weight is not None)
     element = Cost(muls=1 + weighted + positives, adds=3 + positives, others=5)
-    return _loss(element, input, target, size_average, reduction)
+    return pointwise_loss(element, input, target, size_average, reduction)
 
 
 @formula(
@@ -171,7 +171,7 @@ def nll_loss(
 ) -> Cost:
     """input[n, c, *], target[n, *] -> out[]: 1 negation per target, 1 multiply with a weight; ignored ones are counted."""
     weighted = weight is not None
-    return _loss(Cost(muls=0 + weighted, others=1), target, target, size_average, reduction, weighted)
+    return pointwise_loss(Cost(muls=0 + weighted, others=1), target, target, size_average, reduction, weighted)
 
 
 @formula(nn.CrossEntropyLoss, F.cross_entropy)
@@ -204,7 +204,7 @@ def cross_entropy(
         if smoothed:
             row = row.plus(Cost(muls=2 + c * weighted, adds=c, others=1))
     total = log_softmax(input, classes, out=input).plus(times(rows, row))
-    return total.plus(_reduced(rows, size_average, reduction, weighted and target != input))
+    return total.plus(reduced_loss(rows, size_average, reduction, weighted and target != input))
 
 
 @formula(*named("cross_entropy_loss"), op="cross_entropy")
@@ -222,14 +222,14 @@ def cross_entropy_native(
     return cross_entropy(input, target, weight, reduction=reduction, label_smoothing=label_smoothing, out=out)
 
 
-def _loss(
+def pointwise_loss(
     element: Cost, input: Spec, target: Spec, size_average: Legacy, reduction: Reduction, weighted: bool = False
 ) -> Cost:
     elements = math.prod(torch.broadcast_shapes(input, target))
-    return times(elements, element).plus(_reduced(elements, size_average, reduction, weighted))
+    return times(elements, element).plus(reduced_loss(elements, size_average, reduction, weighted))
 
 
-def _reduced(elements: int, size_average: Legacy, reduction: Reduction, weighted: bool = False) -> Cost:
+def reduced_loss(elements: int, size_average: Legacy, reduction: Reduction, weighted: bool = False) -> Cost:
     """Of so many losses; the mean of ``weighted`` ones divides by the sum of the weights."""
     if isinstance(size_average, int) and not isinstance(size_average, bool):
         reduction = size_average

@@ -16,7 +16,7 @@ from ..records import Cost, Spec
 from ._cost import times
 from ._registry import formula
 from ._spellings import named
-from .loss import Legacy, Reduction, _loss, _reduced
+from .loss import Legacy, Reduction, pointwise_loss, reduced_loss
 from .reduce import cosine_similarity, pairwise_distance
 
 
@@ -31,7 +31,7 @@ def soft_margin_loss(
     out: Spec,
 ) -> Cost:
     """input[*], target[*] -> out[]: log(1 + exp(-y * x)): 5 per element."""
-    return _loss(Cost(muls=1, adds=1, others=3), input, target, size_average, reduction)
+    return pointwise_loss(Cost(muls=1, adds=1, others=3), input, target, size_average, reduction)
 
 
 @formula(nn.MarginRankingLoss, *named("margin_ranking_loss"))
@@ -48,7 +48,7 @@ def margin_ranking_loss(
 ) -> Cost:
     """x1[*], x2[*], target[*] -> out[]: max(0, -y * (x1 - x2) + margin): 5 per element."""
     pairs = Spec(torch.broadcast_shapes(input1, input2))
-    return _loss(Cost(muls=1, adds=2, others=2), pairs, target, size_average, reduction)
+    return pointwise_loss(Cost(muls=1, adds=2, others=2), pairs, target, size_average, reduction)
 
 
 @formula(nn.HingeEmbeddingLoss, *named("hinge_embedding_loss"))
@@ -63,7 +63,7 @@ def hinge_embedding_loss(
     out: Spec,
 ) -> Cost:
     """input[*], target[*] -> out[]: x or max(0, margin - x): 3 per element."""
-    return _loss(Cost(adds=1, others=2), input, target, size_average, reduction)
+    return pointwise_loss(Cost(adds=1, others=2), input, target, size_average, reduction)
 
 
 @formula(nn.CosineEmbeddingLoss, *named("cosine_embedding_loss"))
@@ -80,7 +80,7 @@ def cosine_embedding_loss(
 ) -> Cost:
     """x1[n, d], x2[n, d], target[n] -> out[]: cosine_similarity, then 1 - cos or max(0, cos - margin): 3 per row."""
     similar = cosine_similarity(input1, input2, -1, out=target)
-    return similar.plus(_loss(Cost(adds=1, others=2), target, target, size_average, reduction))
+    return similar.plus(pointwise_loss(Cost(adds=1, others=2), target, target, size_average, reduction))
 
 
 @formula(nn.TripletMarginLoss, *named("triplet_margin_loss"))
@@ -102,7 +102,7 @@ def triplet_margin_loss(
     rows = Spec(torch.broadcast_shapes(anchor, positive, negative)[:-1])
     distance = pairwise_distance(anchor, positive, p, eps, out=rows)
     row = Cost(adds=2, others=1 + swap)
-    return times(2 + swap, distance).plus(_loss(row, rows, rows, size_average, reduction))
+    return times(2 + swap, distance).plus(pointwise_loss(row, rows, rows, size_average, reduction))
 
 
 @formula(F.poisson_nll_loss)
@@ -125,7 +125,7 @@ def poisson_nll_loss(
     element = Cost(muls=1, adds=1, others=1) if log_input else Cost(muls=1, adds=2, others=1)
     if full:
         element = element.plus(Cost(muls=3, adds=3, others=3))
-    return _loss(element, input, target, size_average, reduction)
+    return pointwise_loss(element, input, target, size_average, reduction)
 
 
 @formula(nn.PoissonNLLLoss, op="poisson_nll_loss")
@@ -160,7 +160,7 @@ def multi_margin_loss(
     c, rows = input[-1] if input.ndim else 1, math.prod(input[:-1])
     each = Cost(muls=(p == 2) + (weight is not None), adds=2, others=1)
     row = times(c - 1, each).plus(Cost(adds=max(c - 2, 0), others=1))
-    return times(rows, row).plus(_reduced(rows, size_average, reduction))
+    return times(rows, row).plus(reduced_loss(rows, size_average, reduction))
 
 
 @formula(nn.MultiLabelMarginLoss, *named("multilabel_margin_loss", "multilabel_margin_loss_forward"))
@@ -180,4 +180,4 @@ def multilabel_margin_loss(
     c, rows = input[-1] if input.ndim else 1, math.prod(input[:-1])
     pairs = c * c // 4
     row = Cost(adds=2 * pairs + max(pairs - 1, 0), others=pairs + 1)
-    return times(rows, row).plus(_reduced(rows, size_average, reduction))
+    return times(rows, row).plus(reduced_loss(rows, size_average, reduction))

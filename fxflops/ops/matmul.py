@@ -102,9 +102,26 @@ def outer(input: Spec, other: Spec, *, out: Spec) -> Cost:
 
 
 @formula(*named("tensordot"))
-def tensordot(a: Spec, b: Spec, *, out: Spec) -> Cost:
-    """a[*m, *k], b[*k, *n] -> out[*m, *n]: prod(k) multiplies and one add fewer per output."""
-    return contraction(math.isqrt(a.numel() * b.numel() // out.numel()) if out.numel() else 0, out.numel())
+def tensordot(a: Spec, b: Spec, dims: Any = 2, dims_other: Any = None, *, out: Spec) -> Cost:
+    """a[*m, *k], b[*k, *n] -> out[*m, *n]: prod(k) multiplies and one add fewer per output.
+
+    A dim that is 1 in one of them broadcasts: torch sums the other over it first.
+    """
+    if dims_other is not None:
+        pairs = zip(dims, dims_other, strict=True)
+    elif isinstance(dims, int):
+        pairs = zip(range(a.ndim - dims, a.ndim), range(dims), strict=True)
+    else:
+        pairs = zip(*dims, strict=True)
+    k, sums, left = 1, 0, [a.numel(), b.numel()]
+    for i, j in pairs:
+        if a[i] == b[j]:
+            k *= a[i]
+            continue
+        larger, size = (0, a[i]) if b[j] == 1 else (1, b[j])
+        sums += left[larger] - left[larger] // size
+        left[larger] //= size
+    return contraction(k, out.numel()).plus(Cost(adds=sums))
 
 
 @formula(nn.Bilinear, *named("bilinear"))

@@ -12,6 +12,7 @@ from ..records import Cost, Spec
 from ._cost import first, reduced
 from ._registry import formula
 from ._spellings import named
+from .linalg import svdvals
 
 
 @formula(*named("sum", "nansum", "sum_to_size"), op="sum")
@@ -75,7 +76,8 @@ def std(input: Spec, *, out: Any) -> Cost:
 def norm(input: Spec, p: Any = 2, *, ord: Any = None, out: Spec) -> Cost:
     """x[*, k] -> out[*]: p = 2: k squares, k - 1 adds, 1 root per output; 1: k absolutes, k - 1 adds; 0: k compares,
     k - 1 adds; inf: k absolutes, k - 1 compares; else k powers, k - 1 adds, 1 root."""
-    return _norm(p if ord is None else ord, input.numel(), out.numel())
+    p = p if ord is None else ord
+    return matrix_norm(input, p, out=out) if p == "nuc" else _norm(p, input.numel(), out.numel())
 
 
 @formula(torch.linalg.norm, "aten::linalg_norm", op="norm")
@@ -88,11 +90,16 @@ def linalg_norm(A: Spec, ord: Any = None, dim: Any = None, *, out: Spec) -> Cost
 
 @formula(*named("linalg_matrix_norm", "matrix_norm"), op="norm")
 def matrix_norm(A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *, out: Spec) -> Cost:
-    """x[*, m, n] -> out[*]: fro: as norm; 1: mn absolutes, (m - 1)n adds, n - 1 compares per output; inf: with m, n swapped."""
+    """x[*, m, n] -> out[*]: fro: as norm; 1: mn absolutes, (m - 1)n adds, n - 1 compares per output; inf: with m, n swapped.
+
+    2 and "nuc" are the largest of the singular values and their sum: as svdvals, and a compare or an add fewer than they are.
+    """
     if ord == "fro":
         return _norm(2, A.numel(), out.numel())
     if not isinstance(ord, (int, float)) or abs(ord) == 2:
-        raise NotImplementedError(f"the matrix norm {ord!r} is one of singular values")
+        matrices = Spec((out.numel(), A[dim[0]], A[dim[1]]), A.dtype)
+        joined = (min(matrices[1:]) - 1) * out.numel()
+        return svdvals(matrices, out=out).plus(Cost(adds=joined) if ord == "nuc" else Cost(others=joined))
     sums = out.numel() * A[dim[1] if abs(ord) == 1 else dim[0]]
     return Cost(adds=max(A.numel() - sums, 0), others=A.numel() + max(sums - out.numel(), 0))
 
@@ -328,8 +335,6 @@ def _norm(p: Any, n: int, outputs: int) -> Cost:
         return Cost(adds=more, others=n)
     if p in (math.inf, -math.inf):
         return Cost(others=n + more)
-    if isinstance(p, str):
-        raise NotImplementedError(f"the norm {p!r} is one of singular values")
     return Cost(adds=more, others=n + outputs)
 
 

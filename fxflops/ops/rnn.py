@@ -87,7 +87,7 @@ def lstm_cell_function(
     input: Spec, hx: Any, w_ih: Spec, w_hh: Spec, b_ih: Spec | None = None, b_hh: Spec | None = None, *, out: Any
 ) -> Cost:
     """input[*, i], w_ih[4h, i], w_hh[4h, h] -> out[*, h]: one step of an LSTM."""
-    return _steps("lstm", math.prod(input[:-1]), specs_in((w_ih, w_hh, b_ih, b_hh)), w_hh[-1])
+    return steps_of("lstm", math.prod(input[:-1]), specs_in((w_ih, w_hh, b_ih, b_hh)), w_hh[-1])
 
 
 @formula(*named("gru_cell"), op="gru_cell")
@@ -95,7 +95,7 @@ def gru_cell_function(
     input: Spec, hx: Spec, w_ih: Spec, w_hh: Spec, b_ih: Spec | None = None, b_hh: Spec | None = None, *, out: Any
 ) -> Cost:
     """input[*, i], w_ih[3h, i], w_hh[3h, h] -> out[*, h]: one step of a GRU."""
-    return _steps("gru", math.prod(input[:-1]), specs_in((w_ih, w_hh, b_ih, b_hh)), w_hh[-1])
+    return steps_of("gru", math.prod(input[:-1]), specs_in((w_ih, w_hh, b_ih, b_hh)), w_hh[-1])
 
 
 @formula(*named("rnn_tanh_cell", "rnn_relu_cell"), op="rnn_cell")
@@ -103,18 +103,18 @@ def rnn_cell_function(
     input: Spec, hx: Spec, w_ih: Spec, w_hh: Spec, b_ih: Spec | None = None, b_hh: Spec | None = None, *, out: Any
 ) -> Cost:
     """input[*, i], w_ih[h, i], w_hh[h, h] -> out[*, h]: one step of an RNN."""
-    return _steps("rnn", math.prod(input[:-1]), specs_in((w_ih, w_hh, b_ih, b_hh)), w_hh[-1])
+    return steps_of("rnn", math.prod(input[:-1]), specs_in((w_ih, w_hh, b_ih, b_hh)), w_hh[-1])
 
 
 def _layers(kind: str, module: nn.RNNBase, input: Any) -> Cost:
     """Of a module, whose input may be a packed sequence."""
     layers = module.all_weights
-    return _steps(kind, math.prod(first(input)[:-1]), specs_in(spec_of(layers)), len(layers) * module.hidden_size)
+    return steps_of(kind, math.prod(first(input)[:-1]), specs_in(spec_of(layers)), len(layers) * module.hidden_size)
 
 
 def _cell(kind: str, module: nn.RNNCellBase, input: Spec) -> Cost:
     weights = specs_in(spec_of((module.weight_ih, module.weight_hh, module.bias_ih, module.bias_hh)))
-    return _steps(kind, math.prod(input[:-1]), weights, module.hidden_size)
+    return steps_of(kind, math.prod(input[:-1]), weights, module.hidden_size)
 
 
 def _function(kind: str, input: Spec, rest: tuple[Any, ...]) -> Cost:
@@ -126,10 +126,10 @@ def _function(kind: str, input: Spec, rest: tuple[Any, ...]) -> Cost:
     params, _, num_layers, _, _, bidirectional = rest[at : at + 6]
     rows = params[0][0]
     units = {"lstm": rows // 4, "gru": rows // 3, "rnn": rows}[kind]
-    return _steps(kind, math.prod(input[:-1]), params, num_layers * (1 + bidirectional) * units)
+    return steps_of(kind, math.prod(input[:-1]), params, num_layers * (1 + bidirectional) * units)
 
 
-def _steps(kind: str, steps: int, weights: Iterable[Spec], units: int) -> Cost:
+def steps_of(kind: str, steps: int, weights: Iterable[Spec], units: int) -> Cost:
     """So many steps (times batch): a product with each matrix, an add of each bias, and the gates of all units."""
     total = times(steps * units, GATES[kind])
     for weight in weights:

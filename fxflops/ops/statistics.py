@@ -146,7 +146,7 @@ def hash_tensor(input: Spec, *, out: Spec) -> Cost:
     return Cost(others=max(input.numel() - out.numel(), 0))
 
 
-@formula("aten::_is_any_true", op="any")
+@formula("aten::_is_any_true", "aten::_is_all_true", op="any")
 def any_true(input: Spec, *, out: Any) -> Cost:
     """x[k] -> out: k - 1 compares."""
     return Cost(others=max(input.numel() - 1, 0))

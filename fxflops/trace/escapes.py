@@ -28,6 +28,10 @@ class Unwritten:
         for storage in _storages(value):
             self._storages[id(storage)] = weakref.ref(storage)
 
+    def clear(self) -> None:
+        """Something unseen may have written everywhere, and is known to."""
+        self._storages.clear()
+
     def written(self, value: Any) -> None:
         """A call wrote to these tensors."""
         for storage in _storages(value):

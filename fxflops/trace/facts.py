@@ -14,20 +14,24 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..ops import Formula
 from ..records import Spec, spec_of, specs_in
 
-ATTENTION = "attention"
 MASKS = ("attn_mask", "attn_bias", "bias")
 NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
 
 
-def result_of(
-    entry: Formula | None, given: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, facts: bool = True
-) -> Any:
-    """The spec of a call's result; with ``facts`` that of attention knows the pairs that its mask leaves."""
+def with_pairs(entry: Formula, given: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, must: bool) -> Any:
+    """The spec of the result of attention, which knows the pairs that its mask leaves.
+
+    Where the mask is on the meta device nobody can: NotImplementedError if it ``must`` be told.
+    """
     result = spec_of(out)
-    if not facts or entry is None or entry.op != ATTENTION:
+    try:
+        pairs = pairs_left(entry, *given, out)
+    except NotImplementedError:
+        if must:
+            raise
         return result
     first, *rest = specs_in(result)
-    first = Spec(first, first.dtype, first.layout, {**first.facts, "pairs": pairs_left(entry, *given, out)})
+    first = Spec(first, first.dtype, first.layout, {**first.facts, "pairs": pairs})
     return first if isinstance(result, Spec) else (first, *rest)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import FrameType, FunctionType
 from typing import Any
 
+import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from ..ops._registry import is_method
@@ -40,6 +41,17 @@ def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
         or "out" in kwargs
         or "inplace" in kwargs
     )
+
+
+def belongs_to_tensor(func: Any) -> bool:
+    """Whether it sets a property of a tensor, or reads its gradient: no twin has these."""
+    name = getattr(func, "__name__", "")
+    return name == "__set__" or (name == "__get__" and getattr(func.__self__, "__name__", "") == "grad")
+
+
+def is_integral(tensor: torch.Tensor) -> bool:
+    """Of integers or booleans: what is read from it are positions and lengths, like a tolist()."""
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def computes(args: Any, kwargs: Any, out: Any) -> bool:

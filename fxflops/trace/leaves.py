@@ -37,20 +37,6 @@ class Hooks:
                 hooks.pop(self, None)  # type: ignore[call-overload]
 
 
-class Running:
-    """A module call under way: its key in the module stack, and the exception that was being handled as it began."""
-
-    __slots__ = ("handled", "key", "module", "noted", "path", "start")
-
-    def __init__(self, module: nn.Module, path: str, key: str, handled: BaseException | None) -> None:
-        self.module = module
-        self.path = path
-        self.key = key
-        self.handled = handled
-        self.noted: Any = None
-        self.start = 0.0
-
-
 def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
     """The formula that counts a call of this module as a whole; None where the calls inside it are to be counted.
 

@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..records import SPARSE, is_dense
+from ..structure import tensors_in
 
 
 def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
@@ -19,6 +20,8 @@ def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
+SMALL = 2**20
+"""Elements of a table that is computed with values: 4 MiB of f32."""
 HOLDING = {torch.strided, torch.jagged, *SPARSE}
 HOLDS = "a sparse or nested tensor on the meta device does not know what it holds: it needs values"
 
@@ -32,9 +35,11 @@ class Twins:
 
     def __init__(self, state: Iterable[torch.Tensor]) -> None:
         self.stranger = False
+        self._state: dict[int, torch.Tensor] = {}
         self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._seen: dict[int, weakref.ref[torch.Tensor]] = {}
         for tensor in state:
+            self._state[id(tensor)] = tensor
             self.saw(tensor)
 
     def saw(self, value: Any) -> None:
@@ -65,13 +70,19 @@ class Twins:
         return known[1]
 
     def replace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with each tensor replaced by its meta twin, where any is floating, complex or on meta.
+        """The arguments with each tensor replaced by its meta twin, where any is on meta or belongs to the model or its
+        inputs and is floating or complex.
 
-        Integers and booleans stay real as long as a call has no others, so that masks and positions keep their values.
+        Integers and booleans stay real as long as a call has no others, so that masks and positions keep their values; so do
+        small tables of floats that the model makes for itself.
         """
         if not self._survey((args, kwargs)):
             return args, kwargs
         return self._replaced(args), self._replaced(kwargs)
+
+    def meet(self, value: Any) -> None:
+        """The model returned this: whether a call that was seen made it."""
+        self._survey(tensors_in(value))
 
     def _survey(self, value: Any) -> bool:
         """Whether any tensor in the value computes without data."""
@@ -79,7 +90,10 @@ class Twins:
             known = self._seen.get(id(value))
             if known is None or known() is not value:
                 self.stranger = True
-            return value.device.type == "meta" or value.is_floating_point() or value.is_complex()
+            if value.device.type == "meta":
+                return True
+            own = id(value) in self._state or value.numel() > SMALL
+            return own and (value.is_floating_point() or value.is_complex())
         items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
         computes = False
         for item in items:

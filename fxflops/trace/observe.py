@@ -19,22 +19,24 @@ from typing import Any
 import torch
 from torch import nn
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from ..meter import Ledger
-from ..ops import Formula, Table
+from ..ops import ESCAPE, Formula, Table
 from ..records import Call, Scope, spec_of
 from .aten import AtenMode, transformed
 from .escapes import Unwritten
-from .facts import result_of
-from .functions import arguments_of, computes, qualified_name, unguarded, writes
-from .leaves import Hooks, Running, leaf_formula, settings_of
+from .facts import with_pairs
+from .functions import arguments_of, belongs_to_tensor, computes, is_integral, qualified_name, unguarded, writes
+from .leaves import Hooks, leaf_formula, settings_of
 from .meta import Twins
+from .placement import Placement
 from .record import Recorder
 from .source import author_line
+from .stack import ModuleStack
 
-QUERY, VIEW = "query", "view"
+QUERY, VIEW, ATTENTION = "query", "view", "attention"
 
 
 EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
@@ -45,7 +47,8 @@ class Observer:
 
     ``modules`` are the modules to tell calls apart by, with their paths. ``ledger`` is told of every tensor that a call
     returns; ``before_write`` of the arguments of calls that write in place; ``recorder`` of every call. With ``twins``,
-    floating tensors are replaced by meta ones (kept there) before each call, so that no kernel computes. With
+    floating tensors are replaced by meta ones (kept there) before each call, so that no kernel computes, and
+    ``placement`` hides that they are elsewhere. With
     ``strays``, operators are seen too that no function call announces: those of scripted functions, of C++. With
     ``facts``, what shapes do not tell is read: the pairs that an attention mask leaves. ``steps`` are the outermost calls
     of modules: the path, and which calls were made in them.
@@ -59,6 +62,7 @@ class Observer:
         ledger: Ledger | None = None,
         before_write: Callable[[Any], None] | None = None,
         twins: Twins | None = None,
+        placement: Placement | None = None,
         recorder: Recorder | None = None,
         strays: bool = True,
         facts: bool = True,
@@ -76,6 +80,7 @@ class Observer:
         self._ledger = ledger
         self._before_write = before_write
         self._twins = twins
+        self._placement = placement
         self._recorder = recorder
         self._strays = strays
         self._facts = facts
@@ -83,9 +88,7 @@ class Observer:
         self._hooks = Hooks()
         self._mode = _Mode(self)
         self._aten = AtenMode(self.operator)
-        self._stack: list[Running] = []
-        self._visited: dict[str, int] = {}
-        self._leaf_depth = 0
+        self._stack = ModuleStack()
         self._begun = 0
         self._whole = False
         self._noted = False
@@ -122,17 +125,23 @@ class Observer:
         if transformed():
             return self._transformed(func, args, kwargs)
         given = args, kwargs
-        if self._twins is not None and getattr(func, "__name__", "") != "__set__":
+        if self._twins is not None and not belongs_to_tensor(func):
             args, kwargs = self._twins.replace(args, kwargs)
+            if self._placement is not None:
+                answer = self._placement.answer(func, args)
+                if answer is not NotImplemented:
+                    return answer
         if self._inside_leaf():
             return self._run(func, args, kwargs)
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return self._plain(func, args, kwargs)
         entry = self._table.find(func)
-        if entry is not None and entry.reason == QUERY:
+        if entry is not None and (entry.reason == QUERY or (entry.reason == ESCAPE and is_integral(args[0]))):
             return func(*args, **kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
+        if self._placement is not None:
+            args, kwargs = self._placement.redirect(func, args, kwargs)
         specs, kwspecs = spec_of(args), spec_of(kwargs)
         self._check(entry, func, args, kwargs)
         noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
@@ -147,11 +156,11 @@ class Observer:
             raise
         if entry is not None:
             seconds = time.perf_counter() - start
-            self._record(entry, func, specs, kwspecs, result_of(entry, given, out, self._facts), self._here(), seconds)
+            self._record(entry, func, specs, kwspecs, self._result(entry, given, out), self._here(), seconds)
             if entry.op in EMPTY:
                 self._unwritten.add(out)
         if noted is not None and self._recorder is not None:
-            self._recorder.function(func, noted, out, self._module_stack())
+            self._recorder.function(func, noted, out, self._stack.keys())
         return out
 
     def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -160,7 +169,7 @@ class Observer:
             return
         if writes(func, kwargs):
             self._unwritten.written((args, kwargs))
-        elif self._unwritten.read((args, kwargs)):
+        elif self._unwritten.read((args[kwargs.get("beta") == 0 :], kwargs)):
             specs = spec_of((args, kwargs))
             self._record(None, "unseen write to torch.empty", specs[0], specs[1], None, self._here(), 0.0)
 
@@ -175,7 +184,7 @@ class Observer:
         if self._twins is not None:
             self._twins.saw(out)
         if noted is not None and self._recorder is not None:
-            self._recorder.plain(func, noted, out, self._module_stack())
+            self._recorder.plain(func, noted, out, self._stack.keys())
         return out
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -183,6 +192,7 @@ class Observer:
             self._before_write((args, kwargs))
         if isinstance(func, HigherOrderOperator):
             args, kwargs = self._entered((args, kwargs))
+            self._unwritten.clear()
         out = func(*args, **kwargs)
         if self._twins is not None:
             self._twins.saw(out)
@@ -230,6 +240,11 @@ class Observer:
         with nullcontext() if self._aten in _get_current_dispatch_mode_stack() else self._aten:
             yield
 
+    def _functioning(self) -> Any:
+        """The function mode on, if it is not on already."""
+        seen = any(isinstance(mode, _Mode) and mode.observer is self for mode in _get_current_function_mode_stack())
+        return nullcontext() if seen else _Mode(self)
+
     def _enter_function(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a Python function so that the calls inside it reach the mode."""
         self._entering.add(func)
@@ -261,11 +276,9 @@ class Observer:
             known = entry is not None or not isinstance(func, HigherOrderOperator)
             if known and (entry is None or entry.reason != QUERY):
                 seconds = time.perf_counter() - start
-                self._record(
-                    entry, func, specs, kwspecs, result_of(entry, given, out, self._facts), self._here(), seconds
-                )
+                self._record(entry, func, specs, kwspecs, self._result(entry, given, out), self._here(), seconds)
             if noted is not None and self._recorder is not None:
-                self._recorder.function(func, noted, out, self._module_stack())
+                self._recorder.function(func, noted, out, self._stack.keys())
             return out
 
     def _entered(self, value: Any) -> Any:
@@ -282,12 +295,17 @@ class Observer:
             state = self._whole, self._noted
             self._whole, self._noted = False, True
             try:
-                with torch._C._EnableTorchFunction(), self._dispatching(), _Mode(self):
+                with torch._C._EnableTorchFunction(), self._dispatching(), self._functioning():
                     return value(*args, **kwargs)
             finally:
                 self._whole, self._noted = state
 
         return entered
+
+    def _result(self, entry: Formula | None, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
+        if self._facts and entry is not None and entry.op == ATTENTION:
+            return with_pairs(entry, given, out, must=self._twins is not None)
+        return spec_of(out)
 
     def _record(
         self,
@@ -305,26 +323,21 @@ class Observer:
         self.calls.append(Call(op, target, args, kwargs, out, path, settings or {}, self.node, site, seconds))
 
     def _here(self) -> str:
-        return self._stack[-1].path if self._stack else self.path
+        return self._stack.running[-1].path if self._stack.running else self.path
 
     def _inside_leaf(self) -> bool:
-        return self._watched is not None or (0 < self._leaf_depth <= len(self._stack))
-
-    def _module_stack(self) -> dict[str, tuple[str, type]]:
-        return {running.key: (running.path, type(running.module)) for running in self._stack if running.path}
+        return self._watched is not None or self._stack.inside_leaf()
 
     # What the hooks see
 
     def _enter_module(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
         if threading.get_ident() != self._thread:
             return
-        if not self._stack:
+        if not self._stack.running:
             self._begun = len(self.calls)
-        outside = not 0 < self._leaf_depth <= len(self._stack)
-        running = Running(module, self._modules[module], self._visits(module), sys.exc_info()[1])
-        self._stack.append(running)
-        if outside and module in self._leaves and not transformed():
-            self._leaf_depth = len(self._stack)
+        running = self._stack.enter(module, self._modules[module])
+        if not self._stack.inside_leaf() and module in self._leaves and not transformed():
+            self._stack.is_leaf()
             if self._unwritten:
                 self._check(None, module, args, kwargs)
             if self._recorder is not None and self._watched is None and not self._noted:
@@ -332,33 +345,20 @@ class Observer:
                     running.noted = self._recorder.before(args, kwargs)
         running.start = time.perf_counter()
 
-    def _visits(self, module: nn.Module) -> str:
-        """The key of this call in a module stack: the path, and from the second call on its number."""
-        path = self._modules[module]
-        number = self._visited[path] = self._visited.get(path, -1) + 1
-        return f"{path}@{number}" if number else path
-
     def _leave_module(self, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         end = time.perf_counter()
-        while self._stack and self._stack[-1].module is not module:  # a hook of the user's may have raised in between
-            self._stack.pop()
-        stack = self._module_stack()
-        running = self._stack.pop()
-        inside = 0 < self._leaf_depth <= len(self._stack)
-        is_leaf = self._leaf_depth == len(self._stack) + 1
-        if not inside:
-            self._leaf_depth = 0
+        keys, running, is_leaf = self._stack.leave(module)
         raised = sys.exc_info()[1] is not running.handled
-        if inside or self._watched is not None:
+        if self._inside_leaf():
             return
         with torch._C.DisableTorchFunction():
             specs, kwspecs, result = spec_of(args), spec_of(kwargs), spec_of(out)
             if raised:
                 self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
                 return
-            if not self._stack:
+            if not self._stack.running:
                 self.steps.append((running.path, range(self._begun, len(self.calls) + is_leaf)))
             own = {name: spec_of(p) for name, p in module._parameters.items() if p is not None}
             self.scopes.append(Scope(running.path, type(module), own, specs, kwspecs, result, bool(module._modules)))
@@ -367,7 +367,7 @@ class Observer:
                 seconds = end - running.start
                 self._record(entry, type(module), specs, kwspecs, result, running.path, seconds, settings)
                 if running.noted is not None and self._recorder is not None:
-                    self._recorder.module(running.path, running.noted, out, stack)
+                    self._recorder.module(running.path, running.noted, out, keys)
 
     # What the interpreter of Python tells: plain functions for which the user registered a formula
 
@@ -387,13 +387,13 @@ class Observer:
                 entry, seconds = self._table.find(function), time.perf_counter() - start
                 self._record(entry, function, specs, kwspecs, spec_of(value), self._here(), seconds)
                 if noted is not None and self._recorder is not None:
-                    self._recorder.function(function, noted, value, self._module_stack())
+                    self._recorder.function(function, noted, value, self._stack.keys())
 
 
 class _Mode(TorchFunctionMode):
     def __init__(self, observer: Observer) -> None:
         super().__init__()
-        self._observer = observer
+        self.observer = observer
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._observer.function(func, args, kwargs or {})
+        return self.observer.function(func, args, kwargs or {})

@@ -31,6 +31,8 @@ PLAIN = (
 )  # fmt: skip
 OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
 STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+UNCOUNTED = "fxflops_uncounted"
+"""Marks a node that the graph needs and the model never called."""
 AUTOCAST_DEVICES = ("cpu", "cuda")
 Noted = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -56,7 +58,7 @@ class Recorder:
         self._numbers: dict[str, int] = {}
         self._origins: dict[int, _Origin] = {}
         self._state = {id(tensor): (tensor, name) for name, tensor in _state_of(model)}
-        self._autocast = self._ambient = _autocast_state()
+        self._autocast = _autocast_state()
         for name, parameter in signature_of(model).parameters.items():
             if name not in inputs:
                 continue
@@ -106,7 +108,9 @@ class Recorder:
     def graph(self, out: Any) -> fx.GraphModule:
         """The GraphModule of all that was recorded, which returns what the model returned."""
         with torch._C.DisableTorchFunction():
-            self._graph.output(self._argument(out))
+            returned = self._argument(out)
+            self._follow_autocast()
+            self._graph.output(returned)
         modules = {str(node.target) for node in self._graph.nodes if node.op == "call_module"}
         for node in self._graph.nodes:
             # An attribute of a recorded module would be written into the user's module: it gets a name of its own.
@@ -186,9 +190,11 @@ class Recorder:
         base = self._base_of(tensor)
         if base is not None:
             view = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
-            return self._graph.call_function(torch.as_strided, (self._node_of(base), *view))
-        with _disable_current_modes():
-            return self._constant("tensor_constant", tensor.detach().clone())
+            node = self._graph.call_function(torch.as_strided, (self._node_of(base), *view))
+            node.meta[UNCOUNTED] = True
+            return node
+        with torch.no_grad(), _disable_current_modes():
+            return self._constant("tensor_constant", tensor.clone())
 
     def _base_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         if not is_dense(tensor):

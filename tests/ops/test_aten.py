@@ -10,15 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-import fxflops.ops.ctc
-import fxflops.ops.fake_quantize
-import fxflops.ops.fbgemm
-import fxflops.ops.fused_rnn
-import fxflops.ops.internal
-import fxflops.ops.margin
-import fxflops.ops.onednn
-import fxflops.ops.statistics
-import fxflops.ops.transformer  # noqa: F401
 from fxflops.ops import BASE, apply
 from fxflops.ops.aten import ASKED, CHECKED, CREATE, MOVE, VIEW, aten_rule
 from fxflops.records import Call, Cost, spec_of

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import fxflops.ops.ctc  # noqa: F401
 from fxflops.records import Cost, Spec
 from tests.oracle import Number, cost_by_name, cost_of, tallying
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-import fxflops.ops.fake_quantize  # noqa: F401
 from tests.ops.test_quantized import dequantize, quantize, ranged
 from tests.oracle import Tally, cost_of, numbers, tallying
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-import fxflops.ops.fused_rnn  # noqa: F401
 from fxflops.records import Cost, Spec, spec_of
 from tests.ops.test_rnn import gru, lstm, rnn
 from tests.oracle import cost_by_name, cost_of, numbers, tallying

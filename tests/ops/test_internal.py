@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import fxflops.ops.internal  # noqa: F401
 from fxflops.ops import BASE, apply
 from fxflops.records import Call, Cost, Spec
 from tests.oracle import cost_by_name, cost_of, numbers, tallying

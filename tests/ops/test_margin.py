@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import fxflops.ops.margin  # noqa: F401
 from tests.oracle import Number, cost_of, numbers, tallying
 
 aten = torch.ops.aten

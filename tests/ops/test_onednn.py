@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-import fxflops.ops.onednn  # noqa: F401
 from fxflops.records import Cost, Spec
 from tests.ops.test_packed import requantized
 from tests.ops.test_quantized import dequantize, quantize

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import fxflops.ops.optim  # noqa: F401
 from fxflops.ops import BASE, apply
 from fxflops.records import Call, Cost, Spec, spec_of, specs_in
 from tests.oracle import Tally, numbers, tallying
@@ -75,6 +74,7 @@ def test_adam_and_adamw(cls: Any, options: dict[str, Any]) -> None:
     assert expected == step_of(cls, fused=True, **{"weight_decay": 0, **options})
     if decay or cls is torch.optim.Adam:  # the plain loop of an older AdamW decays by nothing, too
         assert expected == step_of(cls, foreach=False, fused=False, **{"weight_decay": 0, **options})
+        assert expected == step_of(cls, foreach=True, **{"weight_decay": 0, **options})
 
 
 SGD = [

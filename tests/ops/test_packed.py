@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import fxflops.ops.packed  # noqa: F401
 from fxflops.errors import FormulaError
 from fxflops.records import Cost, Spec
 from tests.ops.test_quantized import SCALE, ZERO, dequantize, other, quantize, quantized, ranged

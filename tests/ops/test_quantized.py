@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-import fxflops.ops.quantized  # noqa: F401
 from fxflops.records import Cost, Spec
 from tests.oracle import Number, Tally, cost_by_name, cost_of, numbers, tallying
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-import fxflops.ops.solve  # noqa: F401
 from fxflops.records import Cost, Spec
 from tests.ops.test_linalg import lu
 from tests.oracle import Tally, cost_by_name, cost_of, numbers, tallying

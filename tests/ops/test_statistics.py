@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-import fxflops.ops.statistics  # noqa: F401
 from fxflops.ops import BASE
 from fxflops.records import Cost, Spec
 from tests.oracle import cost_by_name, cost_of, numbers, tallying

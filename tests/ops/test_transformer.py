@@ -9,7 +9,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import fxflops.ops.transformer  # noqa: F401
 from fxflops.records import Cost, Spec
 from tests.oracle import cost_by_name, cost_of, numbers, tallying
 
