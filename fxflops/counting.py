@@ -75,7 +75,7 @@ def _count(
             entry = Formula(entry.op, row)
             cost = weighed(_applied(entry, call, None), call)._replace(macs=cost.macs)
         elif convention.of is not None:
-            cost = convention.of(cost)
+            cost = convention.of(cost, call)
     except FormulaError as error:
         if not _is_ours(entry):
             raise

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import InputError
-from ..records import Cost, FormulaFunction
+from ..records import Call, Cost, FormulaFunction
 from .torch import ROWS as TORCH
 from .torch import doubled
 from .torch_flops import ROWS as TORCH_FLOPS
@@ -17,14 +17,14 @@ from .torch_flops import ROWS as TORCH_FLOPS
 class Convention:
     """A name, a line that says what it counts, and how it differs from the base formulas.
 
-    ``rows`` are formulas of its own, by op or exact spelling; what has none is valued by ``of`` from the base cost.
+    ``rows`` are formulas of its own, by op or exact spelling; what has none is valued by ``of`` from the base cost and the call.
     ``integers`` tells that it makes no difference between integers and real numbers. MACs stay the base formulas'.
     """
 
     name: str
     summary: str
     rows: Mapping[Any, FormulaFunction] = field(default_factory=dict)
-    of: Callable[[Cost], Cost] | None = None
+    of: Callable[[Cost, Call], Cost] | None = None
     integers: bool = False
 
 

@@ -10,14 +10,22 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._ops import OpOverload, OpOverloadPacket
 
 from ..ops.einsum import steps
-from ..records import Cost, FormulaFunction, Spec
+from ..records import Call, Cost, FormulaFunction, Spec
 
 
-def doubled(cost: Cost) -> Cost:
-    """A multiply and an add per multiply-accumulate, and nothing else."""
+def doubled(cost: Cost, call: Call) -> Cost:
+    """A multiply and an add per multiply-accumulate, and nothing else; operators of other libraries than aten are not known."""
+    if isinstance(call.target, (OpOverload, OpOverloadPacket)) and not is_aten(call.target):
+        return Cost(macs=cost.macs)
     return Cost(macs=cost.macs, others=2 * cost.macs)
+
+
+def is_aten(target: OpOverload | OpOverloadPacket) -> bool:
+    name = target._qualified_op_name if isinstance(target, OpOverloadPacket) else target.name()
+    return name.startswith("aten::")
 
 
 def nothing(*_: Any, out: Any) -> Cost:

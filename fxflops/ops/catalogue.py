@@ -184,7 +184,7 @@ def _conventions() -> str:
         rows = []
         for key, function in convention.rows.items():
             first, _, rest = (inspect.getdoc(function) or "").partition("\n")
-            rows.append((str(key), _formula(first), _text(" ".join(rest.split()))))
+            rows.append((str(getattr(key, "__name__", key)), _formula(first), _text(" ".join(rest.split()))))
         parts.append(f"### {convention.name}\n\n{convention.summary}.\n\n" + _table(("op", "counted", "why"), rows))
     return "\n\n".join(parts)
 

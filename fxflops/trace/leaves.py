@@ -16,9 +16,11 @@ class Hooks:
     """An observer's hooks: entries in modules' hook dicts under itself as key, where the user's have numbers."""
 
     def attach(self, modules: Iterable[nn.Module], enter: Callable[..., None], leave: Callable[..., None]) -> None:
-        """Call ``enter(module, args, kwargs)`` before, and ``leave(module, args, kwargs, out)`` after, also on errors."""
+        """Call ``enter(module, args, kwargs)`` before all other hooks, and ``leave(module, args, kwargs, out)`` after, also on
+        errors."""
         for module in modules:
             module._forward_pre_hooks[self] = enter  # type: ignore[index]
+            module._forward_pre_hooks.move_to_end(self, last=False)  # type: ignore[attr-defined]
             module._forward_pre_hooks_with_kwargs[self] = True  # type: ignore[index]
             module._forward_hooks[self] = leave  # type: ignore[index]
             module._forward_hooks_with_kwargs[self] = True  # type: ignore[index]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
+from torch._ops import OpOverload
 from torch.fx.node import _get_qualified_name
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -244,6 +245,8 @@ def _has_name(func: Any) -> bool:
     if isinstance(func, FunctionType) and not func.__name__.isidentifier():
         return False
     try:
-        return bool(_get_qualified_name(func))
+        package, _, path = _get_qualified_name(func).partition(".")
+        # What is torch's own is looked up by its name in the generated code, anything else is bound to it.
+        return package != "torch" or operator.attrgetter(path)(torch) is func or isinstance(func, OpOverload)
     except (RuntimeError, AttributeError):
         return False

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fxflops.records import Spec
+from fxflops.records import Spec, spec_of
 from tests.oracle import Tally, cost_by_name, cost_of, numbers, tallying
 
 aten = torch.ops.aten
@@ -83,6 +83,13 @@ def test_kernels_with_the_heads_last():
     flash, efficient = aten._flash_attention_forward.default, aten._efficient_attention_forward.default
     assert textbook(6, 4, 5, 6, 6) == cost_of(flash, q, k, v, None, None, 4, 5, 0.0, False, False)
     assert textbook(6, 4, 5, 6, 6, masked=True) == cost_of(efficient, q, k, v, None, None, None, None, None, 0.0, 1)
+
+
+def test_flex_attention_is_attention():
+    q, k, v = qkv(v=6)
+    mask = (4, 5, *[torch.ones(1, 1, 1)] * 8, 128, 128, None)
+    cost = cost_by_name("higher_order::flex_attention", *map(spec_of, (q, k, v, None, mask)), out=(Spec((2, 3, 4, 6)),))
+    assert cost == textbook(6, 4, 5, 6, 6)
 
 
 def test_packed_sequences_count_as_the_longest():

@@ -1,0 +1,81 @@
+"""convention="torch": the total is that of FlopCounterMode itself, run on the same meta tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from fxflops import count
+
+
+def f(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, device="meta")
+
+
+def half(*shape: int) -> torch.Tensor:
+    return f(*shape).bfloat16()
+
+
+CASES: dict[str, Callable[[], Any]] = {
+    "mv": lambda: f(3, 4).mv(f(4)),
+    "dot": lambda: f(4).dot(f(4)),
+    "matrix @ vector": lambda: f(3, 4) @ f(4),
+    "vector @ matrix": lambda: f(4) @ f(4, 5),
+    "batch @ vector": lambda: f(2, 3, 4) @ f(4),
+    "outer": lambda: torch.outer(f(3), f(4)),
+    "addmv": lambda: torch.addmv(f(3), f(3, 4), f(4)),
+    "addr": lambda: torch.addr(f(3, 4), f(3), f(4)),
+    "addbmm": lambda: torch.addbmm(f(3, 5), f(2, 3, 4), f(2, 4, 5)),
+    "baddbmm": lambda: torch.baddbmm(f(2, 3, 5), f(2, 3, 4), f(2, 4, 5)),
+    "inner": lambda: torch.inner(f(3, 4), f(5, 4)),
+    "vecdot": lambda: torch.linalg.vecdot(f(3, 4), f(3, 4)),
+    "kron": lambda: torch.kron(f(3, 4), f(5, 4)),
+    "tensordot": lambda: torch.tensordot(f(3, 4), f(4, 5), dims=1),
+    "bilinear": lambda: F.bilinear(f(3, 4), f(3, 5), f(6, 4, 5)),
+    "multi_dot": lambda: torch.linalg.multi_dot([f(3, 4), f(4, 5), f(5, 6)]),
+    "cdist": lambda: torch.cdist(f(30, 4), f(50, 4)),
+    "einsum outer": lambda: torch.einsum("i,j->ij", f(3), f(4)),
+    "einsum product": lambda: torch.einsum("ij,ij->ij", f(3, 4), f(3, 4)),
+    "einsum dot": lambda: torch.einsum("i,i->", f(4), f(4)),
+    "einsum three": lambda: torch.einsum("ij,jk,kl->il", f(3, 4), f(4, 5), f(5, 6)),
+    "einsum rows": lambda: torch.einsum("ij,ij->i", f(3, 4), f(3, 4)),
+    "linear of a vector": lambda: F.linear(f(4), f(5, 4), f(5)),
+    "linear": lambda: F.linear(f(2, 3, 4), f(5, 4), f(5)),
+    "lstm": lambda: nn.LSTM(4, 5, device="meta")(f(6, 2, 4)),
+    "gru": lambda: nn.GRU(4, 5, device="meta")(f(6, 2, 4)),
+    "attention": lambda: F.scaled_dot_product_attention(f(1, 2, 3, 4), f(1, 2, 3, 4), f(1, 2, 3, 4)),
+    "grouped queries": lambda: F.scaled_dot_product_attention(
+        f(1, 4, 3, 4), f(1, 2, 3, 4), f(1, 2, 3, 4), enable_gqa=True
+    ),
+    "multihead": lambda: nn.MultiheadAttention(4, 2, device="meta")(f(3, 1, 4), f(3, 1, 4), f(3, 1, 4)),
+    "transposed": lambda: nn.ConvTranspose2d(3, 4, 3, device="meta")(f(1, 3, 5, 5)),
+    "grouped": lambda: nn.Conv2d(4, 8, 3, groups=2, device="meta")(f(1, 4, 5, 5)),
+    "integers": lambda: f(3, 4).long() @ f(4, 5).long(),
+    "complex": lambda: f(3, 4).cfloat() @ f(4, 5).cfloat(),
+    "pointwise": lambda: F.softmax(F.layer_norm(F.relu(f(3, 4)) + 1, (4,)), -1).sum(),
+}
+
+
+class Runs(nn.Module):
+    def __init__(self, run: Callable[[], Any]) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.run()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_total_is_flop_counter_modes(name: str) -> None:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        CASES[name]()
+    report = count(Runs(CASES[name]), f(1), convention="torch", strict=True)
+    assert report.total_flops == counter.get_total_flops()
+    assert report.total_int_ops == 0
+    assert report.total_macs == report.recount("torch_flops").total_macs

@@ -1,0 +1,75 @@
+"""count() on meta: the model sees its own device, keeps the values it computes by itself, and leaves nothing on meta."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import nn
+
+from fxflops import analyze, count
+
+SEEN: list[Any] = []
+
+
+class Asks(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        SEEN.append((x.device, x.is_cuda, x.is_meta, x.get_device()))
+        y = x.to("cpu").cpu() + torch.zeros(3, device=x.device)
+        mask = torch.ones(3, 3, dtype=torch.bool, device=y.device).tril()
+        return y * 2 if bool(mask.all()) else y * mask.sum().item()
+
+
+@functools.cache
+def table(n: int) -> torch.Tensor:
+    return torch.arange(n, dtype=torch.float32).mul(0.5).cos()
+
+
+class Cached(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        steps = torch.linspace(0, 1, 3)
+        return x * table(3) if steps[1].item() == 0.5 else x
+
+
+class Scheduled(nn.Module):
+    class Schedule:
+        def __init__(self) -> None:
+            self.steps: Any = [0.0]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.schedule = self.Schedule()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.schedule.steps = x.exp()
+        return self.schedule.steps + 1
+
+
+def test_the_model_sees_its_own_device() -> None:
+    report = count(Asks(), torch.ones(2, 3))
+    assert SEEN[-1] == (torch.device("cpu"), False, False, -1)
+    assert report.trace == "observed on meta"
+    assert report.total_flops == analyze(Asks(), torch.ones(2, 3), repeats=0).total_flops
+
+
+def test_what_a_model_computes_by_itself_keeps_its_values() -> None:
+    report = count(Cached(), torch.ones(2, 3))
+    assert report.trace == "observed on meta"
+    assert report.total_flops == 3 + 3 + 6
+    assert table(3).device.type == "cpu"
+
+
+def test_an_object_of_the_models_is_as_it_was() -> None:
+    model = Scheduled()
+    count(model, torch.ones(2, 3))
+    assert model.schedule.steps == [0.0]
+
+
+def test_large_masks_are_made_on_meta() -> None:
+    class Masks(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            mask = torch.ones(10**6, 10**6, dtype=torch.bool, device=x.device)
+            return x.new_zeros(10**7, 3) + x[:1] + mask[:1, :3]
+
+    assert count(Masks(), torch.ones(2, 3)).total_flops == 2 * 3 * 10**7
