@@ -41,6 +41,7 @@ import fxflops
 RESULTS = Path(__file__).parent / "results"
 LIBRARIES = ("timm", "torchvision", "transformers", "diffusers")
 SECONDS = 180
+FVCORE_PARAMETERS = 30_000_000
 Row = dict[str, Any]
 
 
@@ -123,6 +124,11 @@ def by_fvcore(model: nn.Module, args: Any, kwargs: Any) -> Row:
 
     if kwargs:
         return {"raises": "takes no keyword inputs"}
+    if any(p.device.type == "meta" for p in model.parameters()):
+        if sum(p.numel() for p in model.parameters()) > FVCORE_PARAMETERS:
+            return {"raises": "not run: it computes, and does not run on meta"}
+        model = model.to_empty(device="cpu")
+        args = tuple(torch.zeros_like(arg, device="cpu") for arg in args)
     with torch.no_grad():
         analysis = FlopCountAnalysis(model, args).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
         return {"flops": int(analysis.total()), "left_out": sum(analysis.unsupported_ops().values())}
@@ -216,13 +222,13 @@ def table(library: str, rows: list[Row]) -> str:
         ),
         *section("Why `count()` took the real tensors", grouped(reason(r["count"]) for r in same if r not in meta)),
         *section("Where FlopCounterMode raises", grouped(r["flop_counter"]["raises"] for r in runs if "raises" in r["flop_counter"])),
-        *section("Why torch.fx cannot trace symbolically", grouped(r["graph"]["why"] for r in counted if r["graph"]["why"])),
+        *section("Why torch.fx cannot trace symbolically", grouped(untraced(r["graph"]["why"]) for r in counted if r["graph"]["why"])),
         *section("Models that do not run themselves", grouped(r["why"] for r in rows if not r["runs"])),
         '| model | trace | complete | MACs | FLOPs | under "torch" | FlopCounterMode | fvcore | graph s | count s |',
         "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
         *map(line, runs),
     ]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).replace(f"{Path(torch.__file__).parents[1]}/", "") + "\n"
 
 
 def line(row: Row) -> str:
@@ -252,6 +258,12 @@ def incomplete(row: Row) -> str:
 def reason(count: Row) -> str:
     """The error that sent ``count()`` to the real tensors, without its shapes."""
     return str(count["why"]).rpartition("Error: ")[2].partition(" at /")[0][:120]
+
+
+def untraced(why: str) -> str:
+    """Why a model could not be traced, without its name."""
+    reason = why.partition(" symbolically: ")[2] or why
+    return reason[:200]
 
 
 def section(title: str, items: Iterable[str]) -> list[str]:

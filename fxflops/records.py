@@ -86,9 +86,10 @@ def spec_of(value: Any) -> Any:
     Plain Python values are kept; of any other object only ``"<its class>"``, so that a Call holds on to nothing.
     """
     if isinstance(value, torch.Tensor):
-        if is_dense(value) or value.layout not in SPARSE | {torch.jagged, torch.strided}:
-            return Spec(value.shape, value.dtype, value.layout)
-        return _with_facts(value)
+        if type(value) not in ORDINARY:  # a subclass may refuse even to be asked for its shape
+            with torch._C.DisableTorchFunctionSubclass():
+                return _spec_of_tensor(value)
+        return _spec_of_tensor(value)
     if isinstance(value, (tuple, list)):
         return tuple(spec_of(item) for item in value)
     if isinstance(value, dict):
@@ -99,6 +100,12 @@ def spec_of(value: Any) -> Any:
         with torch._C.DisableTorchFunction(), _disable_current_modes():
             return spec_of(value.unpack())
     return f"<{type(value).__name__}>"
+
+
+def _spec_of_tensor(tensor: torch.Tensor) -> Spec:
+    if is_dense(tensor) or tensor.layout not in SPARSE | {torch.jagged, torch.strided}:
+        return Spec(tensor.shape, tensor.dtype, tensor.layout)
+    return _with_facts(tensor)
 
 
 def _with_facts(tensor: Any) -> Spec:
@@ -120,6 +127,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
+ORDINARY = (torch.Tensor, torch.nn.Parameter)
 SPARSE = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 PLAIN = (
     bool, int, float, complex, str, slice, type(...), type,

@@ -7,7 +7,7 @@ from types import FrameType, FunctionType
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from ..ops._registry import is_method
 from ..records import specs_in
@@ -54,8 +54,10 @@ def is_integral(tensor: torch.Tensor) -> bool:
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
-def computes(args: Any, kwargs: Any, out: Any) -> bool:
-    """Whether a call took tensors and returned some."""
+def computes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
+    """Whether a call took tensors and returned some; a higher-order operator leaves it to the functions it calls."""
+    if isinstance(func, HigherOrderOperator):
+        return False
     return any(True for _ in specs_in((args, kwargs))) and any(True for _ in specs_in(out))
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
 from ..meter import Ledger
 from ..ops import ESCAPE, Formula, Table
@@ -90,8 +90,7 @@ class Observer:
         self._aten = AtenMode(self.operator)
         self._stack = ModuleStack()
         self._begun = 0
-        self._whole = False
-        self._noted = False
+        self._whole = self._noted = False
         self._entering: set[Any] = set()
         self._unwritten = Unwritten()
         self._watched: tuple[FrameType, FunctionType, tuple[Any, ...], dict[str, Any], Any, float] | None = None
@@ -193,7 +192,10 @@ class Observer:
         if isinstance(func, HigherOrderOperator):
             args, kwargs = self._entered((args, kwargs))
             self._unwritten.clear()
-        out = func(*args, **kwargs)
+            with _disable_current_modes():
+                out = func(*args, **kwargs)
+        else:
+            out = func(*args, **kwargs)
         if self._twins is not None:
             self._twins.saw(out)
         if self._ledger is not None:
@@ -220,7 +222,7 @@ class Observer:
                 out = self._run(func, args, kwargs)
         finally:
             self._noted = noted
-        if len(self.calls) == known and computes(specs, kwspecs, spec_of(out)):
+        if len(self.calls) == known and computes(func, specs, kwspecs, spec_of(out)):
             self._record(None, func, specs, kwspecs, spec_of(out), self._here(), 0.0)
         return out
 
@@ -242,8 +244,7 @@ class Observer:
 
     def _functioning(self) -> Any:
         """The function mode on, if it is not on already."""
-        seen = any(isinstance(mode, _Mode) and mode.observer is self for mode in _get_current_function_mode_stack())
-        return nullcontext() if seen else _Mode(self)
+        return nullcontext() if any(type(m) is _Mode for m in _get_current_function_mode_stack()) else _Mode(self)
 
     def _enter_function(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a Python function so that the calls inside it reach the mode."""
