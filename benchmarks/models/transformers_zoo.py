@@ -16,12 +16,11 @@ import dataclasses
 import importlib
 import inspect
 import json
-import math
 import re
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -255,11 +254,7 @@ def model_class(name: str, config: PreTrainedConfig) -> type[PreTrainedModel]:
     return takers[-1]
 
 
-MAPPINGS = ["MODEL_MAPPING_NAMES"] + sorted(
-    name
-    for name in vars(modeling_auto)
-    if re.fullmatch(r"MODEL_FOR_\w+_NAMES", name) and name != "MODEL_FOR_BACKBONE_MAPPING_NAMES"
-)
+MAPPINGS = ["MODEL_MAPPING_NAMES", *sorted(name for name in vars(modeling_auto) if re.fullmatch(r"MODEL_FOR_\w+_NAMES", name) and name != "MODEL_FOR_BACKBONE_MAPPING_NAMES")]
 MAPPINGS.append("MODEL_FOR_BACKBONE_MAPPING_NAMES")
 
 
