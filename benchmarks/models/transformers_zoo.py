@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import importlib
 import inspect
 import json
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassClassValidationError
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
@@ -36,14 +38,16 @@ Values = dict[str, Any]
 
 TOKENS = 12
 VOCABULARY = 256
+LAYERS = 2
+WIDTHS = (64, 128)
 FIRST_SPECIAL = 200  # ids of special tokens that do not fit in the small vocabulary go from here up
 
 # The most that a setting of this name may be; a list is made small element by element.
 AT_MOST: dict[int, str] = {
-    2: """
+    LAYERS: """
         num_hidden_layers encoder_layers decoder_layers num_layers num_decoder_layers num_encoder_layers n_layer
         n_layers depth depths layers num_blocks num_experts_per_tok moe_topk moe_k top_k_experts
-        encoder_num_hidden_layers decoder_num_hidden_layers conf_num_hidden_layers num_encoder_blocks l_layers
+        encoder_num_hidden_layers decoder_num_hidden_layers conf_num_hidden_layers l_layers
         x_layers r_layers speech_encoder_layers t2u_encoder_layers t2u_decoder_layers text_encoder_num_layers
         num_self_attends_per_block pred_num_hidden_layers resampler_depth decoder_num_layers num_spatial_layers
         aligner_num_add_layers num_global_layers num_shared_experts moe_num_shared_experts n_shared_experts
@@ -62,6 +66,7 @@ AT_MOST: dict[int, str] = {
         num_sliding_attention_heads cross_num_attention_heads mit_num_attention_heads num_codebooks num_quantizers
         zero_expert_num index_topk expert_capacity
     """,
+    50: "max_source_positions",
     8: "num_queries num_denoising two_stage_num_proposals train_num_points num_frames resampler_n_latents",
     16: """
         qk_nope_head_dim qk_rope_head_dim v_head_dim index_head_dim linear_key_head_dim linear_value_head_dim
@@ -123,52 +128,83 @@ def build(name: str) -> Built:
 
 
 def small_config(name: str) -> PreTrainedConfig:
-    return reduced(CONFIG_MAPPING[name](), SETTINGS.get(name, {}), {})
+    kind = CONFIG_MAPPING[name]
+    try:
+        return reduced(kind(), {}, {})
+    except UNBUILT:
+        return kind(**own_settings(kind.model_type))
+
+
+UNBUILT = (ValueError, StrictDataclassClassValidationError)  # a class whose defaults do not make a config
 
 
 def reduced(config: PreTrainedConfig, own: Values, ids: dict[int, int]) -> PreTrainedConfig:
     """The same config, smaller: what it derives from its settings is derived anew from the smaller ones."""
-    usual, values = type(config)(), {}
-    layers = kept_layers(config)
-    for field in dataclasses.fields(type(config)):
-        value = getattr(config, field.name, None)
+    kind = type(config)
+    own = own_settings(kind.model_type) | own
+    own |= {name: value({}) for name, value in own.items() if callable(value)}
+    values, before = {}, dict(vars(config))
+    given = {name for name in settings_of(kind) if is_given(name, before.get(name), kind)}
+    layers = kept_layers(kind, before)
+    staged = any(isinstance(before.get(name), list | tuple) for name in STAGED)
+    for name in settings_of(kind):
+        value = before.get(name)
         if isinstance(value, PreTrainedConfig):
-            values[field.name] = reduced(value, own.get(field.name, {}), ids)
-        elif field.name in layers:
-            values[field.name] = layers[field.name]
-        elif field.name not in INHERITED and is_set(field, value, usual):
-            values[field.name] = small(field.name, value, ids)
-    values |= {key: value for key, value in own.items() if not isinstance(value, dict) or key not in values}
-    fit_heads(values, config)
+            nested = own.get(name)
+            values[name] = nested if isinstance(nested, PreTrainedConfig) else reduced(value, nested or {}, ids)
+        elif name in layers:
+            values[name] = layers[name]
+        elif name in given:
+            values[name] = small(name, value, ids, staged)
+    fit_heads(values, before)
+    fit_backbone(values, before, kind)
+    values |= {key: value for key, value in own.items() if not isinstance(values.get(key), PreTrainedConfig)}
     fit_rope(values)
-    return type(config)(**values)
+    return kind(**values)
 
 
 INHERITED = {field.name for field in dataclasses.fields(PreTrainedConfig)} - {"is_encoder_decoder"}
+STAGED = """num_heads num_attention_heads hidden_sizes depths in_channels embed_dims encoder_hidden_sizes patch_sizes
+    embed_dim_per_stage blocks_per_stage in_channels_list stage_in_channels conv_dims kernel_sizes""".split()
 
 
-def is_set(field: dataclasses.Field[Any], value: Any, usual: PreTrainedConfig) -> bool:
+def own_settings(model_type: str) -> Values:
+    return {name: value for prefix, values in SETTINGS.items() if model_type in prefix.split() for name, value in values.items()}
+
+
+def settings_of(kind: type[PreTrainedConfig]) -> list[str]:
+    return [field.name for field in dataclasses.fields(kind) if field.name not in INHERITED]
+
+
+def is_given(name: str, value: Any, kind: type[PreTrainedConfig]) -> bool:
     """Whether the value was given, by the class or by the config around, rather than derived."""
-    if field.default is None:
-        return bool(value is not None and value != getattr(usual, field.name, None))
-    return True
+    if next(field.default for field in dataclasses.fields(kind) if field.name == name) is not None:
+        return True
+    return value is not None and bool(value != vars(usual(kind)).get(name))
 
 
-def small(name: str, value: Any, ids: dict[int, int]) -> Any:
+@functools.cache
+def usual(kind: type[PreTrainedConfig]) -> PreTrainedConfig:
+    return kind()
+
+
+def small(name: str, value: Any, ids: dict[int, int], staged: bool) -> Any:
     if isinstance(value, bool):
         return value
     if re.search(r"token_(id|index)s?$", name):
         return small_id(value, ids)
-    if name == "image_size":
-        return value
-    if name in SMALL:
+    if name == "deepstack_visual_indexes":
+        return type(value)(range(min(2, len(value))))
+    if name in {"fullatt_block_indexes", "global_attn_indexes"}:
+        return type(value)([1])
+    if name in SMALL and (SMALL[name] == LAYERS or not (staged and SMALL[name] in WIDTHS)):
         return at_most(value, SMALL[name])
     return value
 
 
 def at_most(value: Any, most: int) -> Any:
     if isinstance(value, list | tuple):
-        return type(value)(at_most(v, most) for v in value)
+        return type(value)(at_most(v, most) for v in value) if most == LAYERS else value
     return min(value, most) if isinstance(value, int) else value
 
 
@@ -180,51 +216,64 @@ def small_id(value: Any, ids: dict[int, int]) -> Any:
     return ids.setdefault(value, FIRST_SPECIAL + len(ids))
 
 
-def kept_layers(config: PreTrainedConfig) -> Values:
+def kept_layers(kind: type[PreTrainedConfig], before: Values) -> Values:
     """Settings of as few layers as have every kind of layer: one of each distinct row of the per-layer lists."""
-    fields = [field.name for field in dataclasses.fields(type(config))]
-    counts = [name for name in LAYER_COUNTS if isinstance(config.__dict__.get(name), int)]
-    if not counts:
+    counted = [name for name in LAYER_COUNTS if isinstance(before.get(name), int)]
+    if not counted:
         return {}
-    count = config.__dict__[counts[0]]
-    lists = {name: v for name in fields if is_per_layer(name, v := getattr(config, name, None), count)}
+    count = before[counted[0]]
+    lists = {name: v for name in settings_of(kind) if is_per_layer(name, v := before.get(name), count)}
     if not lists:
         return {}
     rows = list(zip(*lists.values(), strict=True))
-    keep = sorted({rows.index(row) for row in rows})
-    keep += [i for i in range(count) if i not in keep][: max(0, 2 - len(keep))]
-    return {name: [v[i] for i in sorted(keep)] for name, v in lists.items()} | {counts[0]: len(keep)}
+    keep = {rows.index(row) for row in rows}
+    keep |= set([i for i in range(count) if i not in keep][: max(0, 2 - len(keep))])
+    return {name: type(v)(v[i] for i in sorted(keep)) for name, v in lists.items()} | {counted[0]: len(keep)}
 
 
 def is_per_layer(name: str, value: Any, count: int) -> bool:
-    named = re.search(r"layer|block|types|pattern|pool", name)
-    return isinstance(value, list | tuple) and len(value) == count and bool(named)
+    named = re.search(r"layer|block|types|pattern|pool|intermediate_size|sparsity", name)
+    return count > 1 and isinstance(value, list | tuple) and len(value) == count and bool(named)
 
 
-def fit_heads(values: Values, config: PreTrainedConfig) -> None:
+def fit_heads(values: Values, before: Values) -> None:
     """As many key and value heads as heads, or two if they were fewer, or one."""
     for heads, groups in HEADS_AND_GROUPS:
-        before, after = getattr(config, groups, None), values.get(heads)
-        if groups in values and isinstance(before, int) and isinstance(after, int):
-            values[groups] = after if before == getattr(config, heads) else min(before, 2, after)
+        if isinstance(values.get(groups), int) and isinstance(values.get(heads), int):
+            after = values[heads]
+            values[groups] = after if before[groups] == before[heads] else min(before[groups], 2, after)
 
 
 HEADS_AND_GROUPS = (
     ("num_attention_heads", "num_key_value_heads"),
+    ("num_attention_heads", "num_key_value_attention_heads"),
     ("swa_num_attention_heads", "swa_num_key_value_heads"),
     ("cross_num_attention_heads", "cross_num_key_value_heads"),
-    ("num_heads", "num_kv_heads"),
+    ("encoder_num_attention_heads", "encoder_num_key_value_heads"),
+    ("decoder_num_attention_heads", "decoder_num_key_value_heads"),
+    ("num_attention_heads", "num_kv_heads"),
 )
+
+
+def fit_backbone(values: Values, before: Values, kind: type[PreTrainedConfig]) -> None:
+    """A layer for each output of the backbone, and two at least; the outputs of a backbone in stages stay."""
+    if values.pop("_out_features", None) is values.pop("_out_indices", None) is None and "_out_indices" not in before:
+        return
+    indices = before["_out_indices"]
+    if indices is None or indices == vars(usual(kind)).get("_out_indices"):
+        return
+    if isinstance(values.get("num_hidden_layers"), int):
+        count = values["num_hidden_layers"] = max(2, len(indices))
+        indices = list(range(count - len(indices) + 1, count + 1))
+    values["out_indices"] = indices
 
 
 def fit_rope(values: Values) -> None:
     """Sections of a multimodal rotary embedding that add up to half of the smaller head."""
     rope = values.get("rope_parameters")
-    if not isinstance(rope, dict):
+    if not isinstance(rope, dict) or not rope.get("mrope_section"):
         return
-    sections = rope.get("mrope_section")
-    if not sections:
-        return
+    sections = rope["mrope_section"]
     head = values.get("head_dim") or values["hidden_size"] // values["num_attention_heads"]
     half = int(head * rope.get("partial_rotary_factor", 1)) // 2
     scaled = [max(1, s * half // sum(sections)) for s in sections]
@@ -262,29 +311,74 @@ MAPPINGS.append("MODEL_FOR_BACKBONE_MAPPING_NAMES")
 
 
 def inputs_of(model: PreTrainedModel, name: str) -> Values:
-    parameters = inspect.signature(model.forward).parameters
-    config = model.config
+    """Images and sounds first: the text has a token for each of their features."""
+    wanted = inspect.signature(inspect.unwrap(model.forward)).parameters
     values: Values = {}
-    for pixels in ("pixel_values", "pixel_values_images"):
-        if pixels in parameters:
-            values |= {pixels: image(vision_config(config))}
-    if "input_values" in parameters:
-        values |= {"input_values": torch.randn(1, 8000)}
-    if "input_features" in parameters:
-        values |= {"input_features": torch.randn(1, 100, setting(config, "num_mel_bins", "feature_size", "input_dim"))}
-    if "input_ids" in parameters:
-        values |= text(model, config, values)
-    if "decoder_input_ids" in parameters and setting(config, "is_encoder_decoder"):
-        values |= {"decoder_input_ids": words(vocabulary(model), 6)}
-    if "bbox" in parameters:
+    for modality in (images, sounds):
+        values |= {key: value for key, value in modality(model, wanted).items() if key in wanted}
+    case = INPUTS.get(name)
+    values |= case(model) if case else {}
+    if "input_ids" in wanted and "input_ids" not in values:
+        values = text(model, wanted, values) | values
+    if "decoder_input_ids" in wanted and "decoder_input_ids" not in values and model.config.is_encoder_decoder:
+        values |= {"decoder_input_ids": words(6, vocabulary(model))}
+    if "bbox" in wanted:
         values |= {"bbox": torch.tensor([10, 20, 30, 40]).expand(1, TOKENS, 4).contiguous()}
-    return values
+    return {key: value for key, value in values.items() if value is not None}
 
 
-def text(model: PreTrainedModel, config: PreTrainedConfig, others: Values) -> Values:
-    ids = words(vocabulary(model), TOKENS)
-    mask = torch.ones_like(ids)
-    return {"input_ids": ids, "attention_mask": mask}
+def x(*shape: int) -> Tensor:
+    return torch.randn(*shape)
+
+
+def words(count: int, below: int = VOCABULARY) -> Tensor:
+    """Ids of ordinary words: above the usual special ones, below those that were given new ids."""
+    return torch.randint(min(5, below - 1), min(below, 60), (1, count))
+
+
+def ones(*shape: int) -> Tensor:
+    return torch.ones(*shape, dtype=torch.long)
+
+
+def text(model: PreTrainedModel, wanted: Mapping[str, Any], others: Values) -> Values:
+    """Words, then one placeholder for each feature of the images and of the sounds, then words."""
+    parts = [words(4, vocabulary(model))]
+    kinds = [torch.zeros(1, 4, dtype=torch.long)]
+    for kind, (modality, method, inputs) in enumerate(MODALITIES, start=1):
+        token = placeholder(model.config, modality)
+        if token is not None and inputs & others.keys() and hasattr(model, method):
+            count = features(getattr(model, method), others)
+            parts.append(torch.full((1, count), token))
+            kinds.append(torch.full((1, count), kind))
+    parts.append(words(TOKENS - 4, vocabulary(model)))
+    kinds.append(torch.zeros(1, TOKENS - 4, dtype=torch.long))
+    ids = torch.cat(parts, 1)
+    values = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": torch.cat(kinds, 1)}
+    values["moe_mm_token_type_ids"] = values["mm_token_type_ids"]
+    return {key: value for key, value in values.items() if key in wanted}
+
+
+MODALITIES = (
+    ("image", "get_image_features", {"pixel_values"}),
+    ("video", "get_video_features", {"pixel_values_videos"}),
+    ("audio", "get_audio_features", {"input_features", "input_values"}),
+)
+
+
+def placeholder(config: PreTrainedConfig, modality: str) -> int | None:
+    names = [f"{modality}_token_id", f"{modality}_token_index"]
+    if modality == "image":
+        names += ["media_token_id", "image_patch_id", "media_placeholder_token_id"]
+    return setting(config, *names)  # type: ignore[no-any-return]
+
+
+def features(method: Callable[..., Any], others: Values) -> int:
+    """How many features the model makes of these inputs: it is asked."""
+    wanted = inspect.signature(inspect.unwrap(method)).parameters
+    found = method(**{key: value for key, value in others.items() if key in wanted})
+    found = getattr(found, "pooler_output", None) if not isinstance(found, Tensor | tuple | list) else found
+    found = [found] if isinstance(found, Tensor) else found
+    return sum(part.shape[:-1].numel() for part in found)
 
 
 def vocabulary(model: PreTrainedModel) -> int:
@@ -294,26 +388,82 @@ def vocabulary(model: PreTrainedModel) -> int:
         return VOCABULARY
 
 
-def words(below: int, count: int) -> Tensor:
-    return torch.randint(min(3, below - 1), min(below, 100), (1, count))
+def images(model: PreTrainedModel, wanted: Mapping[str, Any]) -> Values:
+    """An image or a clip; for a model of any resolution, its patches in rows and their grid."""
+    config = model.config if wanted.keys() & {"grid_thw", "hidden_states"} else inner(model.config, VISION)
+    height, width = GRID
+    for name in ("grid_thw", "image_grid_thw"):
+        if name in wanted:
+            rows = x(height * width, patch_width(config))
+            grid = torch.tensor([[1, height, width]])
+            return {name: grid, "pixel_values": rows} | ({"hidden_states": rows} if name == "grid_thw" else {})
+    if "pixel_values" not in wanted and "pixel_values_videos" in wanted:
+        return {"pixel_values_videos": picture(config, setting(config, *FRAMES) or 4)}
+    frames = setting(config, *FRAMES) if "input_ids" not in wanted or "xclip" in config.model_type else None
+    pixels = picture(config, frames) if frames else picture(config)
+    sizes = torch.tensor([pixels.shape[-2:]])
+    return {"pixel_values": pixels} | ({"image_sizes": sizes} if takes_sizes(model) else {})
 
 
-def image(config: PreTrainedConfig) -> Tensor:
+VISION = """vision_config image_config backbone_config encoder_config encoder perception_encoder_config
+    vision_tower_config image_encoder_config detector_config vit_config""".split()
+AUDIO = """audio_config speech_config encoder_config audio_encoder_config acoustic_config encoder
+    backbone_config""".split()
+FRAMES = ["num_frames", "frames_per_clip"]
+GRID = (4, 8)
+
+
+def patch_width(config: PreTrainedConfig) -> int:
+    channels = setting(config, "in_channels", "in_chans", "num_channels") or 3
+    patch, frames = setting(config, "patch_size"), setting(config, "temporal_patch_size") or 1
+    return int(channels * frames * patch**2)
+
+
+def takes_sizes(model: PreTrainedModel) -> bool:
+    """Whether its images are of any size, as pixtral's."""
+    return "pixtral" in {setting(c, "model_type") for c in (model.config, inner(model.config, VISION))}
+
+
+def picture(config: PreTrainedConfig, *leading: int) -> Tensor:
     size = setting(config, "image_size", "img_size") or 64
     height, width = size if isinstance(size, list | tuple) else (size, size)
-    return torch.randn(1, setting(config, "num_channels", "in_channels", "in_chans") or 3, height, width)
+    channels = setting(config, "num_channels", "in_channels", "in_chans")
+    return x(1, *leading, channels if isinstance(channels, int) else 3, height, width)
 
 
-def vision_config(config: PreTrainedConfig) -> PreTrainedConfig:
-    for name in ("vision_config", "image_config", "encoder", "backbone_config", "perception_encoder"):
-        inner = getattr(config, name, None)
-        if isinstance(inner, PreTrainedConfig):
-            return vision_config(inner)
+def sounds(model: PreTrainedModel, wanted: Mapping[str, Any]) -> Values:
+    """A wave, in channels for a codec; or its mel frames, bins first for an encoder made as Whisper's."""
+    config = inner(model.config, AUDIO)
+    bins = setting(config, "num_mel_bins", "feature_size", "mel_bins", "input_feat_per_channel", "input_dim") or 80
+    mel = x(1, FRAMES_OF_MEL, bins)
+    mask = ones(1, FRAMES_OF_MEL)
+    if setting(config, "max_source_positions") and "input_feat_per_channel" not in vars(config):
+        mel, mask = x(1, bins, 2 * config.max_source_positions), ones(1, 2 * config.max_source_positions)
+    channels = setting(config, "audio_channels")
+    wave = x(1, channels, SAMPLES) if channels else x(1, SAMPLES)
+    masks = {"input_features_mask": mask.bool(), "feature_attention_mask": mask}
+    return {"input_features": mel, "input_values": wave} | masks
+
+
+FRAMES_OF_MEL = 128
+SAMPLES = 8000
+
+
+def inner(config: PreTrainedConfig, names: list[str]) -> PreTrainedConfig:
+    """The config within, as deep as it goes, that one of the names leads to."""
+    for name in names:
+        found = vars(config).get(name)
+        if isinstance(found, PreTrainedConfig):
+            return inner(found, names)
     return config
 
 
 def setting(config: PreTrainedConfig, *names: str) -> Any:
     return next((v for name in names if (v := getattr(config, name, None)) is not None), None)
+
+
+# By model type: inputs of its forward beside those of the rules, or in their place; None leaves one out.
+INPUTS: dict[str, Callable[[Any], Values]] = {}
 
 
 # ----------------------------------------------------------------------------------------------------- command line
