@@ -21,7 +21,7 @@ import re
 import signal
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ AT_MOST: dict[int, str] = {
         image_text_hidden_size word_embed_proj_dim decoder_dim vision_output_dim hidden_size_global
         vision_hidden_size pooler_output_size project_dim emb_dim encoder_hidden_dim fpn_hidden_size
         mask_feature_size codebook_dim audio_hidden_size cross_hidden_size attention_hidden_size
-        output_hidden_size projection_hidden_size projection_size text_embed_dim lru_width
+        output_hidden_size projection_hidden_size reassemble_hidden_size projection_size text_embed_dim lru_width
     """,
     128: """
         intermediate_size encoder_ffn_dim decoder_ffn_dim mlp_dim ffn_dim d_ff ffn_hidden_size dim_feedforward
@@ -103,8 +103,47 @@ AT_MOST: dict[int, str] = {
 SMALL = {name: most for most, names_of in AT_MOST.items() for name in names_of.split()}
 LAYER_COUNTS = "num_hidden_layers num_layers n_layer n_layers decoder_layers depth encoder_layers".split()
 
-# By model type: settings of the config that the rules do not find. A nested dict is for a config within.
-SETTINGS: dict[str, Values] = {}
+MROPE: Values = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
+
+# By model type, one or several: settings of the config that the rules do not find. A nested dict is for a config within.
+SETTINGS: dict[str, Values] = {
+    "qwen2_vl_text qwen2_5_vl_text qwen2_5_omni_text qwen2_5_omni_talker paddleocr_vl_text glm4v_text": MROPE,
+    "glm_ocr_text glm_image_text": MROPE,
+    "glm4v_moe_text": {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}},
+    "align": {"projection_dim": 640},
+    "aria": {"projector_patch_to_query_dict": {64: 8}},
+    "autoformer informer time_series_transformer": {"prediction_length": 8, "context_length": 16},
+    "bamba granitemoehybrid": {"mamba_n_heads": 4, "mamba_d_head": 32},
+    "mamba2": {"num_heads": 4, "head_dim": 32, "n_groups": 2},
+    "cvt": {"depth": (1, 2, 3)},
+    "diffusion_gemma_text gemma4_text gemma4_unified_text embedding_gemma2_text": {"global_head_dim": 32},
+    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "ministral hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl_text": {"head_dim": 16},
+    "nemotron": {"num_key_value_heads": 2},
+    "gemma3 t5gemma2_encoder shieldgemma2": {"mm_tokens_per_image": 16},
+    "esm": {"vocab_size": 33, "pad_token_id": 1},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 32},
+    "step3p5": {"sliding_window": 8},
+    "reformer": {"axial_pos_embds_dim": (16, 48)},
+    "codegen gptj": {"rotary_dim": 8},
+    "helium": {"head_dim": 16},
+    "csm mimi": {"upsample_groups": 64},
+    "layoutlmv3": {"coordinate_size": 11, "shape_size": 10},
+    "lilt": {"hidden_size": 96},
+    "longcat_flash": {"qk_rope_head_dim": 16, "head_dim": 16},
+    "vitmatte": {"fusion_hidden_sizes": [32, 32, 32, 32]},
+    "glm5_next_text": {"index_topk": 16},
+    "vipllava": {"vision_feature_layers": [-2, -1, 1]},
+    "blip_text_model": {"encoder_hidden_size": 64},
+    "sam_hq_vision_model sam_vision_model": {"output_channels": 64},
+    "sam_hq_mask_decoder": {"vit_dim": 64},
+    "sapiens2": {"num_key_value_heads": 2},
+    "fun_asr_nano_adaptor": {"intermediate_size": 16},
+    "llama4_vision_model": {"intermediate_size": 256, "vision_output_dim": 64, "projector_input_dim": 64, "projector_output_dim": 64},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+}
 
 CANNOT: dict[str, str] = {}
 
@@ -144,7 +183,7 @@ def reduced(config: PreTrainedConfig, own: Values, ids: dict[int, int]) -> PreTr
     own = own_settings(kind.model_type) | own
     own |= {name: value({}) for name, value in own.items() if callable(value)}
     values, before = {}, dict(vars(config))
-    given = {name for name in settings_of(kind) if is_given(name, before.get(name), kind)}
+    given = {name for name in settings_of(kind) if name in before and is_given(name, before[name], kind)}
     layers = kept_layers(kind, before)
     staged = any(isinstance(before.get(name), list | tuple) for name in STAGED)
     for name in settings_of(kind):
@@ -157,6 +196,7 @@ def reduced(config: PreTrainedConfig, own: Values, ids: dict[int, int]) -> PreTr
         elif name in given:
             values[name] = small(name, value, ids, staged)
     fit_heads(values, before)
+    fit_image(values, staged)
     fit_backbone(values, before, kind)
     values |= {key: value for key, value in own.items() if not isinstance(values.get(key), PreTrainedConfig)}
     fit_rope(values)
@@ -253,6 +293,13 @@ HEADS_AND_GROUPS = (
     ("decoder_num_attention_heads", "decoder_num_key_value_heads"),
     ("num_attention_heads", "num_kv_heads"),
 )
+
+
+def fit_image(values: Values, staged: bool) -> None:
+    """An image of 8 x 8 patches."""
+    size, patch = values.get("image_size"), values.get("patch_size")
+    if isinstance(size, int) and isinstance(patch, int) and patch >= 8 and not staged:
+        values["image_size"] = min(size, 8 * patch)
 
 
 def fit_backbone(values: Values, before: Values, kind: type[PreTrainedConfig]) -> None:
@@ -439,7 +486,7 @@ def sounds(model: PreTrainedModel, wanted: Mapping[str, Any]) -> Values:
     mask = ones(1, FRAMES_OF_MEL)
     if setting(config, "max_source_positions") and "input_feat_per_channel" not in vars(config):
         mel, mask = x(1, bins, 2 * config.max_source_positions), ones(1, 2 * config.max_source_positions)
-    channels = setting(config, "audio_channels")
+    channels = setting(config, "audio_channels") or (1 if setting(config, "codebook_size", "n_codebooks") else None)
     wave = x(1, channels, SAMPLES) if channels else x(1, SAMPLES)
     masks = {"input_features_mask": mask.bool(), "feature_attention_mask": mask}
     return {"input_features": mel, "input_values": wave} | masks
