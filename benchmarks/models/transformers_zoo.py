@@ -111,13 +111,14 @@ SETTINGS: dict[str, Values] = {
     "glm_ocr_text glm_image_text": MROPE,
     "glm4v_moe_text": {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}},
     "align": {"projection_dim": 640},
-    "aria": {"projector_patch_to_query_dict": {64: 8}},
+    "aria": {"projector_patch_to_query_dict": {49: 8}},
     "autoformer informer time_series_transformer": {"prediction_length": 8, "context_length": 16},
     "bamba granitemoehybrid": {"mamba_n_heads": 4, "mamba_d_head": 32},
+    "bamba": {"attn_layer_indices": [1]},
     "mamba2": {"num_heads": 4, "head_dim": 32, "n_groups": 2},
     "cvt": {"depth": (1, 2, 3)},
-    "diffusion_gemma_text gemma4_text gemma4_unified_text embedding_gemma2_text": {"global_head_dim": 32},
-    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2},
+    "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32},
+    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "n_shared_experts": 1},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "ministral hunyuan_v1_dense hunyuan_v1_moe hunyuan_vl_text": {"head_dim": 16},
     "nemotron": {"num_key_value_heads": 2},
@@ -142,6 +143,21 @@ SETTINGS: dict[str, Values] = {
     "sapiens2": {"num_key_value_heads": 2},
     "fun_asr_nano_adaptor": {"intermediate_size": 16},
     "llama4_vision_model": {"intermediate_size": 256, "vision_output_dim": 64, "projector_input_dim": 64, "projector_output_dim": 64},
+    "clvp_encoder clvp_decoder": {"hidden_size": 128},
+    "colpali colqwen2": {},
+    "llava_next llava_next_video granite4_vision": {"image_grid_pinpoints": [[112, 224]]},
+    "llava_onevision": {"image_grid_pinpoints": [[112, 224]]},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0}},
+    "deepseek_ocr2_text unlimited_ocr_text": {"mlp_layer_types": ["dense", "sparse"]},
+    "deepseek_ocr2_sam_vision_model unlimited_ocr_sam_vision_model": {"downsample_channels": [32, 64], "output_channels": 32},
+    "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "ministral3": {},
+    "blt": {"encoder_hash_byte_group_vocab": 500},
+    "blip-2 instructblip instructblipvideo": {"image_token_index": 250, "video_token_index": 250, "num_query_tokens": 8},
+    "jev": {"hidden_size": 64},
+    "blip_2_qformer instructblip_qformer instructblipvideo_qformer": {"encoder_hidden_size": 64},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
 }
 
@@ -169,9 +185,10 @@ def build(name: str) -> Built:
 def small_config(name: str) -> PreTrainedConfig:
     kind = CONFIG_MAPPING[name]
     try:
-        return reduced(kind(), {}, {})
+        config = kind()
     except UNBUILT:
         return kind(**own_settings(kind.model_type))
+    return reduced(config, {}, {})
 
 
 UNBUILT = (ValueError, StrictDataclassClassValidationError)  # a class whose defaults do not make a config
@@ -195,16 +212,17 @@ def reduced(config: PreTrainedConfig, own: Values, ids: dict[int, int]) -> PreTr
             values[name] = layers[name]
         elif name in given:
             values[name] = small(name, value, ids, staged)
+    values |= {"per_layer_config": layers["per_layer_config"]} if "per_layer_config" in layers else {}
     fit_heads(values, before)
     fit_image(values, staged)
     fit_backbone(values, before, kind)
     values |= {key: value for key, value in own.items() if not isinstance(values.get(key), PreTrainedConfig)}
-    fit_rope(values)
+    fit_rope(values, before)
     return kind(**values)
 
 
 INHERITED = {field.name for field in dataclasses.fields(PreTrainedConfig)} - {"is_encoder_decoder"}
-STAGED = """num_heads num_attention_heads hidden_sizes depths in_channels embed_dims encoder_hidden_sizes patch_sizes
+STAGED = """num_heads num_attention_heads hidden_sizes depths in_channels embed_dims encoder_hidden_sizes patch_sizes encoder_in_channels
     embed_dim_per_stage blocks_per_stage in_channels_list stage_in_channels conv_dims kernel_sizes""".split()
 
 
@@ -219,6 +237,8 @@ def settings_of(kind: type[PreTrainedConfig]) -> list[str]:
 def is_given(name: str, value: Any, kind: type[PreTrainedConfig]) -> bool:
     """Whether the value was given, by the class or by the config around, rather than derived."""
     if next(field.default for field in dataclasses.fields(kind) if field.name == name) is not None:
+        return True
+    if isinstance(value, PreTrainedConfig):
         return True
     return value is not None and bool(value != vars(usual(kind)).get(name))
 
@@ -263,12 +283,29 @@ def kept_layers(kind: type[PreTrainedConfig], before: Values) -> Values:
         return {}
     count = before[counted[0]]
     lists = {name: v for name in settings_of(kind) if is_per_layer(name, v := before.get(name), count)}
-    if not lists:
+    own = layers_own(before)
+    if not lists and not own:
         return {}
-    rows = list(zip(*lists.values(), strict=True))
-    keep = {rows.index(row) for row in rows}
-    keep |= set([i for i in range(count) if i not in keep][: max(0, 2 - len(keep))])
-    return {name: type(v)(v[i] for i in sorted(keep)) for name, v in lists.items()} | {counted[0]: len(keep)}
+    rows = list(zip(*lists.values(), [sorted(own.get(i, {})) for i in range(count)], strict=True))
+    first = {rows.index(row) for row in rows}
+    keep = sorted(first | set([i for i in range(count) if i not in first][: max(0, 2 - len(first))]))
+    kept = {name: type(v)(v[i] for i in keep) for name, v in lists.items()} | {counted[0]: len(keep)}
+    if own:
+        kept["per_layer_config"] = {
+            new: {name: small_own(name, value) for name, value in own[i].items()}
+            for new, i in enumerate(keep)
+            if i in own
+        }
+    return kept
+
+
+def layers_own(before: Values) -> dict[int, Values]:
+    """By the index of a layer: the settings that it has for itself."""
+    return dict(getattr(before.get("_heterogeneity_spec"), "per_layer_overrides", {}))
+
+
+def small_own(name: str, value: Any) -> Any:
+    return at_most(value, 2) if name == "num_key_value_heads" else small(name, value, {}, staged=False)
 
 
 def is_per_layer(name: str, value: Any, count: int) -> bool:
@@ -315,9 +352,9 @@ def fit_backbone(values: Values, before: Values, kind: type[PreTrainedConfig]) -
     values["out_indices"] = indices
 
 
-def fit_rope(values: Values) -> None:
+def fit_rope(values: Values, before: Values) -> None:
     """Sections of a multimodal rotary embedding that add up to half of the smaller head."""
-    rope = values.get("rope_parameters")
+    rope = values.get("rope_parameters", before.get("rope_parameters"))
     if not isinstance(rope, dict) or not rope.get("mrope_section"):
         return
     sections = rope["mrope_section"]
@@ -452,7 +489,7 @@ def images(model: PreTrainedModel, wanted: Mapping[str, Any]) -> Values:
     return {"pixel_values": pixels} | ({"image_sizes": sizes} if takes_sizes(model) else {})
 
 
-VISION = """vision_config image_config backbone_config encoder_config encoder perception_encoder_config
+VISION = """vlm_config vision_config image_config backbone_config encoder_config encoder perception_encoder_config
     vision_tower_config image_encoder_config detector_config vit_config""".split()
 AUDIO = """audio_config speech_config encoder_config audio_encoder_config acoustic_config encoder
     backbone_config""".split()
@@ -510,7 +547,157 @@ def setting(config: PreTrainedConfig, *names: str) -> Any:
 
 
 # By model type: inputs of its forward beside those of the rules, or in their place; None leaves one out.
-INPUTS: dict[str, Callable[[Any], Values]] = {}
+INPUTS: dict[str, Callable[[Any], Values]] = {
+    "audio-spectrogram-transformer": lambda m: {"input_values": x(1, m.config.max_length, m.config.num_mel_bins)},
+    "autoformer": lambda m: series(m.config),
+    "informer": lambda m: series(m.config),
+    "time_series_transformer": lambda m: series(m.config),
+    "blip_2_qformer": lambda m: {"query_embeds": x(1, 8, 64), "encoder_hidden_states": x(1, 6, 64)},
+    "instructblip_qformer": lambda m: {"query_embeds": x(1, 8, 64), "encoder_hidden_states": x(1, 6, 64)},
+    "instructblipvideo_qformer": lambda m: {"query_embeds": x(1, 8, 64), "encoder_hidden_states": x(1, 6, 64)},
+    "blt_global_transformer": lambda m: {"inputs_embeds": x(1, 6, 64)},
+    "bridgetower_vision_model": lambda m: {"image": picture(m.config)},
+    "clap": lambda m: {"input_features": x(1, 1, 256, 64), "is_longer": torch.tensor([[False]])},
+    "clap_audio_model": lambda m: {"input_features": x(1, 1, 256, 64), "is_longer": torch.tensor([[False]])},
+    "clvp": lambda m: {"input_features": x(1, 80, 128)},
+    "colmodernvbert": lambda m: tiles(m.config),
+    "csm_depth_decoder_model": lambda m: {"input_ids": words(3)},
+    "decision_transformer": lambda m: trajectory(m.config),
+    "deepseek_vl_hybrid": lambda m: {"high_res_pixel_values": picture(m.config.high_res_vision_config)},
+    "dia": lambda m: {"decoder_input_ids": torch.randint(5, 60, (1, 6, 9)), "input_features": None},
+    "dia_decoder": lambda m: {"input_ids": torch.randint(5, 60, (1, 6, 9))},
+    "fastspeech2_conformer_hifigan": lambda m: {"spectrogram": x(1, 20, m.config.model_in_dim)},
+    "speecht5_hifigan": lambda m: {"spectrogram": x(1, 20, m.config.model_in_dim)},
+    "flava_multimodal_model": lambda m: {"hidden_states": x(1, TOKENS, 64)},
+    "florence_vision": lambda m: {"hidden_states": x(1, 3, 64, 64)},
+    "gemma3n_audio": lambda m: {"audio_mel": x(1, 128, 128), "audio_mel_mask": torch.zeros(1, 128, dtype=torch.bool)},
+    "granite_speech_encoder": lambda m: {"hidden_states": x(1, 100, m.config.input_dim)},
+    "granite_speech_plus_encoder": lambda m: {"hidden_states": x(1, 100, m.config.input_dim)},
+    "idefics": lambda m: {"pixel_values": picture(m.config.vision_config, 1), "image_attention_mask": ones(1, TOKENS, 1)},
+    "idefics2": lambda m: tiles(m.config),
+    "idefics3": lambda m: tiles(m.config),
+    "modernvbert": lambda m: tiles(m.config),
+    "smolvlm": lambda m: tiles(m.config),
+    "ultravbert": lambda m: tiles(m.config),
+    "idefics2_perceiver": lambda m: {"context": x(1, 16, 64), "attention_mask": ones(1, 16)},
+    "instructblip": lambda m: {"qformer_input_ids": words(6)},
+    "instructblipvideo": lambda m: {"qformer_input_ids": words(6), "pixel_values": picture(m.config.vision_config, 4)},
+    "jev": lambda m: {
+        "marks": torch.tensor([[4, 8]]), "num_options": torch.tensor([[2, 2]]), "question_type_ids": torch.tensor([[0, 1]]),
+    },
+    "lightglue": lambda m: {"pixel_values": x(1, 2, 3, 64, 64)},
+    "superglue": lambda m: {"pixel_values": x(1, 2, 3, 64, 64)},
+    "efficientloftr": lambda m: {"pixel_values": x(1, 2, 3, 64, 64)},
+    "lxmert": lambda m: {"visual_feats": x(1, 5, m.config.visual_feat_dim), "visual_pos": x(1, 5, 4)},
+    "mimi_decoder": lambda m: {"latents": x(1, 64, 10)},
+    "mllama": lambda m: {
+        "pixel_values": picture(m.config.vision_config, 1, 4),
+        "aspect_ratio_ids": torch.tensor([[6]]), "aspect_ratio_mask": ones(1, 1, 4), "cross_attention_mask": ones(1, TOKENS, 1, 4),
+    },
+    "mllama_vision_model": lambda m: {
+        "pixel_values": picture(m.config, 1, 4), "aspect_ratio_ids": torch.tensor([[6]]), "aspect_ratio_mask": ones(1, 1, 4),
+    },
+    "musicgen_decoder": lambda m: {"input_ids": torch.randint(5, 60, (4, 8)), "attention_mask": None},
+    "musicgen_melody_decoder": lambda m: {"input_ids": torch.randint(5, 60, (4, 8)), "attention_mask": None},
+    "omdet-turbo": lambda m: {
+        "classes_input_ids": torch.randint(5, 60, (2, 8)), "classes_attention_mask": ones(2, 8),
+        "tasks_input_ids": words(8), "tasks_attention_mask": ones(1, 8), "classes_structure": torch.tensor([2]),
+    },
+    "oneformer": lambda m: {"task_inputs": words(m.config.task_seq_len)},
+    "patchtsmixer": lambda m: {"past_values": x(1, m.config.context_length, m.config.num_input_channels)},
+    "patchtst": lambda m: {"past_values": x(1, m.config.context_length, m.config.num_input_channels)},
+    "timesfm": lambda m: {
+        "past_values": x(1, 64), "past_values_padding": torch.zeros(1, 64), "freq": torch.zeros(1, 1, dtype=torch.long),
+    },
+    "timesfm2_5": lambda m: {"past_values": [x(64)]},
+    "perceiver": lambda m: {"inputs": x(1, 20, m.config.d_model)},
+    "pix2struct": lambda m: flattened(m.config.vision_config),
+    "pix2struct_vision_model": lambda m: flattened(m.config),
+    "kosmos_2_5_vision_model": lambda m: flattened(m.config),
+    "phi4_multimodal_audio": lambda m: {"hidden_states": x(1, 100, m.config.input_size), "mask": None},
+    "qwen2_5_omni_bigvgan": lambda m: {"mel_spectrogram": x(1, m.config.mel_dim, 20)},
+    "rag": lambda m: {"context_input_ids": torch.randint(5, 60, (5, 16)), "context_attention_mask": ones(5, 16), "doc_scores": x(1, 5)},
+    "seggpt": lambda m: {
+        "prompt_pixel_values": picture(m.config), "prompt_masks": picture(m.config), "pixel_values": picture(m.config),
+    },
+    "speecht5": lambda m: {"input_values": x(1, 20, 64), "decoder_input_values": x(1, 10, 64)},
+    "vibevoice_acoustic_tokenizer": lambda m: {"input_values": x(1, 1, 6400)},
+    "vibevoice_acoustic_tokenizer_decoder": lambda m: {"hidden_states": x(1, m.config.hidden_size, 4)},
+    "vibevoice_acoustic_tokenizer_encoder": lambda m: {"hidden_states": x(1, 1, 6400)},
+    "video_llama_3": lambda m: {"image_merge_sizes": torch.tensor([2])},
+    "video_llama_3_vision": lambda m: {"merge_sizes": torch.tensor([2])},
+    "siglip2": lambda m: packed(m.config.vision_config),
+    "siglip2_vision_model": lambda m: packed(m.config),
+    "lfm2_vl": lambda m: packed(m.config.vision_config),
+    "paddleocr_vl_vision": lambda m: {"pixel_values": x(1, 32, 3, 14, 14), "grid_thw": torch.tensor([[1, *GRID]])},
+    "paddleocr_vl": lambda m: {"pixel_values": x(32, 3, 14, 14)},
+    "kimi_k25": lambda m: {"pixel_values": x(32, 3, 14, 14)},
+    "kimi_k25_vision": lambda m: {"pixel_values": x(32, 3, 14, 14)},
+    "xcodec": lambda m: {"input_values": x(1, 1, 16000)},
+    "llava_next": lambda m: pinpointed(m.config),
+    "llava_next_video": lambda m: pinpointed(m.config),
+    "llava_onevision": lambda m: pinpointed(m.config),
+    "granite4_vision": lambda m: pinpointed(m.config),
+    "chmv2": lambda m: {},
+    "qwen2_5_omni_audio_encoder": lambda m: {"input_features": x(128, 200), "feature_lens": torch.tensor([200])},
+    "qwen3_omni_moe_audio_encoder": lambda m: {"input_features": x(128, 200), "feature_lens": torch.tensor([200])},
+    "qwen3_omni_moe_talker_code_predictor": lambda m: {"input_ids": words(1), "generation_steps": 1},
+    "nemotron3_5_transcribe_word_timestamp": lambda m: {"inputs_embeds": x(1, TOKENS, 64)},
+    "muse_glimmer_assistant": lambda m: {"noise_embeds": x(1, 4, 64), "context_hidden_states": x(1, TOKENS, 64)},
+    "unlimited_ocr_vision_encoder": lambda m: {"patch_embeds": x(1, 64, 8, 8)},
+    "deepseek_ocr2_encoder": lambda m: {"inputs_embeds": x(1, 32, 64), "num_patches": 16},
+}
+
+
+def series(config: PreTrainedConfig) -> Values:
+    """A past as long as the longest lag asks for, and a future; with as many time features as the config has."""
+    past, future = config.context_length + max(config.lags_sequence), config.prediction_length
+    return {
+        "past_values": x(1, past),
+        "past_time_features": x(1, past, config.num_time_features),
+        "past_observed_mask": torch.ones(1, past),
+        "future_values": x(1, future),
+        "future_time_features": x(1, future, config.num_time_features),
+    }
+
+
+def trajectory(config: PreTrainedConfig, steps: int = 5) -> Values:
+    return {
+        "states": x(1, steps, config.state_dim),
+        "actions": x(1, steps, config.act_dim),
+        "rewards": x(1, steps, 1),
+        "returns_to_go": x(1, steps, 1),
+        "timesteps": torch.arange(steps)[None],
+        "attention_mask": ones(1, steps),
+    }
+
+
+def tiles(config: PreTrainedConfig) -> Values:
+    """Two images of one row."""
+    return {"pixel_values": picture(inner(config, VISION), 2)}
+
+
+def pinpointed(config: PreTrainedConfig) -> Values:
+    """An image of two tiles side by side, and its thumbnail."""
+    side = config.vision_config.image_size
+    return {"pixel_values": picture(config.vision_config, 3), "image_sizes": torch.tensor([[side, 2 * side]])}
+
+
+def flattened(config: PreTrainedConfig) -> Values:
+    """Patches that begin with their row and column."""
+    patches = x(1, 16, 2 + 3 * config.patch_size**2)
+    patches[..., 0] = torch.arange(16) // 4 + 1
+    patches[..., 1] = torch.arange(16) % 4 + 1
+    return {"flattened_patches": patches, "attention_mask": ones(1, 16)}
+
+
+def packed(config: PreTrainedConfig) -> Values:
+    """Patches of one image in a row, and its height and width in patches."""
+    return {
+        "pixel_values": x(1, 32, patch_width(config)),
+        "pixel_attention_mask": ones(1, 32),
+        "spatial_shapes": torch.tensor([GRID]),
+    }
 
 
 # ----------------------------------------------------------------------------------------------------- command line
