@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from huggingface_hub.errors import StrictDataclassClassValidationError
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -66,7 +67,7 @@ AT_MOST: dict[int, str] = {
         num_sliding_attention_heads cross_num_attention_heads mit_num_attention_heads num_codebooks num_quantizers
         zero_expert_num index_topk expert_capacity
     """,
-    50: "max_source_positions",
+    100: "max_source_positions",
     8: "num_queries num_denoising two_stage_num_proposals train_num_points num_frames resampler_n_latents",
     16: """
         qk_nope_head_dim qk_rope_head_dim v_head_dim index_head_dim linear_key_head_dim linear_value_head_dim
@@ -80,7 +81,7 @@ AT_MOST: dict[int, str] = {
     """,
     64: """
         hidden_size d_model n_embd embed_dim decoder_hidden_size out_hidden_size encoder_hidden_size
-        projection_dim embedding_size text_hidden_size hidden_dim output_dim adapter_out_dim projector_hidden_size
+        projection_dim embedding_size text_hidden_size hidden_dim output_dim adapter_in_dim adapter_out_dim projector_hidden_size
         image_text_hidden_size word_embed_proj_dim decoder_dim vision_output_dim hidden_size_global
         vision_hidden_size pooler_output_size project_dim emb_dim encoder_hidden_dim fpn_hidden_size
         mask_feature_size codebook_dim audio_hidden_size cross_hidden_size attention_hidden_size
@@ -130,8 +131,6 @@ SETTINGS: dict[str, Values] = {
     "reformer": {"axial_pos_embds_dim": (16, 48)},
     "codegen gptj": {"rotary_dim": 8},
     "helium": {"head_dim": 16},
-    "csm mimi": {"upsample_groups": 64},
-    "layoutlmv3": {"coordinate_size": 11, "shape_size": 10},
     "lilt": {"hidden_size": 96},
     "longcat_flash": {"qk_rope_head_dim": 16, "head_dim": 16},
     "vitmatte": {"fusion_hidden_sizes": [32, 32, 32, 32]},
@@ -147,8 +146,6 @@ SETTINGS: dict[str, Values] = {
     "colpali colqwen2": {},
     "llava_next llava_next_video granite4_vision": {"image_grid_pinpoints": [[112, 224]]},
     "llava_onevision": {"image_grid_pinpoints": [[112, 224]]},
-    "dbrx": {"attn_config": {"rope_theta": 10000.0}},
-    "deepseek_ocr2_text unlimited_ocr_text": {"mlp_layer_types": ["dense", "sparse"]},
     "deepseek_ocr2_sam_vision_model unlimited_ocr_sam_vision_model": {"downsample_channels": [32, 64], "output_channels": 32},
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
@@ -158,6 +155,47 @@ SETTINGS: dict[str, Values] = {
     "blip-2 instructblip instructblipvideo": {"image_token_index": 250, "video_token_index": 250, "num_query_tokens": 8},
     "jev": {"hidden_size": 64},
     "blip_2_qformer instructblip_qformer instructblipvideo_qformer": {"encoder_hidden_size": 64},
+    "gemma4": {"vision_config": lambda: small_config("gemma4_vision"), "audio_config": lambda: small_config("gemma4_audio")},
+    "embedding_gemma2": {"vision_config": lambda: small_config("gemma4_vision")},
+    "gemma4_unified": {"vision_config": lambda: small_config("gemma4_unified_vision")},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8}},
+    "deepseek_ocr2_text unlimited_ocr_text": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2},
+    "depth_pro": {"patch_size": 128},
+    "edgetam_vision_model": {"backbone_channel_list": [2048, 1024, 512, 256]},
+    "efficientloftr": {"hidden_size": 256},
+    "ernie4_5_vl_moe_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [3, 3, 2]}},
+    "hunyuan_vl_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2, 2]}},
+    "gradium_phonon_tts pocket_tts": {"flow_head_config": {"condition_dim": 64}},
+    "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},
+    "gemma3n_vision": {"hidden_size": 2048},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "idefics3_vision": {"image_size": 256},
+    "inkling_vision": {"patch_size": 4, "n_layers": 3},
+    "janus_vqgan": {"num_patches": 4},
+    "layoutlmv3": {"input_size": 128},
+    "csm mimi mimi_decoder mimi_encoder": {"upsample_groups": 64, "codebook_dim": 256},
+    "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 192},
+    "molmo2_adapter": {"vision_feature_layer": [1, 0]},
+    "muse_spark_audio": {"num_hidden_layers": 4},
+    "chameleon": {"vocabulary_map": {"<image>": 200} | {f"IMGIMG{letter}Z": 100 + i for i, letter in enumerate("ABCDEFGHIJ")}},
+    "musicflamingo": {},
+    "lw_detr": {"projector_scale_factors": [1.0]},
+    "sam_vision_model sam_hq_vision_model": {"num_pos_feats": 32},
+    "sam2_hiera_det_model": {"image_size": [128, 128]},
+    "sam2_vision_model sam3_vision_model edgetam_vision_model": {"backbone_feature_sizes": [[32, 32], [16, 16], [8, 8]]},
+    "superglue": {"hidden_size": 256, "gnn_layers_types": ["self", "cross"]},
+    "qwen4_exp_text": {
+        "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 4,
+        "ple_layer_ids": [1], "ple_embed_dim": 64, "ngram_vocab_size_base": 100,
+    },
+    "t5gemma2_decoder t5gemma2_text": {"dropout_rate": 0.0},
+    "pp_ocrv6_small_det": {"layer_list_out_channels": [96, 96, 192, 384]},
+    "timm_backbone": {"backbone": "resnet18"},
+    "pix2struct_text_model": {"initializer_range": 0.02},
+    "qwen2_5_omni_thinker qwen3_omni_moe_thinker": {"vision_start_token_id": 240, "audio_start_token_id": 241},
+    "qwen3_omni_moe_talker": {"spatial_merge_size": 2},
+    "seggpt": {"image_size": [128, 64]},
+    "smolvlm_vision": {"image_size": 256},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
 }
 
@@ -198,7 +236,7 @@ def reduced(config: PreTrainedConfig, own: Values, ids: dict[int, int]) -> PreTr
     """The same config, smaller: what it derives from its settings is derived anew from the smaller ones."""
     kind = type(config)
     own = own_settings(kind.model_type) | own
-    own |= {name: value({}) for name, value in own.items() if callable(value)}
+    own |= {name: value() for name, value in own.items() if callable(value)}
     values, before = {}, dict(vars(config))
     given = {name for name in settings_of(kind) if name in before and is_given(name, before[name], kind)}
     layers = kept_layers(kind, before)
@@ -291,11 +329,7 @@ def kept_layers(kind: type[PreTrainedConfig], before: Values) -> Values:
     keep = sorted(first | set([i for i in range(count) if i not in first][: max(0, 2 - len(first))]))
     kept = {name: type(v)(v[i] for i in keep) for name, v in lists.items()} | {counted[0]: len(keep)}
     if own:
-        kept["per_layer_config"] = {
-            new: {name: small_own(name, value) for name, value in own[i].items()}
-            for new, i in enumerate(keep)
-            if i in own
-        }
+        kept["per_layer_config"] = {new: small_layer(own[i]) for new, i in enumerate(keep) if i in own}
     return kept
 
 
@@ -304,8 +338,12 @@ def layers_own(before: Values) -> dict[int, Values]:
     return dict(getattr(before.get("_heterogeneity_spec"), "per_layer_overrides", {}))
 
 
-def small_own(name: str, value: Any) -> Any:
-    return at_most(value, 2) if name == "num_key_value_heads" else small(name, value, {}, staged=False)
+def small_layer(before: Values) -> Values:
+    values = {name: small(name, value, {}, staged=False) for name, value in before.items()}
+    if "num_key_value_heads" in values:
+        values["num_key_value_heads"] = min(values["num_key_value_heads"], 2)
+        fit_heads(values, before)
+    return values
 
 
 def is_per_layer(name: str, value: Any, count: int) -> bool:
@@ -329,6 +367,7 @@ HEADS_AND_GROUPS = (
     ("encoder_num_attention_heads", "encoder_num_key_value_heads"),
     ("decoder_num_attention_heads", "decoder_num_key_value_heads"),
     ("num_attention_heads", "num_kv_heads"),
+    ("num_heads", "num_key_value_heads"),
 )
 
 
@@ -370,12 +409,14 @@ def fit_rope(values: Values, before: Values) -> None:
 
 def model_class(name: str, config: PreTrainedConfig) -> type[PreTrainedModel]:
     """AutoModel's class; without one, another auto class's; without any, the widest class that takes this config."""
-    module = importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
+    if name in CLASSES:
+        return getattr(transformers, CLASSES[name])  # type: ignore[no-any-return]
+    module = module_of(config)
     for mapping in MAPPINGS:
         found = getattr(modeling_auto, mapping).get(name)
         if found:
             found = found if isinstance(found, str) else found[0]
-            return getattr(module, found, None) or getattr(importlib.import_module("transformers"), found)
+            return getattr(module, found, None) or getattr(transformers, found)
     takers = [
         member
         for member in vars(module).values()
@@ -387,6 +428,18 @@ def model_class(name: str, config: PreTrainedConfig) -> type[PreTrainedModel]:
     return takers[-1]
 
 
+def module_of(config: PreTrainedConfig) -> Any:
+    """The modeling file beside the file of the config; a type without one takes the classes of another."""
+    try:
+        return importlib.import_module(type(config).__module__.replace(".configuration_", ".modeling_"))
+    except ModuleNotFoundError as error:
+        if "transformers" not in str(error.name):
+            raise
+        return transformers
+
+
+# Where the auto classes name a part of the model.
+CLASSES = {"musicgen": "MusicgenForConditionalGeneration", "musicgen_melody": "MusicgenMelodyForConditionalGeneration"}
 MAPPINGS = ["MODEL_MAPPING_NAMES", *sorted(name for name in vars(modeling_auto) if re.fullmatch(r"MODEL_FOR_\w+_NAMES", name) and name != "MODEL_FOR_BACKBONE_MAPPING_NAMES")]
 MAPPINGS.append("MODEL_FOR_BACKBONE_MAPPING_NAMES")
 
@@ -429,9 +482,10 @@ def text(model: PreTrainedModel, wanted: Mapping[str, Any], others: Values) -> V
     parts = [words(4, vocabulary(model))]
     kinds = [torch.zeros(1, 4, dtype=torch.long)]
     for kind, (modality, method, inputs) in enumerate(MODALITIES, start=1):
-        token = placeholder(model.config, modality)
-        if token is not None and inputs & others.keys() and hasattr(model, method):
-            count = features(getattr(model, method), others)
+        owner = next((module for module in model.modules() if hasattr(module, method)), None)
+        token = placeholder(owner.config, modality) if owner else None
+        if token is not None and inputs & others.keys():
+            count = features(getattr(owner, method), others)
             parts.append(torch.full((1, count), token))
             kinds.append(torch.full((1, count), kind))
     parts.append(words(TOKENS - 4, vocabulary(model)))
@@ -460,7 +514,8 @@ def features(method: Callable[..., Any], others: Values) -> int:
     """How many features the model makes of these inputs: it is asked."""
     wanted = inspect.signature(inspect.unwrap(method)).parameters
     found = method(**{key: value for key, value in others.items() if key in wanted})
-    found = getattr(found, "pooler_output", None) if not isinstance(found, Tensor | tuple | list) else found
+    if not isinstance(found, Tensor | tuple | list):
+        found = found.last_hidden_state if found.get("pooler_output") is None else found.pooler_output
     found = [found] if isinstance(found, Tensor) else found
     return sum(part.shape[:-1].numel() for part in found)
 
@@ -491,7 +546,7 @@ def images(model: PreTrainedModel, wanted: Mapping[str, Any]) -> Values:
 
 VISION = """vlm_config vision_config image_config backbone_config encoder_config encoder perception_encoder_config
     vision_tower_config image_encoder_config detector_config vit_config""".split()
-AUDIO = """audio_config speech_config encoder_config audio_encoder_config acoustic_config encoder
+AUDIO = """audio_config speech_config asr_config encoder_config audio_encoder_config acoustic_config encoder
     backbone_config""".split()
 FRAMES = ["num_frames", "frames_per_clip"]
 GRID = (4, 8)
@@ -499,7 +554,7 @@ GRID = (4, 8)
 
 def patch_width(config: PreTrainedConfig) -> int:
     channels = setting(config, "in_channels", "in_chans", "num_channels") or 3
-    patch, frames = setting(config, "patch_size"), setting(config, "temporal_patch_size") or 1
+    patch, frames = setting(config, "patch_size"), setting(config, "temporal_patch_size", "patch_temporal") or 1
     return int(channels * frames * patch**2)
 
 
@@ -518,7 +573,7 @@ def picture(config: PreTrainedConfig, *leading: int) -> Tensor:
 def sounds(model: PreTrainedModel, wanted: Mapping[str, Any]) -> Values:
     """A wave, in channels for a codec; or its mel frames, bins first for an encoder made as Whisper's."""
     config = inner(model.config, AUDIO)
-    bins = setting(config, "num_mel_bins", "feature_size", "mel_bins", "input_feat_per_channel", "input_dim") or 80
+    bins = setting(config, "input_dim", "num_mel_bins", "feature_size", "mel_bins", "input_feat_per_channel") or 80
     mel = x(1, FRAMES_OF_MEL, bins)
     mask = ones(1, FRAMES_OF_MEL)
     if setting(config, "max_source_positions") and "input_feat_per_channel" not in vars(config):
@@ -529,7 +584,7 @@ def sounds(model: PreTrainedModel, wanted: Mapping[str, Any]) -> Values:
     return {"input_features": mel, "input_values": wave} | masks
 
 
-FRAMES_OF_MEL = 128
+FRAMES_OF_MEL = 200
 SAMPLES = 8000
 
 
@@ -599,26 +654,22 @@ INPUTS: dict[str, Callable[[Any], Values]] = {
     },
     "musicgen_decoder": lambda m: {"input_ids": torch.randint(5, 60, (4, 8)), "attention_mask": None},
     "musicgen_melody_decoder": lambda m: {"input_ids": torch.randint(5, 60, (4, 8)), "attention_mask": None},
-    "omdet-turbo": lambda m: {
-        "classes_input_ids": torch.randint(5, 60, (2, 8)), "classes_attention_mask": ones(2, 8),
-        "tasks_input_ids": words(8), "tasks_attention_mask": ones(1, 8), "classes_structure": torch.tensor([2]),
-    },
     "oneformer": lambda m: {"task_inputs": words(m.config.task_seq_len)},
     "patchtsmixer": lambda m: {"past_values": x(1, m.config.context_length, m.config.num_input_channels)},
     "patchtst": lambda m: {"past_values": x(1, m.config.context_length, m.config.num_input_channels)},
     "timesfm": lambda m: {
         "past_values": x(1, 64), "past_values_padding": torch.zeros(1, 64), "freq": torch.zeros(1, 1, dtype=torch.long),
     },
-    "timesfm2_5": lambda m: {"past_values": [x(64)]},
+    "timesfm2_5": lambda m: {"past_values": x(1, 64)},
     "perceiver": lambda m: {"inputs": x(1, 20, m.config.d_model)},
     "pix2struct": lambda m: flattened(m.config.vision_config),
     "pix2struct_vision_model": lambda m: flattened(m.config),
     "kosmos_2_5_vision_model": lambda m: flattened(m.config),
-    "phi4_multimodal_audio": lambda m: {"hidden_states": x(1, 100, m.config.input_size), "mask": None},
+    "phi4_multimodal_audio": lambda m: {"hidden_states": x(1, 100, m.config.input_size), "mask": ones(1, 100).bool()},
     "qwen2_5_omni_bigvgan": lambda m: {"mel_spectrogram": x(1, m.config.mel_dim, 20)},
     "rag": lambda m: {"context_input_ids": torch.randint(5, 60, (5, 16)), "context_attention_mask": ones(5, 16), "doc_scores": x(1, 5)},
     "seggpt": lambda m: {
-        "prompt_pixel_values": picture(m.config), "prompt_masks": picture(m.config), "pixel_values": picture(m.config),
+        "prompt_pixel_values": x(1, 3, 64, 64), "prompt_masks": x(1, 3, 64, 64), "pixel_values": x(1, 3, 64, 64),
     },
     "speecht5": lambda m: {"input_values": x(1, 20, 64), "decoder_input_values": x(1, 10, 64)},
     "vibevoice_acoustic_tokenizer": lambda m: {"input_values": x(1, 1, 6400)},
@@ -638,7 +689,51 @@ INPUTS: dict[str, Callable[[Any], Values]] = {
     "llava_next_video": lambda m: pinpointed(m.config),
     "llava_onevision": lambda m: pinpointed(m.config),
     "granite4_vision": lambda m: pinpointed(m.config),
-    "chmv2": lambda m: {},
+    "edgetam": lambda m: {"pixel_values": x(1, 3, 128, 128)},
+    "seamless_m4t": lambda m: {"input_features": x(1, 100, 160), "input_ids": None},
+    "seamless_m4t_v2": lambda m: {"input_features": x(1, 100, 160), "input_ids": None},
+    "pp_ocrv5_mobile_rec": lambda m: {"pixel_values": x(1, 3, 48, 320)},
+    "pop2piano": lambda m: {"input_features": x(1, 20, 64), "input_ids": None},
+    "tvp": lambda m: {"pixel_values": x(1, 2, 3, 448, 448)},
+    "vibevoice_asr": lambda m: {"input_values": x(1, 1, 6400)},
+    "vibevoice": lambda m: {"input_values": x(1, 1, 6400)},
+    "pe_video": lambda m: {"pixel_values_videos": x(1, 4, 3, 336, 336)},
+    "pe_video_encoder": lambda m: {"pixel_values_videos": x(1, 4, 3, 336, 336)},
+    "speech-encoder-decoder": lambda m: {"input_features": None},
+    "qwen3_omni_moe_talker_text": lambda m: {"input_ids": None, "inputs_embeds": x(1, TOKENS, 64)},
+    "qwen2_5_omni_dit": lambda m: {
+        "hidden_states": x(2, 48, 80), "condition_vector": x(2, 48, 80), "speaker_embedding": x(2, 48, 192),
+        "quantized_code": torch.randint(0, 100, (1, 24)), "time_step": torch.rand(()),
+    },
+    "blt": lambda m: {"use_cache": False},
+    "blt_local_decoder": lambda m: {"input_ids": None, "attention_mask": None, "inputs_embeds": x(1, TOKENS, 64)},
+    "csm": lambda m: {"input_values": None},
+    "kyutai_speech_to_text": lambda m: {"input_values": None, "input_ids": torch.randint(5, 60, (1, 6, 5)), "attention_mask": None},
+    "depth_pro": lambda m: {"pixel_values": x(1, 3, 512, 512)},
+    "fuyu": lambda m: {"pixel_values": None},
+    "granite_docling": lambda m: tiles(m.config) | {"pixel_attention_mask": torch.ones(1, 2, 64, 64, dtype=torch.bool)},
+    "granite_speech": lambda m: {"input_features_mask": None},
+    "granite_speech_plus": lambda m: {"input_features_mask": None},
+    "kosmos-2": lambda m: {"image_embeds_position_mask": torch.arange(TOKENS)[None] < 8},
+    "moshi_depth": lambda m: {"input_ids": words(3), "last_hidden_state": x(1, 3, 64)},
+    "nemotron_h_omni": lambda m: {"pixel_values": x(32, 768), "image_grid_hw": torch.tensor([GRID])},
+    "omdet-turbo": lambda m: {
+        "pixel_values": x(1, 3, 224, 224),
+        "classes_input_ids": torch.randint(5, 60, (2, 8)), "classes_attention_mask": ones(2, 8),
+        "tasks_input_ids": words(8), "tasks_attention_mask": ones(1, 8), "classes_structure": torch.tensor([2]),
+    },
+    "pe_audio": lambda m: {"input_values": x(1, 1, SAMPLES)},
+    "pe_audio_encoder": lambda m: {"input_values": x(1, 1, SAMPLES)},
+    "pe_audio_video": lambda m: {"input_values": x(1, 1, SAMPLES)},
+    "pe_audio_video_encoder": lambda m: {"input_values": x(1, 1, SAMPLES)},
+    "inkling_audio": lambda m: {"audio_input_ids": torch.randint(0, 255, (10, 80))},
+    "inkling_vision": lambda m: {"pixel_values": x(6, 2, 4, 4, 3)},
+    "inkling_mm_model": lambda m: {"pixel_values": x(6, 2, 4, 4, 3)},
+    "gemma4_vision": lambda m: positioned(m.config, "pixel_position_ids"),
+    "gemma4": lambda m: positioned(m.config.vision_config, "image_position_ids"),
+    "gemma4_unified": lambda m: positioned(m.config.vision_config, "image_position_ids"),
+    "embedding_gemma2": lambda m: positioned(m.config.vision_config, "image_position_ids"),
+    "janus_vqgan": lambda m: {"pixel_values": x(1, 3, 64, 64)},
     "qwen2_5_omni_audio_encoder": lambda m: {"input_features": x(128, 200), "feature_lens": torch.tensor([200])},
     "qwen3_omni_moe_audio_encoder": lambda m: {"input_features": x(128, 200), "feature_lens": torch.tensor([200])},
     "qwen3_omni_moe_talker_code_predictor": lambda m: {"input_ids": words(1), "generation_steps": 1},
@@ -685,10 +780,17 @@ def pinpointed(config: PreTrainedConfig) -> Values:
 
 def flattened(config: PreTrainedConfig) -> Values:
     """Patches that begin with their row and column."""
-    patches = x(1, 16, 2 + 3 * config.patch_size**2)
+    patches = x(1, 16, 2 + config.patch_embed_hidden_size)
     patches[..., 0] = torch.arange(16) // 4 + 1
     patches[..., 1] = torch.arange(16) % 4 + 1
     return {"flattened_patches": patches, "attention_mask": ones(1, 16)}
+
+
+def positioned(config: PreTrainedConfig, name: str) -> Values:
+    """Patches of one image of 6 x 6, each with its column and row."""
+    width = 3 * (config.patch_size * (setting(config, "pooling_kernel_size") if "unified" in config.model_type else 1)) ** 2
+    columns, rows = torch.meshgrid(torch.arange(6), torch.arange(6), indexing="xy")
+    return {"pixel_values": x(1, 36, width), name: torch.stack([columns, rows], -1).reshape(1, 36, 2)}
 
 
 def packed(config: PreTrainedConfig) -> Values:
