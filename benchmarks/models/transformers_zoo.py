@@ -172,7 +172,7 @@ SETTINGS: dict[str, Values] = {
     "idefics3_vision": {"image_size": 256},
     "inkling_vision": {"patch_size": 4, "n_layers": 3},
     "janus_vqgan": {"num_patches": 4},
-    "layoutlmv3": {"coordinate_size": 11, "shape_size": 10, "input_size": 128},
+    "layoutlmv3": {"coordinate_size": 11, "shape_size": 10},
     "csm mimi mimi_decoder mimi_encoder": {"upsample_groups": 64, "codebook_dim": 256},
     "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 192},
     "molmo2_adapter": {"vision_feature_layer": [1, 0]},
