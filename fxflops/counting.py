@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from .conventions import Convention
 from .errors import FormulaError, InputError
 from .ops import ESCAPE, Formula, Table, apply
 from .ops._cost import first
-from .records import Call, Cost, Counted, Spec, specs_in
+from .records import Call, Cost, Counted, Scope, Spec, specs_in
 
 COMPLEX_MULTIPLY, COMPLEX_ADD = 6, 2
 
@@ -34,15 +35,38 @@ def count_calls(
     table: Table,
     module_at: Callable[[str], nn.Module],
     attention: str = "dense",
+    scopes: Iterable[Scope] = (),
 ) -> tuple[Counted, ...]:
     """Each call with its cost under the convention, or with the reason why there is none.
 
+    Where the convention charges modules, those of ``scopes`` that are no leaves follow as calls of their own.
     ``module_at`` gives the module of a path, for formulas that read its settings. Raises FormulaError where a formula
     of the user's does not fit its call; where one of ours does not, the call is missing, and says why.
     """
     if attention == "dense":
         calls = map(_dense, calls)
-    return tuple(_count(call, convention, table, module_at, attention) for call in calls)
+    counted = tuple(_count(call, convention, table, module_at, attention) for call in calls)
+    return counted if convention.modules is None else _charged(counted, scopes, convention)
+
+
+def _charged(counted: tuple[Counted, ...], scopes: Iterable[Scope], convention: Convention) -> tuple[Counted, ...]:
+    """The calls, with what the convention charges their modules; calls of leaves take it over from the module."""
+    charges: dict[tuple[str, Any], deque[tuple[Scope, int]]] = {}
+    for scope in scopes:
+        charge = convention.modules(scope) if convention.modules is not None else None
+        if charge is not None:
+            charges.setdefault((scope.path, scope.cls), deque()).append((scope, charge))
+    result = []
+    for each in counted:
+        due = charges.get((each.call.path, each.call.target))
+        if due and each.cost is not None:
+            _, charge = due.popleft()
+            each = each._replace(cost=Cost(macs=each.macs, others=charge), rule=f"{convention.name} module")
+        result.append(each)
+    for scope, charge in (pair for due in charges.values() for pair in due):
+        call = Call(scope.cls.__name__, scope.cls, scope.args, scope.kwargs, scope.out, scope.path, scope.settings)
+        result.append(Counted(call, Cost(others=charge), f"{convention.name} module"))
+    return tuple(result)
 
 
 def _dense(call: Call) -> Call:

@@ -197,7 +197,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One call of one module: what module-hook counters charge. ``params`` are its own parameters' specs by name."""
+    """One call of one module: what module-hook counters charge. ``params`` are its own parameters' specs by name,
+    ``settings`` as a Call's."""
 
     path: str
     cls: type
@@ -206,6 +207,7 @@ class Scope:
     kwargs: Mapping[str, Any]
     out: Any
     has_children: bool
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Timing(NamedTuple):

@@ -53,7 +53,7 @@ class Report:
         self._table = table
         self._model = model
         self.counted: tuple[Counted, ...] = count_calls(
-            run.measured.calls, convention, table, self._module_at, attention
+            run.measured.calls, convention, table, self._module_at, attention, run.measured.scopes
         )
 
     # Totals

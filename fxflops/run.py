@@ -71,13 +71,13 @@ class CallCollector:
     def __init__(self, observer: Observer, graph: fx.Graph) -> None:
         self.observer = observer
         self.ranges: dict[str, range] = {}
-        self._paths = {node.name: stack_of(node)[0] for node in graph.nodes}
+        self._places = {node.name: (stack_of(node)[0], node.target) for node in graph.nodes}
         self._uncounted = {node.name for node in graph.nodes if UNCOUNTED in node.meta}
 
     def before(self, name: str) -> None:
         self._first = len(self.observer.calls)
         self.observer.node = name
-        self.observer.path = self._paths[name]
+        self.observer.path, self.observer.target = self._places[name]
 
     def after(self, name: str, value: Any) -> None:
         if name in self._uncounted:
@@ -85,7 +85,7 @@ class CallCollector:
         self.ranges[name] = range(self._first, len(self.observer.calls))
 
     def finish(self) -> None:
-        self.observer.node = ""
+        self.observer.node, self.observer.target = "", None
 
 
 def run_graph(graph: fx.GraphModule, inputs: Mapping[str, Any], *meters: Meter) -> Any:

@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "fxflops"
 # From top to bottom; those of one level do not import each other. A package stands for all of its files, but for those
 # that have a level of their own.
 LEVELS = [
+    ["adapters"],
     ["notebook"],
     ["api", "profiling"],
     ["report"],

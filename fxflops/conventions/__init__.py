@@ -1,48 +1,25 @@
-"""Conventions: what counts how much, as tables over the base formulas, keyed by op or by exact spelling."""
+"""Conventions: what counts how much, as tables over the base formulas: one file each, with what differs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
-
 from ..errors import InputError
-from ..records import Call, Cost, FormulaFunction
-from .torch import ROWS as TORCH
-from .torch import doubled
-from .torch_flops import ROWS as TORCH_FLOPS
+from . import torch, torch_flops
+from ._convention import Convention, macs_alone, nothing
+
+__all__ = ["CONVENTIONS", "MAIN", "Convention", "find_convention", "list_conventions", "macs_alone", "nothing"]
+
+CONVENTIONS: dict[str, Convention] = {file.CONVENTION.name: file.CONVENTION for file in (torch_flops, torch)}
+MAIN = ("torch_flops", "torch", "fvcore", "thop", "deepspeed")
 
 
-@dataclass(frozen=True, slots=True)
-class Convention:
-    """A name, a line that says what it counts, and how it differs from the base formulas.
+class Conventions(dict[str, str]):
+    """Conventions' names, each with a line that says what it counts; shown as two lists, the main ones first."""
 
-    ``rows`` are formulas of its own, by op or exact spelling; what has none is valued by ``of`` from the base cost and the call.
-    ``integers`` tells that it makes no difference between integers and real numbers. MACs stay the base formulas'.
-    """
-
-    name: str
-    summary: str
-    rows: Mapping[Any, FormulaFunction] = field(default_factory=dict)
-    of: Callable[[Cost, Call], Cost] | None = None
-    integers: bool = False
-
-
-CONVENTIONS = {
-    convention.name: convention
-    for convention in [
-        Convention(
-            "torch_flops", "every arithmetic operation of the forward; the totals torch_flops publishes", TORCH_FLOPS
-        ),
-        Convention(
-            "torch",
-            "torch.utils.flop_counter.FlopCounterMode: 2 per multiply-accumulate of products, convolutions, attention",
-            TORCH,
-            of=doubled,
-            integers=True,
-        ),
-    ]
-}
+    def __repr__(self) -> str:
+        width = max(map(len, self))
+        lines = [f"{name:<{width}}  {self[name]}" for name in sorted(self, key=lambda name: name not in MAIN)]
+        mains = sum(name in MAIN for name in self)
+        return "\n".join([*lines[:mains], "", *lines[mains:]]).strip()
 
 
 def find_convention(name: str | Convention) -> Convention:
@@ -54,6 +31,10 @@ def find_convention(name: str | Convention) -> Convention:
     return CONVENTIONS[name]
 
 
-def list_conventions() -> dict[str, str]:
-    """Each convention's name with a line that says what it counts."""
-    return {name: convention.summary for name, convention in CONVENTIONS.items()}
+def list_conventions() -> Conventions:
+    """Each convention's name with a line that says what it counts; the five most used come first.
+
+    >>> list_conventions()["torch_flops"]
+    'every arithmetic operation of the forward; the totals torch_flops publishes'
+    """
+    return Conventions({name: convention.summary for name, convention in CONVENTIONS.items()})

@@ -13,7 +13,8 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from ..ops.einsum import steps
-from ..records import Call, Cost, FormulaFunction, Spec
+from ..records import Call, Cost, Spec
+from ._convention import Convention
 
 
 def doubled(cost: Cost, call: Call) -> Cost:
@@ -28,7 +29,7 @@ def is_aten(target: OpOverload | OpOverloadPacket) -> bool:
     return name.startswith("aten::")
 
 
-def nothing(*_: Any, out: Any) -> Cost:
+def uncounted(*_: Any, out: Any) -> Cost:
     """x -> out: not in flop_registry, so 0."""
     return Cost()
 
@@ -43,10 +44,16 @@ def einsum(*operands: Any, out: Spec) -> Cost:
     return Cost(others=sum(2 * step.macs for step in steps(operands) if step.adds))
 
 
-ROWS: dict[Any, FormulaFunction] = {
-    "matmul": matmul,
-    "einsum": einsum,
-    torch._int_mm: nothing,
-    torch.ops.aten._int_mm.default: nothing,
-    **dict.fromkeys(("addmv", "addbmm", "addr", "outer", "vecdot", "bilinear", "grouped_mm"), nothing),
-}
+CONVENTION = Convention(
+    "torch",
+    "torch.utils.flop_counter.FlopCounterMode: 2 per multiply-accumulate of products, convolutions, attention",
+    {
+        "matmul": matmul,
+        "einsum": einsum,
+        torch._int_mm: uncounted,
+        torch.ops.aten._int_mm.default: uncounted,
+        **dict.fromkeys(("addmv", "addbmm", "addr", "outer", "vecdot", "bilinear", "grouped_mm"), uncounted),
+    },
+    of=doubled,
+    integers=True,
+)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..records import Cost, FormulaFunction, Spec
+from ..records import Cost, Spec
+from ._convention import Convention
 
 
 def max_pool(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
@@ -29,4 +30,8 @@ def assertion(condition: Any, *, out: Any) -> Cost:
     return Cost(others=int(isinstance(condition, bool)))
 
 
-ROWS: dict[Any, FormulaFunction] = {"max_pool": max_pool, "_assert": assertion}
+CONVENTION = Convention(
+    "torch_flops",
+    "every arithmetic operation of the forward; the totals torch_flops publishes",
+    {"max_pool": max_pool, "_assert": assertion},
+)

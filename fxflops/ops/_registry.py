@@ -68,6 +68,7 @@ class Table:
         An overload without one of its own falls back to its packet, an in-place or ``out=`` form to the functional one,
         and at last to the ``fallback``: what its schema and tags tell.
         """
+        function = REACHED_AS.get(function, function)
         entry = self.get(function)
         if entry is not None:
             return entry

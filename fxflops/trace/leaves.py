@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules import module as nn_module
 
 from ..ops import Formula, Table
-from ..records import spec_of
+from ..records import Scope, spec_of
 
 
 class Hooks:
@@ -57,6 +57,20 @@ def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
     if any(not isinstance(key, Hooks) for registered in hooks for key in registered):
         return None
     return entry
+
+
+class Settings(dict[nn.Module, dict[str, Any]]):
+    """The settings of modules, each read when it is first asked for."""
+
+    def __missing__(self, module: nn.Module) -> dict[str, Any]:
+        self[module] = settings_of(module)
+        return self[module]
+
+
+def scope_of(module: nn.Module, path: str, settings: dict[str, Any], args: Any, kwargs: Any, out: Any) -> Scope:
+    """One call of a module, given specs."""
+    own = {name: settings[name] for name, parameter in module._parameters.items() if parameter is not None}
+    return Scope(path, type(module), own, args, kwargs, out, bool(module._modules), settings)
 
 
 def settings_of(module: nn.Module) -> dict[str, Any]:

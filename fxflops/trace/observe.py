@@ -29,16 +29,15 @@ from .aten import AtenMode, transformed
 from .escapes import Unwritten
 from .facts import with_pairs
 from .functions import arguments_of, belongs_to_tensor, computes, is_integral, qualified_name, unguarded, writes
-from .leaves import Hooks, leaf_formula, settings_of
+from .leaves import Hooks, Settings, leaf_formula, scope_of
 from .meta import Twins
 from .placement import Placement
 from .record import Recorder
 from .source import author_line
+from .spelling import WRITTEN_AS, spelled
 from .stack import ModuleStack
 
 QUERY, VIEW, ATTENTION = "query", "view", "attention"
-
-
 EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
 
 
@@ -71,12 +70,13 @@ class Observer:
         self.scopes: list[Scope] = []
         self.steps: list[tuple[str, range]] = []
         self.path = ""
-        self.node = ""
+        self.node, self.target = "", None
         self.peak_at = ""
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
         self._table = table
-        self._leaves = {m: (entry, settings_of(m)) for m in modules if (entry := leaf_formula(m, table)) is not None}
+        self._leaves = {m: entry for m in modules if (entry := leaf_formula(m, table)) is not None}
+        self._settings = Settings()
         self._ledger = ledger
         self._before_write = before_write
         self._twins = twins
@@ -144,6 +144,7 @@ class Observer:
         specs, kwspecs = spec_of(args), spec_of(kwargs)
         self._check(entry, func, args, kwargs)
         noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
+        written = spelled(func, sys._getframe(2), self.target) if func in WRITTEN_AS else func
         start = time.perf_counter()
         try:
             if entry is None:
@@ -155,11 +156,11 @@ class Observer:
             raise
         if entry is not None:
             seconds = time.perf_counter() - start
-            self._record(entry, func, specs, kwspecs, self._result(entry, given, out), self._here(), seconds)
+            self._record(entry, written, specs, kwspecs, self._result(entry, given, out), self._here(), seconds)
             if entry.op in EMPTY:
                 self._unwritten.add(out)
         if noted is not None and self._recorder is not None:
-            self._recorder.function(func, noted, out, self._stack.keys())
+            self._recorder.function(written, noted, out, self._stack.keys())
         return out
 
     def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -361,12 +362,11 @@ class Observer:
                 return
             if not self._stack.running:
                 self.steps.append((running.path, range(self._begun, len(self.calls) + is_leaf)))
-            own = {name: spec_of(p) for name, p in module._parameters.items() if p is not None}
-            self.scopes.append(Scope(running.path, type(module), own, specs, kwspecs, result, bool(module._modules)))
+            settings = self._settings[module]
+            self.scopes.append(scope_of(module, running.path, settings, specs, kwspecs, result))
             if is_leaf:
-                entry, settings = self._leaves[module]
-                seconds = end - running.start
-                self._record(entry, type(module), specs, kwspecs, result, running.path, seconds, settings)
+                given, seconds = (type(module), specs, kwspecs, result, running.path), end - running.start
+                self._record(self._leaves[module], *given, seconds, settings)
                 if running.noted is not None and self._recorder is not None:
                     self._recorder.module(running.path, running.noted, out, keys)
 

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fxflops.ops import BASE
-from fxflops.trace.observe import Observer, leaf_formula, settings_of
+from fxflops.trace.leaves import leaf_formula, settings_of
+from fxflops.trace.observe import Observer
 
 
 def observed(model: nn.Module, *args: Any, table: Any = BASE) -> Observer:

@@ -244,7 +244,7 @@ def test_nodes_tell_their_modules_and_lines() -> None:
     assert ["0", "0.fc@1"] in stacks
     assert ["1"] in stacks
     assert {node.op for node in graph.graph.nodes} == {
-        "placeholder", "call_module", "call_function", "get_attr", "call_method", "output",
+        "placeholder", "call_module", "call_function", "get_attr", "output",
     }  # fmt: skip
     linear = next(node for node in graph.graph.nodes if node.target is F.linear)
     assert "test_record.py" in (linear.stack_trace or "")

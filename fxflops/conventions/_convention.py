@@ -1,0 +1,42 @@
+"""What a convention is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..records import Call, Cost, FormulaFunction, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """A name, a line that says what it counts, and how it differs from the base formulas.
+
+    ``rows`` are formulas of its own, by exact spelling (a module class, a function, an operator such as
+    ``operator.add``) or by op; what has none is valued by ``of`` from the base cost and the call (default: the base
+    cost itself; :func:`nothing` for tools that count only what they name). ``modules`` is for tools that hook modules:
+    what one call of a module is charged, None for a module that the tool does not know. What it charges a leaf stands
+    in place of the leaf's rows. ``integers`` tells that it makes no difference between integers and real numbers.
+    MACs stay the base formulas', under every convention.
+
+    >>> Convention("products", "2 per multiply-accumulate", of=lambda cost, call: Cost(others=2 * cost.macs)).name
+    'products'
+    """
+
+    name: str
+    summary: str
+    rows: Mapping[Any, FormulaFunction] = field(default_factory=dict)
+    of: Callable[[Cost, Call], Cost] | None = None
+    modules: Callable[[Scope], int | None] | None = None
+    integers: bool = False
+
+
+def nothing(cost: Cost, call: Call) -> Cost:
+    """The value of a call by tools that count only what they name: none."""
+    return Cost(macs=cost.macs)
+
+
+def macs_alone(cost: Cost, call: Call) -> Cost:
+    """The value of a call by tools that count a multiply-accumulate as one, and nothing else."""
+    return Cost(macs=cost.macs, others=cost.macs)
