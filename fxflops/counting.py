@@ -19,6 +19,7 @@ COMPLEX_MULTIPLY, COMPLEX_ADD = 6, 2
 
 
 ATTENTIONS = ("dense", "exact")
+NOT_COUNTED = "not counted"
 UNKNOWN_PAIRS = 'what the mask leaves was not read: count(..., attention="exact") or analyze() reads it'
 
 
@@ -61,11 +62,11 @@ def _charged(counted: tuple[Counted, ...], scopes: Iterable[Scope], convention: 
         due = charges.get((each.call.path, each.call.target))
         if due and each.cost is not None:
             _, charge = due.popleft()
-            each = each._replace(cost=Cost(macs=each.macs, others=charge), rule=f"{convention.name} module")
+            each = each._replace(cost=Cost(macs=each.macs, others=charge), rule=convention.modules)
         result.append(each)
     for scope, charge in (pair for due in charges.values() for pair in due):
         call = Call(scope.cls.__name__, scope.cls, scope.args, scope.kwargs, scope.out, scope.path, scope.settings)
-        result.append(Counted(call, Cost(others=charge), f"{convention.name} module"))
+        result.append(Counted(call, Cost(others=charge), convention.modules))
     return tuple(result)
 
 
@@ -92,19 +93,20 @@ def _count(
     if call.op == "attention" and attention == "exact" and "pairs" not in first(call.out).facts:
         return Counted(call, None, "", UNKNOWN_PAIRS)
     module = module_at(call.path) if entry.style != "op" and isinstance(call.target, type) else None
+    rule: Any = entry.reason or entry.function
     try:
         cost = weighed(_applied(entry, call, module), call)
         row = convention.rows.get(call.target) or convention.rows.get(call.op)
         if row is not None and _is_ours(entry):
-            entry = Formula(entry.op, row)
-            cost = weighed(_applied(entry, call, None), call)._replace(macs=cost.macs)
+            rule = row
+            cost = weighed(_applied(Formula(entry.op, row), call, None), call)._replace(macs=cost.macs)
         elif convention.of is not None:
             cost = convention.of(cost, call)
+            rule = convention.of if cost.flops else NOT_COUNTED
     except FormulaError as error:
         if not _is_ours(entry):
             raise
         return Counted(call, None, "", str(error))
-    rule = entry.reason or getattr(entry.function, "__name__", entry.op)
     return Counted(call, cost, rule, integer=_is_integer(call) and not convention.integers)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -244,12 +245,13 @@ class Node:
 class Counted(NamedTuple):
     """A call with its cost and the rule that gave it; ``cost`` is None where there is none, and ``missing`` says why.
 
-    ``integer`` tells that its inputs are integers or booleans, so that its operations are no FLOPs.
+    The rule is a function (a formula, a convention's row) or the reason why it is free. ``integer`` tells that its
+    inputs are integers or booleans, so that its operations are no FLOPs.
     """
 
     call: Call
     cost: Cost | None
-    rule: str
+    rule: Any
     missing: str = ""
     integer: bool = False
 
@@ -264,6 +266,15 @@ class Counted(NamedTuple):
     @property
     def int_ops(self) -> int:
         return self.cost.flops if self.cost is not None and self.integer else 0
+
+    @property
+    def how(self) -> str:
+        """What the rule counts, in words: the formula's line without its shapes, or why there is nothing to count."""
+        if self.missing or isinstance(self.rule, str):
+            return self.missing or str(self.rule)
+        line = str(inspect.getdoc(self.rule) or getattr(self.rule, "__name__", "")).partition("\n")[0].rstrip(".")
+        signature, colon, counted = line.partition(": ")
+        return counted if colon and "->" in signature else line
 
 
 FormulaFunction = Callable[..., "Cost | int"]

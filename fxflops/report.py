@@ -12,6 +12,7 @@ from torch import nn
 from .conventions import Convention, find_convention
 from .counting import check_attention, count_calls
 from .errors import FormulaError, InputError, MissingFormulaError
+from .explain import Explanation, explain
 from .missing import Missing, missing_in, recipe_for
 from .ops import Table
 from .outcome import Environment, Memory, Params, Run
@@ -221,6 +222,14 @@ class Report:
         found = self._convention if convention is None else find_convention(convention)
         attention = self.attention if attention is None else check_attention(attention)
         return Report(self._run, found, self._table.derive(formulas), self._model, attention)
+
+    def explain(self, a: str | Convention, b: str | Convention) -> Explanation:
+        """Why conventions ``a`` and ``b`` give different totals for this run: op by op, with what each counts.
+
+        >>> print(report.explain("fvcore", "deepspeed"))  # doctest: +SKIP
+        """
+        one, other = self.recount(a), self.recount(b)
+        return explain(one.convention, other.convention, one.counted, other.counted, len(self.calls))
 
     def checked(self, strict: bool) -> Report:
         """This report; MissingFormulaError when it must be complete and is not."""

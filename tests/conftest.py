@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+torch.set_num_threads(1)  # models here are small, and several processes share the cores
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if torch.cuda.is_available():

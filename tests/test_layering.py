@@ -17,7 +17,7 @@ LEVELS = [
     ["notebook"],
     ["api", "profiling"],
     ["report"],
-    ["views", "outcome"],
+    ["views", "outcome", "explain"],
     ["measure", "counting", "render", "rollup", "missing"],
     ["ops.catalogue"],
     ["conventions"],

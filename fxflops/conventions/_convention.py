@@ -33,10 +33,10 @@ class Convention:
 
 
 def nothing(cost: Cost, call: Call) -> Cost:
-    """The value of a call by tools that count only what they name: none."""
+    """Not counted by this tool."""
     return Cost(macs=cost.macs)
 
 
 def macs_alone(cost: Cost, call: Call) -> Cost:
-    """The value of a call by tools that count a multiply-accumulate as one, and nothing else."""
+    """1 per multiply-accumulate, nothing for anything else."""
     return Cost(macs=cost.macs, others=cost.macs)

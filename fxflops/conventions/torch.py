@@ -18,7 +18,7 @@ from ._convention import Convention
 
 
 def doubled(cost: Cost, call: Call) -> Cost:
-    """A multiply and an add per multiply-accumulate, and nothing else; operators of other libraries than aten are not known."""
+    """2 per multiply-accumulate, nothing for anything else; operators of other libraries than aten are not known."""
     if isinstance(call.target, (OpOverload, OpOverloadPacket)) and not is_aten(call.target):
         return Cost(macs=cost.macs)
     return Cost(macs=cost.macs, others=2 * cost.macs)

@@ -1,0 +1,125 @@
+"""Why two conventions give two numbers for one run: the calls that they value differently, by what each counts."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .records import Counted
+from .units import count as readable
+
+HEADER = ("op", "where", "calls", "{a}", "{b}", "difference", "{a} counts", "{b} counts")
+ABSENT = "not a call of its own"
+PLACES = 2
+
+
+class Difference(NamedTuple):
+    """Calls of one op that two conventions value differently: FLOPs under each, and what each counts.
+
+    ``paths`` are the modules that they were made in, each once, in run order.
+    """
+
+    op: str
+    paths: tuple[str, ...]
+    calls: int
+    flops_a: int
+    flops_b: int
+    how_a: str
+    how_b: str
+
+    @property
+    def difference(self) -> int:
+        return self.flops_b - self.flops_a
+
+    @property
+    def where(self) -> str:
+        """The paths with their numbers folded: ``layer*.*.bn1``; the root is ``(root)``."""
+        patterns = list(dict.fromkeys(_pattern(path) for path in self.paths))
+        more = len(patterns) - PLACES
+        return ", ".join(patterns[:PLACES]) + (f", {more} more" if more > 0 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The difference between the totals of conventions ``a`` and ``b``, largest part first; a table as text.
+
+    The differences of all rows add up to ``total_b - total_a``; ``same`` is what both count alike.
+    """
+
+    a: str
+    b: str
+    total_a: int
+    total_b: int
+    rows: tuple[Difference, ...]
+
+    @property
+    def same(self) -> int:
+        return self.total_a - sum(row.flops_a for row in self.rows)
+
+    def __str__(self) -> str:
+        from .render.table import grid
+
+        sign = "+" if self.total_b >= self.total_a else "-"
+        top = f"{self.a} {self.total_a:,}   {self.b} {self.total_b:,}   {sign}{abs(self.total_b - self.total_a):,}"
+        if not self.rows:
+            return f"{top}\nno call is valued differently"
+        header = [title.format(a=self.a, b=self.b) for title in HEADER]
+        cells = [
+            (r.op, r.where, r.calls, r.flops_a, r.flops_b, r.difference, _brief(r.how_a), _brief(r.how_b))
+            for r in self.rows
+        ]
+        table = grid(header, cells, elidable=("where", header[6], header[7]))
+        return f"{top}\n{table}\nthe same under both: {readable(self.same)}"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def explain(a: str, b: str, counted_a: Sequence[Counted], counted_b: Sequence[Counted], calls: int) -> Explanation:
+    """The difference between two counts of the same run; its first ``calls`` entries are the run's calls."""
+    groups: dict[tuple[str, str, str], list[tuple[str, int, int]]] = {}
+    for one, other in _pairs(counted_a, counted_b, calls):
+        flops_a, flops_b = (0 if each is None else each.flops for each in (one, other))
+        if flops_a == flops_b:
+            continue
+        how_a, how_b = (ABSENT if each is None else each.how for each in (one, other))
+        call = next(each.call for each in (one, other) if each is not None)
+        groups.setdefault((call.op, how_a, how_b), []).append((call.path, flops_a, flops_b))
+    rows = [_difference(key, found) for key, found in groups.items()]
+    total_a, total_b = (sum(each.flops for each in counted) for counted in (counted_a, counted_b))
+    return Explanation(a, b, total_a, total_b, tuple(sorted(rows, key=lambda row: -abs(row.difference))))
+
+
+def _difference(key: tuple[str, str, str], found: list[tuple[str, int, int]]) -> Difference:
+    op, how_a, how_b = key
+    paths, flops_a, flops_b = zip(*found, strict=True)
+    return Difference(op, tuple(dict.fromkeys(paths)), len(found), sum(flops_a), sum(flops_b), how_a, how_b)
+
+
+def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[tuple[Counted | None, Counted | None]]:
+    """Each call's two counts; modules that only one convention charges stand alone."""
+    yield from zip(a[:calls], b[:calls], strict=True)
+    left, right = ({(e.call.path, e.call.target, i): e for i, e in _numbered(c[calls:])} for c in (a, b))
+    for key in dict.fromkeys([*left, *right]):
+        yield left.get(key), right.get(key)
+
+
+def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[int, Counted]]:
+    """Each module call with the number of its module's calls before it."""
+    seen: dict[tuple[str, object], int] = {}
+    for each in extra:
+        key = each.call.path, each.call.target
+        seen[key] = seen.get(key, 0) + 1
+        yield seen[key], each
+
+
+def _pattern(path: str) -> str:
+    return re.sub(r"\d+", "*", path) or "(root)"
+
+
+def _brief(how: str) -> str:
+    """What is counted, without what comes after a semicolon."""
+    return how.partition("; ")[0]

@@ -1,0 +1,79 @@
+"""report.explain: its rows add up to the difference between two conventions, and say what each counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+from fxflops.conventions import Convention, nothing
+from fxflops.records import Scope
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.act = nn.Linear(6, 6), nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.act(self.fc(x))
+
+
+MODEL = nn.Sequential(*[Block() for _ in range(3)], nn.Linear(6, 2))
+REPORT = fxflops.count(MODEL, torch.randn(4, 6))
+
+
+def test_rows_add_up_largest_first() -> None:
+    found = REPORT.explain("torch", "torch_flops")
+    # Linear: torch 2 * 6 * 6 per row; torch_flops 6 multiplies, 5 adds, 1 bias per output: the same.
+    assert found.total_a == 2 * 4 * (3 * 36 + 12)
+    assert found.total_b == found.total_a + 3 * 2 * 24
+    assert {(row.op, row.calls, row.difference) for row in found.rows} == {("relu", 3, 72), ("add", 3, 72)}
+    assert found.same == found.total_a
+    assert sum(row.difference for row in found.rows) == found.total_b - found.total_a
+
+
+def test_rows_say_where_and_what() -> None:
+    rows = {row.op: row for row in REPORT.explain("torch", "torch_flops").rows}
+    assert rows["relu"].paths == ("0.act", "1.act", "2.act")
+    assert rows["relu"].where == "*.act"
+    assert (rows["relu"].how_a, rows["relu"].how_b) == ("not counted", "1 per output")
+    assert rows["add"].where == "*"
+
+
+def test_both_directions_and_the_same() -> None:
+    there, back = REPORT.explain("torch", "torch_flops"), REPORT.explain("torch_flops", "torch")
+    assert [row.difference for row in there.rows] == [-row.difference for row in back.rows]
+    assert REPORT.explain("torch", "torch").rows == ()
+    assert "no call is valued differently" in str(REPORT.explain("torch", "torch"))
+
+
+def test_modules_that_one_convention_charges() -> None:
+    def charge(scope: Scope) -> int | None:
+        """10 per call of a block or a Linear."""
+        return 10 if scope.cls in (Block, nn.Linear) else None
+
+    hooked = Convention("hooked", "10 per call of a block or a Linear", of=nothing, modules=charge)
+    report = REPORT.recount(hooked)
+    assert report.total_flops == 10 * (3 + 4)
+    assert report.total_macs == REPORT.total_macs
+    assert report["0"].own.flops == 10
+    assert report["0.fc"].total.flops == 10
+    found = REPORT.explain(hooked, "torch")
+    block = next(row for row in found.rows if row.op == "Block")
+    assert (block.flops_a, block.flops_b, block.calls) == (30, 0, 3)
+    assert block.how_b == "not a call of its own"
+    assert sum(row.difference for row in found.rows) == found.total_b - found.total_a
+
+
+def test_text() -> None:
+    text = str(REPORT.explain("torch", "torch_flops"))
+    assert text.splitlines()[0] == "torch 960   torch_flops 1,104   +144"
+    assert "the same under both: 960" in text
+    assert "<pre>" in REPORT.explain("torch", "torch_flops")._repr_html_()
+
+
+def test_unknown_convention() -> None:
+    with pytest.raises(fxflops.FxflopsError, match="unknown convention 'thopp': one of"):
+        REPORT.explain("thopp", "torch")
