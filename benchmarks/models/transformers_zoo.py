@@ -81,10 +81,10 @@ AT_MOST: dict[int, str] = {
     """,
     64: """
         hidden_size d_model n_embd embed_dim decoder_hidden_size out_hidden_size encoder_hidden_size
-        projection_dim embedding_size text_hidden_size hidden_dim output_dim adapter_in_dim adapter_out_dim projector_hidden_size
-        image_text_hidden_size word_embed_proj_dim decoder_dim vision_output_dim hidden_size_global
-        vision_hidden_size pooler_output_size project_dim emb_dim encoder_hidden_dim fpn_hidden_size
-        mask_feature_size codebook_dim audio_hidden_size cross_hidden_size attention_hidden_size
+        projection_dim embedding_size text_hidden_size hidden_dim output_dim adapter_in_dim adapter_out_dim
+        projector_hidden_size image_text_hidden_size word_embed_proj_dim decoder_dim vision_output_dim
+        hidden_size_global vision_hidden_size pooler_output_size project_dim emb_dim encoder_hidden_dim mit_hidden_size
+        fpn_hidden_size mask_feature_size codebook_dim audio_hidden_size cross_hidden_size attention_hidden_size
         output_hidden_size projection_hidden_size reassemble_hidden_size projection_size text_embed_dim lru_width
     """,
     128: """
@@ -106,13 +106,34 @@ LAYER_COUNTS = "num_hidden_layers num_layers n_layer n_layers decoder_layers dep
 
 MROPE: Values = {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}}
 
-# By model type, one or several: settings of the config that the rules do not find. A nested dict is for a config within.
+TINY_VIT: Values = {"embed_dim": 64, "depth": 2, "num_heads": 4}
+
+
+def letters(number: int) -> str:
+    """Its digits as letters, as chameleon writes its codes."""
+    return "".join(chr(ord("A") + int(digit)) for digit in str(number))
+
+
+def intraclass() -> Values:
+    """Kernels, strides and paddings of a block that looks along rows and along columns."""
+    block: Values = {"reduce_channel": [1, 1, 0], "return_channel": [1, 1, 0]}
+    for ratio, size in (("long", 7), ("mid", 5), ("short", 3)):
+        half = size // 2
+        block[f"vertical_long_to_small_conv_{ratio}ratio"] = [[size, 1], [1, 1], [half, 0]]
+        block[f"horizontal_small_to_long_conv_{ratio}ratio"] = [[1, size], [1, 1], [0, half]]
+        block[f"symmetric_conv_long_{ratio}ratio"] = [[size, size], [1, 1], [half, half]]
+    return block
+
+
+# By model type, one or several: settings that the rules do not find. A nested dict is for a config within.
 SETTINGS: dict[str, Values] = {
     "qwen2_vl_text qwen2_5_vl_text qwen2_5_omni_text qwen2_5_omni_talker paddleocr_vl_text glm4v_text": MROPE,
     "glm_ocr_text glm_image_text": MROPE,
-    "glm4v_moe_text": {"rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}},
+    "glm4v_moe_text": {
+        "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}
+    },
     "align": {"projection_dim": 640},
-    "aria": {"projector_patch_to_query_dict": {49: 8}},
+    "aria": {"projector_patch_to_query_dict": {64: 8}},
     "autoformer informer time_series_transformer": {"prediction_length": 8, "context_length": 16},
     "bamba granitemoehybrid": {"mamba_n_heads": 4, "mamba_d_head": 32},
     "bamba": {"attn_layer_indices": [1]},
@@ -139,57 +160,87 @@ SETTINGS: dict[str, Values] = {
     "blip_text_model": {"encoder_hidden_size": 64},
     "sam_hq_vision_model sam_vision_model": {"output_channels": 64},
     "sam_hq_mask_decoder": {"vit_dim": 64},
-    "sapiens2": {"num_key_value_heads": 2},
+    "sapiens2": {"num_key_value_heads_per_layer": [4, 2]},
     "fun_asr_nano_adaptor": {"intermediate_size": 16},
-    "llama4_vision_model": {"intermediate_size": 256, "vision_output_dim": 64, "projector_input_dim": 64, "projector_output_dim": 64},
+    "llama4_vision_model": {
+        "intermediate_size": 256,
+        "vision_output_dim": 64,
+        "projector_input_dim": 64,
+        "projector_output_dim": 64,
+    },
     "clvp_encoder clvp_decoder": {"hidden_size": 128},
-    "colpali colqwen2": {},
     "llava_next llava_next_video granite4_vision": {"image_grid_pinpoints": [[112, 224]]},
     "llava_onevision": {"image_grid_pinpoints": [[112, 224]]},
-    "deepseek_ocr2_sam_vision_model unlimited_ocr_sam_vision_model": {"downsample_channels": [32, 64], "output_channels": 32},
+    "deepseek_ocr2_sam_vision_model unlimited_ocr_sam_vision_model": {
+        "downsample_channels": [32, 64],
+        "output_channels": 32,
+    },
     "cohere_compass_text": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1},
     "recurrent_gemma": {"num_hidden_layers": 3},
-    "ministral3": {},
     "blt": {"encoder_hash_byte_group_vocab": 500},
-    "blip-2 instructblip instructblipvideo": {"image_token_index": 250, "video_token_index": 250, "num_query_tokens": 8},
+    "blip-2 instructblip instructblipvideo": {
+        "image_token_index": 250,
+        "video_token_index": 250,
+        "num_query_tokens": 8,
+    },
     "jev": {"hidden_size": 64},
     "blip_2_qformer instructblip_qformer instructblipvideo_qformer": {"encoder_hidden_size": 64},
-    "gemma4": {"vision_config": lambda: small_config("gemma4_vision"), "audio_config": lambda: small_config("gemma4_audio")},
+    "gemma4": {
+        "vision_config": lambda: small_config("gemma4_vision"),
+        "audio_config": lambda: small_config("gemma4_audio"),
+    },
     "embedding_gemma2": {"vision_config": lambda: small_config("gemma4_vision")},
     "gemma4_unified": {"vision_config": lambda: small_config("gemma4_unified_vision")},
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8}},
     "deepseek_ocr2_text unlimited_ocr_text": {"mlp_layer_types": ["dense", "sparse"], "num_experts_per_tok": 2},
-    "depth_pro": {"patch_size": 128},
-    "edgetam_vision_model": {"backbone_channel_list": [2048, 1024, 512, 256]},
-    "efficientloftr": {"hidden_size": 256},
-    "ernie4_5_vl_moe_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [3, 3, 2]}},
-    "hunyuan_vl_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2, 2]}},
+    "depth_pro": {"patch_size": 112, "intermediate_hook_ids": [1, 0]},
+    "edgetam_vision_model": {
+        "backbone_channel_list": [2048, 1024, 512, 256],
+        "backbone_config": {"model_args": {"features_only": True, "out_indices": [1, 2, 3, 4]}},
+    },
+    "efficientloftr": {"hidden_size": 256, "num_attention_heads": 8},
+    "ernie4_5_vl_moe_text": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [3, 3, 2]}
+    },
+    "hunyuan_vl_text": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 2, 2, 2]}
+    },
     "gradium_phonon_tts pocket_tts": {"flow_head_config": {"condition_dim": 64}},
     "fun_asr_nano": {"adaptor_config": {"intermediate_size": 16}},
-    "gemma3n_vision": {"hidden_size": 2048},
+    "gemma3n_vision": {"hidden_size": 2048, "vocab_offset": 64},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
     "idefics3_vision": {"image_size": 256},
     "inkling_vision": {"patch_size": 4, "n_layers": 3},
-    "janus_vqgan": {"num_patches": 4},
-    "layoutlmv3": {"coordinate_size": 11, "shape_size": 10},
+    "layoutlmv3": {"coordinate_size": 11, "shape_size": 10, "input_size": 64},
     "csm mimi mimi_decoder mimi_encoder": {"upsample_groups": 64, "codebook_dim": 256},
     "mllama_vision_model": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 192},
     "molmo2_adapter": {"vision_feature_layer": [1, 0]},
-    "muse_spark_audio": {"num_hidden_layers": 4},
-    "chameleon": {"vocabulary_map": {"<image>": 200} | {f"IMGIMG{letter}Z": 100 + i for i, letter in enumerate("ABCDEFGHIJ")}},
-    "musicflamingo": {},
+    "muse_spark_audio": {"num_hidden_layers": 4, "out_hidden_size": 64},
+    "chameleon": {"vocabulary_map": {"<image>": 250} | {f"IMGIMG{letters(i)}Z": 110 + i for i in range(128)}},
+    "emu3": {
+        "vocabulary_map": {"<image>": 250, "<|extra_200|>": 251}
+        | {f"<|visual token {i:06d}|>": 110 + i for i in range(128)}
+    },
     "lw_detr": {"projector_scale_factors": [1.0]},
     "sam_vision_model sam_hq_vision_model": {"num_pos_feats": 32},
     "sam2_hiera_det_model": {"image_size": [128, 128]},
-    "sam2_vision_model sam3_vision_model edgetam_vision_model": {"backbone_feature_sizes": [[32, 32], [16, 16], [8, 8]]},
+    "sam2_vision_model sam3_vision_model edgetam_vision_model": {
+        "backbone_feature_sizes": [[32, 32], [16, 16], [8, 8]]
+    },
     "superglue": {"hidden_size": 256, "gnn_layers_types": ["self", "cross"]},
     "qwen4_exp_text": {
-        "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 4,
-        "ple_layer_ids": [1], "ple_embed_dim": 64, "ngram_vocab_size_base": 100,
+        "indexer_n_heads": 4,
+        "indexer_kv_heads": 1,
+        "eos_token_id": 2,
+        "indexer_head_dim": 32,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 4,
+        "ple_layer_ids": [1],
+        "ple_embed_dim": 64,
+        "ngram_vocab_size_base": 100,
     },
     "t5gemma2_decoder t5gemma2_text": {"dropout_rate": 0.0},
-    "pp_ocrv6_small_det": {"layer_list_out_channels": [96, 96, 192, 384]},
     "timm_backbone": {"backbone": "resnet18"},
     "pix2struct_text_model": {"initializer_range": 0.02},
     "qwen2_5_omni_thinker qwen3_omni_moe_thinker": {"vision_start_token_id": 240, "audio_start_token_id": 241},
@@ -197,6 +248,42 @@ SETTINGS: dict[str, Values] = {
     "seggpt": {"image_size": [128, 64]},
     "smolvlm_vision": {"image_size": 256},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "chmv2": {"backbone_config": {"return_class_token": True}},
+    "dots3_note_audio_encoder": {"adapter_input_size": 64},
+    "florence_vision": {"projection_dim": 64},
+    "kosmos-2": {"latent_query_num": 8},
+    "voxtral": {"audio_token_id": 250},
+    "nemotron_h_omni": {"image_token_id": 250},
+    "molmo2": {"image_patch_id": 250},
+    "phi4_multimodal_audio": {
+        "ext_pw_out_channel": 64,
+        "depthwise_separable_out_channel": 64,
+        "nemo_conv_channels": 64,
+    },
+    "shieldgemma2": {"yes_token_index": 100, "no_token_index": 101},
+    "tvp": {"max_img_size": 64, "visual_prompt_size": 8},
+    "uvdoc": {"backbone_config": {"out_indices": [1, 2, 3, 4, 5, 6]}},
+    "vits": {"vocab_size": 64},
+    "xlstm": {"hidden_size": 128},
+    "xmod": {"default_language": "en_XX"},
+    "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
+    "moonshine_streaming": {"num_key_value_heads": 4},
+    "pp_ocrv5_server_det": {
+        "intraclass_block_config": intraclass(),
+        "kernel_list": [3, 2, 2],
+        "scale_factor_list": [1, 2, 4, 8],
+    },
+    "pe_video_encoder": {"vision_config": {"model_args": TINY_VIT | {"img_size": 56}}},
+    "perception_lm": {"vision_config": {"architecture": "vit_pe_core_large_patch14_336", "model_args": TINY_VIT}},
+    "vibevoice_acoustic_tokenizer": {"num_filters": 4},
+    "vibevoice_acoustic_tokenizer_encoder vibevoice_acoustic_tokenizer_decoder": {"num_filters": 4},
+    "qwen2_5_omni_bigvgan": {"upsample_initial_channel": 128},
+    "janus_vqgan": {"num_patches": 4, "base_channels": 32},
+    "gemma3n_audio": {"vocab_offset": 192, "vocab_size": 64},
+    "muse_glimmer muse_spark": {"out_hidden_size": 256},
+    "pp_doclayout_v2": {"class_thresholds": [0.5] * 25, "class_order": list(range(25))},
+    "gemma3n": {"audio_soft_tokens_per_image": 13},
+    "emu3_vqgan": {"base_channels": 32, "hidden_size": 128},
 }
 
 CANNOT: dict[str, str] = {}
@@ -260,12 +347,18 @@ def reduced(config: PreTrainedConfig, own: Values, ids: dict[int, int]) -> PreTr
 
 
 INHERITED = {field.name for field in dataclasses.fields(PreTrainedConfig)} - {"is_encoder_decoder"}
-STAGED = """num_heads num_attention_heads hidden_sizes depths in_channels embed_dims encoder_hidden_sizes patch_sizes encoder_in_channels
-    embed_dim_per_stage blocks_per_stage in_channels_list stage_in_channels conv_dims kernel_sizes""".split()
+STAGED = """num_heads num_attention_heads hidden_sizes depths in_channels embed_dims encoder_hidden_sizes patch_sizes
+    encoder_in_channels embed_dim_per_stage blocks_per_stage in_channels_list stage_in_channels conv_dims
+    kernel_sizes""".split()
 
 
 def own_settings(model_type: str) -> Values:
-    return {name: value for prefix, values in SETTINGS.items() if model_type in prefix.split() for name, value in values.items()}
+    return {
+        name: value
+        for prefix, values in SETTINGS.items()
+        if model_type in prefix.split()
+        for name, value in values.items()
+    }
 
 
 def settings_of(kind: type[PreTrainedConfig]) -> list[str]:
@@ -440,7 +533,14 @@ def module_of(config: PreTrainedConfig) -> Any:
 
 # Where the auto classes name a part of the model.
 CLASSES = {"musicgen": "MusicgenForConditionalGeneration", "musicgen_melody": "MusicgenMelodyForConditionalGeneration"}
-MAPPINGS = ["MODEL_MAPPING_NAMES", *sorted(name for name in vars(modeling_auto) if re.fullmatch(r"MODEL_FOR_\w+_NAMES", name) and name != "MODEL_FOR_BACKBONE_MAPPING_NAMES")]
+MAPPINGS = [
+    "MODEL_MAPPING_NAMES",
+    *sorted(
+        name
+        for name in vars(modeling_auto)
+        if re.fullmatch(r"MODEL_FOR_\w+_NAMES", name) and name != "MODEL_FOR_BACKBONE_MAPPING_NAMES"
+    ),
+]
 MAPPINGS.append("MODEL_FOR_BACKBONE_MAPPING_NAMES")
 
 
@@ -470,7 +570,7 @@ def x(*shape: int) -> Tensor:
 
 def words(count: int, below: int = VOCABULARY) -> Tensor:
     """Ids of ordinary words: above the usual special ones, below those that were given new ids."""
-    return torch.randint(min(5, below - 1), min(below, 60), (1, count))
+    return torch.randint(min(30, below - 1), min(below, 60), (1, count))
 
 
 def ones(*shape: int) -> Tensor:
@@ -484,7 +584,7 @@ def text(model: PreTrainedModel, wanted: Mapping[str, Any], others: Values) -> V
     for kind, (modality, method, inputs) in enumerate(MODALITIES, start=1):
         owner = next((module for module in model.modules() if hasattr(module, method)), None)
         token = placeholder(owner.config, modality) if owner else None
-        if token is not None and inputs & others.keys():
+        if token is not None and any(others.get(key) is not None for key in inputs):
             count = features(getattr(owner, method), others)
             parts.append(torch.full((1, count), token))
             kinds.append(torch.full((1, count), kind))
@@ -554,7 +654,7 @@ GRID = (4, 8)
 
 def patch_width(config: PreTrainedConfig) -> int:
     channels = setting(config, "in_channels", "in_chans", "num_channels") or 3
-    patch, frames = setting(config, "patch_size"), setting(config, "temporal_patch_size", "patch_temporal") or 1
+    patch, frames = setting(config, "patch_size") or 14, setting(config, "temporal_patch_size", "patch_temporal") or 1
     return int(channels * frames * patch**2)
 
 
@@ -573,10 +673,10 @@ def picture(config: PreTrainedConfig, *leading: int) -> Tensor:
 def sounds(model: PreTrainedModel, wanted: Mapping[str, Any]) -> Values:
     """A wave, in channels for a codec; or its mel frames, bins first for an encoder made as Whisper's."""
     config = inner(model.config, AUDIO)
-    bins = setting(config, "input_dim", "num_mel_bins", "feature_size", "mel_bins", "input_feat_per_channel") or 80
+    bins = setting(config, *BINS) or 80
     mel = x(1, FRAMES_OF_MEL, bins)
     mask = ones(1, FRAMES_OF_MEL)
-    if setting(config, "max_source_positions") and "input_feat_per_channel" not in vars(config):
+    if setting(config, "max_source_positions") and not vars(config).keys() & FRAMES_FIRST:
         mel, mask = x(1, bins, 2 * config.max_source_positions), ones(1, 2 * config.max_source_positions)
     channels = setting(config, "audio_channels") or (1 if setting(config, "codebook_size", "n_codebooks") else None)
     wave = x(1, channels, SAMPLES) if channels else x(1, SAMPLES)
@@ -584,6 +684,9 @@ def sounds(model: PreTrainedModel, wanted: Mapping[str, Any]) -> Values:
     return {"input_features": mel, "input_values": wave} | masks
 
 
+BINS = """feature_projection_input_dim input_dim num_mel_bins feature_size mel_bins input_feat_per_channel
+    input_feat_size""".split()
+FRAMES_FIRST = {"input_feat_per_channel", "feature_projection_input_dim"}
 FRAMES_OF_MEL = 200
 SAMPLES = 8000
 
@@ -620,7 +723,6 @@ INPUTS: dict[str, Callable[[Any], Values]] = {
     "decision_transformer": lambda m: trajectory(m.config),
     "deepseek_vl_hybrid": lambda m: {"high_res_pixel_values": picture(m.config.high_res_vision_config)},
     "dia": lambda m: {"decoder_input_ids": torch.randint(5, 60, (1, 6, 9)), "input_features": None},
-    "dia_decoder": lambda m: {"input_ids": torch.randint(5, 60, (1, 6, 9))},
     "fastspeech2_conformer_hifigan": lambda m: {"spectrogram": x(1, 20, m.config.model_in_dim)},
     "speecht5_hifigan": lambda m: {"spectrogram": x(1, 20, m.config.model_in_dim)},
     "flava_multimodal_model": lambda m: {"hidden_states": x(1, TOKENS, 64)},
@@ -628,7 +730,10 @@ INPUTS: dict[str, Callable[[Any], Values]] = {
     "gemma3n_audio": lambda m: {"audio_mel": x(1, 128, 128), "audio_mel_mask": torch.zeros(1, 128, dtype=torch.bool)},
     "granite_speech_encoder": lambda m: {"hidden_states": x(1, 100, m.config.input_dim)},
     "granite_speech_plus_encoder": lambda m: {"hidden_states": x(1, 100, m.config.input_dim)},
-    "idefics": lambda m: {"pixel_values": picture(m.config.vision_config, 1), "image_attention_mask": ones(1, TOKENS, 1)},
+    "idefics": lambda m: {
+        "pixel_values": picture(m.config.vision_config, 1),
+        "image_attention_mask": ones(1, TOKENS, 1),
+    },
     "idefics2": lambda m: tiles(m.config),
     "idefics3": lambda m: tiles(m.config),
     "modernvbert": lambda m: tiles(m.config),
@@ -638,7 +743,9 @@ INPUTS: dict[str, Callable[[Any], Values]] = {
     "instructblip": lambda m: {"qformer_input_ids": words(6)},
     "instructblipvideo": lambda m: {"qformer_input_ids": words(6), "pixel_values": picture(m.config.vision_config, 4)},
     "jev": lambda m: {
-        "marks": torch.tensor([[4, 8]]), "num_options": torch.tensor([[2, 2]]), "question_type_ids": torch.tensor([[0, 1]]),
+        "marks": torch.tensor([[4, 8]]),
+        "num_options": torch.tensor([[2, 2]]),
+        "question_type_ids": torch.tensor([[0, 1]]),
     },
     "lightglue": lambda m: {"pixel_values": x(1, 2, 3, 64, 64)},
     "superglue": lambda m: {"pixel_values": x(1, 2, 3, 64, 64)},
@@ -647,10 +754,14 @@ INPUTS: dict[str, Callable[[Any], Values]] = {
     "mimi_decoder": lambda m: {"latents": x(1, 64, 10)},
     "mllama": lambda m: {
         "pixel_values": picture(m.config.vision_config, 1, 4),
-        "aspect_ratio_ids": torch.tensor([[6]]), "aspect_ratio_mask": ones(1, 1, 4), "cross_attention_mask": ones(1, TOKENS, 1, 4),
+        "aspect_ratio_ids": torch.tensor([[6]]),
+        "aspect_ratio_mask": ones(1, 1, 4),
+        "cross_attention_mask": ones(1, TOKENS, 1, 4),
     },
     "mllama_vision_model": lambda m: {
-        "pixel_values": picture(m.config, 1, 4), "aspect_ratio_ids": torch.tensor([[6]]), "aspect_ratio_mask": ones(1, 1, 4),
+        "pixel_values": picture(m.config, 1, 4),
+        "aspect_ratio_ids": torch.tensor([[6]]),
+        "aspect_ratio_mask": ones(1, 1, 4),
     },
     "musicgen_decoder": lambda m: {"input_ids": torch.randint(5, 60, (4, 8)), "attention_mask": None},
     "musicgen_melody_decoder": lambda m: {"input_ids": torch.randint(5, 60, (4, 8)), "attention_mask": None},
@@ -658,7 +769,9 @@ INPUTS: dict[str, Callable[[Any], Values]] = {
     "patchtsmixer": lambda m: {"past_values": x(1, m.config.context_length, m.config.num_input_channels)},
     "patchtst": lambda m: {"past_values": x(1, m.config.context_length, m.config.num_input_channels)},
     "timesfm": lambda m: {
-        "past_values": x(1, 64), "past_values_padding": torch.zeros(1, 64), "freq": torch.zeros(1, 1, dtype=torch.long),
+        "past_values": x(1, 64),
+        "past_values_padding": torch.zeros(1, 64),
+        "freq": torch.zeros(1, 1, dtype=torch.long),
     },
     "timesfm2_5": lambda m: {"past_values": x(1, 64)},
     "perceiver": lambda m: {"inputs": x(1, 20, m.config.d_model)},
@@ -667,9 +780,15 @@ INPUTS: dict[str, Callable[[Any], Values]] = {
     "kosmos_2_5_vision_model": lambda m: flattened(m.config),
     "phi4_multimodal_audio": lambda m: {"hidden_states": x(1, 100, m.config.input_size), "mask": ones(1, 100).bool()},
     "qwen2_5_omni_bigvgan": lambda m: {"mel_spectrogram": x(1, m.config.mel_dim, 20)},
-    "rag": lambda m: {"context_input_ids": torch.randint(5, 60, (5, 16)), "context_attention_mask": ones(5, 16), "doc_scores": x(1, 5)},
+    "rag": lambda m: {
+        "context_input_ids": torch.randint(5, 60, (5, 16)),
+        "context_attention_mask": ones(5, 16),
+        "doc_scores": x(1, 5),
+    },
     "seggpt": lambda m: {
-        "prompt_pixel_values": x(1, 3, 64, 64), "prompt_masks": x(1, 3, 64, 64), "pixel_values": x(1, 3, 64, 64),
+        "prompt_pixel_values": x(1, 3, 64, 64),
+        "prompt_masks": x(1, 3, 64, 64),
+        "pixel_values": x(1, 3, 64, 64),
     },
     "speecht5": lambda m: {"input_values": x(1, 20, 64), "decoder_input_values": x(1, 10, 64)},
     "vibevoice_acoustic_tokenizer": lambda m: {"input_values": x(1, 1, 6400)},
@@ -692,55 +811,147 @@ INPUTS: dict[str, Callable[[Any], Values]] = {
     "edgetam": lambda m: {"pixel_values": x(1, 3, 128, 128)},
     "seamless_m4t": lambda m: {"input_features": x(1, 100, 160), "input_ids": None},
     "seamless_m4t_v2": lambda m: {"input_features": x(1, 100, 160), "input_ids": None},
-    "pp_ocrv5_mobile_rec": lambda m: {"pixel_values": x(1, 3, 48, 320)},
     "pop2piano": lambda m: {"input_features": x(1, 20, 64), "input_ids": None},
-    "tvp": lambda m: {"pixel_values": x(1, 2, 3, 448, 448)},
     "vibevoice_asr": lambda m: {"input_values": x(1, 1, 6400)},
-    "vibevoice": lambda m: {"input_values": x(1, 1, 6400)},
-    "pe_video": lambda m: {"pixel_values_videos": x(1, 4, 3, 336, 336)},
-    "pe_video_encoder": lambda m: {"pixel_values_videos": x(1, 4, 3, 336, 336)},
     "speech-encoder-decoder": lambda m: {"input_features": None},
     "qwen3_omni_moe_talker_text": lambda m: {"input_ids": None, "inputs_embeds": x(1, TOKENS, 64)},
-    "qwen2_5_omni_dit": lambda m: {
-        "hidden_states": x(2, 48, 80), "condition_vector": x(2, 48, 80), "speaker_embedding": x(2, 48, 192),
-        "quantized_code": torch.randint(0, 100, (1, 24)), "time_step": torch.rand(()),
-    },
     "blt": lambda m: {"use_cache": False},
-    "blt_local_decoder": lambda m: {"input_ids": None, "attention_mask": None, "inputs_embeds": x(1, TOKENS, 64)},
     "csm": lambda m: {"input_values": None},
-    "kyutai_speech_to_text": lambda m: {"input_values": None, "input_ids": torch.randint(5, 60, (1, 6, 5)), "attention_mask": None},
-    "depth_pro": lambda m: {"pixel_values": x(1, 3, 512, 512)},
-    "fuyu": lambda m: {"pixel_values": None},
-    "granite_docling": lambda m: tiles(m.config) | {"pixel_attention_mask": torch.ones(1, 2, 64, 64, dtype=torch.bool)},
+    "kyutai_speech_to_text": lambda m: {
+        "input_values": None,
+        "input_ids": torch.randint(5, 60, (1, 6, 5)),
+        "attention_mask": None,
+    },
     "granite_speech": lambda m: {"input_features_mask": None},
     "granite_speech_plus": lambda m: {"input_features_mask": None},
     "kosmos-2": lambda m: {"image_embeds_position_mask": torch.arange(TOKENS)[None] < 8},
-    "moshi_depth": lambda m: {"input_ids": words(3), "last_hidden_state": x(1, 3, 64)},
     "nemotron_h_omni": lambda m: {"pixel_values": x(32, 768), "image_grid_hw": torch.tensor([GRID])},
     "omdet-turbo": lambda m: {
         "pixel_values": x(1, 3, 224, 224),
-        "classes_input_ids": torch.randint(5, 60, (2, 8)), "classes_attention_mask": ones(2, 8),
-        "tasks_input_ids": words(8), "tasks_attention_mask": ones(1, 8), "classes_structure": torch.tensor([2]),
+        "classes_input_ids": torch.randint(5, 60, (2, 8)),
+        "classes_attention_mask": ones(2, 8),
+        "tasks_input_ids": words(8),
+        "tasks_attention_mask": ones(1, 8),
+        "classes_structure": torch.tensor([2]),
     },
     "pe_audio": lambda m: {"input_values": x(1, 1, SAMPLES)},
     "pe_audio_encoder": lambda m: {"input_values": x(1, 1, SAMPLES)},
-    "pe_audio_video": lambda m: {"input_values": x(1, 1, SAMPLES)},
-    "pe_audio_video_encoder": lambda m: {"input_values": x(1, 1, SAMPLES)},
     "inkling_audio": lambda m: {"audio_input_ids": torch.randint(0, 255, (10, 80))},
     "inkling_vision": lambda m: {"pixel_values": x(6, 2, 4, 4, 3)},
     "inkling_mm_model": lambda m: {"pixel_values": x(6, 2, 4, 4, 3)},
     "gemma4_vision": lambda m: positioned(m.config, "pixel_position_ids"),
-    "gemma4": lambda m: positioned(m.config.vision_config, "image_position_ids"),
-    "gemma4_unified": lambda m: positioned(m.config.vision_config, "image_position_ids"),
-    "embedding_gemma2": lambda m: positioned(m.config.vision_config, "image_position_ids"),
     "janus_vqgan": lambda m: {"pixel_values": x(1, 3, 64, 64)},
     "qwen2_5_omni_audio_encoder": lambda m: {"input_features": x(128, 200), "feature_lens": torch.tensor([200])},
     "qwen3_omni_moe_audio_encoder": lambda m: {"input_features": x(128, 200), "feature_lens": torch.tensor([200])},
     "qwen3_omni_moe_talker_code_predictor": lambda m: {"input_ids": words(1), "generation_steps": 1},
     "nemotron3_5_transcribe_word_timestamp": lambda m: {"inputs_embeds": x(1, TOKENS, 64)},
-    "muse_glimmer_assistant": lambda m: {"noise_embeds": x(1, 4, 64), "context_hidden_states": x(1, TOKENS, 64)},
     "unlimited_ocr_vision_encoder": lambda m: {"patch_embeds": x(1, 64, 8, 8)},
     "deepseek_ocr2_encoder": lambda m: {"inputs_embeds": x(1, 32, 64), "num_patches": 16},
+    "fun_asr_nano": lambda m: {"input_features": x(1, 100, 560), "input_features_mask": ones(1, 100)},
+    "fun_asr_nano_encoder": lambda m: {"input_features": x(1, 100, 560), "input_features_mask": ones(1, 100)},
+    "gemma4_audio": lambda m: mels(128),
+    "gemma4": lambda m: positioned(m.config.vision_config, "image_position_ids") | mels(128),
+    "gemma4_unified": lambda m: positioned(m.config.vision_config, "image_position_ids") | {"input_features": None},
+    "embedding_gemma2": lambda m: positioned(m.config.vision_config, "image_position_ids") | {"input_features": None},
+    "granite_speech5_ctc": lambda m: {"input_features": x(1, 100, 320)},
+    "granite_speech5_encoder": lambda m: {"input_features": x(1, 100, 320)},
+    "qwen3_asr": lambda m: {"input_features": x(1, 128, 200), "input_features_mask": ones(1, 200)},
+    "qwen3_asr_encoder": lambda m: {"input_features": x(1, 128, 200), "input_features_mask": ones(1, 200)},
+    "glmasr": lambda m: {"input_features": x(1, 128, 200), "input_features_mask": ones(1, 200)},
+    "glmasr_encoder": lambda m: {"input_features": x(1, 128, 200)},
+    "voxtral_realtime_encoder": lambda m: {"input_features": x(1, 128, 200)},
+    "voxtral_realtime_text": lambda m: {"t_cond": x(1, 64)},
+    "vibevoice": lambda m: {"input_values": x(1, 1, 6400), "padding_mask": ones(1, 6400).bool()},
+    "moss_transcribe_diarize": lambda m: {"padding_mask": ones(1, 200).bool()},
+    "colqwen2": lambda m: {"pixel_values": x(1, 32, 1176)},
+    "dia_decoder": lambda m: {"input_ids": torch.randint(5, 60, (1, 6, 9)), "encoder_hidden_states": x(1, 6, 64)},
+    "depth_pro": lambda m: {"pixel_values": x(1, 3, 448, 448)},
+    "fuyu": lambda m: {"pixel_values": x(1, 4, 2700), "image_patches_indices": torch.arange(4)[None]},
+    "molmo2_vision": lambda m: {"pixel_values": x(1, 729, 588)},
+    "molmo2": lambda m: {
+        "pixel_values": x(1, 729, 588),
+        "image_grids": torch.tensor([[2, 2, 2, 2]]),
+        "image_num_crops": torch.tensor([1]),
+        "image_token_pooling": torch.randint(0, 729, (8, 4)),
+    },
+    "moshi_depth": lambda m: {"input_ids": words(3), "last_hidden_state": x(1, 3, m.config.input_size)},
+    "muse_glimmer_assistant": lambda m: {"noise_embeds": x(1, 4, 64), "context_hidden_states": x(1, TOKENS, 320)},
+    "muse_spark_audio": lambda m: {"input_values": x(1, 7680)},
+    "musicgen": lambda m: {"input_values": None, "decoder_input_ids": torch.randint(5, 60, (4, 6))},
+    "musicgen_melody": lambda m: {"input_features": x(1, 20, 12), "decoder_input_ids": torch.randint(5, 60, (4, 6))},
+    "t5gemma2_decoder": lambda m: {"encoder_hidden_states": x(1, 8, 64), "encoder_attention_mask": ones(1, 8)},
+    "tvp": lambda m: {"pixel_values": x(1, 8, 3, 64, 64)},
+    "xclip_vision_model": lambda m: {"pixel_values": picture(m.config, 8)[0]},
+    "qwen2_5_omni_dit": lambda m: {
+        "hidden_states": x(1, 48, 80),
+        "condition_vector": x(1, 48, 80),
+        "speaker_embedding": x(1, 48, 192),
+        "quantized_code": torch.randint(0, 100, (1, 24)),
+        "time_step": torch.rand(()),
+    },
+    "qwen2_audio": lambda m: {
+        "input_ids": torch.tensor([[5, 6, m.config.audio_token_id, 7, 8]]),
+        "attention_mask": ones(1, 5),
+    },
+    "blt_local_decoder": lambda m: {
+        "input_ids": None,
+        "attention_mask": None,
+        "inputs_embeds": x(1, TOKENS, 64),
+        "patch_embeds": x(1, TOKENS, 64),
+    },
+    "sam3_detr_decoder": lambda m: attended(),
+    "sam3_mask_decoder": lambda m: queried(),
+    "sam3_lite_text_detr_decoder": lambda m: attended(),
+    "sam3_lite_text_mask_decoder": lambda m: queried(),
+    "pe_video": lambda m: {"pixel_values_videos": x(1, 4, 3, 56, 56)},
+    "pe_video_encoder": lambda m: {"pixel_values_videos": x(1, 4, 3, 56, 56)},
+    "pe_audio_video": lambda m: {"input_values": x(1, 1, SAMPLES), "pixel_values_videos": x(1, 4, 3, 56, 56)},
+    "pe_audio_video_encoder": lambda m: {"input_values": x(1, 1, SAMPLES), "pixel_values_videos": x(1, 4, 3, 56, 56)},
+    "blt_local_encoder": lambda m: {
+        "attention_mask": None,
+        "num_patches": 6,
+        "patch_ids": torch.arange(TOKENS)[None] // 2,
+    },
+    "emu3": lambda m: {"image_sizes": torch.tensor([[64, 64]])},
+    "granite_docling": lambda m: tiles(m.config) | {"pixel_attention_mask": ones(1, 2).bool()},
+    "minicpm_ocr_vision": lambda m: {"pixel_values": x(1, 3, 16, 512), "target_sizes": torch.tensor([GRID])},
+    "minicpmv4_6_vision": lambda m: {"pixel_values": x(1, 3, 16, 512), "target_sizes": torch.tensor([GRID])},
+    "minicpmv4_7_vision": lambda m: {"pixel_values": x(1, 3, 16, 512), "target_sizes": torch.tensor([GRID])},
+    "molmo2_adapter": lambda m: {"image_features": x(1, 64, 128), "pooled_patches_idx": torch.randint(0, 64, (16, 4))},
+    "neomme": lambda m: {"pixel_values": x(8, 3072)},
+    "perception_lm": lambda m: {"pixel_values": x(1, 1, 3, 336, 336)},
+    "pp_ocrv5_mobile_rec": lambda m: {"pixel_values": x(1, 3, 96, 320)},
+    "sam3_detr_encoder": lambda m: {
+        "vision_features": [x(1, 64, 8, 8)],
+        "vision_pos_embeds": [x(1, 64, 8, 8)],
+        "text_features": x(1, 6, 64),
+    },
+    "sam3_lite_text_detr_encoder": lambda m: {
+        "vision_features": [x(1, 64, 8, 8)],
+        "vision_pos_embeds": [x(1, 64, 8, 8)],
+        "text_features": x(1, 6, 64),
+    },
+    "voxtral_realtime": lambda m: {
+        "input_features": x(1, 128, 200),
+        "input_ids": words(25),
+        "attention_mask": ones(1, 25),
+        "num_delay_tokens": 6,
+    },
+    "qwen2_5_omni_talker": lambda m: {
+        "thinker_reply_part": x(1, 4, m.config.embedding_size),
+        "input_ids": words(1),
+        "attention_mask": None,
+        "input_text_ids": words(1),
+        "image_grid_thw": None,
+    },
+    "dots3_note": lambda m: {"input_features": x(1, 128, 200), "chunk_sample_lengths": torch.tensor([160 * 200])},
+    "dots3_note_audio_encoder": lambda m: {
+        "input_features": x(1, 128, 200),
+        "chunk_sample_lengths": torch.tensor([160 * 200]),
+    },
+    "inkling2": lambda m: {"pixel_values": x(32, 40, 40, 3)},
+    "inkling2_vision": lambda m: {"pixel_values": x(32, 40, 40, 3)},
+    "muse_spark": lambda m: {"input_values": x(1, 7680)},
 }
 
 
@@ -788,9 +999,34 @@ def flattened(config: PreTrainedConfig) -> Values:
 
 def positioned(config: PreTrainedConfig, name: str) -> Values:
     """Patches of one image of 6 x 6, each with its column and row."""
-    width = 3 * (config.patch_size * (setting(config, "pooling_kernel_size") if "unified" in config.model_type else 1)) ** 2
+    width = (
+        3 * (config.patch_size * (setting(config, "pooling_kernel_size") if "unified" in config.model_type else 1)) ** 2
+    )
     columns, rows = torch.meshgrid(torch.arange(6), torch.arange(6), indexing="xy")
     return {"pixel_values": x(1, 36, width), name: torch.stack([columns, rows], -1).reshape(1, 36, 2)}
+
+
+def mels(bins: int) -> Values:
+    return {"input_features": x(1, FRAMES_OF_MEL, bins), "input_features_mask": ones(1, FRAMES_OF_MEL).bool()}
+
+
+def attended() -> Values:
+    """What a decoder of detections attends to: an image of 8 x 8 and some words."""
+    return {
+        "vision_features": x(1, 64, 64),
+        "vision_pos_encoding": x(1, 64, 64),
+        "text_features": x(1, 6, 64),
+        "spatial_shapes": torch.tensor([[8, 8]]),
+    }
+
+
+def queried() -> Values:
+    """Queries of masks, and a pyramid of three levels."""
+    return {
+        "decoder_queries": x(1, 8, 64),
+        "backbone_features": [x(1, 64, side, side) for side in (32, 16, 8)],
+        "encoder_hidden_states": x(1, 64, 64),
+    }
 
 
 def packed(config: PreTrainedConfig) -> Values:
