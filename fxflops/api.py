@@ -32,6 +32,7 @@ def analyze(
     kwargs: Mapping[str, Any] | None = None,
     *,
     mode: str | None = None,
+    backward: bool = False,
     trace: str = "auto",
     convention: str | Convention = "torch_flops",
     attention: str = "dense",
@@ -46,7 +47,9 @@ def analyze(
         model: any ``nn.Module``, on CPU, CUDA or meta; left exactly as it was, also when something raises.
         args: a tuple is passed as positional inputs, anything else is one positional input.
         kwargs: keyword inputs.
-        mode: "eval", "train" or "as_is"; default "eval". Runs under ``no_grad``.
+        mode: "eval", "train" or "as_is"; default "eval", "as_is" with ``backward``. Without it, runs under ``no_grad``.
+        backward: also run the backward pass, from the sum of the floating outputs: count, time and read the memory of
+            the part of each operation. Gradients are computed for the parameters that require them, and dropped.
         trace: "symbolic" (torch.fx.symbolic_trace), "record" (what a real run did, which works for any model that
             runs), or "auto": the first that succeeds.
         convention: what counts how much; see :func:`list_conventions`.
@@ -66,6 +69,7 @@ def analyze(
         args,
         kwargs,
         mode=mode,
+        backward=backward,
         trace=trace,
         convention=convention,
         attention=attention,
@@ -85,6 +89,7 @@ def analyzed(
     formulas: Formulas | None,
     attention: str = "dense",
     mode: str | None = None,
+    backward: bool = False,
     repeats: int | str = "auto",
     progress: bool | None = None,
 ) -> tuple[Report, fx.GraphModule]:
@@ -95,7 +100,10 @@ def analyzed(
     args, kwargs = as_call(model, args, kwargs)
     table, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
-    with progress_bar(progress, type(model).__name__) as tick, _running(model, args, kwargs, mode) as (subject, mode):
+    with (
+        progress_bar(progress, type(model).__name__) as tick,
+        _running(model, args, kwargs, mode, backward) as (subject, mode),
+    ):
         made = traced(subject, table, trace)
         try:
             try:
@@ -139,6 +147,7 @@ def count(
     kwargs: Mapping[str, Any] | None = None,
     *,
     mode: str | None = None,
+    backward: bool = False,
     convention: str | Convention = "torch_flops",
     attention: str = "dense",
     formulas: Formulas | None = None,
@@ -156,7 +165,7 @@ def count(
     args, kwargs = as_call(model, args, kwargs)
     table, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
-    with _running(model, args, kwargs, mode) as (subject, mode):
+    with _running(model, args, kwargs, mode, backward) as (subject, mode):
         measured, why = counted_run(subject, table, facts=attention == "exact")
         run = outcome_of(
             model,
@@ -173,15 +182,17 @@ def count(
 
 @contextmanager
 def _running(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: str | None
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: str | None, backward: bool = False
 ) -> Iterator[tuple[Subject, str]]:
-    """The model in its mode, without gradients, one analysis at a time; afterwards all is as it was before."""
-    mode = mode or "eval"
+    """The model in its mode, with gradients only for a backward pass, one analysis at a time; afterwards all is as it
+    was before."""
+    mode = mode or ("as_is" if backward else "eval")
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
-    with RUNNING, torch.no_grad(), training_flags(model, mode):
+    grad = torch.enable_grad() if backward else torch.no_grad()
+    with RUNNING, grad, training_flags(model, mode):
         snapshot = Snapshot(model, (args, kwargs))
         try:
-            yield Subject(model, args, kwargs, snapshot), mode
+            yield Subject(model, args, kwargs, snapshot, backward), mode
         finally:
             snapshot.rewind()

@@ -47,27 +47,50 @@ def count_calls(
     if attention == "dense":
         calls = map(_dense, calls)
     counted = tuple(_count(call, convention, table, module_at, attention) for call in calls)
+    if convention.childless:
+        counted = tuple(_childless(counted, scopes, convention))
     return counted if convention.modules is None else _charged(counted, scopes, convention)
 
 
+def _childless(counted: Iterable[Counted], scopes: Iterable[Scope], convention: Convention) -> Iterator[Counted]:
+    """The calls, without what the convention's rows count in modules with children."""
+    parents = {scope.path for scope in scopes if scope.has_children}
+    rows = set(convention.rows.values())
+    for each in counted:
+        dropped = each.call.path in parents and each.rule in rows
+        yield each._replace(cost=Cost(macs=each.macs), rule=NOT_COUNTED) if dropped else each
+
+
 def _charged(counted: tuple[Counted, ...], scopes: Iterable[Scope], convention: Convention) -> tuple[Counted, ...]:
-    """The calls, with what the convention charges their modules; calls of leaves take it over from the module."""
+    """The calls, with what the convention charges their modules: a leaf's call on top of its own cost."""
+    charged = [(scope, charge) for scope in scopes if (charge := _charge(scope, convention)) is not None]
+    covering = {scope.path for scope, _ in charged if scope.has_children}
     charges: dict[tuple[str, Any], deque[tuple[Scope, int]]] = {}
-    for scope in scopes:
-        charge = convention.modules(scope) if convention.modules is not None else None
-        if charge is not None:
+    for scope, charge in charged:
+        if covering.isdisjoint(_above(scope.path)):
             charges.setdefault((scope.path, scope.cls), deque()).append((scope, charge))
     result = []
     for each in counted:
         due = charges.get((each.call.path, each.call.target))
         if due and each.cost is not None:
             _, charge = due.popleft()
-            each = each._replace(cost=Cost(macs=each.macs, others=charge), rule=convention.modules)
+            each = each._replace(cost=each.cost.plus(Cost(others=charge)), rule=convention.modules)
         result.append(each)
     for scope, charge in (pair for due in charges.values() for pair in due):
         call = Call(scope.cls.__name__, scope.cls, scope.args, scope.kwargs, scope.out, scope.path, scope.settings)
         result.append(Counted(call, Cost(others=charge), convention.modules))
     return tuple(result)
+
+
+def _charge(scope: Scope, convention: Convention) -> int | None:
+    return convention.modules(scope) if convention.modules is not None else None
+
+
+def _above(path: str) -> Iterator[str]:
+    """The paths of the modules that one stands in."""
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
 
 
 def _dense(call: Call) -> Call:

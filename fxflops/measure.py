@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ from .errors import FxflopsError, InputError, RunError, TraceError
 from .inputs import bind
 from .meter import CudaMemory, Ledger, StorageMemory
 from .ops import Table
+from .per_node import Spans, node_of, timed, timed_back
 from .records import Call, Node, Scope, Timing, spec_of
-from .run import CallCollector, run_graph, time_nodes, uncompiled
+from .run import CallCollector, Owners, Times, run_back, run_graph, time_nodes, uncompiled
 from .state import Snapshot
 from .structure import tensors_in
 from .trace import TRACERS
@@ -26,7 +28,8 @@ from .trace.observe import Observer
 from .trace.placement import Placement
 from .trace.record import Recorder
 from .trace.source import is_library
-from .trace.symbolic import constants_of, stack_of, symbolic
+from .trace.symbolic import constants_of, symbolic
+from .trace.tape import BACKWARD, FORWARD, RECOMPUTE, Tape, roots_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Measured:
     peak_at: str
     source: str
     steps: tuple[tuple[str, range], ...] = ()
+    backward_latency: Timing | None = None
 
     def untimed(self) -> Measured:
         """The same, with no times: what an observer's clock read beside its own work is none."""
@@ -58,9 +62,17 @@ class Measured:
 class Subject:
     """A model with its inputs, to be run again and again from the same state."""
 
-    def __init__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], snapshot: Snapshot) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        snapshot: Snapshot,
+        backward: bool = False,
+    ) -> None:
         self.model = model
         self.snapshot = snapshot
+        self.backward = backward
         self._args = args
         self._kwargs = kwargs
         self.paths = {module: path for path, module in model.named_modules()}
@@ -70,6 +82,9 @@ class Subject:
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The inputs, everything rewound to how it was at first."""
         self.snapshot.rewind()
+        if self.backward:
+            for tensor in self.state:
+                tensor.grad = None
         return self._args, dict(self._kwargs)
 
     def bound(self) -> dict[str, Any]:
@@ -129,30 +144,63 @@ def measure(subject: Subject, trace: Traced, table: Table, repeats: int | str, t
     Raises RunError where the model raises.
     """
     tick()
-    graph = trace.graph
+    graph, back = trace.graph, subject.backward
     ledger = Ledger(subject.state)
-    observer = Observer(subject.paths, table, ledger=ledger, before_write=subject.snapshot.before_write)
-    collector, storages = CallCollector(observer, graph.graph), StorageMemory(ledger)
+    observer = Observer(
+        subject.paths,
+        table,
+        ledger=ledger,
+        before_write=subject.snapshot.before_write,
+        tape=Tape() if back else None,
+    )
+    bytes_of: tuple[Spans, Spans]
+    collector, storages, storages_back = (
+        CallCollector(observer, graph.graph),
+        StorageMemory(ledger),
+        StorageMemory(ledger),
+    )
+    tape = Tape()
     inputs = subject.bound()
     with uncompiled(), observer:
-        run_graph(graph, inputs, collector, storages)
-    del inputs
-    node_bytes, source = storages.bytes, "predicted" if subject.device.type == "meta" else "storages"
+        out = run_graph(graph, inputs, *([Owners(tape)] if back else []), collector, storages)
+        if back:
+            observer.backward(partial(run_back, out, tape, storages_back))
+    del inputs, out
+    bytes_of, source = (
+        (storages.bytes, storages_back.bytes),
+        "predicted" if subject.device.type == "meta" else "storages",
+    )
     tick()
     watched = trace.watched or observed_run(subject, table)
     watcher, peak = watched.observer, watched.peak
     if subject.device.type == "cuda":
         tick()
-        node_bytes, peak, source = *_cuda_memory(subject, graph), "allocator"
-    timings: dict[str, Timing] = {}
-    latency = None
+        bytes_of, peak, source = *_cuda_memory(subject, graph), "allocator"
+    times = Times()
     if subject.device.type != "meta" and repeats != 0:
-        timings, latency = time_nodes(graph, subject.bound, subject.call, subject.device, repeats, tick)
-    nodes = tuple(_node(n, collector.ranges[n.name], timings, node_bytes) for n in graph.graph.nodes)
-    calls = (*_timed(observer.calls, nodes), *_folded(observer.calls, watcher.calls))
-    if len(calls) > len(watcher.calls):
-        raise TraceError(_unfaithful(subject.model, trace, observer.calls, watcher.calls))
-    return Measured(calls, tuple(watcher.scopes), nodes, latency, peak, watcher.peak_at, source)
+        times = time_nodes(graph, subject.bound, subject.call, subject.device, repeats, tick, back)
+    nodes = tuple(node_of(n, collector.ranges[n.name], times, bytes_of) for n in graph.graph.nodes)
+    forward = [call for call in observer.calls if call.phase == FORWARD]
+    own = [call for call in watcher.calls if call.phase == FORWARD]
+    calls = (*timed(forward, nodes), *_folded(forward, own))
+    if len(calls) > len(own):
+        raise TraceError(_unfaithful(subject.model, trace, forward, own))
+    if back:
+        calls = (*calls, *timed_back(_backward_calls(observer.calls, watcher.calls), nodes))
+    return Measured(
+        calls, tuple(watcher.scopes), nodes, times.latency, peak, watcher.peak_at, source,
+        backward_latency=times.backward_latency,
+    )  # fmt: skip
+
+
+def _backward_calls(graph_calls: list[Call], own_calls: list[Call]) -> list[Call]:
+    """The backward pass: of the graph, whose calls know their nodes, where it is the model's own; else the model's.
+
+    Recomputation is no part of a graph.
+    """
+    back, own = ([call for call in calls if call.phase == BACKWARD] for calls in (graph_calls, own_calls))
+    again = [call for call in own_calls if call.phase == RECOMPUTE]
+    return [*(back if Counter(map(_likeness, back)) == Counter(map(_likeness, own)) else own), *again]
 
 
 def observed_run(subject: Subject, table: Table, recorder: Recorder | None = None, cap: int | None = None) -> Watched:
@@ -160,9 +208,14 @@ def observed_run(subject: Subject, table: Table, recorder: Recorder | None = Non
     args, kwargs = subject.inputs()
     ledger = Ledger(subject.state, cap)
     observer = Observer(
-        subject.paths, table, ledger=ledger, before_write=subject.snapshot.before_write, recorder=recorder
+        subject.paths,
+        table,
+        ledger=ledger,
+        before_write=subject.snapshot.before_write,
+        recorder=recorder,
+        tape=Tape() if subject.backward else None,
     )
-    out = _watch(subject.model, observer, args, kwargs)
+    out = _watch(subject, observer, args, kwargs)
     return Watched(observer, ledger.peak, out)
 
 
@@ -234,8 +287,9 @@ def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple
         placement=Placement(subject.device) if subject.device.type != "meta" else None,
         strays=strays,
         facts=facts,
+        tape=Tape() if subject.backward else None,
     )
-    twins.meet(_watch(subject.model, observer, args, kwargs))
+    twins.meet(_watch(subject, observer, args, kwargs))
     return observer, ledger.peak, twins
 
 
@@ -257,14 +311,21 @@ def author_lines(subject: Subject, table: Table, trace: Traced) -> dict[str, str
     return places
 
 
-def _watch(model: nn.Module, observer: Observer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         with uncompiled(), observer:
-            return model(*args, **kwargs)
+            out = subject.model(*args, **kwargs)
+            if subject.backward:
+                observer.backward(lambda: torch.autograd.backward(*roots_of(out)))
+            return out
     except FxflopsError:
         raise
     except Exception as error:
-        op, path, (given, named) = observer.failed or (type(model).__name__, "", (spec_of(args), spec_of(kwargs)))
+        op, path, (given, named) = observer.failed or (
+            type(subject.model).__name__,
+            "",
+            (spec_of(args), spec_of(kwargs)),
+        )
         shapes = ", ".join([*map(repr, given), *(f"{name}={value!r}" for name, value in named.items())])
         raise RunError(
             f"the model raised at {op} in " + (f"module {path!r}" if path else "the model's own forward") + "\n"
@@ -290,39 +351,17 @@ def _line_of(error: BaseException) -> str:
     return place
 
 
-def _cuda_memory(subject: Subject, graph: fx.GraphModule) -> tuple[dict[str, tuple[int, int, int]], int]:
-    """Bytes per node of the graph's run, and at the peak of the model's own, from the allocator."""
+def _cuda_memory(subject: Subject, graph: fx.GraphModule) -> tuple[tuple[Spans, Spans], int]:
+    """Bytes per node of the graph's run, forward and backward, and at the peak of the model's own, from the allocator."""
     call = subject.call()
     torch.cuda.reset_peak_memory_stats(subject.device)
-    call()
+    out = call()
+    if subject.backward:
+        torch.autograd.backward(*roots_of(out))
+    del out
     peak = torch.cuda.max_memory_allocated(subject.device)
-    meter = CudaMemory(subject.device)
-    run_graph(graph, subject.bound(), meter)
-    return meter.bytes, peak
-
-
-def _node(
-    node: fx.Node, calls: range, timings: Mapping[str, Timing], node_bytes: Mapping[str, tuple[int, int, int]]
-) -> Node:
-    path, cls = stack_of(node)
-    target = str(node.target)
-    for address in (" at 0x", " of type object"):
-        if address in target:
-            target = target.partition(address)[0] + ">"
-    module = cls.__name__ if cls is not None else ""
-    function = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
-    timing = timings.get(node.name)
-    return Node(node.name, node.op, target, function, path, module, calls, timing, *node_bytes[node.name])
-
-
-def _timed(calls: list[Call], nodes: tuple[Node, ...]) -> tuple[Call, ...]:
-    """The calls with their node's time; where a node made several, it is split as the observer's own clock saw them."""
-    timed = [replace(call, seconds=None) for call in calls]
-    for node in nodes:
-        if node.timing is None:
-            continue
-        seen = sum(calls[i].seconds or 0.0 for i in node.calls)
-        for i in node.calls:
-            share = (calls[i].seconds or 0.0) / seen if seen else 1 / len(node.calls)
-            timed[i] = replace(calls[i], seconds=node.timing.median * share)
-    return tuple(timed)
+    meter, meter_back, tape = CudaMemory(subject.device), CudaMemory(subject.device), Tape()
+    out = run_graph(graph, subject.bound(), *([Owners(tape)] if subject.backward else []), meter)
+    if subject.backward:
+        run_back(out, tape, meter_back)
+    return (meter.bytes, meter_back.bytes), peak

@@ -12,9 +12,13 @@ import torch
 from .errors import InputError
 from .units import size
 
+Bytes = tuple[int, int, int]
+"""Allocated before and after a node, and at the peak within it."""
+
 
 class Meter(Protocol):
-    """Called before and after each node; ``finish`` once at the end of the pass."""
+    """Called before and after each node, which in a backward pass may come in several pieces; ``finish`` once at the end
+    of the pass."""
 
     def before(self, name: str) -> None: ...
 
@@ -34,7 +38,7 @@ class Clock:
         self._start = self.now()
 
     def after(self, name: str, value: Any) -> None:
-        self.seconds[name] = self.now() - self._start
+        self.seconds[name] = self.seconds.get(name, 0.0) + self.now() - self._start
 
     def finish(self) -> None:
         pass
@@ -46,19 +50,19 @@ class CudaClock:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds: dict[str, float] = {}
-        self._events: dict[str, tuple[torch.cuda.Event, torch.cuda.Event]] = {}
+        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
 
     def before(self, name: str) -> None:
-        self._events[name] = (self._event(), self._event())
-        self._events[name][0].record(torch.cuda.current_stream(self.device))
+        self._events.append((name, self._event(), self._event()))
+        self._events[-1][1].record(torch.cuda.current_stream(self.device))
 
     def after(self, name: str, value: Any) -> None:
-        self._events[name][1].record(torch.cuda.current_stream(self.device))
+        self._events[-1][2].record(torch.cuda.current_stream(self.device))
 
     def finish(self) -> None:
         torch.cuda.synchronize(self.device)
-        for name, (start, end) in self._events.items():
-            self.seconds[name] = start.elapsed_time(end) / 1000
+        for name, start, end in self._events:
+            self.seconds[name] = self.seconds.get(name, 0.0) + start.elapsed_time(end) / 1000
 
     @staticmethod
     def _event() -> torch.cuda.Event:
@@ -130,7 +134,7 @@ class StorageMemory:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self.bytes: dict[str, tuple[int, int, int]] = {}
+        self.bytes: dict[str, Bytes] = {}
 
     def before(self, name: str) -> None:
         self.ledger.reset_peak()
@@ -138,7 +142,7 @@ class StorageMemory:
 
     def after(self, name: str, value: Any) -> None:
         self.ledger.add_all(value)
-        self.bytes[name] = (self._before, self.ledger.live, self.ledger.peak)
+        self.bytes[name] = _span(self.bytes.get(name), (self._before, self.ledger.live, self.ledger.peak))
 
     def finish(self) -> None:
         pass
@@ -149,7 +153,7 @@ class CudaMemory:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.bytes: dict[str, tuple[int, int, int]] = {}
+        self.bytes: dict[str, Bytes] = {}
 
     def before(self, name: str) -> None:
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -157,7 +161,12 @@ class CudaMemory:
 
     def after(self, name: str, value: Any) -> None:
         allocated, peak = torch.cuda.memory_allocated(self.device), torch.cuda.max_memory_allocated(self.device)
-        self.bytes[name] = (self._before, allocated, peak)
+        self.bytes[name] = _span(self.bytes.get(name), (self._before, allocated, peak))
 
     def finish(self) -> None:
         pass
+
+
+def _span(known: Bytes | None, now: Bytes) -> Bytes:
+    """Before, after and peak of a node's pieces together."""
+    return now if known is None else (known[0], now[1], max(known[2], now[2]))

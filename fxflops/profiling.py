@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from .conventions import Convention, find_convention
 from .counting import check_attention
@@ -25,6 +26,7 @@ from .report import Report
 from .run import uncompiled
 from .state import RUNNING
 from .trace.observe import Observer
+from .trace.tape import Tape
 
 
 class profile:
@@ -40,6 +42,8 @@ class profile:
     Args:
         models: an ``nn.Module``, or several, as a sequence or a mapping of names (``pipeline.components``; what is no
             module in it is left out). Calls are told apart by their modules; those outside of them are counted too.
+        optimizer: the ``torch.optim.Optimizer`` (or several) whose steps are told apart from the forward. The backward
+            pass, and what gradient checkpointing computes again in it, are told apart without being named.
         convention, attention, formulas, strict: as for :func:`fxflops.analyze`.
 
     Raises InputError where there is no model.
@@ -49,12 +53,14 @@ class profile:
         self,
         models: nn.Module | Sequence[nn.Module] | Mapping[str, Any],
         *,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
         convention: str | Convention = "torch_flops",
         attention: str = "dense",
         formulas: Mapping[Any, FormulaFunction] | None = None,
         strict: bool = False,
     ) -> None:
         self._model = _one_model(models)
+        self._optimizers = _optimizers(optimizer)
         self._convention = find_convention(convention)
         self._attention = check_attention(attention)
         self._table = BASE.derive(formulas)
@@ -73,8 +79,16 @@ class profile:
         paths = {module: path for path, module in self._model.named_modules()}
         if isinstance(self._model, _Several):
             del paths[self._model]
-        self._observer = Observer(paths, self._table, ledger=self._ledger)
+        tape = Tape()
+        self._observer = Observer(paths, self._table, ledger=self._ledger, tape=tape)
         self._open = ExitStack()
+        for optimizer in self._optimizers:
+            for register, steps in (
+                (optimizer.register_step_pre_hook, True),
+                (optimizer.register_step_post_hook, False),
+            ):
+                hook = register(lambda *_, steps=steps: setattr(tape, "optimizing", steps))
+                self._open.callback(hook.remove)
         self._open.enter_context(RUNNING)
         self._open.enter_context(uncompiled())
         self._open.enter_context(self._observer)
@@ -118,6 +132,14 @@ class profile:
             generates = hasattr(self._model.get_submodule(path), "generate")
             name = ("prefill" if number == 0 else f"decode {number}") if generates else f"step {number + 1}"
             yield f"{path} {name}".lstrip(), calls
+
+
+def _optimizers(optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
+    given = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+    for each in given:
+        if not isinstance(each, Optimizer):
+            raise InputError(f"optimizer must be a torch.optim.Optimizer or several, not {type(each).__name__}")
+    return given
 
 
 class _Several(nn.ModuleDict):

@@ -169,6 +169,10 @@ class Cost(NamedTuple):
         return Cost(*map(sum, zip(self, other, strict=True)))
 
 
+PHASES = ("forward", "backward", "recompute", "optimizer")
+"""When a call is made. "recompute" is forward work done again in the backward pass, by gradient checkpointing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One call that the run made: of a leaf module, a function, a method or an operator.
@@ -189,6 +193,7 @@ class Call:
     node: str = ""
     site: str = ""
     seconds: float | None = None
+    phase: str = PHASES[0]
 
     def inputs(self) -> Iterator[Spec]:
         """The specs of its tensor arguments, a module's own tensors not included."""
@@ -227,6 +232,7 @@ class Node:
     ``opcode`` is the fx opcode, ``target`` its printable target, ``function`` the name of the function it calls,
     ``module`` the class name of the module it stands in.
     What no meter read is None. Bytes are allocated on the device: before and after the node, and the peak within it.
+    ``backward_*`` are of its part of the backward pass.
     """
 
     name: str
@@ -240,6 +246,9 @@ class Node:
     bytes_before: int | None = None
     bytes_after: int | None = None
     bytes_peak: int | None = None
+    backward_timing: Timing | None = None
+    backward_bytes_after: int | None = None
+    backward_bytes_peak: int | None = None
 
 
 class Counted(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -16,7 +17,7 @@ from .explain import Explanation, explain
 from .missing import Missing, missing_in, recipe_for
 from .ops import Table
 from .outcome import Environment, Memory, Params, Run
-from .records import Call, Counted, FormulaFunction, Node, Timing
+from .records import PHASES, Call, Counted, FormulaFunction, Node, Timing
 from .render import data
 from .render.data import Summary, TreeRow
 from .rollup import (
@@ -53,6 +54,8 @@ class Report:
         self._convention = convention
         self._table = table
         self._model = model
+        self._items_by_phase: dict[str, list[Item]] = {}
+        self._rows_by_phase: dict[str, dict[str, ModuleRow]] = {}
         self.counted: tuple[Counted, ...] = count_calls(
             run.measured.calls, convention, table, self._module_at, attention, run.measured.scopes
         )
@@ -68,6 +71,33 @@ class Report:
     def total_macs(self) -> int:
         """Multiply-accumulates of the contractions: the same under every convention."""
         return self._total.macs
+
+    @property
+    def total_backward_flops(self) -> int | None:
+        """FLOPs of the backward pass; None where none ran."""
+        return self._flops_of("backward")
+
+    @property
+    def total_backward_macs(self) -> int | None:
+        """Multiply-accumulates of the backward pass; None where none ran."""
+        return self.by_module("backward")[""].total.macs if self._has("backward") else None
+
+    @property
+    def total_recompute_flops(self) -> int | None:
+        """FLOPs of forward work that gradient checkpointing did again in the backward pass; None where none ran."""
+        return self._flops_of("recompute") or (0 if self._has("backward") else None)
+
+    @property
+    def total_optimizer_flops(self) -> int | None:
+        """FLOPs of the optimizer's step; None where none was seen."""
+        return self._flops_of("optimizer")
+
+    @property
+    def total_training_flops(self) -> int | None:
+        """FLOPs of forward and backward: the model's work in a training step. Recomputation, which is no work of the
+        model's, and the optimizer are apart. None where no backward pass ran."""
+        backward = self.total_backward_flops
+        return None if backward is None else self.total_flops + backward
 
     @property
     def total_int_ops(self) -> int:
@@ -97,6 +127,11 @@ class Report:
     def timing(self) -> Timing | None:
         """The same with its spread."""
         return self._run.measured.latency
+
+    @property
+    def backward_timing(self) -> Timing | None:
+        """Seconds of the backward pass of the model's own run; None where none was timed."""
+        return self._run.measured.backward_latency
 
     @property
     def total_time(self) -> float | None:
@@ -172,21 +207,23 @@ class Report:
 
     # Sums
 
-    def by_module(self) -> Mapping[str, ModuleRow]:
+    # ``phase`` is "forward", "backward", "recompute" or "optimizer".
+
+    def by_module(self, phase: str = "forward") -> Mapping[str, ModuleRow]:
         """Each module's total and own sums by its path; "" is the model."""
-        return self._by_module
+        return self._modules_of(check_phase(phase))
 
-    def by_operator(self) -> Mapping[str, OperatorRow]:
+    def by_operator(self, phase: str = "forward") -> Mapping[str, OperatorRow]:
         """Each operator's sums by its name, largest FLOPs first."""
-        return by_operator(self._items)
+        return by_operator(self._items(check_phase(phase)))
 
-    def by_dtype(self) -> Mapping[str, OperatorRow]:
+    def by_dtype(self, phase: str = "forward") -> Mapping[str, OperatorRow]:
         """The sums by dtype of the output ("f32", "bf16", ...)."""
-        return by_operator(self._items, lambda item: item.dtype)
+        return by_operator(self._items(check_phase(phase)), lambda item: item.dtype)
 
-    def by_module_and_operator(self) -> Mapping[str, Mapping[str, OperatorRow]]:
+    def by_module_and_operator(self, phase: str = "forward") -> Mapping[str, Mapping[str, OperatorRow]]:
         """For each module's path, the operators of its subtree."""
-        return by_module_and_operator(self._items, self._run.modules)
+        return by_module_and_operator(self._items(check_phase(phase)), self._run.modules)
 
     def by_step(self) -> Mapping[str, OperatorRow]:
         """The sums of each call of the model under :func:`fxflops.profile`, in run order; what was done outside comes last.
@@ -197,15 +234,17 @@ class Report:
         sums = {name: Sums() for name, _ in self._run.measured.steps}
         inside = {i: name for name, calls in self._run.measured.steps for i in calls}
         for i, counted in enumerate(self.counted):
-            name = inside.get(i, OUTSIDE)
+            phase = counted.call.phase
+            name = inside.get(i, OUTSIDE) if phase == "forward" else f"({phase})"
             sums[name] = sums.get(name, Sums()).plus(item_of(counted).sums)
         return {name: OperatorRow(name, row.calls, row) for name, row in sums.items()}
 
     def __getitem__(self, path: str) -> ModuleRow:
         """The module of this path: ``report["blocks.3"]``."""
-        if path not in self._by_module:
+        modules = self._modules_of("forward")
+        if path not in modules:
             raise InputError(f"{self.model} has no module {path!r}; report.by_module() lists them")
-        return self._by_module[path]
+        return modules[path]
 
     def recount(
         self,
@@ -280,7 +319,7 @@ class Report:
 
     @cached_property
     def _tree_row(self) -> TreeRow:
-        return tree_row(self._by_module, self._items, self.nodes)
+        return tree_row(self._modules_of("forward"), self._items("forward"), self.nodes)
 
     @cached_property
     def _summary(self) -> Summary:
@@ -292,6 +331,8 @@ class Report:
             macs=self.total_macs,
             flops=self.total_flops,
             int_ops=self.total_int_ops,
+            backward_flops=self.total_backward_flops,
+            recompute_flops=self.total_recompute_flops,
             convention=self.convention,
             attention=self.attention,
             counted_calls=sum(counted.cost is not None for counted in self.counted),
@@ -312,28 +353,41 @@ class Report:
             paste=self.recipe(),
         )
 
-    @cached_property
-    def _items(self) -> list[Item]:
-        """Every counted call, and as ``(python)`` the time of nodes that made none."""
-        items = [item_of(counted) for counted in self.counted]
-        for node in self.nodes:
-            if not node.calls and node.timing is not None:
-                items.append(Item(node.path, PYTHON, "", Sums(seconds=node.timing.median)))
-        return items
+    def _items(self, phase: str) -> list[Item]:
+        """Every counted call of a phase, and as ``(python)`` the time of the graph's nodes that made none."""
+        if phase not in self._items_by_phase:
+            items = [item_of(counted) for counted in self.counted if counted.call.phase == phase]
+            for node in self.nodes if phase == "forward" else ():
+                if not node.calls and node.timing is not None:
+                    items.append(Item(node.path, PYTHON, "", Sums(seconds=node.timing.median)))
+            self._items_by_phase[phase] = items
+        return self._items_by_phase[phase]
 
-    @cached_property
+    def _modules_of(self, phase: str) -> dict[str, ModuleRow]:
+        if phase not in self._rows_by_phase:
+            calls = Counter(scope.path for scope in self.scopes)
+            self._rows_by_phase[phase] = by_module(self._items(phase), self._run.modules, calls)
+        return self._rows_by_phase[phase]
+
+    @property
     def _total(self) -> Sums:
-        return self._by_module[""].total
+        return self._modules_of("forward")[""].total
 
-    @cached_property
-    def _by_module(self) -> dict[str, ModuleRow]:
-        module_calls: dict[str, int] = {}
-        for scope in self.scopes:
-            module_calls[scope.path] = module_calls.get(scope.path, 0) + 1
-        return by_module(self._items, self._run.modules, module_calls)
+    def _has(self, phase: str) -> bool:
+        return any(call.phase == phase for call in self.calls)
+
+    def _flops_of(self, phase: str) -> int | None:
+        return self._modules_of(phase)[""].total.flops if self._has(phase) else None
 
     def _module_at(self, path: str) -> nn.Module:
         model = self._model()
         if model is None:
             raise FormulaError(f"the formula reads the module {path!r}, but the model is gone: keep a reference to it")
         return model.get_submodule(path)
+
+
+def check_phase(phase: str) -> str:
+    """The word itself; InputError where it is not one of :data:`PHASES`."""
+    if phase not in PHASES:
+        raise InputError(f"unknown phase {phase!r}: one of {', '.join(map(repr, PHASES))}")
+    return phase

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from .records import Timing, spec_of
 from .trace.observe import Observer
 from .trace.record import AUTOCAST_DEVICES, UNCOUNTED
 from .trace.symbolic import stack_of
+from .trace.tape import Tape, roots_of
 
 SECONDS_CAP = 2.0
 STABLE = 0.05
@@ -112,6 +114,65 @@ def _autocast_kept() -> Iterator[None]:
             torch.set_autocast_dtype(device, dtype)
 
 
+class Owners:
+    """Keeps which nodes of autograd's graph each node of this one made. Named first, so that no other meter reads it."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+
+    def before(self, name: str) -> None:
+        pass
+
+    def after(self, name: str, value: Any) -> None:
+        self.tape.own(name, value)
+
+    def finish(self) -> None:
+        pass
+
+
+def run_back(output: Any, tape: Tape, *meters: Meter) -> None:
+    """The backward pass of a graph's run, from the sum of its floating outputs; the meters have read the part of each node.
+
+    Raises InputError where no output has a gradient.
+    """
+    roots, ones = roots_of(output)
+    running: list[str] = []
+
+    def enter(name: str) -> None:
+        if running == [name]:
+            return
+        leave()
+        running.append(name)
+        for meter in meters:
+            meter.before(name)
+
+    def leave() -> None:
+        for name in running:
+            for meter in reversed(meters):
+                meter.after(name, None)
+        running.clear()
+
+    handles = tape.watch(enter)
+    try:
+        torch.autograd.backward(roots, ones)
+        leave()
+    finally:
+        for handle in handles:
+            handle.remove()
+    for meter in meters:
+        meter.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Timings of each node of the graph and of the model's own run; those of the backward pass, where there was one."""
+
+    nodes: Mapping[str, Timing] = field(default_factory=dict)
+    latency: Timing | None = None
+    backward_nodes: Mapping[str, Timing] = field(default_factory=dict)
+    backward_latency: Timing | None = None
+
+
 def time_nodes(
     graph: fx.GraphModule,
     inputs: Callable[[], Mapping[str, Any]],
@@ -119,35 +180,61 @@ def time_nodes(
     device: torch.device,
     repeats: int | str,
     tick: Callable[[], None],
-) -> tuple[dict[str, Timing], Timing]:
+    backward: bool = False,
+) -> Times:
     """Timings of each node, and of the model itself run un-instrumented in turn with the graph.
 
     ``repeats="auto"``: at least 3, until the model's times are stable (interquartile range under 5% of the median) or
     2 s have passed. ``inputs`` gives the graph's inputs anew, ``model`` the model's own run ready to be started;
     ``tick`` is called before each pass.
     """
-    nodes: dict[str, list[float]] = {}
-    latencies: list[float] = []
+    own, own_back = list[float](), list[float]()
+    nodes, nodes_back = dict[str, list[float]](), dict[str, list[float]]()
     begin = time.perf_counter()
-    while not _enough(latencies, repeats, time.perf_counter() - begin):
+    while not _enough(own, repeats, time.perf_counter() - begin):
         tick()
-        latencies.append(_latency(model(), device))
+        out = _timed(model(), device, own)
+        if backward:
+            roots, ones = roots_of(out)
+            _timed(lambda roots=roots, ones=ones: torch.autograd.backward(roots, ones), device, own_back)  # type: ignore[misc]
+            del roots, ones
+        del out
         tick()
-        clock = CudaClock(device) if device.type == "cuda" else Clock()
-        run_graph(graph, inputs(), clock)
-        for name, seconds in clock.seconds.items():
-            nodes.setdefault(name, []).append(seconds)
-    return {name: _timing(values) for name, values in nodes.items()}, _timing(latencies)
+        tape, clock = Tape(), _clock(device)
+        output = run_graph(graph, inputs(), *([Owners(tape)] if backward else []), clock)
+        _collect(clock, nodes)
+        if backward:
+            clock = _clock(device)
+            run_back(output, tape, clock)
+            _collect(clock, nodes_back)
+        del output
+    return Times(
+        {name: _timing(values) for name, values in nodes.items()},
+        _timing(own),
+        {name: _timing(values) for name, values in nodes_back.items()},
+        _timing(own_back) if backward else None,
+    )
 
 
-def _latency(call: Callable[[], Any], device: torch.device) -> float:
+def _clock(device: torch.device) -> Clock | CudaClock:
+    return CudaClock(device) if device.type == "cuda" else Clock()
+
+
+def _collect(clock: Clock | CudaClock, samples: dict[str, list[float]]) -> None:
+    for name, seconds in clock.seconds.items():
+        samples.setdefault(name, []).append(seconds)
+
+
+def _timed(call: Callable[[], Any], device: torch.device, samples: list[float]) -> Any:
+    """What the call returns; its seconds are put to the samples."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     start = time.perf_counter()
-    call()
+    out = call()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    return time.perf_counter() - start
+    samples.append(time.perf_counter() - start)
+    return out
 
 
 def _enough(seconds: list[float], repeats: int | str, elapsed: float) -> bool:

@@ -19,7 +19,7 @@ LEVELS = [
     ["report"],
     ["views", "outcome", "explain"],
     ["measure", "counting", "render", "rollup", "missing"],
-    ["ops.catalogue"],
+    ["per_node", "ops.catalogue"],
     ["conventions"],
     ["run"],
     ["trace"],

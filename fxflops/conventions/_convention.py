@@ -16,8 +16,9 @@ class Convention:
     ``rows`` are formulas of its own, by exact spelling (a module class, a function, an operator such as
     ``operator.add``) or by op; what has none is valued by ``of`` from the base cost and the call (default: the base
     cost itself; :func:`nothing` for tools that count only what they name). ``modules`` is for tools that hook modules:
-    what one call of a module is charged, None for a module that the tool does not know. What it charges a leaf stands
-    in place of the leaf's rows. ``integers`` tells that it makes no difference between integers and real numbers.
+    what one call of a module is charged, None for a module that the tool does not know. A charge comes on top of what
+    the rows give a leaf's call, and stands for all modules inside the charged one. ``integers`` tells that it makes no
+    difference between integers and real numbers, ``childless`` that its rows hold only where the call is made in a module without children.
     MACs stay the base formulas', under every convention.
 
     >>> Convention("products", "2 per multiply-accumulate", of=lambda cost, call: Cost(others=2 * cost.macs)).name
@@ -30,6 +31,7 @@ class Convention:
     of: Callable[[Cost, Call], Cost] | None = None
     modules: Callable[[Scope], int | None] | None = None
     integers: bool = False
+    childless: bool = False
 
 
 def nothing(cost: Cost, call: Call) -> Cost:

@@ -10,6 +10,8 @@ import torch
 from ..records import is_dense
 from ..structure import tensors_in
 
+EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
+
 
 class Unwritten:
     """Tensors made by ``empty*`` into which no seen call has written yet.

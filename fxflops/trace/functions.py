@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -59,6 +59,15 @@ def computes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
     if isinstance(func, HigherOrderOperator):
         return False
     return any(True for _ in specs_in((args, kwargs))) and any(True for _ in specs_in(out))
+
+
+def with_callables(value: Any, wrap: Callable[[Any], Any]) -> Any:
+    """A value of tuples, lists and dicts with every function in it wrapped."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(with_callables(item, wrap) for item in value)
+    if isinstance(value, dict):
+        return {key: with_callables(item, wrap) for key, item in value.items()}
+    return wrap(value) if callable(value) else value
 
 
 def unguarded(func: FunctionType) -> FunctionType:

@@ -12,12 +12,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..records import SPARSE, is_dense
 from ..structure import tensors_in
+from .functions import writes
 
 
 def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout is not torch.strided:
         return tensor.to("meta")
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    learns = tensor.requires_grad and torch.is_grad_enabled()
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta", requires_grad=learns)
 
 
 SMALL = 2**20
@@ -38,6 +40,7 @@ class Twins:
         self._state: dict[int, torch.Tensor] = {}
         self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._seen: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._lost: dict[int, Any] = {}
         for tensor in state:
             self._state[id(tensor)] = tensor
             self.saw(tensor)
@@ -69,7 +72,9 @@ class Twins:
             self.saw(twin)
         return known[1]
 
-    def replace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def replace(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with each tensor replaced by its meta twin, where any is on meta or belongs to the model or its
         inputs and is floating or complex.
 
@@ -78,7 +83,18 @@ class Twins:
         """
         if not self._survey((args, kwargs)):
             return args, kwargs
+        if args and writes(func, kwargs):
+            self._lose(args[0])
         return self._replaced(args), self._replaced(kwargs)
+
+    def _lose(self, target: Any) -> None:
+        """A call that computes without data writes to this: what shares its storage has lost its values."""
+        if isinstance(target, torch.Tensor) and is_dense(target) and target.device.type != "meta":
+            storage = target.untyped_storage()
+            self._lost[storage._cdata] = storage
+
+    def _has_lost(self, tensor: torch.Tensor) -> bool:
+        return bool(self._lost) and is_dense(tensor) and tensor.untyped_storage()._cdata in self._lost
 
     def meet(self, value: Any) -> None:
         """The model returned this: whether a call that was seen made it."""
@@ -92,7 +108,7 @@ class Twins:
                 self.stranger = True
             if value.device.type == "meta":
                 return True
-            own = id(value) in self._state or value.numel() > SMALL
+            own = id(value) in self._state or value.numel() > SMALL or self._has_lost(value)
             return own and (value.is_floating_point() or value.is_complex())
         items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
         computes = False

@@ -1,14 +1,27 @@
-"""The level below functions: what a call without a formula dispatches, and what no function call announces."""
+"""The two levels at which calls are seen: functions, and below them what they dispatch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class FunctionMode(TorchFunctionMode):
+    """Hands every function called on tensors to ``handler``."""
+
+    def __init__(self, handler: Handler) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._handler(func, args, kwargs or {})
 
 
 class AtenMode(TorchDispatchMode):
@@ -34,3 +47,14 @@ def has_own_dispatch(cls: Any) -> bool:
 def transformed() -> bool:
     """Whether functorch (vmap, grad, jvp ...) is at work: then a tensor's shape hides a dimension, or its history."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def dispatching(mode: AtenMode) -> AbstractContextManager[Any]:
+    """The dispatch mode on, if it is not on already."""
+    return nullcontext() if mode in _get_current_dispatch_mode_stack() else mode
+
+
+def functioning(handler: Handler) -> AbstractContextManager[Any]:
+    """A function mode on, if none of ours is on already."""
+    modes = _get_current_function_mode_stack()
+    return nullcontext() if any(type(mode) is FunctionMode for mode in modes) else FunctionMode(handler)

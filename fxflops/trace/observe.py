@@ -11,34 +11,33 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from types import FrameType, FunctionType, MethodWrapperType
+from collections.abc import Callable, Mapping
+from types import FunctionType, MethodWrapperType
 from typing import Any
 
 import torch
 from torch import nn
 from torch._ops import HigherOrderOperator, OpOverload
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ..meter import Ledger
 from ..ops import ESCAPE, Formula, Table
 from ..records import Call, Scope, spec_of
-from .aten import AtenMode, transformed
-from .escapes import Unwritten
+from .escapes import EMPTY, Unwritten
 from .facts import with_pairs
-from .functions import arguments_of, belongs_to_tensor, computes, is_integral, qualified_name, unguarded, writes
+from .functions import belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
 from .leaves import Hooks, Settings, leaf_formula, scope_of
 from .meta import Twins
+from .modes import AtenMode, FunctionMode, dispatching, functioning, transformed
 from .placement import Placement
+from .plain import PlainFunctions
 from .record import Recorder
 from .source import author_line
 from .spelling import WRITTEN_AS, spelled
 from .stack import ModuleStack
+from .tape import BACKWARD, FORWARD, Tape
 
 QUERY, VIEW, ATTENTION = "query", "view", "attention"
-EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
 
 
 class Observer:
@@ -49,7 +48,8 @@ class Observer:
     floating tensors are replaced by meta ones (kept there) before each call, so that no kernel computes, and
     ``placement`` hides that they are elsewhere. With
     ``strays``, operators are seen too that no function call announces: those of scripted functions, of C++. With
-    ``facts``, what shapes do not tell is read: the pairs that an attention mask leaves. ``steps`` are the outermost calls
+    ``facts``, what shapes do not tell is read: the pairs that an attention mask leaves. With a ``tape``, calls of the
+    backward pass are told from the forward's, and stand in the module whose gradients they compute. ``steps`` are the outermost calls
     of modules: the path, and which calls were made in them.
     """
 
@@ -65,6 +65,7 @@ class Observer:
         recorder: Recorder | None = None,
         strays: bool = True,
         facts: bool = True,
+        tape: Tape | None = None,
     ) -> None:
         self.calls: list[Call] = []
         self.scopes: list[Scope] = []
@@ -84,34 +85,29 @@ class Observer:
         self._recorder = recorder
         self._strays = strays
         self._facts = facts
+        self._tape = tape
+        self._placed = tape.placed if tape is not None else lambda path, node, _: (FORWARD, path, node)
         self._thread = threading.get_ident()
         self._hooks = Hooks()
-        self._mode = _Mode(self)
+        self._mode = FunctionMode(self.function)
         self._aten = AtenMode(self.operator)
         self._stack = ModuleStack()
         self._begun = 0
         self._whole = self._noted = False
         self._entering: set[Any] = set()
         self._unwritten = Unwritten()
-        self._watched: tuple[FrameType, FunctionType, tuple[Any, ...], dict[str, Any], Any, float] | None = None
+        self._plain_functions = PlainFunctions(table.python_functions, self._begin_function, self._end_function)
 
     def __enter__(self) -> Observer:
         self._hooks.attach(self._modules, self._enter_module, self._leave_module)
         if self._strays:
             self._aten.__enter__()  # type: ignore[no-untyped-call]
         self._mode.__enter__()  # type: ignore[no-untyped-call]
-        if self._table.python_functions:
-            self._profiler: Any = sys.getprofile()
-            sys.setprofile(self._watch)
+        self._plain_functions.__enter__()
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        if self._table.python_functions:
-            sys.setprofile(None)
-            if hasattr(self._profiler, "enable"):  # one written in C, as cProfile's
-                self._profiler.enable()
-            else:
-                sys.setprofile(self._profiler)
+        self._plain_functions.__exit__()
         self._mode.__exit__(*exception)  # type: ignore[no-untyped-call]
         if self._strays:
             self._aten.__exit__(*exception)  # type: ignore[no-untyped-call]
@@ -125,8 +121,8 @@ class Observer:
             return self._transformed(func, args, kwargs)
         given = args, kwargs
         if self._twins is not None and not belongs_to_tensor(func):
-            args, kwargs = self._twins.replace(args, kwargs)
-            if self._placement is not None:
+            args, kwargs = self._twins.replace(args, kwargs, func)
+            if self._placement is not None and not self._going_back():
                 answer = self._placement.answer(func, args)
                 if answer is not NotImplemented:
                     return answer
@@ -142,7 +138,7 @@ class Observer:
         if self._placement is not None:
             args, kwargs = self._placement.redirect(func, args, kwargs)
         specs, kwspecs = spec_of(args), spec_of(kwargs)
-        self._check(entry, func, args, kwargs)
+        self._check(entry, func, *given)
         noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
         written = spelled(func, sys._getframe(2), self.target) if func in WRITTEN_AS else func
         start = time.perf_counter()
@@ -157,6 +153,7 @@ class Observer:
         if entry is not None:
             seconds = time.perf_counter() - start
             self._record(entry, written, specs, kwspecs, self._result(entry, given, out), self._here(), seconds)
+            self._owns((out, args))
             if entry.op in EMPTY:
                 self._unwritten.add(out)
         if noted is not None and self._recorder is not None:
@@ -191,7 +188,7 @@ class Observer:
         if self._before_write is not None and writes(func, kwargs):
             self._before_write((args, kwargs))
         if isinstance(func, HigherOrderOperator):
-            args, kwargs = self._entered((args, kwargs))
+            args, kwargs = with_callables((args, kwargs), self._entered)
             self._unwritten.clear()
             with _disable_current_modes():
                 out = func(*args, **kwargs)
@@ -219,7 +216,7 @@ class Observer:
         known = len(self.calls)
         noted, self._noted = self._noted, True
         try:
-            with self._dispatching():
+            with dispatching(self._aten):
                 out = self._run(func, args, kwargs)
         finally:
             self._noted = noted
@@ -234,24 +231,14 @@ class Observer:
             return func(*args, **kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
-        with self._dispatching():
+        with dispatching(self._aten):
             return func(*args, **kwargs)
-
-    @contextmanager
-    def _dispatching(self) -> Iterator[None]:
-        """The dispatch mode on, if it is not on already."""
-        with nullcontext() if self._aten in _get_current_dispatch_mode_stack() else self._aten:
-            yield
-
-    def _functioning(self) -> Any:
-        """The function mode on, if it is not on already."""
-        return nullcontext() if any(type(m) is _Mode for m in _get_current_function_mode_stack()) else _Mode(self)
 
     def _enter_function(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a Python function so that the calls inside it reach the mode."""
         self._entering.add(func)
         try:
-            with _Mode(self):
+            with FunctionMode(self.function):
                 return unguarded(func)(*args, **kwargs)
         finally:
             self._entering.discard(func)
@@ -265,12 +252,12 @@ class Observer:
                 return func(*args, **kwargs)
             given = args, kwargs
             if self._twins is not None:
-                args, kwargs = self._twins.replace(args, kwargs)
+                args, kwargs = self._twins.replace(args, kwargs, func)
             entry = self._table.find(func)
             specs, kwspecs = spec_of(args), spec_of(kwargs)
-            self._check(entry, func, args, kwargs)
+            self._check(entry, func, *given)
             if entry is None and isinstance(func, OpOverload) and func._can_decompose():
-                with self._dispatching():
+                with dispatching(self._aten):
                     return func.decompose(*args, **kwargs)
             noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
             start = time.perf_counter()
@@ -279,25 +266,20 @@ class Observer:
             if known and (entry is None or entry.reason != QUERY):
                 seconds = time.perf_counter() - start
                 self._record(entry, func, specs, kwspecs, self._result(entry, given, out), self._here(), seconds)
+                self._owns((out, args))
             if noted is not None and self._recorder is not None:
                 self._recorder.function(func, noted, out, self._stack.keys())
             return out
 
-    def _entered(self, value: Any) -> Any:
-        """The arguments of a higher-order operator, its functions wrapped so that the calls inside them are seen."""
-        if isinstance(value, (tuple, list)):
-            return type(value)(map(self._entered, value))
-        if isinstance(value, dict):
-            return {key: self._entered(item) for key, item in value.items()}
-        if not callable(value):
-            return value
+    def _entered(self, value: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that a higher-order operator calls, wrapped so that the calls inside it are seen."""
 
         @functools.wraps(value)
         def entered(*args: Any, **kwargs: Any) -> Any:
             state = self._whole, self._noted
             self._whole, self._noted = False, True
             try:
-                with torch._C._EnableTorchFunction(), self._dispatching(), self._functioning():
+                with torch._C._EnableTorchFunction(), dispatching(self._aten), functioning(self.function):
                     return value(*args, **kwargs)
             finally:
                 self._whole, self._noted = state
@@ -322,13 +304,28 @@ class Observer:
     ) -> None:
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
-        self.calls.append(Call(op, target, args, kwargs, out, path, settings or {}, self.node, site, seconds))
+        phase, path, node = self._placed(path, self.node, self.calls)
+        self.calls.append(Call(op, target, args, kwargs, out, path, settings or {}, node, site, seconds, phase))
+
+    def _owns(self, value: Any) -> None:
+        """What the call recorded last put out is its own, to the backward pass."""
+        if self._tape is not None and torch.is_grad_enabled():
+            self._tape.own(len(self.calls) - 1, value)
+
+    def backward(self, run: Callable[[], None]) -> None:
+        """Run a backward pass so that what it dispatches is seen."""
+        self.path = self.node = ""
+        with dispatching(self._aten):
+            run()
 
     def _here(self) -> str:
         return self._stack.running[-1].path if self._stack.running else self.path
 
+    def _going_back(self) -> bool:
+        return self._tape is not None and self._tape.phase() == BACKWARD
+
     def _inside_leaf(self) -> bool:
-        return self._watched is not None or self._stack.inside_leaf()
+        return self._plain_functions.running or self._stack.inside_leaf()
 
     # What the hooks see
 
@@ -342,7 +339,7 @@ class Observer:
             self._stack.is_leaf()
             if self._unwritten:
                 self._check(None, module, args, kwargs)
-            if self._recorder is not None and self._watched is None and not self._noted:
+            if self._recorder is not None and not self._plain_functions.running and not self._noted:
                 with torch._C.DisableTorchFunction():
                     running.noted = self._recorder.before(args, kwargs)
         running.start = time.perf_counter()
@@ -360,41 +357,32 @@ class Observer:
             if raised:
                 self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
                 return
-            if not self._stack.running:
-                self.steps.append((running.path, range(self._begun, len(self.calls) + is_leaf)))
             settings = self._settings[module]
-            self.scopes.append(scope_of(module, running.path, settings, specs, kwspecs, result))
+            if self._tape is None or self._tape.phase() == FORWARD:
+                if not self._stack.running:
+                    self.steps.append((running.path, range(self._begun, len(self.calls) + is_leaf)))
+                self.scopes.append(scope_of(module, running.path, settings, specs, kwspecs, result))
             if is_leaf:
                 given, seconds = (type(module), specs, kwspecs, result, running.path), end - running.start
                 self._record(self._leaves[module], *given, seconds, settings)
+                self._owns((out, args))
                 if running.noted is not None and self._recorder is not None:
                     self._recorder.module(running.path, running.noted, out, keys)
 
     # What the interpreter of Python tells: plain functions for which the user registered a formula
 
-    def _watch(self, frame: FrameType, event: str, value: Any) -> None:
-        function = self._table.python_functions.get(frame.f_code)
-        if function is None:
-            return
-        if event == "call" and not self._inside_leaf():
-            with torch._C.DisableTorchFunction():
-                args, kwargs = arguments_of(frame)
-                noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
-                self._watched = (frame, function, spec_of(args), spec_of(kwargs), noted, time.perf_counter())
-        elif event == "return" and self._watched is not None and self._watched[0] is frame:
-            _, function, specs, kwspecs, noted, start = self._watched
-            self._watched = None
-            with torch._C.DisableTorchFunction():
-                entry, seconds = self._table.find(function), time.perf_counter() - start
-                self._record(entry, function, specs, kwspecs, spec_of(value), self._here(), seconds)
-                if noted is not None and self._recorder is not None:
-                    self._recorder.function(function, noted, value, self._stack.keys())
+    def _begin_function(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._stack.inside_leaf():
+            return None
+        with torch._C.DisableTorchFunction():
+            noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
+            return spec_of(args), spec_of(kwargs), noted, time.perf_counter()
 
-
-class _Mode(TorchFunctionMode):
-    def __init__(self, observer: Observer) -> None:
-        super().__init__()
-        self.observer = observer
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self.observer.function(func, args, kwargs or {})
+    def _end_function(self, function: FunctionType, begun: Any, value: Any) -> None:
+        specs, kwspecs, noted, start = begun
+        with torch._C.DisableTorchFunction():
+            entry, seconds = self._table.find(function), time.perf_counter() - start
+            self._record(entry, function, specs, kwspecs, spec_of(value), self._here(), seconds)
+            self._owns(value)
+            if noted is not None and self._recorder is not None:
+                self._recorder.function(function, noted, value, self._stack.keys())

@@ -26,6 +26,8 @@ FACTORIES = frozenset(
     new_tensor new_empty_strided empty_strided empty_permuted scalar_tensor tril_indices triu_indices
     """.split()
 )
+DTYPES: dict[Any, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+"""What Python's own types stand for as a dtype."""
 REAL = ("tensor", "as_tensor", "asarray", "scalar_tensor", "new_tensor", "from_numpy", "frombuffer")
 
 
@@ -73,6 +75,7 @@ def _place_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> s
     if name in REAL or name in SEQUENCES:
         return "cpu"
     dtype = kwargs.get("dtype") or _dtype_of_new(name, args, kwargs)
+    dtype = DTYPES.get(dtype) or dtype
     most = SMALL if dtype.is_floating_point or dtype.is_complex else INTEGERS_KEPT
     like = args[0] if args and isinstance(args[0], torch.Tensor) and name.endswith("_like") else None
     sizes = like.shape if like is not None else [size for arg in args for size in _sizes(arg)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -73,3 +74,34 @@ def test_large_masks_are_made_on_meta() -> None:
             return x.new_zeros(10**7, 3) + x[:1] + mask[:1, :3]
 
     assert count(Masks(), torch.ones(2, 3)).total_flops == 2 * 3 * 10**7
+
+
+class WrittenInPieces(nn.Module):
+    """A buffer that begins with values and is filled from what has none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        held = x.new_empty(1, 8, 4)
+        held[:, 0:8] = self.fc(x)
+        return held + 1
+
+
+class MaskOfBools(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x).masked_fill(torch.ones(8, 4, dtype=bool, device=x.device), 0.0)
+
+
+@pytest.mark.parametrize("cls", [WrittenInPieces, MaskOfBools])
+def test_what_transformers_models_do(cls: type[nn.Module]) -> None:
+    model, x = cls(), torch.randn(1, 8, 4)
+    report = count(model, x)
+    assert report.trace == "observed on meta"
+    assert report.complete
+    assert report.total_flops == analyze(model, x, repeats=0, progress=False).total_flops

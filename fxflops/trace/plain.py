@@ -1,0 +1,56 @@
+"""Plain Python functions with a formula of the user's: no mode sees them called, the interpreter of Python does."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from types import CodeType, FrameType, FunctionType
+from typing import Any
+
+from .functions import arguments_of
+
+Begin = Callable[[FunctionType, tuple[Any, ...], dict[str, Any]], Any]
+End = Callable[[FunctionType, Any, Any], None]
+
+
+class PlainFunctions:
+    """Tells of each outermost call of these functions: ``begin(function, args, kwargs)`` returns what ``end(function,
+    begun, value)`` is given, or None for a call that does not count. A profiler that was on before is on again after.
+    """
+
+    def __init__(self, functions: Mapping[CodeType, FunctionType], begin: Begin, end: End) -> None:
+        self._functions = functions
+        self._begin = begin
+        self._end = end
+        self._running: tuple[FrameType, FunctionType, Any] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether one of them is being called."""
+        return self._running is not None
+
+    def __enter__(self) -> None:
+        if self._functions:
+            self._profiler: Any = sys.getprofile()
+            sys.setprofile(self._watch)
+
+    def __exit__(self, *exception: Any) -> None:
+        if not self._functions:
+            return
+        sys.setprofile(None)
+        if hasattr(self._profiler, "enable"):  # one written in C, as cProfile's
+            self._profiler.enable()
+        else:
+            sys.setprofile(self._profiler)
+
+    def _watch(self, frame: FrameType, event: str, value: Any) -> None:
+        function = self._functions.get(frame.f_code)
+        if function is None:
+            return
+        if event == "call" and self._running is None:
+            begun = self._begin(function, *arguments_of(frame))
+            self._running = None if begun is None else (frame, function, begun)
+        elif event == "return" and self._running is not None and self._running[0] is frame:
+            _, function, begun = self._running
+            self._running = None
+            self._end(function, begun, value)

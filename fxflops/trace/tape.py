@@ -1,0 +1,76 @@
+"""Who made which node of autograd's graph: what the backward pass computes there is theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..errors import InputError
+from ..records import PHASES, Call
+from ..structure import tensors_in
+
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = PHASES
+_current_task = torch._C._current_graph_task_id
+_current_node: Any = torch._C._current_autograd_node
+
+
+class Tape:
+    """The owners of the nodes of autograd's graph: calls, by their number, or a graph's nodes, by their name.
+
+    ``optimizing`` is set while an optimizer steps.
+    """
+
+    def __init__(self) -> None:
+        self.optimizing = False
+        self._owners: dict[Any, Any] = {}
+        self._latest: Any = None
+
+    def own(self, owner: Any, value: Any) -> None:
+        """The nodes from what ``owner`` returned, or wrote to, back to those already owned are its own."""
+        found = [tensor.grad_fn for tensor in tensors_in(value) if tensor.requires_grad]
+        while found:
+            node = found.pop()
+            if node is None or node in self._owners or _accumulates(node):
+                continue
+            self._owners[node] = owner
+            found.extend(earlier for earlier, _ in node.next_functions)
+
+    def watch(self, enter: Callable[[Any], None]) -> list[Any]:
+        """Have ``enter(owner)`` called as each node begins to compute its gradient; the handles that undo it."""
+        return [node.register_prehook(lambda *_, owner=owner: enter(owner)) for node, owner in self._owners.items()]
+
+    def phase(self) -> str:
+        """What is going on now. Gradients are off in the backward pass itself, and on where it computes forward again."""
+        if _current_task() != -1:
+            return RECOMPUTE if torch.is_grad_enabled() else BACKWARD
+        return OPTIMIZER if self.optimizing else FORWARD
+
+    def placed(self, path: str, node: str, calls: Sequence[Call]) -> tuple[str, str, str]:
+        """The phase of a call, and the module's path and the graph's node to which it belongs: those of its owner, in
+        the backward pass."""
+        phase = self.phase()
+        owner: int | None = self._owner() if phase == BACKWARD else None
+        return (phase, path, node) if owner is None else (phase, calls[owner].path, calls[owner].node)
+
+    def _owner(self) -> Any:
+        """Whose gradient is being computed: of parameters' sums, the one before."""
+        node = _current_node()
+        if node is not None and not _accumulates(node):
+            self._latest = self._owners.get(node, self._latest)
+        return self._latest
+
+
+def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The tensors in a model's output that have a gradient, each once, and a one for each of their elements."""
+    with torch._C.DisableTorchFunction(), _disable_current_modes():
+        roots = list({id(tensor): tensor for tensor in tensors_in(out) if tensor.requires_grad}.values())
+        if not roots:
+            raise InputError("backward=True, but no output depends on a parameter or input that requires a gradient")
+        return roots, [torch.ones_like(root) for root in roots]
+
+
+def _accumulates(node: Any) -> bool:
+    return type(node).__name__ == "AccumulateGrad"
