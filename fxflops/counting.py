@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -37,19 +37,30 @@ def count_calls(
     module_at: Callable[[str], nn.Module],
     attention: str = "dense",
     scopes: Iterable[Scope] = (),
+    kept: Collection[tuple[str, Any]] = (),
 ) -> tuple[Counted, ...]:
     """Each call with its cost under the convention, or with the reason why there is none.
 
-    Where the convention charges modules, those of ``scopes`` that are no leaves follow as calls of their own.
+    Where the convention charges modules, those of ``scopes`` that are no leaves follow as calls of their own. ``kept`` are
+    the functions that modules keep among their attributes, each with the module's path.
     ``module_at`` gives the module of a path, for formulas that read its settings. Raises FormulaError where a formula
     of the user's does not fit its call; where one of ours does not, the call is missing, and says why.
     """
     if attention == "dense":
         calls = map(_dense, calls)
     counted = tuple(_count(call, convention, table, module_at, attention) for call in calls)
+    if convention.by_name and kept:
+        counted = tuple(_by_name(counted, kept))
     if convention.childless:
         counted = tuple(_childless(counted, scopes, convention))
     return counted if convention.modules is None else _charged(counted, scopes, convention)
+
+
+def _by_name(counted: Iterable[Counted], kept: Collection[tuple[str, Any]]) -> Iterator[Counted]:
+    """The calls, without what is charged where a module calls a function that it keeps."""
+    for each in counted:
+        unseen = each.cost is not None and (each.call.path, each.call.target) in kept
+        yield each._replace(cost=Cost(macs=each.macs), rule=NOT_COUNTED) if unseen else each
 
 
 def _childless(counted: Iterable[Counted], scopes: Iterable[Scope], convention: Convention) -> Iterator[Counted]:

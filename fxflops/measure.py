@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,8 @@ from torch import fx, nn
 
 from .errors import FxflopsError, InputError, RunError, TraceError
 from .inputs import bind
-from .meter import CudaMemory, Ledger, StorageMemory
+from .ledger import Ledger, LiveTensor, Moment
+from .meter import CudaMemory, StorageMemory
 from .ops import Table
 from .per_node import Spans, node_of, timed, timed_back
 from .records import Call, Node, Scope, Timing, spec_of
@@ -34,7 +35,8 @@ from .trace.tape import BACKWARD, FORWARD, RECOMPUTE, Tape, roots_of
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the passes found. ``peak`` in bytes, with the state (parameters, buffers, inputs) in it.
+    """What the passes found. ``peak`` in bytes, with the state (parameters, buffers, inputs) in it; what was alive at it;
+    and the live bytes after each call.
 
     ``steps`` are the model's calls by name, where it was called several times.
     """
@@ -44,7 +46,8 @@ class Measured:
     nodes: tuple[Node, ...]
     latency: Timing | None
     peak: int
-    peak_at: str
+    at_peak: tuple[LiveTensor, ...]
+    timeline: tuple[Moment, ...]
     source: str
     steps: tuple[tuple[str, range], ...] = ()
     backward_latency: Timing | None = None
@@ -76,7 +79,12 @@ class Subject:
         self._args = args
         self._kwargs = kwargs
         self.paths = {module: path for path, module in model.named_modules()}
-        self.state = [*model.parameters(), *model.buffers(), *tensors_in((args, kwargs))]
+        self.held: dict[str, list[torch.Tensor]] = {
+            "params": [*model.parameters()],
+            "buffers": [*model.buffers()],
+            "inputs": tensors_in((args, kwargs)),
+        }
+        self.state = [tensor for tensors in self.held.values() for tensor in tensors]
         self.device = self.state[0].device if self.state else torch.device("cpu")
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -110,11 +118,19 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The model's own run, seen by an observer; ``peak`` in bytes of live storages."""
+    """The model's own run, seen by an observer; ``peak`` in bytes of live storages, what made it up, and its course."""
 
     observer: Observer
     peak: int
+    at_peak: tuple[LiveTensor, ...]
+    timeline: tuple[Moment, ...]
     out: Any
+
+
+def watched_run(observer: Observer, ledger: Ledger, out: Any) -> Watched:
+    """What the two have seen of a run."""
+    calls = observer.calls
+    return Watched(observer, ledger.most, ledger.at_peak(calls), ledger.timeline(calls), out)
 
 
 def traced(subject: Subject, table: Table, how: str, why: str = "") -> Traced:
@@ -145,7 +161,7 @@ def measure(subject: Subject, trace: Traced, table: Table, repeats: int | str, t
     """
     tick()
     graph, back = trace.graph, subject.backward
-    ledger = Ledger(subject.state)
+    ledger = Ledger(subject.held)
     observer = Observer(
         subject.paths,
         table,
@@ -188,7 +204,7 @@ def measure(subject: Subject, trace: Traced, table: Table, repeats: int | str, t
     if back:
         calls = (*calls, *timed_back(_backward_calls(observer.calls, watcher.calls), nodes))
     return Measured(
-        calls, tuple(watcher.scopes), nodes, times.latency, peak, watcher.peak_at, source,
+        calls, tuple(watcher.scopes), nodes, times.latency, peak, watched.at_peak, watched.timeline, source,
         backward_latency=times.backward_latency,
     )  # fmt: skip
 
@@ -206,7 +222,7 @@ def _backward_calls(graph_calls: list[Call], own_calls: list[Call]) -> list[Call
 def observed_run(subject: Subject, table: Table, recorder: Recorder | None = None, cap: int | None = None) -> Watched:
     """The model's own run, watched; InputError when its live tensors pass ``cap`` bytes."""
     args, kwargs = subject.inputs()
-    ledger = Ledger(subject.state, cap)
+    ledger = Ledger(subject.held, cap)
     observer = Observer(
         subject.paths,
         table,
@@ -216,7 +232,8 @@ def observed_run(subject: Subject, table: Table, recorder: Recorder | None = Non
         tape=Tape() if subject.backward else None,
     )
     out = _watch(subject, observer, args, kwargs)
-    return Watched(observer, ledger.peak, out)
+    _label_gradients(ledger, subject.held["params"])
+    return watched_run(observer, ledger, out)
 
 
 def _folded(graph_calls: list[Call], own_calls: list[Call]) -> Iterator[Call]:
@@ -252,19 +269,29 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> tuple[Me
     pass the cap, RunError where the model raises there too, or has no real tensors.
     """
     try:
-        observer, peak, twins = _on_meta(subject, table, facts, strays=any(map(_is_scripted, subject.paths)))
-        if twins.stranger:
-            observer, peak, _ = _on_meta(subject, table, facts, strays=True)
+        strays = subject.backward or any(map(_is_scripted, subject.paths))
+        watched, twins = _on_meta(subject, table, facts, strays)
+        if twins.stranger and not strays:
+            watched, _ = _on_meta(subject, table, facts, strays=True)
         why = ""
     except (RunError, NotImplementedError) as error:
         if any(tensor.device.type == "meta" for tensor in subject.state):
             raise
         why = str(error)
         watched = observed_run(subject, table, cap=cap_of(subject.device))
-        observer, peak = watched.observer, watched.peak
-    source = "storages" if why else "predicted"
-    measured = Measured(tuple(observer.calls), tuple(observer.scopes), (), None, peak, observer.peak_at, source)
-    return measured.untimed(), why
+    return measured_as_it_ran(watched, "storages" if why else "predicted"), why
+
+
+def _label_gradients(ledger: Ledger, parameters: Iterable[torch.Tensor]) -> None:
+    ledger.label([p.grad for p in parameters if p.grad is not None], "gradients")
+
+
+def measured_as_it_ran(watched: Watched, source: str, steps: tuple[tuple[str, range], ...] = ()) -> Measured:
+    """What one run says, without a graph and without times."""
+    calls, scopes = tuple(watched.observer.calls), tuple(watched.observer.scopes)
+    return Measured(
+        calls, scopes, (), None, watched.peak, watched.at_peak, watched.timeline, source, steps
+    ).untimed()  # fmt: skip
 
 
 def cap_of(device: torch.device) -> int:
@@ -274,10 +301,10 @@ def cap_of(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple[Observer, int, Twins]:
+def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple[Watched, Twins]:
     args, kwargs = subject.inputs()
     twins = Twins(subject.state)
-    ledger = Ledger(map(twins.of, subject.state))
+    ledger = Ledger({category: map(twins.of, tensors) for category, tensors in subject.held.items()})
     observer = Observer(
         subject.paths,
         table,
@@ -289,8 +316,10 @@ def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple
         facts=facts,
         tape=Tape() if subject.backward else None,
     )
-    twins.meet(_watch(subject, observer, args, kwargs))
-    return observer, ledger.peak, twins
+    out = _watch(subject, observer, args, kwargs)
+    twins.meet(out)
+    _label_gradients(ledger, map(twins.of, subject.held["params"]))
+    return watched_run(observer, ledger, None), twins
 
 
 def _is_scripted(module: nn.Module) -> bool:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
 
-from .errors import InputError
-from .units import size
+from .ledger import Ledger
 
 Bytes = tuple[int, int, int]
 """Allocated before and after a node, and at the peak within it."""
@@ -67,66 +65,6 @@ class CudaClock:
     @staticmethod
     def _event() -> torch.cuda.Event:
         return torch.cuda.Event(enable_timing=True)
-
-
-class Ledger:
-    """Bytes of the tensor storages that are alive: what an allocator would report, for devices that keep no such book.
-
-    Each storage is entered once, however many views share it, and leaves when Python frees it. Temporaries inside one
-    kernel are not seen. ``peak`` is the largest ``live`` since the last ``reset_peak``. Above ``cap`` bytes it raises
-    InputError: better that than to run out of memory.
-    """
-
-    def __init__(self, tensors: Iterable[torch.Tensor] = (), cap: int | None = None) -> None:
-        self.live = 0
-        self.peak = 0
-        self.cap = cap
-        self._entries: dict[int, tuple[weakref.ref[Any], int]] = {}
-        for tensor in tensors:
-            self.add(tensor)
-
-    def add(self, tensor: torch.Tensor) -> None:
-        """Enter the tensor's storage, if it is not there yet (or has been resized since). Sparse tensors have none."""
-        if tensor.layout is not torch.strided:
-            return
-        storage = tensor.untyped_storage()
-        key, nbytes = id(storage), storage.nbytes()
-        known = self._entries.get(key)
-        if known is not None and known[0]() is storage:
-            self.live += nbytes - known[1]
-            self._entries[key] = (known[0], nbytes)
-        else:
-            self._entries[key] = (weakref.ref(storage, lambda ref: self._leave(key, ref)), nbytes)
-            self.live += nbytes
-        self.peak = max(self.peak, self.live)
-        if self.cap is not None and self.live > self.cap:
-            raise InputError(
-                f"the run needs values, so it is made on the real tensors, and they have passed the cap of "
-                f"{size(self.cap)}: give a smaller input, or analyze(model, args), which has no cap"
-            )
-
-    def add_all(self, value: Any) -> None:
-        """Enter every tensor in a value of tuples, lists and dicts."""
-        with torch._C.DisableTorchFunction():
-            self._add_all(value)
-
-    def _add_all(self, value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            self.add(value)
-        elif isinstance(value, (tuple, list)):
-            for item in value:
-                self._add_all(item)
-        elif isinstance(value, dict):
-            self._add_all(list(value.values()))
-
-    def reset_peak(self) -> None:
-        self.peak = self.live
-
-    def _leave(self, key: int, ref: weakref.ref[Any]) -> None:
-        entry = self._entries.get(key)
-        if entry is not None and entry[0] is ref:
-            self.live -= entry[1]
-            del self._entries[key]
 
 
 class StorageMemory:

@@ -5,15 +5,21 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from .ledger import CATEGORIES
 from .measure import Measured
 from .records import is_dense, spec_of, specs_in
 from .rollup import Module
 from .structure import tensors_in
+
+
+ALWAYS = ("params", "buffers", "inputs", "activations")
+"""The categories of memory that are said also where they are 0."""
 
 
 class Params(NamedTuple):
@@ -76,12 +82,20 @@ def outcome_of(
     grad = "grad" if torch.is_grad_enabled() else "no_grad"
     environment = Environment(place, mode, grad, torch.__version__)
     params = _params(model)
-    held = {"params": params.bytes, "buffers": _bytes(model.buffers()), "inputs": _bytes(tensors_in(inputs))}
-    memory = Memory(
-        {**held, "activations": max(measured.peak - sum(held.values()), 0)}, measured.source, measured.peak_at
-    )
+    memory = _memory(measured)
     shapes = " ".join(map(repr, specs_in(spec_of(inputs))))
     return Run(name, shapes, measured, _modules(model), params, memory, environment, trace, why)
+
+
+def _memory(measured: Measured) -> Memory:
+    """What was alive at the peak by category; "other" is what the allocator held beyond it."""
+    held = dict.fromkeys(CATEGORIES, 0)
+    for tensor in measured.at_peak:
+        held[tensor.category] += tensor.bytes
+    found = {category: nbytes for category, nbytes in held.items() if nbytes or category in ALWAYS}
+    other = measured.peak - sum(held.values())
+    last = next((moment.path for moment in measured.timeline if moment.total == sum(held.values())), "")
+    return Memory(found | ({"other": other} if other else {}), measured.source, last)
 
 
 def _params(model: nn.Module) -> Params:
@@ -97,6 +111,9 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
+FUNCTIONS = (FunctionType, BuiltinFunctionType)
+
+
 def _modules(model: nn.Module) -> tuple[Module, ...]:
     """Every module with its own parameters, a shared one where it is met first."""
     seen: set[int] = set()
@@ -104,5 +121,6 @@ def _modules(model: nn.Module) -> tuple[Module, ...]:
     for path, module in model.named_modules():
         own = [p for p in module._parameters.values() if p is not None and id(p) not in seen]
         seen.update(map(id, own))
-        modules.append(Module(path, type(module).__name__, sum(p.numel() for p in own)))
+        keeps = frozenset(kept for kept in vars(module).values() if isinstance(kept, FUNCTIONS))
+        modules.append(Module(path, type(module).__name__, sum(p.numel() for p in own), keeps))
     return tuple(modules)

@@ -17,14 +17,15 @@ from .conventions import Convention, find_convention
 from .counting import check_attention
 from .errors import FxflopsError, InputError
 from .inputs import checked_model
-from .measure import Measured
-from .meter import Ledger
+from .ledger import Ledger
+from .measure import measured_as_it_ran, watched_run
 from .ops import BASE
 from .outcome import outcome_of
 from .records import FormulaFunction
 from .report import Report
 from .run import uncompiled
 from .state import RUNNING
+from .structure import tensors_in
 from .trace.observe import Observer
 from .trace.tape import Tape
 
@@ -75,7 +76,8 @@ class profile:
         return self._report
 
     def __enter__(self) -> profile:
-        self._ledger = Ledger([*self._model.parameters(), *self._model.buffers()])
+        held = {"params": self._model.parameters(), "buffers": self._model.buffers(), "gradients": self._gradients()}
+        self._ledger = Ledger({**held, "optimizer": self._optimizer_states()})
         paths = {module: path for path, module in self._model.named_modules()}
         if isinstance(self._model, _Several):
             del paths[self._model]
@@ -100,28 +102,28 @@ class profile:
         self._open.__exit__(kind, error, traceback)
         if error is not None:
             return
-        observer, tensors = self._observer, [*self._model.parameters()]
-        measured = Measured(
-            tuple(observer.calls),
-            tuple(observer.scopes),
-            (),
-            None,
-            self._ledger.peak,
-            observer.peak_at,
-            "storages",
-            tuple(self._steps(observer.steps)),
-        ).untimed()
+        self._ledger.label(self._gradients(), "gradients")
+        self._ledger.label(self._optimizer_states(), "optimizer")
+        parameters = list(self._model.parameters())
+        watched = watched_run(self._observer, self._ledger, None)
+        measured = measured_as_it_ran(watched, "storages", tuple(self._steps(self._observer.steps)))
         run = outcome_of(
             self._model,
             (),
             measured,
             name=_name_of(self._model),
-            device=next(iter(tensors)).device if tensors else torch.device("cpu"),
+            device=parameters[0].device if parameters else torch.device("cpu"),
             mode="train" if self._model.training else "eval",
             trace="profiled as it ran",
         )
         report = Report(run, self._convention, self._table, weakref.ref(self._model), self._attention)
         self._report = report.checked(self._strict)
+
+    def _gradients(self) -> list[torch.Tensor]:
+        return [p.grad for p in self._model.parameters() if p.grad is not None]
+
+    def _optimizer_states(self) -> list[torch.Tensor]:
+        return tensors_in([[*optimizer.state.values()] for optimizer in self._optimizers])
 
     def _steps(self, steps: Sequence[tuple[str, range]]) -> Iterator[tuple[str, range]]:
         """The calls of the models, named "prefill" and "decode n" where one generates, "step n" elsewhere."""

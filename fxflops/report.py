@@ -14,11 +14,11 @@ from .conventions import Convention, find_convention
 from .counting import check_attention, count_calls
 from .errors import FormulaError, InputError, MissingFormulaError
 from .explain import Explanation, explain
+from .ledger import LiveTensor, Moment
 from .missing import Missing, missing_in, recipe_for
 from .ops import Table
 from .outcome import Environment, Memory, Params, Run
 from .records import PHASES, Call, Counted, FormulaFunction, Node, Timing
-from .render import data
 from .render.data import Summary, TreeRow
 from .rollup import (
     Item,
@@ -30,7 +30,7 @@ from .rollup import (
     by_operator,
     item_of,
 )
-from .views import Tree, shares, tree_row
+from .views import Tree, summary_of, tree_row
 
 PYTHON, OUTSIDE = "(python)", "(outside)"
 
@@ -57,7 +57,13 @@ class Report:
         self._items_by_phase: dict[str, list[Item]] = {}
         self._rows_by_phase: dict[str, dict[str, ModuleRow]] = {}
         self.counted: tuple[Counted, ...] = count_calls(
-            run.measured.calls, convention, table, self._module_at, attention, run.measured.scopes
+            run.measured.calls,
+            convention,
+            table,
+            self._module_at,
+            attention,
+            run.measured.scopes,
+            {(module.path, function) for module in run.modules for function in module.keeps},
         )
 
     # Totals
@@ -147,6 +153,17 @@ class Report:
     @property
     def memory(self) -> Memory:
         return self._run.memory
+
+    @property
+    def live_at_peak(self) -> tuple[LiveTensor, ...]:
+        """The tensor storages alive at the peak of the model's own run, largest first, with who made them and what they
+        are held for."""
+        return self._run.measured.at_peak
+
+    @property
+    def timeline(self) -> tuple[Moment, ...]:
+        """The live bytes, by category, after each call of the model's own run."""
+        return self._run.measured.timeline
 
     # What there is
 
@@ -323,34 +340,10 @@ class Report:
 
     @cached_property
     def _summary(self) -> Summary:
-        where = self.environment
-        return Summary(
-            title=self.model,
-            inputs=self.inputs,
-            setting=f"{where.device} · {where.mode} · {where.grad} · {self.trace}",
-            macs=self.total_macs,
-            flops=self.total_flops,
-            int_ops=self.total_int_ops,
-            backward_flops=self.total_backward_flops,
-            recompute_flops=self.total_recompute_flops,
-            convention=self.convention,
-            attention=self.attention,
-            counted_calls=sum(counted.cost is not None for counted in self.counted),
-            calls=len(self.counted),
-            params_total=self.params.total,
-            params_trainable=self.params.trainable,
-            params_frozen=self.params.frozen,
-            buffers=self.params.buffers,
-            params_bytes=self.params.bytes,
-            latency=self.timing,
-            nodes_seconds=self.total_time,
-            bytes_peak=self.max_memory,
-            memory=self.memory,
-            peak_at=self.memory.at,
-            modules=self._tree_row.children,
-            operators=shares(self.by_operator()),
-            missing=tuple(data.Missing(m.op, m.calls, m.path, m.shapes, m.site) for m in self.missing),
-            paste=self.recipe(),
+        flops = {phase: self._flops_of(phase) for phase in PHASES}
+        asked = {"convention": self.convention, "attention": self.attention}
+        return summary_of(
+            self._run, self._tree_row, self.by_operator(), self.counted, self.missing, self.recipe(), flops, asked
         )
 
     def _items(self, phase: str) -> list[Item]:

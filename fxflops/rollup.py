@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from .records import Counted, specs_in
 
@@ -48,11 +48,15 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A module of the model: its path, class name, and how many parameters are its own (each counted once, where first met)."""
+    """A module of the model: its path, class name, and how many parameters are its own (each counted once, where first met).
+
+    ``keeps`` are the functions among its attributes: ``self.act = F.gelu``.
+    """
 
     path: str
     cls: str
     params: int = 0
+    keeps: frozenset[Any] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,11 @@ import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .records import Node
-from .render.data import OperatorShare, TreeRow
+from .missing import Missing
+from .outcome import Run
+from .records import Counted, Node
+from .render import data
+from .render.data import OperatorShare, Summary, TreeRow
 from .rollup import Item, ModuleRow, OperatorRow, Sums, prefixes, sum_by
 
 
@@ -47,9 +50,46 @@ def tree_row(modules: Mapping[str, ModuleRow], items: Iterable[Item], nodes: Ite
     return _row("", modules, children, own_ops, _peaks(nodes))
 
 
-def shares(operators: Mapping[str, OperatorRow]) -> tuple[OperatorShare, ...]:
-    """Each operator with what all its calls cost."""
-    return tuple(OperatorShare(r.key, r.calls, r.total.flops, r.total.seconds) for r in operators.values())
+def summary_of(
+    run: Run,
+    tree: TreeRow,
+    operators: Mapping[str, OperatorRow],
+    counted: Sequence[Counted],
+    missing: Iterable[Missing],
+    paste: str,
+    flops: Mapping[str, int | None],
+    asked: Mapping[str, str],
+) -> Summary:
+    """What the one-screen summary shows; ``flops`` by phase, ``asked`` the convention and attention."""
+    where, params, measured = run.environment, run.params, run.measured
+    seconds = [node.timing.median for node in measured.nodes if node.timing is not None]
+    return Summary(
+        title=run.model,
+        inputs=run.inputs,
+        setting=f"{where.device} · {where.mode} · {where.grad} · {run.trace}",
+        macs=tree.macs,
+        flops=tree.flops,
+        int_ops=sum(each.int_ops for each in counted if each.call.phase == "forward"),
+        backward_flops=flops["backward"],
+        recompute_flops=flops["recompute"],
+        **asked,
+        counted_calls=sum(each.cost is not None for each in counted),
+        calls=len(counted),
+        params_total=params.total,
+        params_trainable=params.trainable,
+        params_frozen=params.frozen,
+        buffers=params.buffers,
+        params_bytes=params.bytes,
+        latency=measured.latency,
+        nodes_seconds=sum(seconds) if seconds else None,
+        bytes_peak=measured.peak,
+        memory=run.memory,
+        peak_at=run.memory.at,
+        modules=tree.children,
+        operators=[OperatorShare(r.key, r.calls, r.total.flops, r.total.seconds) for r in operators.values()],
+        missing=[data.Missing(m.op, m.calls, m.path, m.shapes, m.site) for m in missing],
+        paste=paste,
+    )
 
 
 def _dearest_first(item: tuple[tuple[str, str], Sums]) -> int:

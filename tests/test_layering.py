@@ -17,7 +17,8 @@ LEVELS = [
     ["notebook"],
     ["api", "profiling"],
     ["report"],
-    ["views", "outcome", "explain"],
+    ["views"],
+    ["outcome", "explain"],
     ["measure", "counting", "render", "rollup", "missing"],
     ["per_node", "ops.catalogue"],
     ["conventions"],
@@ -25,6 +26,7 @@ LEVELS = [
     ["trace"],
     ["ops"],
     ["meter", "state", "progress"],
+    ["ledger"],
     ["records", "inputs"],
     ["units", "errors", "structure"],
 ]

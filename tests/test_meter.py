@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from fxflops import analyze, count
-from fxflops.meter import Clock, Ledger
+from fxflops.ledger import Ledger
+from fxflops.meter import Clock
 from fxflops.run import run_graph
 
 

@@ -18,8 +18,8 @@ class Convention:
     cost itself; :func:`nothing` for tools that count only what they name). ``modules`` is for tools that hook modules:
     what one call of a module is charged, None for a module that the tool does not know. A charge comes on top of what
     the rows give a leaf's call, and stands for all modules inside the charged one. ``integers`` tells that it makes no
-    difference between integers and real numbers, ``childless`` that its rows hold only where the call is made in a module without children.
-    MACs stay the base formulas', under every convention.
+    difference between integers and real numbers, ``childless`` that its rows hold only where the call is made in a module without children,
+    ``by_name`` that it replaces functions by name, and does not see those that a module keeps (``self.act = F.gelu``). MACs stay the base formulas', under every convention.
 
     >>> Convention("products", "2 per multiply-accumulate", of=lambda cost, call: Cost(others=2 * cost.macs)).name
     'products'
@@ -32,6 +32,7 @@ class Convention:
     modules: Callable[[Scope], int | None] | None = None
     integers: bool = False
     childless: bool = False
+    by_name: bool = False
 
 
 def nothing(cost: Cost, call: Call) -> Cost:

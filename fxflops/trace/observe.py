@@ -20,7 +20,7 @@ from torch import nn
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..meter import Ledger
+from ..ledger import Ledger
 from ..ops import ESCAPE, Formula, Table
 from ..records import Call, Scope, spec_of
 from .escapes import EMPTY, Unwritten
@@ -72,7 +72,6 @@ class Observer:
         self.steps: list[tuple[str, range]] = []
         self.path = ""
         self.node, self.target = "", None
-        self.peak_at = ""
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
         self._table = table
@@ -196,11 +195,11 @@ class Observer:
             out = func(*args, **kwargs)
         if self._twins is not None:
             self._twins.saw(out)
+        return self._noting(out)
+
+    def _noting(self, out: Any) -> Any:
         if self._ledger is not None:
-            peak = self._ledger.peak
-            self._ledger.add_all(out)
-            if self._ledger.peak > peak:
-                self.peak_at = self._here()
+            self._ledger.add_all(out, len(self.calls))
         return out
 
     def _as_a_whole(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -249,7 +248,7 @@ class Observer:
         """Run one operator that was dispatched, and record it unless it is part of a call that is."""
         with torch._C.DisableTorchFunction():
             if self._whole or self._inside_leaf():
-                return func(*args, **kwargs)
+                return self._noting(func(*args, **kwargs))
             given = args, kwargs
             if self._twins is not None:
                 args, kwargs = self._twins.replace(args, kwargs, func)

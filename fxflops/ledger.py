@@ -1,0 +1,155 @@
+"""Which tensor storages are alive, since when and for whom: memory by hand, for devices that keep no book of it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from .errors import InputError
+from .records import Call, Spec, spec_of
+from .units import size
+
+CATEGORIES = ("params", "buffers", "inputs", "activations", "gradients", "optimizer", "temporaries")
+"""What memory is held for. "gradients" are the parameters', "optimizer" its states; "activations" is what the forward
+made, "temporaries" anything else that the backward pass and the optimizer made."""
+
+
+class LiveTensor(NamedTuple):
+    """A storage: its bytes, the first tensor seen on it, what it is held for, and the module and op that made it."""
+
+    bytes: int
+    spec: Spec
+    category: str
+    path: str
+    op: str
+
+
+class Moment(NamedTuple):
+    """The state after a call: where it was made, and the live bytes of each of :data:`CATEGORIES`."""
+
+    path: str
+    op: str
+    phase: str
+    live: tuple[int, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(self.live)
+
+
+class _Entry(NamedTuple):
+    spec: Spec
+    call: int
+
+
+class Ledger:
+    """Bytes of the tensor storages that are alive: what an allocator would report, for devices that keep no such book.
+
+    Each storage is entered once, however many views share it, and leaves when Python frees it. Temporaries inside one
+    kernel are not seen. ``peak`` is the largest ``live`` since the last ``reset_peak``, ``most`` the largest of all. ``held`` are the tensors there
+    from the beginning, by category. Above ``cap`` bytes it raises InputError: better that than to run out of memory.
+    """
+
+    def __init__(self, held: Mapping[str, Iterable[torch.Tensor]] | None = None, cap: int | None = None) -> None:
+        self.live = 0
+        self.peak = 0
+        self.cap = cap
+        self._known: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._entries: list[_Entry] = []
+        self._labels: dict[int, str] = {}
+        self._changes: list[tuple[int, int, int]] = []
+        self._call = -1
+        self.most = self._most_after = 0
+        for category, tensors in (held or {}).items():
+            for tensor in tensors:
+                self.add(tensor)
+                self.label([tensor], category)
+
+    def add(self, tensor: torch.Tensor) -> None:
+        """Enter the tensor's storage, if it is not there yet (or has been resized since). Sparse tensors have none."""
+        if tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        key, nbytes = id(storage), storage.nbytes()
+        known = self._known.get(key)
+        if known is not None and known[0]() is storage:
+            if nbytes != known[1]:
+                self._known[key] = (known[0], nbytes, known[2])
+                self._change(known[2], nbytes - known[1])
+        else:
+            self._known[key] = (weakref.ref(storage, lambda ref: self._leave(key, ref)), nbytes, len(self._entries))
+            self._entries.append(_Entry(spec_of(tensor), self._call))
+            self._change(len(self._entries) - 1, nbytes)
+        if self.cap is not None and self.live > self.cap:
+            raise InputError(
+                f"the run needs values, so it is made on the real tensors, and they have passed the cap of "
+                f"{size(self.cap)}: give a smaller input, or analyze(model, args), which has no cap"
+            )
+
+    def add_all(self, value: Any, call: int | None = None) -> None:
+        """Enter every tensor in a value of tuples, lists and dicts, made by the call of this number."""
+        if call is not None:
+            self._call = call
+        with torch._C.DisableTorchFunction():
+            self._add_all(value)
+
+    def _add_all(self, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            self.add(value)
+        elif isinstance(value, (tuple, list)):
+            for item in value:
+                self._add_all(item)
+        elif isinstance(value, dict):
+            self._add_all(list(value.values()))
+
+    def label(self, tensors: Iterable[torch.Tensor], category: str) -> None:
+        """Say what the storages of these tensors are held for; the first word counts."""
+        for tensor in tensors:
+            known = self._known.get(id(tensor.untyped_storage())) if tensor.layout is torch.strided else None
+            if known is not None:
+                self._labels.setdefault(known[2], category)
+
+    def reset_peak(self) -> None:
+        self.peak = self.live
+
+    def at_peak(self, calls: Sequence[Call]) -> tuple[LiveTensor, ...]:
+        """What was alive when most was, the largest first; ``calls`` are those whose numbers were given."""
+        held: dict[int, int] = {}
+        for entry, change, _ in self._changes[: self._most_after]:
+            held[entry] = held.get(entry, 0) + change
+        found = [self._tensor(entry, nbytes, calls) for entry, nbytes in held.items() if nbytes]
+        return tuple(sorted(found, key=lambda tensor: -tensor.bytes))
+
+    def timeline(self, calls: Sequence[Call]) -> tuple[Moment, ...]:
+        """The live bytes by category after each call that made or freed something."""
+        live = dict.fromkeys(CATEGORIES, 0)
+        moments: dict[int, Moment] = {}
+        for entry, change, number in self._changes:
+            live[self._tensor(entry, change, calls).category] += change
+            if 0 <= number < len(calls):
+                call = calls[number]
+                moments[number] = Moment(call.path, call.op, call.phase, tuple(live.values()))
+        return tuple(moments.values())
+
+    def _tensor(self, entry: int, nbytes: int, calls: Sequence[Call]) -> LiveTensor:
+        spec, number = self._entries[entry]
+        call = calls[number] if 0 <= number < len(calls) else None
+        made_forward = call is None or call.phase in ("forward", "recompute")
+        category = self._labels.get(entry) or ("activations" if made_forward else "temporaries")
+        return LiveTensor(nbytes, spec, category, call.path if call else "", call.op if call else "")
+
+    def _change(self, entry: int, change: int) -> None:
+        self.live += change
+        self.peak = max(self.peak, self.live)
+        self._changes.append((entry, change, self._call))
+        if self.live > self.most:
+            self.most, self._most_after = self.live, len(self._changes)
+
+    def _leave(self, key: int, ref: weakref.ref[Any]) -> None:
+        known = self._known.get(key)
+        if known is not None and known[0] is ref:
+            self._change(known[2], -known[1])
+            del self._known[key]
