@@ -95,7 +95,7 @@ def run_graph(graph: fx.GraphModule, inputs: Mapping[str, Any], *meters: Meter) 
 
     Raises RunError naming the node that raised.
     """
-    with _autocast_kept():
+    with _modes_kept():
         output = NodeRunner(graph, inputs, meters).run()
     for meter in meters:
         meter.finish()
@@ -103,15 +103,16 @@ def run_graph(graph: fx.GraphModule, inputs: Mapping[str, Any], *meters: Meter) 
 
 
 @contextmanager
-def _autocast_kept() -> Iterator[None]:
-    """A recorded graph switches autocast as its model did; where it raises in between, that is undone."""
+def _modes_kept() -> Iterator[None]:
+    """A recorded graph switches autocast and gradients as its model did; where it raises in between, that is undone."""
     before = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES]
-    try:
-        yield
-    finally:
-        for device, enabled, dtype in before:
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, dtype)
+    with torch.set_grad_enabled(torch.is_grad_enabled()):
+        try:
+            yield
+        finally:
+            for device, enabled, dtype in before:
+                torch.set_autocast_enabled(device, enabled)
+                torch.set_autocast_dtype(device, dtype)
 
 
 class Owners:

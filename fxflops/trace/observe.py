@@ -314,6 +314,7 @@ class Observer:
     def backward(self, run: Callable[[], None]) -> None:
         """Run a backward pass so that what it dispatches is seen."""
         self.path = self.node = ""
+        self._noted = True  # no part of a recorded graph
         with dispatching(self._aten):
             run()
 

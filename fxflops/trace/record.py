@@ -9,14 +9,16 @@ from __future__ import annotations
 import enum
 import inspect
 import operator
+import sys
 import weakref
 from collections.abc import Mapping
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
 from torch._ops import OpOverload
+from torch.autograd.function import FunctionCtx
 from torch.fx.node import _get_qualified_name
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -60,6 +62,7 @@ class Recorder:
         self._origins: dict[int, _Origin] = {}
         self._state = {id(tensor): (tensor, name) for name, tensor in _state_of(model)}
         self._autocast = _autocast_state()
+        self._learns = self._grad = torch.is_grad_enabled()
         for name, parameter in signature_of(model).parameters.items():
             if name not in inputs:
                 continue
@@ -79,6 +82,8 @@ class Recorder:
         """A function, method or operator was called."""
         args, kwargs = noted
         name = getattr(func, "__name__", "")
+        if func is torch._C._set_grad_enabled:
+            return  # followed where it matters: at the next call
         if name in OPERATORS and is_method(func):
             self._call("call_function", OPERATORS[name], args, kwargs, out, stack)
         elif is_method(func) and args and getattr(torch.Tensor, name, None) is func:
@@ -110,7 +115,7 @@ class Recorder:
         """The GraphModule of all that was recorded, which returns what the model returned."""
         with torch._C.DisableTorchFunction():
             returned = self._argument(out)
-            self._follow_autocast()
+            self._follow_modes()
             self._graph.output(returned)
         modules = {str(node.target) for node in self._graph.nodes if node.op == "call_module"}
         for node in self._graph.nodes:
@@ -130,7 +135,7 @@ class Recorder:
         self, opcode: str, target: Any, args: Any, kwargs: Any, out: Any, stack: dict[str, tuple[str, type]]
     ) -> None:
         with torch._C.DisableTorchFunction():
-            self._follow_autocast()
+            self._follow_modes()
             node = self._graph.create_node(opcode, target, args, kwargs)
             if stack:
                 node.meta["nn_module_stack"] = stack
@@ -214,14 +219,31 @@ class Recorder:
         self._objects[name] = value
         return self._graph.get_attr(name)
 
-    def _follow_autocast(self) -> None:
-        """Switch autocast in the graph where the model did."""
+    def _follow_modes(self) -> None:
+        """Switch autocast and gradients in the graph where the model did.
+
+        In the forward of an ``autograd.Function`` gradients are off; its calls stand for it in the graph, with gradients.
+        """
         now = _autocast_state()
         for device, (enabled, dtype) in now.items():
             if self._autocast[device] != (enabled, dtype):
                 self._graph.call_function(torch.set_autocast_enabled, (device, enabled))
                 self._graph.call_function(torch.set_autocast_dtype, (device, dtype))
         self._autocast = now
+        grad = torch.is_grad_enabled() or (self._learns and _in_function())
+        if grad != self._grad:
+            self._graph.call_function(torch._C._set_grad_enabled, (grad,))
+        self._grad = grad
+
+
+def _in_function() -> bool:
+    """Whether the forward of an ``autograd.Function`` is under way."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "forward" and isinstance(frame.f_locals.get("ctx"), FunctionCtx):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _autocast_state() -> dict[str, tuple[bool, torch.dtype]]:
