@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from .charges import NOT_COUNTED, as_seen
 from .conventions import Convention
 from .errors import FormulaError, InputError
 from .ops import ESCAPE, Formula, Table, apply
@@ -19,7 +19,6 @@ COMPLEX_MULTIPLY, COMPLEX_ADD = 6, 2
 
 
 ATTENTIONS = ("dense", "exact")
-NOT_COUNTED = "not counted"
 UNKNOWN_PAIRS = 'what the mask leaves was not read: count(..., attention="exact") or analyze() reads it'
 
 
@@ -48,60 +47,8 @@ def count_calls(
     """
     if attention == "dense":
         calls = map(_dense, calls)
-    counted = tuple(_count(call, convention, table, module_at, attention) for call in calls)
-    if convention.by_name and kept:
-        counted = tuple(_by_name(counted, kept))
-    if convention.childless:
-        counted = tuple(_childless(counted, scopes, convention))
-    return counted if convention.modules is None else _charged(counted, scopes, convention)
-
-
-def _by_name(counted: Iterable[Counted], kept: Collection[tuple[str, Any]]) -> Iterator[Counted]:
-    """The calls, without what is charged where a module calls a function that it keeps."""
-    for each in counted:
-        unseen = each.cost is not None and (each.call.path, each.call.target) in kept
-        yield each._replace(cost=Cost(macs=each.macs), rule=NOT_COUNTED) if unseen else each
-
-
-def _childless(counted: Iterable[Counted], scopes: Iterable[Scope], convention: Convention) -> Iterator[Counted]:
-    """The calls, without what the convention's rows count in modules with children."""
-    parents = {scope.path for scope in scopes if scope.has_children}
-    rows = set(convention.rows.values())
-    for each in counted:
-        dropped = each.call.path in parents and each.rule in rows
-        yield each._replace(cost=Cost(macs=each.macs), rule=NOT_COUNTED) if dropped else each
-
-
-def _charged(counted: tuple[Counted, ...], scopes: Iterable[Scope], convention: Convention) -> tuple[Counted, ...]:
-    """The calls, with what the convention charges their modules: a leaf's call on top of its own cost."""
-    charged = [(scope, charge) for scope in scopes if (charge := _charge(scope, convention)) is not None]
-    covering = {scope.path for scope, _ in charged if scope.has_children}
-    charges: dict[tuple[str, Any], deque[tuple[Scope, int]]] = {}
-    for scope, charge in charged:
-        if covering.isdisjoint(_above(scope.path)):
-            charges.setdefault((scope.path, scope.cls), deque()).append((scope, charge))
-    result = []
-    for each in counted:
-        due = charges.get((each.call.path, each.call.target))
-        if due and each.cost is not None:
-            _, charge = due.popleft()
-            each = each._replace(cost=each.cost.plus(Cost(others=charge)), rule=convention.modules)
-        result.append(each)
-    for scope, charge in (pair for due in charges.values() for pair in due):
-        call = Call(scope.cls.__name__, scope.cls, scope.args, scope.kwargs, scope.out, scope.path, scope.settings)
-        result.append(Counted(call, Cost(others=charge), convention.modules))
-    return tuple(result)
-
-
-def _charge(scope: Scope, convention: Convention) -> int | None:
-    return convention.modules(scope) if convention.modules is not None else None
-
-
-def _above(path: str) -> Iterator[str]:
-    """The paths of the modules that one stands in."""
-    while path:
-        path = path.rpartition(".")[0]
-        yield path
+    counted = [_count(call, convention, table, module_at, attention) for call in calls]
+    return tuple(as_seen(counted, convention, scopes, kept))
 
 
 def _dense(call: Call) -> Call:
@@ -134,7 +81,7 @@ def _count(
         if row is not None and _is_ours(entry):
             rule = row
             cost = weighed(_applied(Formula(entry.op, row), call, None), call)._replace(macs=cost.macs)
-        elif convention.of is not None:
+        elif convention.of is not None and _is_ours(entry):
             cost = convention.of(cost, call)
             rule = convention.of if cost.flops else NOT_COUNTED
     except FormulaError as error:

@@ -56,10 +56,10 @@ def test_modules_that_one_convention_charges() -> None:
 
     hooked = Convention("hooked", "10 per call of a block or a Linear", of=nothing, modules=charge)
     report = REPORT.recount(hooked)
-    assert report.total_flops == 10 * (3 + 4)
+    assert report.total_flops == 10 * (3 + 1)  # a block stands for what is in it
     assert report.total_macs == REPORT.total_macs
     assert report["0"].own.flops == 10
-    assert report["0.fc"].total.flops == 10
+    assert report["0.fc"].total.flops == 0
     found = REPORT.explain(hooked, "torch")
     block = next(row for row in found.rows if row.op == "Block")
     assert (block.flops_a, block.flops_b, block.calls) == (30, 0, 3)

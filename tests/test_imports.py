@@ -24,6 +24,16 @@ def test_nothing_optional_is_loaded() -> None:
     assert loaded_by("import fxflops") & set(OPTIONAL) <= loaded_by("import torch") & set(OPTIONAL)
 
 
+def test_the_compiler_is_not_loaded() -> None:
+    loaded = (
+        "import sys; print(*[name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", f"import torch; {loaded}; import fxflops; {loaded}"],
+                         capture_output=True, text=True, check=True)  # fmt: skip
+    before, after = run.stdout.split("\n")[:2]
+    assert before == after
+
+
 def test_counting_and_showing_a_report_loads_nothing_optional() -> None:
     run = "import fxflops, torch; str(fxflops.count(torch.nn.Linear(2, 2), torch.ones(1, 2)))"
     used = "import torch; torch.nn.Linear(2, 2).to('meta')(torch.ones(1, 2, device='meta'))"

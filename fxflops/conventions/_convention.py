@@ -17,9 +17,12 @@ class Convention:
     ``operator.add``) or by op; what has none is valued by ``of`` from the base cost and the call (default: the base
     cost itself; :func:`nothing` for tools that count only what they name). ``modules`` is for tools that hook modules:
     what one call of a module is charged, None for a module that the tool does not know. A charge comes on top of what
-    the rows give a leaf's call, and stands for all modules inside the charged one. ``integers`` tells that it makes no
-    difference between integers and real numbers, ``childless`` that its rows hold only where the call is made in a module without children,
-    ``by_name`` that it replaces functions by name, and does not see those that a module keeps (``self.act = F.gelu``). MACs stay the base formulas', under every convention.
+    the rows give a leaf's call, and stands for all modules inside the charged one. MACs stay the base formulas', under
+    every convention. What the tool sees:
+
+    - ``integers``: no difference between integers and real numbers;
+    - ``childless``: rows hold only for calls made in a module without children;
+    - ``by_name``: it replaces functions by name, and misses those that a module keeps (``self.act = F.gelu``).
 
     >>> Convention("products", "2 per multiply-accumulate", of=lambda cost, call: Cost(others=2 * cost.macs)).name
     'products'

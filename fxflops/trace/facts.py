@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.nn.attention.bias import CausalBias
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..ops import Formula
@@ -33,6 +33,12 @@ def with_pairs(entry: Formula, given: tuple[tuple[Any, ...], Mapping[str, Any]],
     first, *rest = specs_in(result)
     first = Spec(first, first.dtype, first.layout, {**first.facts, "pairs": pairs})
     return first if isinstance(result, Spec) else (first, *rest)
+
+
+def _is_causal_bias(mask: Any) -> bool:
+    """Whether a mask is a CausalBias; importing that class, where nobody has one, would load the compiler."""
+    module = sys.modules.get("torch.nn.attention.bias")
+    return module is not None and isinstance(mask, module.CausalBias)
 
 
 def pairs_left(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
@@ -60,7 +66,7 @@ def pairs_left(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any],
         mask = next((given[name] for name in MASKS if isinstance(given.get(name), torch.Tensor)), None)
         if isinstance(given.get("block_mask"), tuple):
             mask = _flex_mask(given["block_mask"], n, s, query.device)
-        if isinstance(mask, CausalBias):
+        if _is_causal_bias(mask):
             corner, mask = int(mask.variant), None
         if mask is None or mask.numel() == 0:
             return batch * _triangle(n, s, corner)
