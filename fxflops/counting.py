@@ -13,7 +13,7 @@ from .conventions import Convention
 from .errors import FormulaError, InputError
 from .ops import ESCAPE, Formula, Table, apply
 from .ops._cost import first
-from .records import Call, Cost, Counted, Scope, Spec, specs_in
+from .records import Call, Cost, Counted, FormulaFunction, Scope, Spec, specs_in
 
 COMPLEX_MULTIPLY, COMPLEX_ADD = 6, 2
 
@@ -77,7 +77,7 @@ def _count(
     rule: Any = entry.reason or entry.function
     try:
         cost = weighed(_applied(entry, call, module), call)
-        row = convention.rows.get(call.target) or convention.rows.get(call.op)
+        row = _row_for(call, convention)
         if row is not None and _is_ours(entry):
             rule = row
             cost = weighed(_applied(Formula(entry.op, row), call, None), call)._replace(macs=cost.macs)
@@ -89,6 +89,17 @@ def _count(
             raise
         return Counted(call, None, "", str(error))
     return Counted(call, cost, rule, integer=_is_integer(call) and not convention.integers)
+
+
+def _row_for(call: Call, convention: Convention) -> FormulaFunction | None:
+    """The convention's row: by exact spelling, of a module by the class whose forward it runs, or by op."""
+    rows = convention.rows
+    for cls in call.target.__mro__ if isinstance(call.target, type) else ():
+        if cls in rows:
+            return rows[cls]
+        if "forward" in vars(cls):
+            break
+    return rows.get(call.target) or rows.get(call.op)
 
 
 def _applied(entry: Formula, call: Call, module: nn.Module | None) -> Cost:

@@ -15,8 +15,6 @@ from .ledger import CATEGORIES
 from .measure import Measured
 from .records import is_dense, spec_of, specs_in
 from .rollup import Module
-from .structure import tensors_in
-
 
 ALWAYS = ("params", "buffers", "inputs", "activations")
 """The categories of memory that are said also where they are 0."""

@@ -10,8 +10,10 @@ from typing import Any
 
 from torch import nn
 
+from .bounds import Roofline
 from .conventions import Convention, find_convention
 from .counting import check_attention, count_calls
+from .devices import Device
 from .errors import FormulaError, InputError, MissingFormulaError
 from .explain import Explanation, explain
 from .ledger import LiveTensor, Moment
@@ -30,6 +32,7 @@ from .rollup import (
     by_operator,
     item_of,
 )
+from .roofline import mfu, roofline
 from .views import Tree, summary_of, tree_row
 
 PYTHON, OUTSIDE = "(python)", "(outside)"
@@ -286,6 +289,16 @@ class Report:
         """
         one, other = self.recount(a), self.recount(b)
         return explain(one.convention, other.convention, one.counted, other.counted, len(self.calls))
+
+    def roofline(self, device: str | Device = "auto", phase: str = "forward") -> Roofline:
+        """The least time each call takes on a device (a name, a Device; "auto": the run's own), and how near the run came."""
+        dense, exact = (self.recount("torch_flops", attention=each).counted for each in ("dense", "exact"))
+        timing = {PHASES[0]: self.timing, PHASES[1]: self.backward_timing}.get(check_phase(phase))
+        return roofline(self.counted, exact, dense, self.environment.device, device, phase, timing)
+
+    def mfu(self, device: str | Device = "auto") -> float | None:
+        """2 x MACs of forward and backward, of what the device does at most in their time; None where not timed on it."""
+        return mfu(self.counted, self.environment.device, device, self.timing, self.backward_timing)
 
     def checked(self, strict: bool) -> Report:
         """This report; MissingFormulaError when it must be complete and is not."""

@@ -23,6 +23,8 @@ ACROSS = {
     "test_readme",
     "test_formulas",
     "test_catalogue",
+    "test_compare",
+    "test_published",
 }
 # Formulas that overrule, for one spelling, a more general one of the same file.
 OVERRULED = {("matmul", "reflected_matmul")}

@@ -3,12 +3,41 @@
 from __future__ import annotations
 
 from ..errors import InputError
-from . import torch, torch_flops
+from . import (
+    calflops,
+    deepspeed,
+    deepspeed_macs,
+    flowflops_eager,
+    flowflops_graph,
+    fvcore,
+    ptflops,
+    pytorch_profiler,
+    thop,
+    torch,
+    torch_flops,
+    torchinfo,
+)
 from ._convention import Convention, macs_alone, nothing
 
 __all__ = ["CONVENTIONS", "MAIN", "Convention", "find_convention", "list_conventions", "macs_alone", "nothing"]
 
-CONVENTIONS: dict[str, Convention] = {file.CONVENTION.name: file.CONVENTION for file in (torch_flops, torch)}
+CONVENTIONS: dict[str, Convention] = {
+    file.CONVENTION.name: file.CONVENTION
+    for file in (
+        torch_flops,
+        torch,
+        fvcore,
+        thop,
+        deepspeed,
+        deepspeed_macs,
+        pytorch_profiler,
+        ptflops,
+        torchinfo,
+        calflops,
+        flowflops_eager,
+        flowflops_graph,
+    )
+}
 MAIN = ("torch_flops", "torch", "fvcore", "thop", "deepspeed")
 
 

@@ -15,7 +15,9 @@ from ..records import Call, Cost, FormulaFunction, Spec
 from ._registry import Formula, is_method
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-ALIASES = {"self": "input", "x": "input", "axis": "dim", "keepdims": "keepdim"}
+ALIASES = {
+    "self": "input", "x": "input", "axis": "dim", "keepdims": "keepdim", "mat2": "other", "vec": "other", "tensor": "other",
+}  # fmt: skip
 
 
 def apply(entry: Formula, call: Call, module: nn.Module | None = None) -> Cost:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .. import conventions
 from ..conventions import CONVENTIONS
 from ._registry import BASE, Formula, is_method
 
@@ -25,6 +26,7 @@ REASONS = {
     "query": "A property is read, and no tensor is made.",
 }
 
+HEADER = ("op", "counted", "why")
 NAMESPACES: tuple[tuple[str, Any], ...] = (
     ("F", nn.functional), ("torch", torch), ("torch.special", torch.special), ("torch.linalg", torch.linalg),
     ("torch.fft", torch.fft), ("operator", operator), ("Tensor", torch.Tensor),
@@ -68,6 +70,7 @@ def markdown() -> str:
         "## Declared to compute nothing",
         *(_reason(reason, [row for row in zeros if row.doc == reason]) for reason in _unique(r.doc for r in zeros)),
         _conventions(),
+        EXCEPTIONS,
         TORCH_FLOPS,
     ]
     return "\n\n".join(parts) + "\n"
@@ -181,12 +184,19 @@ def _reason(reason: str, rows: list[Row]) -> str:
 def _conventions() -> str:
     parts = ["## Conventions", CONVENTIONS_INTRODUCTION]
     for convention in CONVENTIONS.values():
-        rows = []
+        spelled: dict[Any, list[str]] = {}
         for key, function in convention.rows.items():
-            first, _, rest = (inspect.getdoc(function) or "").partition("\n")
-            rows.append((str(getattr(key, "__name__", key)), _formula(first), _text(" ".join(rest.split()))))
-        parts.append(f"### {convention.name}\n\n{convention.summary}.\n\n" + _table(("op", "counted", "why"), rows))
+            spelled.setdefault(function, []).append(str(getattr(key, "__name__", key)))
+        rows = [(", ".join(_unique(names)), *_counted(function)) for function, names in spelled.items()]
+        about = _about(sys.modules[f"{conventions.__name__}.{convention.name}"])
+        parts.append(f"### {convention.name}\n\n{_text(about)}" + ("\n\n" + _table(HEADER, rows) if rows else ""))
     return "\n\n".join(parts)
+
+
+def _counted(function: Any) -> tuple[str, str]:
+    """What a row counts, and why."""
+    first, _, rest = (inspect.getdoc(function) or "").partition("\n")
+    return _formula(first), _text(" ".join(rest.split()))
 
 
 def _about(module: ModuleType) -> str:
@@ -238,6 +248,31 @@ not taken for nothing: the report lists it as missing, and its total is a lower 
 CONVENTIONS_INTRODUCTION = """\
 A convention says what counts how much, as a table over the formulas above: only the rows in which it differs.
 MACs are the same under each. The default is torch_flops."""
+
+EXCEPTIONS = """\
+## Where a convention is not the tool's own number
+
+Each convention is held to the tool itself on the models of `tests/conventions/pool.py` and on many single ops: equal to the
+last digit. These are the exceptions known. `x` is `torch.ones(4, 4)`, `s = nn.Linear(4, 4)`; each line is a forward.
+
+| tool | a forward that shows it | the tool | here |
+| --- | --- | --- | --- |
+| fvcore | `y = x @ x`<br>`return x + 1` | 0: what no output needs is not in its trace | 64 |
+| fvcore | `class Double(torch.autograd.Function): forward = staticmethod(lambda ctx, x: x @ x)`<br>`return Double.apply(x)` | 0: not traced | 64 |
+| fvcore | `f = torch.jit.script_if_tracing(lambda x: x @ x)`<br>`return f(x)` | 0: scripted | 64 |
+| fvcore | `return torch.ops.aten.mm(x, x)` | 64 | 0: such a call is not told from what other calls dispatch |
+| deepspeed, calflops, ptflops | `from torch.nn.functional import relu`<br>`return relu(x)` | 0: bound before it was replaced | 16 |
+| deepspeed | `return torch.prelu(x, w)` | 0: F.prelu is replaced, its second name is not | 16 |
+| deepspeed, ptflops | `return sum([x, x])` | 0 | as `x.add(x)`: a call from C looks the same |
+| calflops, ptflops | `return F.upsample(y, scale_factor=2)` | twice: as itself and as the F.interpolate in it | once |
+| thop, deepspeed, ptflops | `m = nn.Sequential(nn.Sequential(s), nn.Sequential(s))`<br>`return m(x)` | once for each parent, each with all calls | each call once |
+| torchinfo | `prune.l1_unstructured(s, "weight", 8)`<br>`return s(x)` | what the mask leaves, which no shape tells | all elements |
+| torchinfo | `s.extra = nn.Sequential()`<br>`return s(x)` | as a module without children | 0 |
+| torchinfo | `s.again = s.weight`<br>`return s(x)` | the parameter once | twice |
+
+Where a tool raises its convention is what it means: thop on `nn.Softmax()` without a dim, flops-profiler on transposed
+convolutions, fvcore on a matmul by a vector. The sections above say so for each. torch_flops is the base itself: what its
+tables do not recognise and what they get wrong comes last."""
 
 TORCH_FLOPS = """\
 ## Where torch_flops 0.4.1 has a bug

@@ -15,6 +15,9 @@ from ._registry import formula
 from ._spellings import named
 from .loss import Reduction, reduced_loss
 
+STEP = Cost(adds=7, others=6)
+"""Of the recursion, to one state."""
+
 
 @formula(nn.CTCLoss, *named("ctc_loss"))
 def ctc_loss(
@@ -33,17 +36,23 @@ def ctc_loss(
     they are numbers; where they are tensors all sequences are taken for the longest.
     """
     n = log_probs[1] if log_probs.ndim == 3 else 1
-    steps, length = log_probs[0], targets[-1] if targets.ndim == 2 else targets.numel() // n if n else 0
-    given, labels = _lengths(input_lengths, n, steps), _lengths(target_lengths, n, length)
-    states = sum(t * (2 * s + 1) for t, s in zip(given, labels, strict=True))
+    states = states_of(log_probs, targets, input_lengths, target_lengths)
     divided = n if reduction in (1, "mean") else 0
-    return times(states, Cost(adds=7, others=6)).plus(reduced_loss(n, None, reduction)).plus(Cost(others=divided))
+    return times(states, STEP).plus(reduced_loss(n, None, reduction)).plus(Cost(others=divided))
 
 
 @formula("aten::_ctc_loss", "aten::_cudnn_ctc_loss", "aten::miopen_ctc_loss", op="ctc_loss")
 def ctc_loss_forward(log_probs: Spec, targets: Spec, input_lengths: Any, target_lengths: Any, *, out: Any) -> Cost:
     """log_probs[t, n, c], targets[n, s] -> out[n]: as ctc_loss, without the reduction."""
     return ctc_loss(log_probs, targets, input_lengths, target_lengths, reduction="none", out=out)
+
+
+def states_of(log_probs: Spec, targets: Spec, input_lengths: Any, target_lengths: Any) -> int:
+    """How often the recursion steps to a state, in all sequences."""
+    n = log_probs[1] if log_probs.ndim == 3 else 1
+    steps, length = log_probs[0], targets[-1] if targets.ndim == 2 else targets.numel() // n if n else 0
+    given, labels = _lengths(input_lengths, n, steps), _lengths(target_lengths, n, length)
+    return sum(t * (2 * s + 1) for t, s in zip(given, labels, strict=True))
 
 
 def _lengths(given: Any, n: int, longest: int) -> tuple[int, ...]:

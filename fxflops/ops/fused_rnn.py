@@ -88,7 +88,7 @@ def mkldnn_rnn_layer(
 ) -> Cost:
     """input[t, b, i], 2 weights and 2 biases -> out[t, b, h]: one layer in one direction, as nn.LSTM or nn.GRU by the mode."""
     kind, steps = KINDS[mode], math.prod(input[:-1])
-    weights = _weights(kind, input[-1], hidden_size, 1, 1, has_biases)
+    weights = weights_of(kind, input[-1], hidden_size, 1, 1, has_biases)
     return steps_of(kind, steps, weights, hidden_size)
 
 
@@ -138,11 +138,11 @@ def _packed_layers(kind: str, input: Spec, rest: tuple[Any, ...], out: Any) -> C
     at = next(position for position, value in enumerate(rest) if isinstance(value, bool))
     has_biases, num_layers, _, _, bidirectional = rest[at : at + 5]
     directions, hidden = 1 + bidirectional, out[1][-1]
-    weights = _weights(kind, input[-1], hidden, num_layers, directions, has_biases)
+    weights = weights_of(kind, input[-1], hidden, num_layers, directions, has_biases)
     return steps_of(kind, math.prod(input[:-1]), weights, num_layers * directions * hidden)
 
 
-def _weights(kind: str, width: int, hidden: int, layers: int, directions: int, has_biases: bool) -> Iterator[Spec]:
+def weights_of(kind: str, width: int, hidden: int, layers: int, directions: int, has_biases: bool) -> Iterator[Spec]:
     """The weights and biases of all layers; ``width`` is that of the first one's input."""
     rows = GATES_OF[kind] * hidden
     for layer in range(layers):

@@ -66,7 +66,7 @@ def pairs_left(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any],
         mask = next((given[name] for name in MASKS if isinstance(given.get(name), torch.Tensor)), None)
         if isinstance(given.get("block_mask"), tuple):
             mask = _flex_mask(given["block_mask"], n, s, query.device)
-        if _is_causal_bias(mask):
+        if mask is not None and _is_causal_bias(mask):
             corner, mask = int(mask.variant), None
         if mask is None or mask.numel() == 0:
             return batch * _triangle(n, s, corner)

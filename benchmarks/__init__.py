@@ -1,0 +1,1 @@
+"""What fxflops is measured by, and beside whom."""

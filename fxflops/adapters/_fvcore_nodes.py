@@ -1,0 +1,250 @@
+"""Calls as nodes of a torch.jit trace, as far as their names and arguments tell: what fvcore counts by, and its handles get."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch._ops import OpOverload, OpOverloadPacket
+
+from ..ops._cost import first
+from ..records import Call, Counted, Spec, specs_in
+
+
+class Value:
+    """What a handle is given in place of a ``torch._C.Value``: a tensor's sizes, a list of tensors, or a constant.
+
+    It is its own ``type()`` and its own ``node()``, so that ``value.type().sizes()`` and ``value.node().inputs()`` work.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def isCompleteTensor(self) -> bool:
+        """Whether it is a tensor."""
+        return isinstance(self._value, Spec)
+
+    def type(self) -> Value:
+        return self
+
+    def sizes(self) -> list[int] | None:
+        """The shape of a tensor; None of anything else."""
+        return list(self._value) if isinstance(self._value, Spec) else None
+
+    def dim(self) -> int | None:
+        """The number of dims of a tensor; None of anything else."""
+        return self._value.ndim if isinstance(self._value, Spec) else None
+
+    def node(self) -> Value:
+        return self
+
+    def inputs(self) -> Iterator[Value]:
+        """The items of a list."""
+        is_list = isinstance(self._value, tuple) and not isinstance(self._value, Spec)
+        return map(Value, self._value) if is_list else iter(())
+
+    def toIValue(self) -> Any:
+        """A constant; None for what holds a tensor."""
+        return None if any(True for _ in specs_in(self._value)) else self._value
+
+    def __repr__(self) -> str:
+        return f"Value({self._value!r})"
+
+
+class JitNode(NamedTuple):
+    """One operator of the trace: its kind, "aten::add", what it takes and puts out, and the module it stands in.
+
+    ``flops`` are the convention's; where a call is several nodes, all are the first's. ``call`` is its position.
+    """
+
+    kind: str
+    inputs: list[Value]
+    outputs: list[Value]
+    path: str
+    flops: int
+    call: int
+
+
+def nodes_of(position: int, counted: Counted) -> Iterator[JitNode]:
+    """The nodes of one call, that which is counted first."""
+    call, flops = counted.call, counted.flops
+    for kind, arguments, out in _parts(call):
+        kind = kind if "::" in kind else f"aten::{kind}"
+        yield JitNode(kind, list(map(Value, arguments)), [Value(out)], call.path, flops, position)
+        flops = 0
+
+
+def _parts(call: Call) -> Iterator[tuple[str, list[Any], Any]]:
+    """Name, arguments and result of each node of a call."""
+    out = call.out
+    if isinstance(call.target, OpOverload):
+        space, _, name = call.target._schema.name.rpartition("::")
+        yield name if space == "aten" else f"{space}::{name}", [*call.args, *call.kwargs.values()], out
+        return
+    if call.op in NO_NODES:
+        return
+    given, result = _given(call), first(out) if isinstance(out, tuple) and out else out
+    if call.op in CELLS:
+        yield from _products(given, result)
+    else:
+        name = _name(call, given)
+        yield name, _in_order(name, given), result
+    for name in _others(call, given):
+        yield name, [result], result
+
+
+def _products(given: Mapping[str, Any], out: Spec) -> Iterator[tuple[str, list[Any], Any]]:
+    """The two linear layers of an RNN's cell: of the input and of the state."""
+    state = first(given["hx"]) if given.get("hx") is not None else out
+    for given_to, side in ((given["input"], "ih"), (state, "hh")):
+        weight, bias = (given.get(f"{kind}_{side}", given.get(f"{kind[0]}_{side}")) for kind in ("weight", "bias"))
+        yield "linear", [given_to, weight, bias], Spec((*out[:-1], weight[0]), out.dtype)
+
+
+def _others(call: Call, given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the other nodes of a call that is several."""
+    if call.op == "conv" and given.get("padding_mode", "zeros") != "zeros":
+        return ("pad",)
+    if call.op == "batch_norm" and given.get("num_batches_tracked") is not None and given["training"]:
+        return ("add_",)
+    if call.op == "rnn_cell" and "relu" in (given.get("nonlinearity"), getattr(call.target, "__name__", "")[4:8]):
+        return ("add_", "relu")
+    return OTHERS.get(getattr(call.target, "__name__", ""), OTHERS.get(call.op, ()))
+
+
+def _given(call: Call) -> dict[str, Any]:
+    """The arguments of a call by name; a module's settings and tensors too."""
+    if isinstance(call.target, type):
+        names = _parameters(getattr(call.target, "forward", None))[1:]
+        settings = {name.lstrip("_"): value for name, value in call.settings.items()}
+        return {**settings, **dict(zip(names, call.args, strict=False)), **call.kwargs}
+    if call.op == "einsum":
+        equation = call.args[0] if isinstance(call.args[0], str) else None
+        return {"equation": equation, "tensors": tuple(specs_in(call.args)), "path": None}
+    names = _parameters(call.target)
+    return {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+
+
+def _parameters(function: Any) -> list[str]:
+    """The names of a function's parameters, as far as they are known."""
+    try:
+        return [*inspect.signature(function).parameters]
+    except (TypeError, ValueError):
+        schema = _schema(getattr(function, "__name__", ""))
+        return [argument.name for argument in schema.arguments] if schema is not None else ["input", "other"]
+
+
+def _in_order(name: str, given: Mapping[str, Any]) -> list[Any]:
+    """The arguments as the aten operator has them, its defaults for those not given; as given where none is known."""
+    schema = _schema(name)
+    if schema is None:
+        return list(given.values())
+    values = [_lookup(argument, given) for argument in schema.arguments]
+    if values and not isinstance(values[0], (Spec, tuple)):
+        values[0] = next((value for value in given.values() if isinstance(value, Spec)), values[0])
+    return values
+
+
+def _lookup(argument: Any, given: Mapping[str, Any]) -> Any:
+    names = (argument.name, *ALIASES.get(argument.name, ()))
+    default = argument.default_value if argument.has_default_value() else None
+    return next((given[name] for name in names if name in given), default)
+
+
+def _schema(name: str) -> Any:
+    """The schema of an aten operator: that on tensors, where it has several."""
+    packet = getattr(torch.ops.aten, name, None)
+    if not isinstance(packet, OpOverloadPacket):
+        return None
+    overloads = packet.overloads()
+    chosen = next((one for one in ("Tensor", "default", "int") if one in overloads), overloads[0])
+    return getattr(packet, chosen)._schema
+
+
+def _name(call: Call, given: Mapping[str, Any]) -> str:
+    """The name of the aten operator that a call is in a trace."""
+    if call.op == "setitem":
+        return "copy_" if isinstance(call.args[-1], Spec) else "fill_"
+    if call.op in ("conv", "conv_transpose"):
+        by_word = isinstance(given.get("padding"), str) and given.get("padding_mode", "zeros") == "zeros"
+        return "_convolution_mode" if by_word else "_convolution"
+    if call.op == "interpolate" and isinstance(call.target, (type, FunctionType)):
+        return _resampling(call, given)
+    if isinstance(call.target, type):
+        name = _snake(call.target) if call.op in BY_CLASS else {"relu6": "hardtanh"}.get(call.op, call.op)
+    else:
+        name = _plain(getattr(call.target, "__name__", call.op))
+        if getattr(call.target, "__module__", "").startswith("torchvision."):
+            return f"torchvision::{name}"
+    if name == "rnn":
+        name = f"rnn_{given.get('nonlinearity', 'tanh')}"
+    name = NAMES.get(name, name)
+    return f"{name}_" if given.get("inplace") is True and not name.endswith("_") else name
+
+
+def _resampling(call: Call, given: Mapping[str, Any]) -> str:
+    """The operator that F.interpolate calls."""
+    dims = first(call.out).ndim - 2
+    mode = given.get("mode", "nearest")
+    if mode == "area":
+        return f"adaptive_avg_pool{dims}d"
+    name = "_upsample_nearest_exact" if mode == "nearest-exact" else f"upsample_{mode}"
+    return f"_{name}{dims}d_aa" if given.get("antialias") else f"{name}{dims}d"
+
+
+def _plain(name: str) -> str:
+    """An operator's method as the function it is: ``__radd__``, ``__iadd__`` and ``iadd`` as ``add`` and ``add_``."""
+    name = name.removeprefix("__").removesuffix("__")
+    if name in NAMES:
+        return NAMES[name]
+    stem = NAMES.get(name[1:], name[1:])
+    if name[:1] == "i" and stem in ARITHMETIC:
+        return f"{stem}_"
+    return stem if name[:1] == "r" and stem in ARITHMETIC and stem != "sub" else name
+
+
+def _snake(cls: type) -> str:
+    """The name of a class of torch as a function's: ``MaxPool2d`` as ``max_pool2d``."""
+    known = next((base for base in cls.__mro__ if base.__module__.startswith(nn.__name__)), cls)
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", known.__name__).lower()
+
+
+ARITHMETIC = ("add", "sub", "mul", "div", "matmul", "pow", "floor_divide", "remainder")
+ALIASES = {"self": ("input", "x"), "input": ("self", "x"), "other": ("mat2",), "mat2": ("other",)}
+NO_NODES = ("identity", "_assert", "tensor", "as_tensor")
+BY_CLASS = (
+    "avg_pool",
+    "max_pool",
+    "adaptive_avg_pool",
+    "adaptive_max_pool",
+    "pixel_shuffle",
+    "fold",
+    "flatten",
+    "dropout",
+)
+"""Ops whose name in a trace follows the module's class."""
+CELLS = ("lstm_cell", "gru_cell", "rnn_cell")
+OTHERS: dict[str, tuple[str, ...]] = {
+    "lstm_cell": ("add_", "unsafe_chunk", *["sigmoid_"] * 3, "tanh_", *["mul"] * 3, "add_", "tanh"),
+    "gru_cell": (*["unsafe_chunk"] * 2, *["add_", "sigmoid_"] * 2, *["mul_"] * 2, "add_", "tanh_", "sub", "add"),
+    "rnn_cell": ("add_", "tanh"),
+    **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), ("broadcast_tensors",)),
+    "softmin": ("neg",), "softsign": ("abs", "add"), "tanhshrink": ("tanh",), "__rdiv__": ("reciprocal",),
+}  # fmt: skip
+"""What is a node beside the one that a call is named by."""
+NAMES = {
+    **dict.fromkeys(("float", "double", "half", "bfloat16", "int", "long", "bool", "cuda", "cpu", "type"), "to"),
+    **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d"), "feature_dropout"),
+    **dict.fromkeys(("swapaxes", "swapdims"), "transpose"),
+    "truediv": "div", "true_divide": "div", "rdiv": "mul", "floordiv": "floor_divide", "mod": "remainder",
+    "and": "__and__", "or": "__or__", "xor": "__xor__", "invert": "bitwise_not", "getitem": "index",
+    "grid_sample": "grid_sampler", "affine_grid": "affine_grid_generator", "_threshold": "threshold",
+    "fold": "col2im", "unfold": "im2col", "norm": "linalg_vector_norm", "cross_entropy": "cross_entropy_loss",
+    "nll_loss": "nll_loss_nd", "softmin": "softmax", "softsign": "div", "tanhshrink": "sub",
+}  # fmt: skip
+"""Where the name in a trace is another."""

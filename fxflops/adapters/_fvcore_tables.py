@@ -1,0 +1,233 @@
+"""What fvcore prints: a model's parameters, flops and activations by module, as a table or within the model's own text."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from .fvcore import ActivationCountAnalysis, FlopCountAnalysis
+
+Cells = dict[str, dict[str, Any]]
+"""By module (or parameter), by column."""
+UNITS = ((1e14, 1e15, "P"), (1e11, 1e12, "T"), (1e8, 1e9, "G"), (1e5, 1e6, "M"), (1e2, 1e3, "K"))
+UNCALLED = (
+    "N/A indicates a possibly missing statistic due to how the module was called. Missing values are still included in the "
+    "parent's total.\n"
+)
+
+
+def parameter_count(model: nn.Module) -> defaultdict[str, int]:
+    """Elements of every parameter, and of all of every module's; ``""`` is the model. A shared one is its first name's."""
+    counts: defaultdict[str, int] = defaultdict(int)
+    for name, parameter in model.named_parameters():
+        for prefix in ("", *_prefixes(name)):
+            counts[prefix] += parameter.numel()
+    return counts
+
+
+def parameter_count_table(model: nn.Module, max_depth: int = 3) -> str:
+    """The same as a table: sizes of modules and shapes of parameters, down to ``max_depth`` dots."""
+    counts, shapes = parameter_count(model), _shapes(model)
+    rows = [("model", _in_thousands(counts.pop("", 0)))]
+
+    def fill(depth: int, prefix: str) -> None:
+        for name in _children(counts, prefix) if depth < max_depth else ():
+            indent = " " * (depth + 1)
+            rows.append((indent + name, indent + shapes.get(name, _in_thousands(counts[name]))))
+            if name not in shapes:
+                fill(depth + 1, f"{name}.")
+
+    fill(0, "")
+    return _piped(("name", "#elements or shape"), rows)
+
+
+def flop_count_table(
+    flops: FlopCountAnalysis,
+    max_depth: int = 3,
+    activations: ActivationCountAnalysis | None = None,
+    show_param_shapes: bool = True,
+) -> str:
+    """Parameters, flops and, if given, activations of each module down to ``max_depth``, as a table.
+
+    A module with one child and nothing to tell them apart is one row with it. It is indented by depth, as fvcore means
+    it; fvcore itself loses the indents with tabulate 0.10.
+    """
+    params = "#parameters or shape" if show_param_shapes else "#parameters"
+    analyses: dict[str, Any] = (
+        {"#flops": flops} if activations is None else {"#flops": flops, "#activations": activations}
+    )
+    counts = {params: parameter_count(flops._model), **{name: _counted(one) for name, one in analyses.items()}}
+    cells = _formatted(_without_zeros(_by_module(counts), trivial_children=True), 3)
+    for name, analysis in analyses.items():
+        for path in analysis.uncalled_modules() & cells.keys():
+            cells[path][name] = ""
+    for path, shape in _shapes(flops._model).items():
+        if show_param_shapes and path in cells:
+            cells[path][params] = shape
+        else:
+            cells.pop(path, None)
+    return _table(cells, max_depth, [params, *analyses])
+
+
+def flop_count_str(flops: FlopCountAnalysis, activations: ActivationCountAnalysis | None = None) -> str:
+    """The model as it prints itself, each module with its parameters, flops and, if given, activations."""
+    analyses: dict[str, Any] = {"#flops": flops} if activations is None else {"#flops": flops, "#acts": activations}
+    counts = {"#params": dict(parameter_count(flops._model)), **{name: _counted(one) for name, one in analyses.items()}}
+    for path, _ in flops._model.named_modules():
+        for column in counts.values():
+            column.setdefault(path, 0)
+    uncalled = {name: analysis.uncalled_modules() for name, analysis in analyses.items()}
+    anywhere = set().union(*uncalled.values())
+    cells = _formatted(_without_zeros(_by_module(counts), keep=anywhere), 2)
+    for name, paths in uncalled.items():
+        for path in paths:
+            cells.setdefault(path, {})[name] = "N/A"
+    return (UNCALLED if anywhere else "") + _described(flops._model, "", cells)
+
+
+# What stands in the cells
+
+
+def _counted(analysis: Any) -> dict[str, Any]:
+    """An analysis' sums by module, without its warnings."""
+    analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
+    return dict(analysis.by_module())
+
+
+def _by_module(counts: Mapping[str, Mapping[str, Any]]) -> Cells:
+    """By module, then by column."""
+    cells: Cells = {}
+    for column, values in counts.items():
+        for path, value in values.items():
+            cells.setdefault(path, {})[column] = value
+    return cells
+
+
+def _without_zeros(cells: Cells, keep: Collection[str] = (), trivial_children: bool = False) -> Cells:
+    """Without the modules that have only zeros, but for those to ``keep`` and the model (of ``trivial_children``: and
+    those of whose children one is left); each after its children."""
+    left: Cells = {}
+
+    def visit(path: str) -> None:
+        children = list(_children(cells, f"{path}." if path else ""))
+        for child in children:
+            visit(child)
+        needed = trivial_children and any(child in left for child in children)
+        if any(cells[path].values()) or needed or path in (keep or ("",)):
+            left[path] = dict(cells[path])
+
+    visit("")
+    return left
+
+
+def _formatted(cells: Cells, digits: int) -> Cells:
+    return {path: {name: _size(value, digits) for name, value in row.items()} for path, row in cells.items()}
+
+
+def _size(number: float, digits: int) -> str:
+    """A number with its unit: ``145600 -> "0.146M"``."""
+    for least, scale, unit in UNITS:
+        if abs(number) > least:
+            return f"{number / scale:.{digits}f}".rstrip("0").rstrip(".") + unit
+    return str(number)
+
+
+def _in_thousands(number: int) -> str:
+    """A number of elements with one digit: ``37900000 -> "37.9M"``."""
+    _, scale, unit = next((each for each in UNITS[2:] if number > each[0]), (0, 1, ""))
+    return f"{number / scale:.1f}{unit}" if unit else str(number)
+
+
+def _shapes(model: nn.Module) -> dict[str, str]:
+    return {name: str(tuple(parameter.shape)) for name, parameter in model.named_parameters()}
+
+
+def _prefixes(name: str) -> Iterator[str]:
+    """``"a.b" -> "a", "a.b"``."""
+    parts = name.split(".")
+    return (".".join(parts[: depth + 1]) for depth in range(len(parts)))
+
+
+def _children(names: Collection[str], prefix: str) -> Iterator[str]:
+    """Those one level below a prefix, such as "" or "layer1."."""
+    depth = prefix.count(".")
+    return (name for name in list(names) if name and name.count(".") == depth and name.startswith(prefix))
+
+
+# As a table
+
+
+def _table(cells: Cells, max_depth: int, columns: Sequence[str]) -> str:
+    rows: list[Sequence[str]] = []
+
+    def row(name: str, values: Mapping[str, str], depth: int) -> None:
+        rows.append([" " * depth + cell if i == 0 or column in values else "" for i, (column, cell) in enumerate(
+            [("", name), *((column, values.get(column, "")) for column in columns)]
+        )])  # fmt: skip
+
+    def fill(prefix: str, depth: int) -> None:
+        for child in _children(cells, prefix) if depth <= max_depth else ():
+            name, values = _forwarded(child, cells)
+            row(name.removeprefix(shared), values, depth)
+            fill(f"{name}.", depth + 1)
+
+    root, values = _forwarded("", cells)
+    row(root or "model", values, 0)
+    shared = f"{root}." if root else ""
+    fill(shared, 1)
+    return _piped(("module", *columns), rows)
+
+
+def _forwarded(path: str, cells: Cells) -> tuple[str, dict[str, str]]:
+    """A module that has one child and the same cells is the child, and so on."""
+    children = list(_children(cells, f"{path}." if path else ""))
+    if len(children) != 1 or cells[path].keys() != cells[children[0]].keys():
+        return path, cells[path]
+    pairs = [(name, value, cells[children[0]][name]) for name, value in cells[path].items()]
+    if any(mine != its and mine and its for _, mine, its in pairs):
+        return path, cells[path]
+    cells[children[0]] = {name: mine or its for name, mine, its in pairs}
+    return _forwarded(children[0], cells)
+
+
+def _piped(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, with the spaces before cells kept; columns of numbers (and nothing) to the right."""
+    columns = []
+    for header, *body in zip(headers, *rows, strict=True):
+        to_the_right = all(_is_number(cell) for cell in body if cell)
+        width = max(len(header) + 2, *map(len, body))
+        rule = "-" * (width + 1) + ":" if to_the_right else ":" + "-" * (width + 1)
+        columns.append([rule, *(f" {cell:{'>' if to_the_right else '<'}{width}} " for cell in (header, *body))])
+    rule, header, *lines = [f"|{'|'.join(line)}|" for line in zip(*columns, strict=True)]
+    return "\n".join([header, rule, *lines])
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+# Within the model's text
+
+
+def _described(module: nn.Module, path: str, cells: Cells) -> str:
+    """The module as its repr, with its cells among what it says of itself."""
+    own = ", ".join(f"{name}: {value}" for name, value in cells.get(path, {}).items())
+    said = module.extra_repr()
+    lines = [*(said.split("\n") if said else []), *([own] if own else [])]
+    children = [
+        f"({name}): " + _described(child, f"{path}.{name}" if path else name, cells).replace("\n", "\n  ")
+        for name, child in module._modules.items()
+        if child is not None
+    ]
+    if len(lines) == 1 and not children:
+        return f"{module._get_name()}({lines[0]})"
+    inside = "\n  ".join([*lines, *children])
+    return f"{module._get_name()}(\n  {inside}\n)" if inside else f"{module._get_name()}()"

@@ -1,0 +1,80 @@
+"""flowflops's name over fxflops: OneFlow's counter, on models of torch.
+
+The counts are of ``convention="flowflops_eager"`` and ``"flowflops_graph"``. In mode "eager" they are, as there, for one
+sample, and of a module that stands under two others once for each. What flowflops prints for each layer its documentation
+does not show: here it is what ptflops, from which it comes, prints.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TextIO
+
+from torch import nn
+
+from ..api import count
+from ..conventions import flowflops_eager
+from ..errors import InputError
+from ..inputs import checked_model
+from .ptflops import Tree, flops_to_string, inputs_of, params_to_string, samples, trainable
+
+MODES = ("eager", "graph")
+
+
+def get_model_complexity_info(
+    model: nn.Module,
+    input_res: tuple[int, ...],
+    print_per_layer_stat: bool = True,
+    as_strings: bool = True,
+    input_constructor: Callable[[tuple[int, ...]], Any] | None = None,
+    ost: TextIO = sys.stdout,
+    verbose: bool = False,
+    ignore_modules: Collection[Any] = [],
+    custom_modules_hooks: Mapping[Any, Any] = {},
+    mode: str = "eager",
+    flops_units: str | None = None,
+    param_units: str | None = None,
+    output_precision: int = 2,
+) -> tuple[str | int, str | int]:
+    """FLOPs of a forward in eval mode and trainable parameters: ``(flops, params)``.
+
+    Args:
+        input_res: the shape of the input with its batch dimension: ``(1, 3, 224, 224)``.
+        print_per_layer_stat: print the model to ``ost`` with what each module is charged, in mode "eager".
+        as_strings: ``("4.12 GMac", "25.56 M")`` rather than ``(4121925096, 25557032)``.
+        input_constructor: makes from ``input_res`` the one input, or a dict of keyword inputs.
+        verbose: print to ``ost`` which classes of modules have no charge of their own, in mode "eager".
+        ignore_modules: classes of modules that are not counted, in mode "eager".
+        custom_modules_hooks: for classes of modules, a forward hook that adds to ``module.__flops__``, in mode "eager";
+            its tensors have shapes, but no values.
+        mode: "eager" counts modules, "graph" operators.
+        flops_units: "GMac", "MMac", "KMac" or "Mac"; default: the one that fits.
+        param_units: "B", "M" or "K"; default: the one that fits.
+        output_precision: digits after the point.
+
+    Raises:
+        InputError: the model or the arguments do not fit. RunError: the model raised.
+    """
+    checked_model(model)
+    if not isinstance(input_res, tuple) or not input_res:
+        raise InputError(f"input_res must be a tuple, the input's shape such as (1, 3, 224, 224), not {input_res!r}")
+    if mode not in MODES:
+        raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
+    args, kwargs = inputs_of(model, input_res, input_constructor, input_res)
+    report = count(model, args, kwargs, convention=f"flowflops_{mode}")
+    flops, params = report.total_flops, trainable(model)
+    if mode == "eager":
+        tree = Tree(model, ignore_modules, custom_modules_hooks, flowflops_eager.HOOKS.get)
+        tree.read(report.scopes, samples(args), flowflops_eager.hooked)
+        flops = int(tree.flops(model))
+        if verbose:
+            for name in tree.uncharged():
+                print(f"Warning: module {name} is treated as a zero-op.", file=ost)
+        if print_per_layer_stat:
+            print(tree.annotated(flops, params, flops_units, param_units, output_precision), file=ost)
+    if not as_strings:
+        return flops, params
+    return flops_to_string(flops, flops_units, output_precision), params_to_string(
+        params, param_units, output_precision
+    )

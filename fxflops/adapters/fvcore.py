@@ -1,0 +1,365 @@
+"""fvcore.nn's names over fxflops: operators and modules with what each is charged, handles, tables.
+
+The counts are of ``convention="fvcore"``, on a run that leaves the model as it was: fvcore's own trace updates the
+statistics of batch norms, and leaves hooks where the model raises. A model need not be traceable, nor its inputs and outputs
+be tensors: whatever :func:`fxflops.count` takes. nn.Linear is "linear", as today's torch traces it; the "addmm" of
+fvcore's documentation is that of an older torch.
+
+What a trace shows beside calls is not here; what fvcore skips differs by it: the arithmetic on sizes, which are tensors in
+a trace (``aten::mul`` for ``x.shape[0] * 2``), properties (``x.T``), and what is inside F.local_response_norm and F.lp_pool,
+one operator each here. What no output needs, which a trace drops, is counted here. Counts are ints: fvcore's of an einsum
+are floats.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from torch import Tensor, nn
+
+from ..api import analyzed, count
+from ..errors import InputError
+from ..report import Report
+from ._fvcore_nodes import JitNode, Value, nodes_of
+from ._fvcore_tables import flop_count_str, flop_count_table, parameter_count, parameter_count_table
+
+__all__ = [
+    "ActivationCountAnalysis",
+    "FlopCountAnalysis",
+    "JitModelAnalysis",
+    "activation_count",
+    "flop_count",
+    "flop_count_str",
+    "flop_count_table",
+    "parameter_count",
+    "parameter_count_table",
+]
+
+Handle = Callable[[list[Value], list[Value]], Any]
+T = TypeVar("T", bound="JitModelAnalysis")
+CONVENTION = "fvcore"
+
+
+def charged(inputs: list[Value], outputs: list[Value]) -> int:
+    """The handle that stands for the convention: what it counts is in the report, and nothing is computed here."""
+    raise NotImplementedError
+
+
+def elements(inputs: list[Value], outputs: list[Value]) -> int:
+    """out[*]: 1 per element of the first output."""
+    return math.prod(outputs[0].sizes() or ())
+
+
+COUNTED = (
+    *("addmm", "bmm", "_convolution", "einsum", "matmul", "mm", "linear"),
+    *("batch_norm", "group_norm", "layer_norm", "instance_norm"),
+    *("upsample_nearest2d", "upsample_bilinear2d", "adaptive_avg_pool2d", "grid_sampler"),
+)
+ACTIVATING = ("_convolution", "addmm", "bmm", "einsum", "matmul", "linear")
+RENAMED = {"aten::_convolution": "conv"}
+IGNORED = frozenset(
+    f"aten::{name}"
+    for name in """
+    Int ScalarImplicit __and__ arange bitwise_not cat chunk clamp clamp_ constant_pad_nd contiguous copy_ detach dropout
+    empty eq expand flatten floor floor_divide full full_like gather ge gt index index_put_ masked_fill max narrow
+    new_empty new_full new_zeros nonzero ones permute relu relu_ remainder reshape roll select size slice split
+    split_with_sizes squeeze stack t to transpose type_as unbind unsqueeze unsqueeze_ view zeros zeros_like
+    """.split()
+)
+"""What fvcore does not list as unsupported: it computes nothing, or next to nothing."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What an analysis finds, by module: counts, skipped operators, and which modules were not called."""
+
+    counts: dict[str, Counter[str]]
+    unsupported_ops: dict[str, Counter[str]]
+    uncalled: set[str]
+
+
+class JitModelAnalysis:
+    """Sums over a model's run of what handles make of its operators; computed when first asked for.
+
+    ``inputs`` is a tuple of positional inputs, or the one input.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> None:
+        self._model = model
+        self._inputs = inputs
+        self._modules = dict(_named_modules(model))
+        canonical: dict[nn.Module, str] = {}
+        self._aliases = {path: canonical.setdefault(module, path) for path, module in self._modules.items()}
+        self._op_handles: dict[str, Handle] = {}
+        self._ignored = set(IGNORED)
+        self._statistics: Statistics | None = None
+        self._nodes: tuple[str, Report, list[tuple[JitNode, list[str]]]] | None = None
+        self._warn_unsupported = self._warn_uncalled = True
+        self._tracer_warnings, self._ancestor_mode = "no_tracer_warning", "owner"
+
+    # What was counted
+
+    def total(self, module_name: str = "") -> int:
+        """The sum over all operators of a module."""
+        return sum(self.by_operator(module_name).values())
+
+    def by_operator(self, module_name: str = "") -> Counter[str]:
+        """The sums of a module by operator: ``Counter({"conv": 194616, "linear": 80040})``."""
+        return self._analyze().counts[self.canonical_module_name(module_name)]
+
+    def by_module(self) -> Counter[str]:
+        """The sums of every module by its name; ``""`` is the model."""
+        return Counter({path: sum(counts.values()) for path, counts in self._analyze().counts.items()})
+
+    def by_module_and_operator(self) -> dict[str, Counter[str]]:
+        """For every module, the sums by operator."""
+        return self._analyze().counts
+
+    def unsupported_ops(self, module_name: str = "") -> Counter[str]:
+        """How often each operator without a handle was met in a module, those that are ignored left out."""
+        return self._analyze().unsupported_ops[self.canonical_module_name(module_name)]
+
+    def uncalled_modules(self) -> set[str]:
+        """The modules in which no operator was met: not used, not called as modules, or without operators."""
+        return self._analyze().uncalled
+
+    def canonical_module_name(self, name: str) -> str:
+        """The name under which a module is counted: of one that has several, the first."""
+        if name not in self._aliases:
+            raise InputError(f"{type(self._model).__name__} has no module {name!r}; by_module() lists them")
+        return self._aliases[name]
+
+    # How
+
+    def set_op_handle(self: T, *args: Any, **kwargs: Handle | None) -> T:
+        """Count operators by handles of one's own, given as name and handle by turns, or as keywords.
+
+        A handle takes the operator's inputs and outputs, as lists of :class:`Value`, and
+        returns a number or a Counter. None: the operator is not listed as unsupported; as in fvcore, one that has a handle
+        is still counted by it.
+
+        >>> FlopCountAnalysis(model, inputs).set_op_handle("aten::sigmoid", lambda inputs, outputs: 100)  # doctest: +SKIP
+        """
+        if len(args) % 2:
+            raise InputError("set_op_handle() takes a name and a handle by turns")
+        for name, handle in [*zip(args[::2], args[1::2], strict=True), *kwargs.items()]:
+            if handle is None:
+                self._ignored.add(name)
+            else:
+                self._op_handles[name] = handle
+        self._statistics = None
+        return self
+
+    def clear_op_handles(self: T) -> T:
+        """Forget all handles, those of fvcore too."""
+        self._op_handles, self._ignored, self._statistics = {}, set(IGNORED), None
+        return self
+
+    def copy(
+        self, new_model: nn.Module | None = None, new_inputs: Tensor | tuple[Tensor, ...] | None = None
+    ) -> JitModelAnalysis:
+        """The same handles and warnings for another model or other inputs; as in fvcore, ignored operators and the ancestor
+        mode are not taken along."""
+        model = self._model if new_model is None else new_model
+        inputs = self._inputs if new_inputs is None else new_inputs
+        return (
+            JitModelAnalysis(model, inputs)
+            .set_op_handle(**self._op_handles)
+            .unsupported_ops_warnings(self._warn_unsupported)
+            .uncalled_modules_warnings(self._warn_uncalled)
+            .tracer_warnings(self._tracer_warnings)
+        )
+
+    def tracer_warnings(self: T, mode: str) -> T:
+        """Which warnings to let through as the model runs: "all", "no_tracer_warning" (the same: nothing is traced by
+        torch.jit) or "none"."""
+        self._tracer_warnings = _one_of(mode, "all", "no_tracer_warning", "none")
+        return self
+
+    def ancestor_mode(self: T, mode: str) -> T:
+        """Which modules an operator belongs to: "owner": the module that calls it, and those that hold that module;
+        "caller": all whose forward is running. (fvcore does not heed it once something was asked for.)"""
+        self._ancestor_mode, self._statistics = _one_of(mode, "owner", "caller"), None
+        return self
+
+    def unsupported_ops_warnings(self: T, enabled: bool) -> T:
+        """Whether to log what :meth:`unsupported_ops` returns."""
+        self._warn_unsupported = enabled
+        return self
+
+    def uncalled_modules_warnings(self: T, enabled: bool) -> T:
+        """Whether to log what :meth:`uncalled_modules` returns."""
+        self._warn_uncalled = enabled
+        return self
+
+    # The analysis
+
+    def _analyze(self) -> Statistics:
+        if self._statistics is None:
+            self._statistics = self._summed()
+            self._log(self._statistics)
+        return self._statistics
+
+    def _summed(self) -> Statistics:
+        report, nodes = self._run()
+        paths = dict.fromkeys(self._aliases.values())
+        counts: dict[str, Counter[str]] = {path: Counter() for path in paths}
+        unsupported: dict[str, Counter[str]] = {path: Counter() for path in paths}
+        seen: set[str] = set()
+        for node, modules in nodes:
+            seen.update(modules)
+            counted = self._count(node)
+            if counted is None and node.kind in self._ignored:
+                continue
+            sums, added = (unsupported, Counter({node.kind: 1})) if counted is None else (counts, counted)
+            for path in modules:
+                sums[path] += added
+        return Statistics(counts, unsupported, set(paths) - self._with_callers(seen, report))
+
+    def _count(self, node: JitNode) -> Counter[str] | None:
+        """What the handle of a node makes of it; None where it has none."""
+        handle = self._op_handles.get(node.kind)
+        if handle is None:
+            return None
+        counted = node.flops if handle is charged else handle(node.inputs, node.outputs)
+        if isinstance(counted, Counter):
+            return counted
+        own = handle in (charged, elements)
+        return Counter({(own and RENAMED.get(node.kind)) or node.kind.rpartition("::")[2]: counted})
+
+    def _run(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
+        """The model's nodes, each with the names of the modules that it belongs to."""
+        if self._nodes is None or self._nodes[0] != self._ancestor_mode:
+            with _silence(self._tracer_warnings):
+                report, nodes = self._called() if self._ancestor_mode == "caller" else self._owned()
+            self._nodes = self._ancestor_mode, report, nodes
+        return self._nodes[1:]
+
+    def _owned(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
+        report = count(self._model, self._inputs, mode="as_is", convention=CONVENTION)
+        return report, [(node, _with_owners(node.path)) for node in _nodes(report)]
+
+    def _called(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
+        """From a recorded graph, whose nodes know which modules were running."""
+        report, graph = analyzed(
+            self._model, self._inputs, None, mode="as_is", trace="record", convention=CONVENTION, formulas=None, repeats=0
+        )  # fmt: skip
+        stacks = {node.name: node.meta.get("nn_module_stack") or {} for node in graph.graph.nodes}
+        running = {
+            call: [path for path, _ in stacks.get(node.name, {}).values()]
+            for node in report.nodes
+            for call in node.calls
+        }
+        return report, [(node, list(dict.fromkeys(["", *running.get(node.call, ())]))) for node in _nodes(report)]
+
+    def _with_callers(self, seen: set[str], report: Report) -> set[str]:
+        """Also those of the modules that were called in which another of them stands, under whatever name."""
+        called = {scope.path for scope in report.scopes}
+        for path in sorted(called - seen, key=len, reverse=True):
+            inside = f"{path}." if path else ""
+            if any(name.startswith(inside) and self._aliases[name] in seen for name in self._aliases if name != path):
+                seen = {*seen, path}
+        return seen
+
+    def _log(self, statistics: Statistics) -> None:
+        logger = logging.getLogger(__name__)
+        for kind, times in statistics.unsupported_ops[""].items() if self._warn_unsupported else ():
+            logger.warning("Unsupported operator %s encountered %d time(s)", kind, times)
+        uncalled = sorted(path for path in statistics.uncalled if _has_forward(self._modules[path]))
+        if uncalled and self._warn_uncalled:
+            logger.warning(
+                "The following submodules of the model were never called during the trace of the graph. They may be "
+                "unused, or they were accessed by direct calls to .forward() or via other python methods. In the latter "
+                "case they will have zeros for statistics, though their statistics will still contribute to their parent "
+                "calling module.\n%s",
+                ", ".join(uncalled),
+            )
+
+
+class FlopCountAnalysis(JitModelAnalysis):
+    """A model's flops by module and operator, as fvcore counts them: 1 per multiply-accumulate.
+
+    >>> FlopCountAnalysis(nn.Linear(8, 4), torch.randn(5, 8)).total()
+    160
+    """
+
+    def __init__(self, model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> None:
+        super().__init__(model, inputs)
+        self.set_op_handle(**{f"aten::{name}": charged for name in COUNTED})
+
+
+class ActivationCountAnalysis(JitModelAnalysis):
+    """The elements that a model's convolutions and matrix products put out, by module and operator.
+
+    >>> ActivationCountAnalysis(nn.Linear(8, 4), torch.randn(5, 8)).total()
+    20
+    """
+
+    def __init__(self, model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> None:
+        super().__init__(model, inputs)
+        self.set_op_handle(**{f"aten::{name}": elements for name in ACTIVATING})
+
+
+def flop_count(
+    model: nn.Module, inputs: tuple[Any, ...], supported_ops: Mapping[str, Handle] | None = None
+) -> tuple[defaultdict[str, float], Counter[str]]:
+    """Billions of flops by operator, and how often each unsupported one was met."""
+    return _in_units(FlopCountAnalysis(model, inputs).set_op_handle(**(supported_ops or {})), 1e9)
+
+
+def activation_count(
+    model: nn.Module, inputs: tuple[Any, ...], supported_ops: Mapping[str, Handle] | None = None
+) -> tuple[defaultdict[str, float], Counter[str]]:
+    """Millions of activations by operator, and how often each unsupported one was met."""
+    return _in_units(ActivationCountAnalysis(model, inputs).set_op_handle(**(supported_ops or {})), 1e6)
+
+
+def _in_units(analysis: JitModelAnalysis, unit: float) -> tuple[defaultdict[str, float], Counter[str]]:
+    counts = {op: number / unit for op, number in analysis.by_operator().items()}
+    return defaultdict(float, counts), analysis.unsupported_ops()
+
+
+def _named_modules(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Every module by every name that it has."""
+    yield path, module
+    for name, child in module._modules.items():
+        if child is not None:
+            yield from _named_modules(child, f"{path}.{name}" if path else name)
+
+
+def _nodes(report: Report) -> Iterator[JitNode]:
+    for position, counted in enumerate(report.counted):
+        yield from nodes_of(position, counted)
+
+
+def _with_owners(path: str) -> list[str]:
+    """A module and those that hold it, by name."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:depth]) for depth in range(len(parts) + 1)]
+
+
+def _has_forward(module: nn.Module) -> bool:
+    """Whether a module is meant to be called, and does something then."""
+    bare: Iterable[type[nn.Module]] = (nn.ModuleList, nn.ModuleDict, nn.Module, nn.Identity)
+    return all(type(module).forward is not cls.forward for cls in bare)
+
+
+def _one_of(mode: str, *modes: str) -> str:
+    if mode not in modes:
+        raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, modes))}")
+    return mode
+
+
+@contextmanager
+def _silence(mode: str) -> Iterator[None]:
+    with warnings.catch_warnings():
+        if mode == "none":
+            warnings.simplefilter("ignore")
+        yield

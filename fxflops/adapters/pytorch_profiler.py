@@ -1,0 +1,336 @@
+"""pytorch-profiler's names over fxflops: a model's multiply-adds, parameters and time, module by module.
+
+The counts are of ``convention="pytorch_profiler"``. The time is that of the model's own run, without the counting. Unlike
+the original it leaves training flags, attributes and hooks as they were, and a module called several times counts and
+takes as long as all its calls in the last run of the model.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..api import count
+from ..errors import InputError
+from ..inputs import checked_model
+from ..report import Report
+from ..state import RUNNING, Snapshot, training_flags
+from ..trace.leaves import Hooks
+
+CONVENTION = "pytorch_profiler"
+DEFAULTS = {"pytorch_profiler": False, "profile_step": 5, "profile_depth": -1, "profile_top_num": 3}
+
+
+def get_model_profile(
+    model: nn.Module,
+    input_res: tuple[Any, ...],
+    input_constructor: Callable[[tuple[Any, ...]], Mapping[str, Any]] | None = None,
+    print_profile: bool = True,
+    print_aggregated_profile: bool = True,
+    depth: int = -1,
+    top_num: int = 3,
+    warm_up: int = 10,
+    as_strings: bool = True,
+    ignore_modules: Collection[type] | None = None,
+) -> tuple[str, str] | tuple[int, int]:
+    """Profile a run of the model in eval mode: ``(MACs, params)``, as strings or as numbers.
+
+    Args:
+        input_res: the shape of one input without its batch dimension, or what ``input_constructor`` is given.
+        input_constructor: makes the keyword inputs from ``input_res``.
+        print_profile: print the model with what each module is charged.
+        print_aggregated_profile: print the ``top_num`` classes of modules at ``depth`` (-1: the innermost).
+        warm_up: how many runs come before the one that is timed.
+        as_strings: ``("429.25 KMac", "61.71 k")`` rather than ``(429248, 61706)``.
+        ignore_modules: classes of modules that are not counted.
+    """
+    checked_model(model)
+    if not isinstance(input_res, tuple) or not input_res:
+        raise InputError(f"input_res must be a tuple, the shape of one input such as (3, 224, 224), not {input_res!r}")
+    args, kwargs = ((), input_constructor(input_res)) if input_constructor else ((_one_input(model, input_res),), {})
+    watch = Stopwatch(model)
+    with RUNNING, torch.no_grad(), training_flags(model, "eval"):
+        snapshot = Snapshot(model, (args, kwargs))
+        try:
+            for _ in range(warm_up):
+                model(*args, **kwargs)
+                snapshot.rewind()
+            watch.attach()
+            model(*args, **kwargs)
+        finally:
+            watch.detach()
+            snapshot.rewind()
+    profile = Profile(model, count(model, args, kwargs, convention=CONVENTION), watch.seconds, ignore_modules)
+    if print_profile:
+        print(profile.tree())
+    if print_aggregated_profile:
+        print(profile.aggregated(depth, top_num))
+    flops, params = profile.flops(), profile.params(model)
+    return (flops_to_string(flops), params_to_string(params)) if as_strings else (flops, params)
+
+
+def add_profile_methods(model: nn.Module) -> nn.Module:
+    """Give this model, until its ``stop_profile()``, the methods to profile its own runs with; the model is returned.
+
+    ``start_profile(ignore_list=None)``, ``stop_profile()``; of the last run since then ``get_total_flops()``,
+    ``get_total_duration()`` (seconds), ``get_total_params()``, each also as ``compute_...``, and
+    ``print_model_profile()``, ``print_model_aggregated_profile(depth=-1, top_num=3)``.
+    """
+    session = Session(checked_model(model))
+    for name in METHODS:
+        setattr(model, name, getattr(session, name.replace("compute_", "get_")))
+    return model
+
+
+@contextmanager
+def training_profile(model: nn.Module, config: Mapping[str, Any] | str | Path) -> Iterator[None]:
+    """Run a training loop in this block: the forward of one step is profiled and printed.
+
+    ``config`` is a DeepSpeed config, or the JSON file it is in. Of its keys these are read: ``"pytorch_profiler": true``
+    (without it nothing is done), ``profile_step`` (5; the first is 0), ``profile_depth`` (-1) and ``profile_top_num`` (3).
+    """
+    given = config if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf8"))
+    enabled, step, depth, top_num = ({**DEFAULTS, **given}[name] for name in DEFAULTS)
+    if not isinstance(step, int) or step < 0:
+        raise InputError(f"profile_step must be a whole number from 0, not {step!r}")
+    session, hooks, done = Session(checked_model(model)), Hooks(), 0
+
+    def show() -> None:
+        session.print_model_profile()
+        session.print_model_aggregated_profile(depth, top_num)
+
+    def count_steps(*_: Any) -> None:
+        nonlocal done
+        done += 1
+        if done == step:
+            session.start_profile(then=show)
+
+    if enabled:
+        hooks.attach([model], lambda *_: None, count_steps)
+    if enabled and step == 0:
+        session.start_profile(then=show)
+    try:
+        yield
+    finally:
+        session.end()
+        hooks.detach([model])
+
+
+class Session:
+    """What the methods of a profiled model work on."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._watch: Stopwatch | None = None
+        self._ignored: Collection[type] | None = None
+        self._known: tuple[int, Profile] | None = None
+
+    def start_profile(
+        self, ignore_list: Collection[type] | None = None, then: Callable[[], None] | None = None
+    ) -> None:
+        """Watch the model's runs from now on, without modules of these classes; ``then`` is done once, after the next."""
+        self.end()
+        self._ignored = ignore_list
+        self._watch = Stopwatch(self._model, then)
+        self._watch.attach()
+
+    def stop_profile(self) -> None:
+        """Stop watching and take all methods off the model."""
+        self.end()
+        for name in METHODS:
+            vars(self._model).pop(name, None)
+
+    def end(self) -> None:
+        if self._watch is not None:
+            self._watch.detach()
+        self._watch = self._known = None
+
+    def get_total_flops(self) -> int:
+        """Multiply-adds of the last run."""
+        return self._profile().flops()
+
+    def get_total_duration(self) -> float:
+        """Seconds of the last run."""
+        return self._profile().seconds(self._model)
+
+    def get_total_params(self) -> int:
+        """Trainable parameters."""
+        return self._profile().params(self._model)
+
+    def print_model_profile(self) -> None:
+        """Print the model with what each module is charged."""
+        print(self._profile().tree())
+
+    def print_model_aggregated_profile(self, depth: int = -1, top_num: int = 3) -> None:
+        """Print the ``top_num`` classes of modules at ``depth`` (-1: the innermost)."""
+        print(self._profile().aggregated(depth, top_num))
+
+    def _profile(self) -> Profile:
+        """Counted when it is first asked for, on the inputs that the run was given."""
+        watch = self._watch
+        if watch is None or watch.runs == 0:
+            raise InputError("nothing to show: call start_profile(), then run the model")
+        if self._known is None or self._known[0] != watch.runs:
+            watch.detach()
+            report = count(self._model, watch.args, watch.kwargs, mode="as_is", convention=CONVENTION)
+            self._known = watch.runs, Profile(self._model, report, dict(watch.seconds), self._ignored)
+            watch.attach()
+        return self._known[1]
+
+
+METHODS = (
+    *("start_profile", "stop_profile", "print_model_profile", "print_model_aggregated_profile"),
+    *("get_total_flops", "get_total_duration", "get_total_params"),
+    *("compute_total_flops", "compute_total_duration", "compute_total_params"),
+)
+
+
+class Stopwatch:
+    """Hooks that take the ``seconds`` of each module in the model's last run, and what inputs it was given.
+
+    A CUDA device is waited for around each module. ``then`` is called once, after a run; it is detached before.
+    """
+
+    def __init__(self, model: nn.Module, then: Callable[[], None] | None = None) -> None:
+        self.seconds: dict[nn.Module, float] = {}
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        self.runs = 0
+        self._model = model
+        self._then = then
+        self._hooks = Hooks()
+        self._begun: list[float] = []
+        devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+        self._devices = [device for device in devices if device.type == "cuda"]
+
+    def attach(self) -> None:
+        self._begun.clear()
+        self._hooks.attach(self._model.modules(), self._enter, self._leave)
+
+    def detach(self) -> None:
+        self._hooks.detach(self._model.modules())
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if module is self._model:
+            self.seconds = {}
+            self.args, self.kwargs = args, kwargs
+        self._begun.append(self._now())
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        self.seconds[module] = self.seconds.get(module, 0.0) + self._now() - self._begun.pop()
+        if module is self._model:
+            self.runs += 1
+            if self._then is not None:
+                self.detach()
+                then, self._then = self._then, None
+                then()
+
+    def _now(self) -> float:
+        for device in self._devices:
+            torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+
+class Profile:
+    """What each module of a model is charged, how long it took and how many trainable parameters it has."""
+
+    def __init__(
+        self, model: nn.Module, report: Report, seconds: Mapping[nn.Module, float], ignored: Collection[type] | None
+    ) -> None:
+        rows = report.by_module()
+        self._model = model
+        self._ignored = tuple(ignored or ())
+        self._seconds = seconds
+        self._own = {m: 0 if type(m) in self._ignored else rows[path].own.flops for path, m in model.named_modules()}
+
+    def flops(self, module: nn.Module | None = None) -> int:
+        return sum(self._own[inner] for inner in (module or self._model).modules())
+
+    def params(self, module: nn.Module) -> int:
+        return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+    def seconds(self, module: nn.Module) -> float:
+        return 0.0 if type(module) in self._ignored else self._seconds.get(module, 0.0)
+
+    def tree(self, module: nn.Module | None = None) -> str:
+        """The module printed as PyTorch does, with its figures before its settings."""
+        module = module or self._model
+        parts = [(name, child) for name, child in module._modules.items() if child is not None]
+        lines = [f"({name}): {self.tree(child)}".replace("\n", "\n  ") for name, child in parts]
+        start = f"{module._get_name()}({self._line(module)}"
+        if not lines:
+            return f"{start})"
+        return "\n  ".join([start.replace("(", "(\n  ", 1), *lines]) + "\n)"
+
+    def aggregated(self, depth: int, top_num: int) -> str:
+        """The classes of the modules at this depth (at most the model's) with the largest sums of each figure."""
+        levels = [[self._model]]
+        while children := [child for module in levels[-1] for child in module.children()]:
+            levels.append(children)
+        depth = len(levels) - 1 if depth == -1 else min(depth, len(levels) - 1)
+        lines = []
+        for title, value, show in (
+            ("flops", self.flops, flops_to_string),
+            ("params", self.params, params_to_string),
+            ("time", self.seconds, duration_to_string),
+        ):
+            sums: dict[str, Any] = {}
+            for module in levels[depth]:
+                sums[type(module).__name__] = sums.get(type(module).__name__, 0) + value(module)
+            top = {name: show(sums[name]) for name in sorted(sums, key=lambda name: -sums[name])[:top_num]}
+            lines.append(f"Top {len(top)} modules in {title} at depth {depth} are {top}")
+        return "\n".join(lines)
+
+    def _line(self, module: nn.Module) -> str:
+        flops, params, seconds = self.flops(module), self.params(module), self.seconds(module)
+        parts = [
+            params_to_string(params),
+            f"{_share(params, self.params(self._model)):.3%} Params",
+            flops_to_string(flops, precision=3),
+            f"{_share(flops, self.flops()):.3%} MACs",
+            duration_to_string(seconds, precision=3),
+            f"{_share(seconds, self.seconds(self._model)):.2%} time",
+            f"{round(2 * flops / seconds / 1e12, 3)} TFLOPS" if seconds else "0",
+            module.extra_repr(),
+        ]
+        return ", ".join(parts)
+
+
+def flops_to_string(flops: float, units: str | None = None, precision: int = 2) -> str:
+    """A number of multiply-adds with its unit, or in "GMac", "MMac", "KMac" or "Mac": ``429248 -> '429.25 KMac'``."""
+    return _scaled(flops, {"GMac": 10**9, "MMac": 10**6, "KMac": 10**3}, units, precision, " Mac")
+
+
+def params_to_string(params_num: float, units: str | None = None, precision: int = 2) -> str:
+    """A number of parameters with its unit, or in "M" or "k": ``61706 -> '61.71 k'``."""
+    return _scaled(params_num, {"M": 10**6, "k": 10**3, "K": 10**3}, units, precision, "")
+
+
+def duration_to_string(duration: float, units: str | None = None, precision: int = 2) -> str:
+    """Seconds with the unit that fits, or in "s", "ms" or "us": ``0.001201 -> '1.2 ms'``."""
+    scales = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+    unit = units or next((name for name, scale in scales.items() if duration > scale), "")
+    return f"{round(duration / scales[unit], precision)} {unit}" if unit else str(duration)
+
+
+def _scaled(number: float, scales: Mapping[str, int], unit: str | None, precision: int, plain: str) -> str:
+    if unit is None:
+        unit = next((name for name, scale in scales.items() if number >= scale), plain.strip())
+    return f"{round(number / scales[unit], precision)} {unit}" if unit in scales else f"{number}{plain}"
+
+
+def _share(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
+
+
+def _one_input(model: nn.Module, shape: tuple[Any, ...]) -> torch.Tensor:
+    """A batch of one, of the dtype and on the device of the model's first parameter."""
+    like = next(model.parameters(), torch.empty(0))
+    return torch.ones((1, *shape), dtype=like.dtype, device=like.device)

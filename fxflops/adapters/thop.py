@@ -1,0 +1,183 @@
+"""thop's names over fxflops: ``profile``, ``profile_origin`` and ``clever_format``.
+
+The counts are of ``convention="thop"``. Unlike the original it leaves buffers, hooks and training flags as they were, and a
+module that stands under several others counts once, where it is met first; the original hooks it, and sums it, once for
+each. Only handlers of ``custom_ops`` need a run on the real tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..api import count
+from ..conventions import thop as rules
+from ..inputs import checked_model
+from ..state import RUNNING, Snapshot, training_flags
+
+__all__ = ["clever_format", "default_dtype", "profile", "profile_origin"]
+
+default_dtype = torch.float64
+"""Of the ``total_ops`` that handlers add to."""
+
+Handlers = Mapping[type[nn.Module], Callable[[nn.Module, tuple[Any, ...], Any], None]]
+Layers = dict[str, tuple[float, float, "Layers"]]
+"""By a child's name: its MACs, its parameters, and its own children (none where it is charged as a whole)."""
+
+PRINTED = {
+    rules.zero: "zero_ops",
+    rules.convolution: "count_convNd",
+    rules.normalization: "count_normalization",
+    rules.prelu: "count_prelu",
+    rules.softmax: "count_softmax",
+    rules.avg_pool: "count_avgpool",
+    rules.adaptive_avg_pool: "count_adap_avgpool",
+    rules.linear: "count_linear",
+    rules.upsample: "count_upsample",
+}
+NAMES: dict[type[nn.Module], str] = {
+    **{cls: PRINTED[rule] for cls, rule in rules.RULES.items() if rule in PRINTED},
+    nn.Sequential: "zero_ops",
+    nn.LeakyReLU: "count_relu",
+    nn.RNNCell: "count_rnn_cell",
+    nn.GRUCell: "count_gru_cell",
+    nn.LSTMCell: "count_lstm_cell",
+    nn.RNN: "count_rnn",
+    nn.GRU: "count_gru",
+    nn.LSTM: "count_lstm",
+}
+"""What the original calls the rule of each class that it knows, where it prints it."""
+
+
+def profile(
+    model: nn.Module,
+    inputs: Sequence[Any],
+    custom_ops: Handlers | None = None,
+    verbose: bool = True,
+    ret_layer_info: bool = False,
+    report_missing: bool = False,
+) -> tuple[float, float] | tuple[float, float, Layers]:
+    """``(MACs, params)`` of a run of the model in eval mode; only parameters of called modules of known classes count.
+
+    Args:
+        inputs: the positional inputs.
+        custom_ops: by exact class, ``handler(module, inputs, output)`` that adds to ``module.total_ops``; it is called
+            after each call of such a module, whose children then count nothing.
+        verbose: print which rule each class has.
+        ret_layer_info: give a third result, the same sums of each module: ``{name: (MACs, params, {...})}``.
+        report_missing: print classes without a rule too.
+    """
+    model, handlers = checked_model(model), custom_ops or {}
+    if verbose or report_missing:
+        _print_rules(_postorder(model), handlers, report_missing)
+    ops, params, layers = _sums(model, _charges(model, inputs, handlers, list(model.modules())), {model})
+    return (ops, params, layers) if ret_layer_info else (ops, params)
+
+
+def profile_origin(
+    model: nn.Module,
+    inputs: Sequence[Any],
+    custom_ops: Handlers | None = None,
+    verbose: bool = True,
+    report_missing: bool = False,
+) -> tuple[float, float]:
+    """The same for modules without children alone; here all of their parameters count."""
+    model, handlers = checked_model(model), custom_ops or {}
+    childless = [module for module in _postorder(model) if not any(True for _ in module.children())]
+    if verbose or report_missing:
+        _print_rules(childless, handlers, report_missing)
+    modules = list(dict.fromkeys(childless))
+    charges = _charges(model, inputs, handlers, modules)
+    params = sum(parameter.numel() for module in modules for parameter in module.parameters())
+    return float(sum(ops for ops, _ in charges.values())), float(params)
+
+
+def clever_format(nums: float | Iterable[float], format: str = "%.2f") -> str | tuple[str, ...]:
+    """Numbers with the unit T, G, M, K or B (none): ``[4089184256, 25557032] -> ('4.09G', '25.56M')``; of one, a string."""
+    texts = tuple(_scaled(number, format) for number in (nums if isinstance(nums, Iterable) else (nums,)))
+    return texts[0] if len(texts) == 1 else texts
+
+
+def _scaled(number: float, format: str) -> str:
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3)):
+        if number > size:
+            return format % (number / size) + unit
+    return format % number + "B"
+
+
+def _charges(
+    model: nn.Module, inputs: Sequence[Any], handlers: Handlers, modules: Sequence[nn.Module]
+) -> dict[nn.Module, tuple[float, float]]:
+    """MACs and parameters of each of these modules whose class has a handler or a rule."""
+    rows = count(model, tuple(inputs), convention=rules.CONVENTION).by_module()
+    handled = _handled(model, inputs, handlers, [module for module in modules if type(module) in handlers])
+    paths = {module: path for path, module in model.named_modules()}
+    charges = {}
+    for module in modules:
+        if type(module) in handlers or type(module) in NAMES:
+            row = rows[paths[module]]
+            params = sum(parameter.numel() for parameter in module.parameters()) if row.calls else 0
+            charges[module] = handled.get(module, float(row.own.flops)), float(params)
+    return charges
+
+
+def _handled(
+    model: nn.Module, inputs: Sequence[Any], handlers: Handlers, modules: Sequence[nn.Module]
+) -> dict[nn.Module, float]:
+    """What the handlers add up on these modules in a run of the model, which is then brought back to how it was."""
+    if not modules:
+        return {}
+    with RUNNING, torch.no_grad(), training_flags(model, "eval"):
+        snapshot = Snapshot(model, inputs)
+        try:
+            for module in modules:
+                for name in ("total_ops", "total_params"):
+                    module._buffers[name] = torch.zeros(1, dtype=default_dtype)
+                module.register_forward_hook(handlers[type(module)])
+            model(*inputs)
+            return {module: float(module.get_buffer("total_ops").item()) for module in modules}
+        finally:
+            snapshot.rewind()
+
+
+def _sums(
+    module: nn.Module, charges: Mapping[nn.Module, tuple[float, float]], met: set[nn.Module]
+) -> tuple[float, float, Layers]:
+    """A module's own MACs and all of its children's; as the original has it, without parameters of its own."""
+    ops, _ = charges.get(module, (0.0, 0.0))
+    params: float = 0
+    layers: Layers = {}
+    for name, child in module.named_children():
+        if child in met:
+            continue
+        met.add(child)
+        if child in charges and not isinstance(child, (nn.Sequential, nn.ModuleList)):
+            layers[name] = (*charges[child], {})
+        else:
+            layers[name] = _sums(child, charges, met)
+        ops += layers[name][0]
+        params += layers[name][1]
+    return ops, params, layers
+
+
+def _postorder(module: nn.Module) -> Iterator[nn.Module]:
+    """Every module, after its children, at each place where it stands."""
+    for child in module.children():
+        yield from _postorder(child)
+    yield module
+
+
+def _print_rules(modules: Iterable[nn.Module], handlers: Handlers, report_missing: bool) -> None:
+    """A line for each class: the rule that it has, or in red that it has none."""
+    for cls in dict.fromkeys(type(module) for module in modules):
+        if cls in handlers:
+            print(f"[INFO] Customize rule {handlers[cls].__qualname__}() {cls}.")
+        elif cls in NAMES:
+            print(f"[INFO] Register {NAMES[cls]}() for {cls}.")
+        elif report_missing:
+            print(
+                f"\033[91m[WARN] Cannot find rule for {cls}. Treat it as zero Macs and zero Params.\n\033[00m", end=""
+            )

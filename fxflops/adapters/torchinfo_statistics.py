@@ -1,0 +1,364 @@
+"""What torchinfo's summary returns: rows of module calls, their sums, and the table that is printed of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum, unique
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..conventions.torchinfo import in_use, mult_adds, size_of
+from ..records import Spec
+
+
+@unique
+class Mode(str, Enum):
+    """The mode that the model runs in."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+
+
+@unique
+class RowSettings(str, Enum):
+    """What to show in a row's name, and which rows."""
+
+    DEPTH = "depth"
+    VAR_NAMES = "var_names"
+    ASCII_ONLY = "ascii_only"
+    HIDE_RECURSIVE_LAYERS = "hide_recursive_layers"
+
+
+@unique
+class ColumnSettings(str, Enum):
+    """The columns there are."""
+
+    KERNEL_SIZE = "kernel_size"
+    INPUT_SIZE = "input_size"
+    OUTPUT_SIZE = "output_size"
+    NUM_PARAMS = "num_params"
+    PARAMS_PERCENT = "params_percent"
+    MULT_ADDS = "mult_adds"
+    TRAINABLE = "trainable"
+
+
+@unique
+class Units(str, Enum):
+    """Units of counts."""
+
+    AUTO = "auto"
+    MEGABYTES = "M"
+    GIGABYTES = "G"
+    TERABYTES = "T"
+    NONE = ""
+
+
+@unique
+class Verbosity(IntEnum):
+    """What is printed: nothing, the table, the table with each layer's parameters."""
+
+    QUIET, DEFAULT, VERBOSE = 0, 1, 2
+
+
+TITLES = {
+    ColumnSettings.KERNEL_SIZE: "Kernel Shape",
+    ColumnSettings.INPUT_SIZE: "Input Shape",
+    ColumnSettings.OUTPUT_SIZE: "Output Shape",
+    ColumnSettings.NUM_PARAMS: "Param #",
+    ColumnSettings.PARAMS_PERCENT: "Param %",
+    ColumnSettings.MULT_ADDS: "Mult-Adds",
+    ColumnSettings.TRAINABLE: "Trainable",
+}
+SCALES = {Units.TERABYTES: 1e12, Units.GIGABYTES: 1e9, Units.MEGABYTES: 1e6, Units.NONE: 1}
+RECURSIVE, NONE = "(recursive)", "--"
+INDENT = 5
+
+
+@dataclass(eq=False, repr=False)
+class LayerInfo:
+    """A module at its place in the model or, once it is called, one call of it.
+
+    ``macs`` are the mult-adds of its own and its children's parameters; a call is ``is_recursive`` if its module stands in
+    an earlier row. ``children`` are the rows below it.
+    """
+
+    var_name: str
+    module: nn.Module
+    depth: int
+    parent_info: LayerInfo | None = None
+    depth_index: int | None = None
+    children: list[LayerInfo] = field(default_factory=list)
+    executed: bool = False
+    is_recursive: bool = False
+    input_size: list[Any] = field(default_factory=list)
+    output_size: list[Any] = field(default_factory=list)
+    output_bytes: int = 0
+    macs: int = 0
+
+    def __post_init__(self) -> None:
+        module = self.module
+        self.layer_id = id(module)
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        self.class_name = str(module.original_name) if scripted else type(module).__name__
+        self.is_leaf_layer = not any(module.children())
+        kernel = getattr(module, "kernel_size", None)
+        self.kernel_size = list(kernel) if isinstance(kernel, Iterable) else kernel
+        self.num_params = self.trainable_params = self.param_bytes = 0
+        self.inner_layers: dict[str, dict[ColumnSettings, str]] = {}
+        self._named: list[tuple[str, int]] = []
+        for name, parameter in module.named_parameters():
+            name, numel = _counted(module, name, parameter)
+            self._named.append((name, numel))
+            self.num_params += numel
+            self.trainable_params += numel if parameter.requires_grad else 0
+            self.param_bytes += parameter.element_size() * numel
+            if self.parent_info is not None or "." not in name:
+                self.inner_layers[name] = _inner_row(name, list(parameter.shape), numel, "├─")
+        if self.inner_layers:
+            last = list(self.inner_layers.values())[-1]
+            last[ColumnSettings.NUM_PARAMS] = last[ColumnSettings.NUM_PARAMS].replace("├─", "└─")
+
+    def __repr__(self) -> str:
+        return f"{self.class_name}: {self.depth}"
+
+    def called(self, args: Any, out: Any, batch_dim: int | None) -> None:
+        """Take over the sizes of what the module was called with and gave, as specs."""
+        self.executed = True
+        self.input_size = _shown_size(args, batch_dim)
+        self.output_size = _shown_size(out, batch_dim)
+        spec = size_of(out)
+        size = _with_one(out, list(spec), batch_dim)
+        self.output_bytes = math.prod(size) * spec.dtype.itemsize if isinstance(spec, Spec) else 0
+        self.macs = mult_adds(self.class_name, self._named, size)
+
+    @property
+    def trainable(self) -> str:
+        """ "True", "False" or "Partial"; "--" without parameters."""
+        if self.num_params == 0:
+            return NONE
+        if self.trainable_params in (0, self.num_params):
+            return str(self.trainable_params > 0)
+        return "Partial"
+
+    def leftover_params(self) -> int:
+        """Parameters that no row below it has."""
+        return self.num_params - sum(
+            child.num_params if child.is_leaf_layer else child.leftover_params() for child in self._below()
+        )
+
+    def leftover_trainable_params(self) -> int:
+        """The trainable ones of them."""
+        return self.trainable_params - sum(
+            child.trainable_params if child.is_leaf_layer else child.leftover_trainable_params()
+            for child in self._below()
+        )
+
+    def _below(self) -> Iterable[LayerInfo]:
+        return (child for child in self.children if not child.is_recursive)
+
+    def get_layer_name(self, show_var_name: bool, show_depth: bool) -> str:
+        """``Linear (fc): 2-1``: the class, the name in its parent, the depth and the number in it."""
+        name = self.class_name
+        if show_var_name and self.var_name:
+            name += f" ({self.var_name})"
+        if show_depth and self.depth > 0:
+            name += f": {self.depth}" + ("" if self.depth_index is None else f"-{self.depth_index}")
+        return name
+
+    def macs_to_str(self, reached_max_depth: bool) -> str:
+        """Mult-adds of a leaf, or of all below a row that is the deepest shown."""
+        if self.macs <= 0 or not (self.is_leaf_layer or reached_max_depth):
+            return NONE
+        leaves = [self] if self.is_leaf_layer else [child for child in self.children if child.is_leaf_layer]
+        return f"{sum(leaf.macs for leaf in leaves):,}"
+
+    def num_params_to_str(self, reached_max_depth: bool) -> str:
+        """Parameters of a leaf, or of all below a row that is the deepest shown; those left over of any other."""
+        if self.num_params == 0:
+            return NONE
+        if self.is_recursive:
+            return RECURSIVE
+        if reached_max_depth or self.is_leaf_layer:
+            return f"{self.num_params:,}" if self.trainable_params else f"({self.num_params:,})"
+        leftover = self.leftover_params()
+        return f"{leftover:,}" if leftover > 0 else NONE
+
+    def params_percent(self, total_params: int, reached_max_depth: bool, precision: int = 2) -> str:
+        """The same as a share of all."""
+        if total_params and self.is_recursive:
+            return RECURSIVE
+        whole = reached_max_depth or self.is_leaf_layer
+        params = self.num_params if whole else self.leftover_params()
+        if not total_params or not params:
+            return f"{'':{INDENT}}{NONE}"
+        return f"{params / total_params:>{precision + INDENT}.{precision}%}"
+
+
+def _counted(module: nn.Module, name: str, parameter: nn.Parameter) -> tuple[str, int]:
+    """The name that a parameter counts under and its elements; of a pruned one, those that its mask leaves."""
+    buffers = dict(module.named_buffers())
+    used = in_use(name, buffers)
+    return used, parameter.numel() if used == name else int(buffers[f"{used}_mask"].sum())
+
+
+def _inner_row(name: str, size: list[int], numel: int, branch: str) -> dict[ColumnSettings, str]:
+    if name == "weight" and len(size) > 1:
+        size[0], size[1] = size[1], size[0]
+    return {ColumnSettings.KERNEL_SIZE: str(size), ColumnSettings.NUM_PARAMS: f"{branch}{numel:,}"}
+
+
+def _shown_size(value: Any, batch_dim: int | None) -> list[Any]:
+    size = _with_one(value, list(size_of(value)), batch_dim)
+    return [size] if isinstance(value, Mapping) and batch_dim is not None else size
+
+
+def _with_one(value: Any, size: list[int], batch_dim: int | None) -> list[int]:
+    """The size with 1 along ``batch_dim``, but for a tensor that is no part of anything."""
+    if batch_dim is None or batch_dim >= len(size) or isinstance(value, Spec):
+        return size
+    return [*size[:batch_dim], 1, *size[batch_dim + 1 :]]
+
+
+@dataclass
+class FormattingOptions:
+    """How the table is printed."""
+
+    max_depth: int
+    verbose: int
+    col_names: Sequence[ColumnSettings]
+    col_width: int
+    row_settings: set[RowSettings]
+    params_units: Units = Units.NONE
+    macs_units: Units = Units.AUTO
+    layer_name_width: int = 40
+
+    def __post_init__(self) -> None:
+        self.ascii_only = RowSettings.ASCII_ONLY in self.row_settings
+        self.show_var_name = RowSettings.VAR_NAMES in self.row_settings
+        self.show_depth = RowSettings.DEPTH in self.row_settings
+        self.hide_recursive_layers = RowSettings.HIDE_RECURSIVE_LAYERS in self.row_settings
+
+    def set_layer_name_width(self, layers: Iterable[LayerInfo]) -> None:
+        """Widen the first column, in steps, for the longest name."""
+        names = ((layer.get_layer_name(self.show_var_name, self.show_depth), layer.depth) for layer in layers)
+        longest = max((len(name) + depth * INDENT + 1 for name, depth in names), default=0)
+        if longest >= self.layer_name_width:
+            self.layer_name_width = math.ceil(longest / INDENT) * INDENT
+
+    def get_total_width(self) -> int:
+        """Of a line."""
+        return len(self.col_names) * self.col_width + self.layer_name_width
+
+    def format_row(self, name: str, values: Mapping[ColumnSettings, str]) -> str:
+        """A line of the table."""
+        cells = "".join(f"{values.get(column, ''):<{self.col_width}} " for column in self.col_names)
+        return f"{name:<{self.layer_name_width}} {cells}".rstrip() + "\n"
+
+    def header_row(self) -> str:
+        """The titles."""
+        shown = (" (var_name)" if self.show_var_name else "") + (":depth-idx" if self.show_depth else "")
+        return self.format_row(f"Layer (type{shown})", TITLES)
+
+    def layers_to_str(self, layers: Iterable[LayerInfo], total_params: int) -> str:
+        """The rows down to the greatest depth."""
+        shown = (layer for layer in layers if layer.depth <= self.max_depth)
+        return "".join(
+            self._row(layer, total_params) for layer in shown if not (self.hide_recursive_layers and layer.is_recursive)
+        )
+
+    def _row(self, layer: LayerInfo, total_params: int) -> str:
+        deepest = layer.depth == self.max_depth
+        values = {
+            ColumnSettings.KERNEL_SIZE: str(layer.kernel_size or NONE),
+            ColumnSettings.INPUT_SIZE: str(layer.input_size or NONE),
+            ColumnSettings.OUTPUT_SIZE: str(layer.output_size or NONE),
+            ColumnSettings.NUM_PARAMS: layer.num_params_to_str(deepest),
+            ColumnSettings.PARAMS_PERCENT: layer.params_percent(total_params, deepest),
+            ColumnSettings.MULT_ADDS: layer.macs_to_str(deepest),
+            ColumnSettings.TRAINABLE: layer.trainable,
+        }
+        name = layer.get_layer_name(self.show_var_name, self.show_depth)
+        lines = self.format_row(self._branch(layer.depth) + name, values)
+        if self.verbose == Verbosity.VERBOSE:
+            branch = self._branch(layer.depth + 1)
+            lines += "".join(self.format_row(branch + name, row) for name, row in layer.inner_layers.items())
+        return lines
+
+    def _branch(self, depth: int) -> str:
+        bar, corner, first = ("|    ", "+ ", "+ ") if self.ascii_only else ("│    ", "└─", "├─")
+        return "" if depth == 0 else first if depth == 1 else bar * (depth - 1) + corner
+
+
+class ModelStatistics:
+    """The rows of a model and their sums; printed, the table. Without a run ``total_input`` is None."""
+
+    def __init__(
+        self,
+        summary_list: list[LayerInfo],
+        input_size: Any,
+        total_input_size: int | None,
+        formatting: FormattingOptions,
+    ) -> None:
+        self.summary_list = summary_list
+        self.input_size = input_size
+        self.total_input = total_input_size
+        self.formatting = formatting
+        leaves = [layer for layer in summary_list if layer.is_leaf_layer]
+        own = [layer for layer in leaves if not layer.is_recursive]
+        others = [layer for layer in summary_list if not (layer.is_leaf_layer or layer.is_recursive)]
+        self.total_mult_adds = sum(layer.macs for layer in leaves)
+        # Each output once more for its gradient
+        self.total_output_bytes = 2 * sum(layer.output_bytes for layer in leaves if layer.num_params > 0)
+        self.total_param_bytes = sum(layer.param_bytes for layer in own)
+        self.total_params = sum(layer.num_params for layer in own)
+        self.total_params += sum(max(layer.leftover_params(), 0) for layer in others)
+        self.trainable_params = sum(layer.trainable_params for layer in own)
+        self.trainable_params += sum(max(layer.leftover_trainable_params(), 0) for layer in others)
+        formatting.set_layer_name_width(summary_list)
+
+    def __repr__(self) -> str:
+        options, divider = self.formatting, "=" * self.formatting.get_total_width()
+        counts = {
+            "Total params": self.total_params,
+            "Trainable params": self.trainable_params,
+            "Non-trainable params": self.total_params - self.trainable_params,
+        }
+        lines = [divider, options.header_row() + divider]
+        lines.append(options.layers_to_str(self.summary_list, self.total_params) + divider)
+        lines += [name + self.format_output_num(count, options.params_units) for name, count in counts.items()]
+        if self.input_size:
+            lines.append(f"Total mult-adds{self.format_output_num(self.total_mult_adds, options.macs_units)}")
+            sizes = self.total_input or 0, self.total_output_bytes, self.total_param_bytes
+            names = "Input size", "Forward/backward pass size", "Params size", "Estimated Total Size"
+            lines.append(divider)
+            for name, size in zip(names, (*sizes, sum(sizes)), strict=True):
+                lines.append(f"{name} (MB): {self.to_megabytes(size):0.2f}")
+        return "\n".join([*lines, divider])
+
+    @staticmethod
+    def float_to_megabytes(num: float) -> float:
+        """The megabytes of so many floats of 4 bytes."""
+        return num * 4 / 1e6
+
+    @staticmethod
+    def to_megabytes(num: float) -> float:
+        """Bytes in megabytes."""
+        return num / 1e6
+
+    @staticmethod
+    def to_readable(num: float, units: Units = Units.AUTO) -> tuple[Units, float]:
+        """A count with its unit; AUTO is T, G or M."""
+        if units == Units.AUTO:
+            units = Units.TERABYTES if num >= 1e12 else Units.GIGABYTES if num >= 1e9 else Units.MEGABYTES
+        return units, num / SCALES[units]
+
+    @staticmethod
+    def format_output_num(num: float, units: Units) -> str:
+        """A count as it follows its name: ``" (M): 1.82"``; ``": 1,820"`` without a unit."""
+        units, scaled = ModelStatistics.to_readable(num, units)
+        unit = "" if units == Units.NONE else f" ({units.value})"
+        return f"{unit}: {int(scaled):,d}" if float(scaled).is_integer() else f"{unit}: {scaled:,.2f}"

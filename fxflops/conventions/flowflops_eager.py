@@ -1,0 +1,60 @@
+"""flowflops in its mode "eager" (https://github.com/Oneflow-Inc/flow-OpCounter), OneFlow's counter, on torch's modules.
+
+It hooks modules of the exact classes below and sums what they are charged, as ptflops does, from which it comes; functions
+are not seen. Its documentation states a factor 2 for convolutions: its numbers have none. ResNet-50 is 4121925096.
+flowflops divides the sum by the batch; here is the whole run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torch import nn
+
+from ..ops._cost import first
+from ..records import Scope
+from . import ptflops
+from ._convention import Convention, nothing
+
+
+def hooked(scope: Scope) -> int | None:
+    """What the hook of a module's exact class charges one call of it; None for a class that has no hook."""
+    hook = HOOKS.get(scope.cls)
+    return None if hook is None else hook(scope)
+
+
+def linear(scope: Scope) -> int:
+    """x[n, *, i], weight[o, i] -> out[n, *, o]: n times what the whole batch costs: i per output, and the biases once."""
+    x, out = ptflops.given(scope), first(scope.out)
+    biases = out[-1] if scope.settings["bias"] is not None else 0
+    return (x.numel() * out[-1] + biases) * x[0]
+
+
+def instance_norm(scope: Scope) -> int:
+    """x[n, c, *] -> out[n, c, *]: 1 per input and 10 for each of n c; twice that with ``affine``."""
+    x = ptflops.given(scope)
+    return (x.numel() + 10 * math.prod(x[:2])) * (2 if scope.settings["affine"] else 1)
+
+
+SAME = (
+    nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ReLU, nn.PReLU, nn.ELU, nn.LeakyReLU, nn.ReLU6, nn.GELU,
+    nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d,
+    nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d,
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.Upsample,
+    nn.RNN, nn.GRU, nn.LSTM, nn.RNNCell, nn.GRUCell, nn.LSTMCell,
+)  # fmt: skip
+HOOKS: dict[type, Callable[[Scope], int]] = {
+    **{cls: ptflops.HOOKS[cls] for cls in SAME},
+    nn.Linear: linear,
+    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), ptflops.convolution),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), instance_norm),
+}
+
+CONVENTION = Convention(
+    "flowflops_eager",
+    'OneFlow\'s flowflops, mode "eager": multiply-accumulates and elementwise operations of hooked modules',
+    of=nothing,
+    modules=hooked,
+    integers=True,
+)

@@ -1,0 +1,100 @@
+"""flowflops in its mode "graph" (https://github.com/Oneflow-Inc/flow-OpCounter), OneFlow's counter, on torch's operators.
+
+It compiles a model into a graph of OneFlow's operators and sums what those below cost by the shapes of their inputs, most
+for one sample; ``linear`` is a product and a sum there, ``mean`` a sum and a division, InstanceNorm and GroupNorm several.
+Its documentation states a factor 2 for convolutions: its numbers have none. ResNet-50 is 4127444456. flowflops raises a
+KeyError on an operator that it does not know; here that costs nothing. What GroupNorm is made of is not documented: it
+costs here what it does in the mode "eager".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..records import FormulaFunction, Spec
+from ._convention import Convention, nothing
+
+
+def per_input(input: Spec, *, out: Any) -> int:
+    """x[n, *] -> out: 1 per input of one sample."""
+    return math.prod(input[1:])
+
+
+def convolution(input: Spec, weight: Spec, bias: Any = None, stride: Any = 1, padding: Any = 0, *, out: Spec) -> int:
+    """x[n, c, *], weight[o, c/g, k] -> out[n, o, *]: (c/g) k per output of one sample, 1 with a bias; without dilation."""
+    kernel = weight[2:]
+    sizes: Sequence[int] = out[2:]
+    if not isinstance(padding, str):
+        shapes = zip(input[2:], kernel, each(stride, len(kernel)), each(padding, len(kernel)), strict=True)
+        sizes = [(size - k + 2 * pad) // step + 1 for size, k, step, pad in shapes]
+    return math.prod(sizes) * weight.numel() + (math.prod(out[1:]) if bias is not None else 0)
+
+
+def each(value: int | Sequence[int], dims: int) -> Sequence[int]:
+    """A setting of a convolution for each of its dims."""
+    if isinstance(value, int):
+        return (value,) * dims
+    return value if len(value) == dims else tuple(value) * dims
+
+
+def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> int:
+    """x[*, i], weight[o, i] -> out[*, o]: i per output of the whole batch, and the biases once."""
+    return matmul(input, weight, out=out) + (bias.numel() if bias is not None else 0)
+
+
+def matmul(input: Spec, other: Spec, *, out: Spec) -> int:
+    """a[*, k], b[*, k] -> out: for each element of a, all dims of b but the last, transposed or not."""
+    return input.numel() * math.prod(other[:-1])
+
+
+def normalization(input: Spec, *, out: Any) -> int:
+    """x[n, *] -> out[n, *]: 2 per input of one sample."""
+    return 2 * math.prod(input[1:])
+
+
+def instance_norm(input: Spec, weight: Any = None, *, out: Spec) -> int:
+    """x[n, c, *] -> out[n, c, *]: 1 per input of one sample and 10 for each channel; twice that with a weight."""
+    return (math.prod(input[1:]) + 10 * input[1]) * (1 if weight is None else 2)
+
+
+def group_norm(input: Spec, weight: Any = None, *, out: Spec) -> int:
+    """x[n, *] -> out[n, *]: 1 per input of one sample; twice that with a weight."""
+    return math.prod(input[1:]) * (1 if weight is None else 2)
+
+
+def arithmetic(input: Any, other: Any = None, *, out: Any) -> int:
+    """x[*], y[*] -> out[*]: 1 per element of y, of the whole batch; with a number, of one sample of the tensor."""
+    if isinstance(input, Spec) and isinstance(other, Spec):
+        return other.numel()
+    tensor: Spec = input if isinstance(input, Spec) else other
+    return math.prod(tensor[1:])
+
+
+def mean(input: Spec, *, out: Spec) -> int:
+    """x[n, *] -> out[n, *]: 1 per input of one sample, 1 per output of one sample."""
+    return math.prod(input[1:]) + math.prod(out[1:])
+
+
+ROWS: dict[Any, FormulaFunction] = {
+    "conv": convolution,
+    "linear": linear,
+    "matmul": matmul,
+    "batch_norm": normalization,
+    "instance_norm": instance_norm,
+    "group_norm": group_norm,
+    **dict.fromkeys(("max_pool", "avg_pool", "adaptive_max_pool", "adaptive_avg_pool"), per_input),
+    **dict.fromkeys(("relu", "leaky_relu", "prelu", "hardtanh", "relu6", "elu", "silu", "sigmoid"), per_input),
+    **dict.fromkeys(("add", "sub", "mul", "div"), arithmetic),
+    "sum": per_input,
+    "mean": mean,
+}
+
+CONVENTION = Convention(
+    "flowflops_graph",
+    "OneFlow's flowflops, mode \"graph\": multiply-accumulates and elementwise operations of its graph's operators",
+    ROWS,
+    of=nothing,
+    integers=True,
+)

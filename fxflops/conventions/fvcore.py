@@ -1,0 +1,247 @@
+"""fvcore 0.1.5 (https://github.com/facebookresearch/fvcore/blob/main/docs/flop_count.md), which calls its number flops.
+
+It traces the model with torch.jit and sums 1 per multiply-accumulate of linear, matmul, mm, bmm, addmm, einsum and
+convolutions, none for biases; normalizations, adaptive_avg_pool2d, nearest and bilinear upsampling of images and
+grid_sample by their elements. What the trace shows under any other name is 0: scaled_dot_product_attention, whole RNNs
+(not cells), baddbmm, mv, convolutions with ``padding="same"``. ResNet-50 is 4111512576.
+
+Where it raises (a matmul by a vector, a normalization of more than five dims) this is what it means. Not as in fvcore:
+it leaves out what no output needs, what is done in a torch.autograd.Function, and what is scripted, none of which a call
+tells; and it counts operators that are called as torch.ops.aten, which cannot be told from those that others call.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..records import FormulaFunction, Spec, specs_in
+from ._convention import Convention, nothing
+
+# Contractions
+
+
+def linear(input: Spec, weight: Spec, *, out: Spec) -> int:
+    """input[*, i], weight[o, i] -> out[*, o]: i per output, none for a bias."""
+    return input.numel() * weight[0]
+
+
+def product(input: Spec, other: Spec | None = None, *, mat2: Spec | None = None, out: Spec) -> int:
+    """input[*, m, k] @ other[*, k, n] -> out[*, m, n]: n per element of input, whatever is broadcast."""
+    right = other if other is not None else mat2
+    return input.numel() * (right[-1] if right is not None and right.ndim > 1 else 1)
+
+
+def reflected_product(input: Spec, other: Spec, *, out: Spec) -> int:
+    """other[*, m, k] @ input[*, k, n] -> out[*, m, n]: n per element of other."""
+    return product(other, input, out=out)
+
+
+def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, out: Spec) -> int:
+    """input[m, n] + mat1[m, k] @ mat2[k, n] -> out[m, n]: k per output."""
+    return mat1.numel() * mat2[-1]
+
+
+def conv(
+    input: Spec, weight: Spec, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
+    padding_mode: str = "zeros", *, out: Spec,
+) -> int:  # fmt: skip
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output; 0 where the padding is a word."""
+    if isinstance(padding, str) and padding_mode == "zeros":
+        return 0
+    return _windows(input, weight, out)
+
+
+def conv_transpose(input: Spec, weight: Spec, *, out: Spec) -> int:
+    """input[n, i, *s], weight[i, o, *k] -> out[n, g*o, *m]: o*prod(k) per input."""
+    return _windows(input, weight, input)
+
+
+def convolution(
+    input: Spec,
+    weight: Spec,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool = False,
+    *,
+    out: Spec,
+) -> int:
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output, or as conv_transpose."""
+    return _windows(input, weight, input if transposed else out)
+
+
+def _windows(input: Spec, weight: Spec, places: Spec) -> int:
+    """The whole weight for each place, of as many samples as there are; a complex product is done in three real ones."""
+    dims = weight.ndim - 2
+    samples = input[0] if input.ndim == weight.ndim else 1
+    parts = 3 if input.dtype.is_complex else 1
+    return parts * samples * weight.numel() * math.prod(places[-dims:])
+
+
+def cell(input: Spec, weight_ih: Spec, weight_hh: Spec, *, out: Any) -> int:
+    """input[*, i], weight_ih[g*h, i], weight_hh[g*h, h] -> out[*, h]: as two linear layers."""
+    return math.prod(input[:-1]) * (weight_ih.numel() + weight_hh.numel())
+
+
+def cell_function(input: Spec, hx: Any, w_ih: Spec, w_hh: Spec, *, out: Any) -> int:
+    """input[*, i], w_ih[g*h, i], w_hh[g*h, h] -> out[*, h]: as two linear layers."""
+    return cell(input, w_ih, w_hh, out=out)
+
+
+def einsum(*operands: Any, out: Spec) -> int:
+    """a[m, k], b[k, n] -> out[m, n]: half the flops of numpy's best order of products, in its four digits.
+
+    Of the two batched products that fvcore knows by heart, one per multiply-accumulate.
+    """
+    equation, specs = _as_equation(operands)
+    letters = dict.fromkeys(letter for letter in equation if letter.isalpha())
+    plain = equation.translate({ord(letter): 97 + i for i, letter in enumerate(letters)})
+    if plain == "abc,abd->acd":
+        return math.prod(specs[0]) * specs[1][-1]
+    if plain == "abc,adc->adb":
+        return math.prod(specs[0]) * specs[1][1]
+    return _best_order(plain, specs)
+
+
+def _as_equation(operands: Sequence[Any]) -> tuple[str, list[Spec]]:
+    """The equation without spaces, and the operands; of ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` as torch writes it."""
+    if isinstance(operands[0], str):
+        return operands[0].replace(" ", ""), list(specs_in(tuple(operands)))
+    pairs = len(operands) // 2
+    terms = ["".join("..." if i is ... else _letter(i) for i in labels) for labels in operands[1 : 2 * pairs : 2]]
+    result = "->" + "".join("..." if i is ... else _letter(i) for i in operands[-1]) if len(operands) % 2 else ""
+    return ",".join(terms) + result, list(operands[0 : 2 * pairs : 2])
+
+
+def _letter(label: int) -> str:
+    return chr(label + (65 if label < 26 else 71))
+
+
+def _best_order(equation: str, specs: Sequence[Spec]) -> int:
+    """Half of what numpy says of its best order of products."""
+    import numpy as np
+
+    zeros = [np.broadcast_to(np.zeros(()), tuple(spec)) for spec in specs]
+    lines = str(np.einsum_path(equation, *zeros, optimize="optimal")[1]).lower().split("\n")
+    return int(float(next(line for line in lines if "optimized flop" in line).rpartition(":")[2]) // 2)
+
+
+# Normalizations
+
+
+def batch_norm(
+    input: Spec, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
+    training: bool = False, *, out: Any,
+) -> int:  # fmt: skip
+    """input[n, c, *] -> out[n, c, *]: 1 per input, 2 with a weight; by statistics of the batch 4, 5 with a weight."""
+    return _batch_norm(input, weight, training or (running_mean is None and running_var is None))
+
+
+def batch_norm_native(
+    input: Spec, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, *, out: Any
+) -> int:
+    """input[n, c, *] -> out[n, c, *]: 1 per input, 2 with a weight; by statistics of the batch 4, 5 with a weight."""
+    return _batch_norm(input, weight, training)
+
+
+def _batch_norm(input: Spec, weight: Any, training: bool) -> int:
+    return normalized(input, weight) if training else input.numel() * (1 if weight is None else 2)
+
+
+def layer_norm(input: Spec, normalized_shape: Any, weight: Any = None, *, out: Any) -> int:
+    """input[*, *k] -> out[*, *k]: 4 per input, 5 with a weight."""
+    return normalized(input, weight)
+
+
+def group_norm(input: Spec, num_groups: int, weight: Any = None, *, out: Any) -> int:
+    """input[n, c, *] -> out[n, c, *]: 4 per input, 5 with a weight."""
+    return normalized(input, weight)
+
+
+def instance_norm(
+    input: Spec, running_mean: Any = None, running_var: Any = None, weight: Any = None, *, out: Any
+) -> int:
+    """input[n, c, *] -> out[n, c, *]: 4 per input, 5 with a weight."""
+    return normalized(input, weight)
+
+
+def instance_norm_native(input: Spec, weight: Any = None, *, out: Any) -> int:
+    """input[n, c, *] -> out[n, c, *]: 4 per input, 5 with a weight."""
+    return normalized(input, weight)
+
+
+def normalized(input: Spec, weight: Any) -> int:
+    return input.numel() * (4 if weight is None else 5)
+
+
+# By their elements
+
+
+def per_input(input: Spec, *, out: Any) -> int:
+    """input[*] -> out[*]: 1 per input."""
+    return input.numel()
+
+
+def per_output(input: Spec, *, out: Spec) -> int:
+    """input[*] -> out[*]: 1 per output."""
+    return out.numel()
+
+
+def four_per_output(input: Spec, *, out: Spec) -> int:
+    """input[n, c, *] -> out[n, c, *]: 4 per output, whatever the mode."""
+    return 4 * out.numel()
+
+
+def interpolate(
+    input: Spec, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None,
+    recompute_scale_factor: Any = None, antialias: bool = False, *, out: Spec,
+) -> int:  # fmt: skip
+    """input[n, c, h, w] -> out[n, c, y, x]: per output 1 (nearest) or 4 (bilinear), area 1 per input; else 0."""
+    if input.ndim != 4 or antialias:
+        return 0
+    return {"nearest": out.numel(), "bilinear": 4 * out.numel(), "area": input.numel()}.get(mode, 0)
+
+
+METHODS = torch.Tensor
+ROWS: dict[Any, FormulaFunction] = {
+    **dict.fromkeys((nn.Linear, F.linear), linear),
+    **dict.fromkeys((torch.matmul, METHODS.matmul, operator.matmul, METHODS.__matmul__, torch.linalg.matmul), product),
+    **dict.fromkeys((torch.mm, METHODS.mm, torch.bmm, METHODS.bmm), product),
+    METHODS.__rmatmul__: reflected_product,
+    **dict.fromkeys((torch.addmm, METHODS.addmm), product_and_sum),
+    torch.einsum: einsum,
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d), conv),
+    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), conv_transpose),
+    **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), conv_transpose),
+    **dict.fromkeys((torch.convolution, torch._convolution), convolution),
+    **dict.fromkeys((nn.LSTMCell, nn.GRUCell, nn.RNNCell), cell),
+    **dict.fromkeys((torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell), cell_function),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, F.batch_norm), batch_norm),
+    torch.batch_norm: batch_norm_native,
+    **dict.fromkeys((nn.LayerNorm, F.layer_norm, torch.layer_norm), layer_norm),
+    **dict.fromkeys((nn.GroupNorm, F.group_norm, torch.group_norm), group_norm),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, F.instance_norm), instance_norm),
+    torch.instance_norm: instance_norm_native,
+    **dict.fromkeys((nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d), per_input),
+    **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d), interpolate),
+    **dict.fromkeys((F.interpolate, F.upsample), interpolate),
+    torch._C._nn.upsample_nearest2d: per_output,
+    torch._C._nn.upsample_bilinear2d: four_per_output,
+    **dict.fromkeys((F.grid_sample, torch.grid_sampler), four_per_output),
+}
+
+CONVENTION = Convention(
+    "fvcore",
+    "fvcore's FlopCountAnalysis: 1 per multiply-accumulate, and normalizations, adaptive pooling and upsampling",
+    ROWS,
+    of=nothing,
+    integers=True,
+)

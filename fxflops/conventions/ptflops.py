@@ -1,0 +1,249 @@
+"""ptflops 0.7.5 (https://github.com/sovrasov/flops-counter.pytorch), its default backend, "pytorch".
+
+It hooks modules of the exact classes below, and replaces some functions of torch and torch.nn.functional and some methods
+of tensors; both charge, so that nn.ReLU, whose forward calls F.relu, is charged twice. What a hooked module is charged
+stands for the hooked modules in it (the linear layers of timm's Attention). Operators (``x + y``, ``x @ y``) are free.
+ptflops divides what the hooks charge by the batch, and not what the functions are charged; here is the whole run.
+
+Its other backend, "aten", sums the multiply-accumulates of mm, addmm, bmm and convolution, with biases, as they are
+dispatched: what that is depends on the kernels chosen, and it is no convention here.
+
+Where it raises (attention or pooling that is given its input by name) this is what it means. Not as in ptflops is what
+depends on how a function is found: it charges F.upsample twice, as itself and as the F.interpolate that it calls, and does
+not see a function imported by name before it replaced it (``from torch.nn.functional import relu``). A module under two
+parents it sums once for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..ops._cost import first
+from ..records import FormulaFunction, Scope, Spec, specs_in
+from ._convention import Convention, nothing
+
+# What its hooks charge a module
+
+
+def hooked(scope: Scope) -> int | None:
+    """What the hook of a module's exact class charges one call of it; None for a class that has no hook."""
+    hook = hook_of(scope.cls)
+    return None if hook is None else hook(scope)
+
+
+def hook_of(cls: type) -> Callable[[Scope], int] | None:
+    """The hook of a class; those of libraries that are not imported here are known by name."""
+    return HOOKS.get(cls) or HOOKS.get(f"{cls.__module__}.{cls.__qualname__}")
+
+
+def given(scope: Scope) -> Spec:
+    """The first tensor that a module was called with."""
+    return next(specs_in((scope.args, dict(scope.kwargs))))
+
+
+def convolution(scope: Scope, transposed: bool = False, extra: int = 0) -> int:
+    """x[n, c, *], weight[o, c/g, k] -> out[n, o, *]: c (o // g) k per position of out (transposed: of x), 1 per bias added."""
+    x, out, settings = given(scope), first(scope.out), scope.settings
+    per_position = settings["in_channels"] * (settings["out_channels"] // settings["groups"]) + extra
+    positions = x[0] * math.prod((x if transposed else out)[2:])
+    biased = x[0] * math.prod(out[1:]) if settings["bias"] is not None else 0
+    return int(math.prod(settings["kernel_size"]) * per_position * positions + biased)
+
+
+def deformable(scope: Scope) -> int:
+    """x[n, c, *], offset, mask -> out[n, o, *]: as a convolution, and 24 per kernel element and position, 25 with a mask."""
+    masked = len(scope.args) == 3 and scope.args[2] is not None
+    return convolution(scope, extra=25 if masked else 24)
+
+
+def linear(scope: Scope) -> int:
+    """x[*, i], weight[o, i] -> out[*, o]: i per output, 1 with a bias."""
+    return (given(scope)[-1] + (scope.settings["bias"] is not None)) * first(scope.out).numel()
+
+
+def per_input(scope: Scope) -> int:
+    """x[*] -> out: 1 per input."""
+    return given(scope).numel()
+
+
+def per_output(scope: Scope) -> int:
+    """x -> out[*]: 1 per output."""
+    return first(scope.out).numel()
+
+
+def normalization(scope: Scope) -> int:
+    """x[*] -> out[*]: 1 per input, 2 with ``affine`` (which layer_norm does not have)."""
+    return given(scope).numel() * (2 if scope.settings.get("affine") else 1)
+
+
+def upsampled(scope: Scope) -> int:
+    """x[n, *] -> out[n, *]: 1 per output of the first sample alone."""
+    return math.prod(first(scope.out)[1:])
+
+
+POINTWISE_OF_RNN = {nn.RNN: 1, nn.GRU: 7, nn.LSTM: 10, nn.RNNCell: 1, nn.GRUCell: 7, nn.LSTMCell: 10}
+
+
+def recurrent_step(scope: Scope, suffix: str = "") -> int:
+    """w_ih[g h, i], w_hh[g h, h] -> h: 1 per weight, 1 per bias, and 1 (RNN), 7 (GRU) or 10 (LSTM) per hidden unit."""
+    params, hidden = scope.params, scope.settings["hidden_size"]
+    names = ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if scope.settings["bias"] else [])]
+    return sum(params[name + suffix].numel() for name in names) + POINTWISE_OF_RNN[scope.cls] * int(hidden)
+
+
+def recurrent(scope: Scope) -> int:
+    """x[n, t, i] -> out[n, t, h]: the steps of all layers, times t; in both directions twice those of the one."""
+    steps = math.prod(given(scope)[:2]) * (2 if scope.settings["bidirectional"] else 1)
+    return steps * sum(recurrent_step(scope, f"_l{layer}") for layer in range(scope.settings["num_layers"]))
+
+
+def recurrent_cell(scope: Scope) -> int:
+    """x[n, i] -> out[n, h]: one step for each sample."""
+    return given(scope)[0] * recurrent_step(scope)
+
+
+def attention(scope: Scope) -> int:
+    """q[n, l, e], k[n, s, k], v[n, s, v] -> out[n, l, e]: projections, scaling, both products, softmax, and biases.
+
+    The projections are taken to be e x e, k x k and v x v.
+    """
+    q, k, v = list(specs_in((scope.args, dict(scope.kwargs))))[:3]
+    first_is_batch, heads = scope.settings["batch_first"], scope.settings["num_heads"]
+    batch = q[0 if first_is_batch else 1]
+    q_len, k_len, v_len = (spec[1 if first_is_batch else 0] for spec in (q, k, v))
+    q_dim, k_dim, v_dim = q[-1], k[-1], v[-1]
+    projections = q_len * q_dim**2 + k_len * k_dim**2 + v_len * v_dim**2 + q_len * v_dim * (v_dim + 1)
+    biases = (q_len + k_len + v_len) * q_dim if scope.settings["in_proj_bias"] is not None else 0
+    per_head = q_len * k_len * (q_dim // heads + 1 + v_dim // heads)
+    return int(batch * (q_len * q_dim + projections + biases + heads * per_head))
+
+
+def timm_attention(scope: Scope) -> int:
+    """x[n, l, c] -> out[n, l, c]: scaling, both products and softmax; the linear layers in it are not summed."""
+    batch, length, _ = given(scope)
+    dim, heads = scope.settings["head_dim"], scope.settings["num_heads"]
+    return int(batch * heads * (length * dim + length * length * (2 * dim + 1)))
+
+
+HOOKS: dict[Any, Callable[[Scope], int]] = {
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution),
+    **dict.fromkeys(
+        (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), partial(convolution, transposed=True)
+    ),
+    "torchvision.ops.deform_conv.DeformConv2d": deformable,
+    nn.Linear: linear,
+    **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU), per_output),
+    **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d), per_input),
+    **dict.fromkeys((nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d), per_input),
+    **dict.fromkeys((nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d), per_input),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerNorm), normalization),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), normalization),
+    nn.Upsample: upsampled,
+    **dict.fromkeys((nn.RNN, nn.GRU, nn.LSTM), recurrent),
+    **dict.fromkeys((nn.RNNCell, nn.GRUCell, nn.LSTMCell), recurrent_cell),
+    nn.MultiheadAttention: attention,
+    "timm.layers.attention.Attention": timm_attention,
+    "timm.models.vision_transformer.Attention": timm_attention,
+}
+
+# What the functions that it replaces are charged
+
+
+def numel(input: Spec, *, out: Any) -> int:
+    """x[*] -> out: 1 per input."""
+    return input.numel()
+
+
+def interpolate(
+    input: Spec,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    *,
+    out: Spec,
+) -> int:
+    """x[n, c, *] -> out[n, c, *]: 1 per output, by size or scale_factor (each of several cut to a whole number).
+
+    With mode="area" 1 per input more, for the pooling that it calls.
+    """
+    dims = input.ndim - 2
+    pooled = input.numel() if mode == "area" else 0
+    if size is not None:
+        return pooled + math.prod(input[:2]) * (size**dims if isinstance(size, int) else math.prod(size))
+    if isinstance(scale_factor, Sequence):
+        return pooled + input.numel() * math.prod(map(int, scale_factor))
+    return pooled + int(input.numel() * (scale_factor or 1) ** dims)
+
+
+def lp_pool(input: Spec, norm_type: float, *, out: Spec) -> int:
+    """x[*] -> out[*]: the pooling in it 1 per input, its relu and its mul 1 per output each; they are not called for norm inf."""
+    return input.numel() + (0 if math.isinf(norm_type) else 2 * out.numel())
+
+
+def local_response_norm(input: Spec, size: int, *, out: Spec) -> int:
+    """x[n, c, *] -> out[n, c, *]: its 2 mul and 1 add 1 per input each, and its pooling 1 per input padded by size - 1."""
+    n, c, *sizes = input
+    return 3 * input.numel() + n * (c + size - 1) * math.prod(sizes)
+
+
+def product(input: Spec, other: Spec | None = None, mat2: Spec | None = None, *, out: Spec) -> int:
+    """input[*, m, k] @ other[*, k, n] -> out: n per element of input, whatever is broadcast."""
+    return input.numel() * (other or mat2 or out)[-1]
+
+
+def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, beta: float = 1, out: Spec) -> int:
+    """input[*] + mat1[*, m, k] @ mat2[*, k, n] -> out: n per element of mat1; 1 per element of input unless beta is 0."""
+    return mat1.numel() * mat2[-1] + (input.numel() if beta != 0 else 0)
+
+
+def elementwise(input: Any, other: Any, *, out: Any) -> int:
+    """x[*], y[*] -> out[*]: 1 per element of both, aligned at their first dims; 1 for two numbers."""
+    sizes = [spec for spec in (input, other) if isinstance(spec, Spec)]
+    dims = max((spec.ndim for spec in sizes), default=0)
+    return math.prod(max(spec[i] if i < spec.ndim else 1 for spec in sizes) for i in range(dims))
+
+
+POOLINGS = [
+    getattr(F, f"{name}{dims}d") for name in ("avg_pool", "adaptive_avg_pool", "max_pool", "adaptive_max_pool")
+    for dims in (1, 2, 3)
+]  # fmt: skip
+WITH_INDICES = [
+    getattr(F, f"{name}{dims}d_with_indices") for name in ("max_pool", "adaptive_max_pool") for dims in (1, 2, 3)
+]
+POOLS = [
+    getattr(nn, f"{name}{dims}d") for name in ("AvgPool", "AdaptiveAvgPool", "MaxPool", "AdaptiveMaxPool")
+    for dims in (1, 2, 3)
+]  # fmt: skip
+
+ROWS: dict[Any, FormulaFunction] = {
+    **dict.fromkeys((F.relu, F.relu6, F.prelu, F.elu, F.gelu, F.silu, F.softmax, *POOLINGS, *WITH_INDICES), numel),
+    F.interpolate: interpolate,
+    **dict.fromkeys(
+        (torch.matmul, torch.Tensor.matmul, torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm), product
+    ),
+    **dict.fromkeys((torch.addmm, torch.Tensor.addmm, torch.baddbmm), product_and_sum),
+    **dict.fromkeys((torch.mul, torch.Tensor.mul, torch.add, torch.Tensor.add), elementwise),
+    "lp_pool": lp_pool,
+    "local_response_norm": local_response_norm,
+    # What the forwards of these call
+    **dict.fromkeys((nn.ReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softmax, nn.Softmax2d, *POOLS), numel),
+    nn.Upsample: interpolate,
+}
+
+
+CONVENTION = Convention(
+    "ptflops",
+    'ptflops\'s "pytorch" backend: hooked modules, and the functions that they and others call',
+    ROWS,
+    of=nothing,
+    modules=hooked,
+    integers=True,
+    by_name=True,
+)

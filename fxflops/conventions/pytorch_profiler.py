@@ -1,0 +1,129 @@
+"""pytorch-profiler, the ancestor of DeepSpeed's profiler: multiply-adds of what modules call from torch.nn.functional.
+
+It is not to be had any more; the rows are what its documentation prints (LeNet5, 429.248 KMac) and its facts tell. It
+replaced the functions of torch.nn.functional, so a spelling of ``torch`` or of tensors is not seen, and it summed them
+when a module without children returned, so what is called in a module with children is not seen either: the softmax
+at the end of that LeNet5. Where it raised (one-dim convolutions, scale factors, leaky_relu) this is what it meant.
+Of a module called several times it kept the last call; here all are counted.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch.nn.functional as F
+from torch import nn
+
+from ..ops._cost import first
+from ..records import Cost, FormulaFunction, Spec
+from ._convention import Convention, nothing
+
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+POINTWISE = {"rnn": 1, "gru": 7, "lstm": 10}
+CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d
+TRANSPOSED = (
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
+)
+ACTIVATIONS = (
+    *(nn.ReLU, nn.PReLU, nn.ELU, nn.LeakyReLU, nn.Softmax, nn.Softmax2d),
+    *(F.relu, F.prelu, F.elu, F.leaky_relu, F.relu6, F.softmax),
+)
+UPSAMPLINGS = nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d, F.interpolate, F.upsample
+
+
+def linear(input: Spec, weight: Spec, *, out: Spec) -> Cost:
+    """input[*, i], weight[o, i] -> out[*, o]: i per output, no bias."""
+    return Cost(others=input.numel() * weight[0])
+
+
+def conv(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output, and 1 with a bias."""
+    return Cost(others=out.numel() * (math.prod(weight[1:]) + (bias is not None)))
+
+
+def conv_transpose(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
+    """input[n, i, *s], weight[i, o, *k] -> out[n, g*o, *m]: o*prod(k) per input, and 1 per output with a bias."""
+    return Cost(others=input.numel() * math.prod(weight[1:]) + (out.numel() if bias is not None else 0))
+
+
+def per_input(input: Spec, *, out: Any) -> Cost:
+    """input[*] -> out[*]: 1 per input."""
+    return Cost(others=input.numel())
+
+
+def batch_norm(input: Spec, *, out: Any) -> Cost:
+    """input[*] -> out[*]: 2 per input, affine or not."""
+    return Cost(others=2 * input.numel())
+
+
+def interpolate(input: Spec, size: Any = None, *, out: Spec) -> Cost:
+    """input[n, c, *s] -> out[n, c, *m]: the product of ``size`` alone; by a scale factor 1 per input."""
+    if size is None:
+        return Cost(others=input.numel())
+    return Cost(others=size if isinstance(size, int) else math.prod(size))
+
+
+def recurrent(kind: str) -> FormulaFunction:
+    """The row of a whole RNN, GRU or LSTM."""
+
+    def layers(
+        input: Any,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bias: bool,
+        bidirectional: bool,
+        proj_size: int,
+        *,
+        out: Any,
+    ) -> Cost:
+        """input[a, b, i] -> out[a, b, h]: for each of a*b the weights and biases of a cell and its pointwise operations.
+
+        Both directions are charged what the first is.
+        """
+        directions, units = (2 if bidirectional else 1), proj_size or hidden_size
+        widths = [input_size] + [units * directions] * (num_layers - 1)
+        step = sum(cell(kind, width, hidden_size, units, bias) for width in widths)
+        return Cost(others=directions * math.prod(first(input)[:-1]) * step)
+
+    return layers
+
+
+def recurrent_cell(kind: str) -> FormulaFunction:
+    """The row of an RNNCell, GRUCell or LSTMCell."""
+
+    def cells(input: Spec, hidden_size: int, bias: bool, *, out: Any) -> Cost:
+        """input[b, i] -> out[b, h]: for each of b the weights and biases of a cell and its pointwise operations."""
+        return Cost(others=input[0] * cell(kind, input[1], hidden_size, hidden_size, bias))
+
+    return cells
+
+
+def cell(kind: str, inputs: int, hidden: int, outputs: int, bias: bool) -> int:
+    """What one step of a cell is charged."""
+    return hidden * (GATES[kind] * (inputs + outputs + 2 * bias) + POINTWISE[kind])
+
+
+CONVENTION = Convention(
+    "pytorch_profiler",
+    "pytorch-profiler: multiply-adds and some pointwise operations of modules without children",
+    {
+        nn.Linear: linear,
+        F.linear: linear,
+        **dict.fromkeys(CONVOLUTIONS, conv),
+        **dict.fromkeys(TRANSPOSED, conv_transpose),
+        **dict.fromkeys(ACTIVATIONS, per_input),
+        **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, F.batch_norm), batch_norm),
+        **dict.fromkeys(("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool"), per_input),
+        **dict.fromkeys(UPSAMPLINGS, interpolate),
+        **{cls: recurrent(kind) for kind, cls in (("rnn", nn.RNN), ("gru", nn.GRU), ("lstm", nn.LSTM))},
+        **{
+            cls: recurrent_cell(kind) for kind, cls in (("rnn", nn.RNNCell), ("gru", nn.GRUCell), ("lstm", nn.LSTMCell))
+        },
+    },
+    of=nothing,
+    integers=True,
+    childless=True,
+)

@@ -1,0 +1,151 @@
+"""thop 0.1.1.post2209072238 (https://github.com/Lyken17/pytorch-OpCounter): the MACs of ``profile``.
+
+It hooks modules of the exact classes below, in eval mode; a module of any other class (a subclass too) is the sum of its
+children, functions and operators are free, and so are biases. What a hooked module is charged stands for its children,
+but for nn.Sequential. All its rules end in whole numbers, so its float is our int.
+
+Where it raises (nn.Softmax without a dim, a module that is given its input by name) this is what it means. Not as in thop
+is a module that stands under two others: thop hooks it twice and sums it once for each, and leaves one of the hooks on it,
+which raises at the model's next run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from torch import nn
+
+from ..ops._cost import first
+from ..records import Scope, Spec, specs_in
+from ._convention import Convention, nothing
+
+Rule = Callable[[Scope], int]
+
+
+def hooked(scope: Scope) -> int | None:
+    """What the rule of a module's exact class charges one call of it; None for a class that has no rule."""
+    rule = RULES.get(scope.cls)
+    return None if rule is None else rule(scope)
+
+
+def given(scope: Scope) -> Spec:
+    """The first tensor that a module was called with."""
+    return next(specs_in((scope.args, dict(scope.kwargs))))
+
+
+def zero(scope: Scope) -> int:
+    """x[*] -> out[*]: 0."""
+    return 0
+
+
+def convolution(scope: Scope) -> int:
+    """x[n, c, *], weight[o, c/g, *k] -> out[*]: (c // g) prod(k) per output; c is the second size, batch or not."""
+    groups: int = scope.settings["groups"]
+    kernel: tuple[int, ...] = scope.settings["kernel_size"]
+    return first(scope.out).numel() * (given(scope)[1] // groups) * math.prod(kernel)
+
+
+def linear(scope: Scope) -> int:
+    """x[*, i], weight[o, i] -> out[*, o]: i per output."""
+    features: int = scope.settings["in_features"]
+    return features * first(scope.out).numel()
+
+
+def normalization(scope: Scope) -> int:
+    """x[*] -> out[*]: 2 per input, 4 with a weight and a bias."""
+    settings = scope.settings
+    return given(scope).numel() * (4 if settings.get("affine") or settings.get("elementwise_affine") else 2)
+
+
+def prelu(scope: Scope) -> int:
+    """x[*] -> out[*]: 1 per input."""
+    return given(scope).numel()
+
+
+def softmax(scope: Scope) -> int:
+    """x[*, k, *] -> out[*, k, *]: 3k - 1 per k inputs along dim."""
+    x, dim = given(scope), scope.settings["dim"]
+    k = x[dim if dim is not None else 0 if x.ndim in (0, 1, 3) else 1]
+    return x.numel() // k * (3 * k - 1)
+
+
+def avg_pool(scope: Scope) -> int:
+    """x[n, c, *] -> out[*]: 1 per output."""
+    return first(scope.out).numel()
+
+
+def adaptive_avg_pool(scope: Scope) -> int:
+    """x[n, c, *s] -> out[n, c, *m]: prod(s / m) + 1 per output, the whole rounded down."""
+    out = first(scope.out)
+    window = math.prod((s / m for s, m in zip(given(scope)[2:], out[2:], strict=True)), start=1.0)
+    return int((window + 1) * out.numel())
+
+
+PER_UPSAMPLED = {"nearest": 1, "linear": 5, "bilinear": 11, "bicubic": 259}
+
+
+def upsample(scope: Scope) -> int:
+    """x[n, c, *] -> out[*]: 1 (nearest), 5 (linear), 11 (bilinear), 259 (bicubic) or 0 (any other mode) per output."""
+    return first(scope.out).numel() * PER_UPSAMPLED.get(scope.settings["mode"], 0)
+
+
+# An RNN's step by hidden unit: gates, each with an add of its two products, and what is done with the gates.
+GATES = {nn.RNNCell: (1, 0), nn.GRUCell: (3, 4), nn.LSTMCell: (4, 4)}
+GATES |= {nn.RNN: GATES[nn.RNNCell], nn.GRU: GATES[nn.GRUCell], nn.LSTM: GATES[nn.LSTMCell]}
+
+
+def step(scope: Scope, inputs: int) -> int:
+    """x[i], h[h] -> h[h]: g (i + h + 1) + e per hidden unit, 2g more with biases; g, e are 1, 0 (RNN), 3, 4 (GRU), 4, 4 (LSTM)."""
+    gates, extra = GATES[scope.cls]
+    hidden: int = scope.settings["hidden_size"]
+    return hidden * (gates * (inputs + hidden + (3 if scope.settings["bias"] else 1)) + extra)
+
+
+def cell(scope: Scope) -> int:
+    """x[n, i] -> h[n, h]: one step for each of the first size."""
+    return given(scope)[0] * step(scope, scope.settings["input_size"])
+
+
+def recurrent(scope: Scope) -> int:
+    """x[t, n, i] -> out[t, n, h]: the steps of all layers and directions, times t n (packed: the longest's t)."""
+    settings, directions = scope.settings, 2 if scope.settings["bidirectional"] else 1
+    others: int = settings["num_layers"] - 1
+    steps = step(scope, settings["input_size"]) + others * step(scope, directions * settings["hidden_size"])
+    return times(scope) * directions * steps
+
+
+def times(scope: Scope) -> int:
+    """How many steps of how many sequences an RNN makes; of a packed batch, as if all were as long as the longest."""
+    data, *packed = specs_in(scope.args[0] if scope.args else scope.kwargs["input"])
+    if not packed:
+        return math.prod(data[:2])
+    batch_sizes, hidden = packed[0], list(specs_in(scope.out))[-1]
+    return batch_sizes[0] * hidden[-2]
+
+
+RULES: Mapping[type[nn.Module], Rule] = {
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution),
+    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), convolution),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm), normalization),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), normalization),
+    nn.PReLU: prelu,
+    nn.Softmax: softmax,
+    **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Dropout, nn.PixelShuffle, nn.ZeroPad2d), zero),
+    **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d), zero),
+    **dict.fromkeys((nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d), zero),
+    **dict.fromkeys((nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d), avg_pool),
+    **dict.fromkeys((nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d), adaptive_avg_pool),
+    nn.Linear: linear,
+    **dict.fromkeys((nn.Upsample, nn.UpsamplingBilinear2d, nn.UpsamplingNearest2d), upsample),
+    **dict.fromkeys((nn.RNNCell, nn.GRUCell, nn.LSTMCell), cell),
+    **dict.fromkeys((nn.RNN, nn.GRU, nn.LSTM), recurrent),
+}
+
+CONVENTION = Convention(
+    "thop",
+    "thop: the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element",
+    of=nothing,
+    modules=hooked,
+    integers=True,
+)

@@ -1,0 +1,64 @@
+"""torchinfo 1.8.0 (https://github.com/TylerYep/torchinfo): its total mult-adds.
+
+Each call of a module without children is charged its own parameters, by their names and the sizes of its output;
+functions, operators and modules with children (also nn.MultiheadAttention) are free.
+
+Where it raises (a parameter named weight or bias, and an output without sizes) this is what it means. Not as in torchinfo:
+of a pruned weight it counts what the mask leaves, which no shape tells; a module whose children are empty containers it
+takes for one without; a parameter that one module has under two names it counts once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..records import Scope, Spec
+from ._convention import Convention, nothing
+
+
+def hooked(scope: Scope) -> int | None:
+    """What one call of a module without children is charged; None for one with children, and for one without parameters."""
+    if scope.has_children or not scope.params:
+        return None
+    named = ((in_use(name, scope.settings), spec.numel()) for name, spec in scope.params.items())
+    return mult_adds(scope.cls.__name__, named, size_of(scope.out))
+
+
+def in_use(name: str, attributes: Mapping[str, Any]) -> str:
+    """The name of the tensor that a parameter stands for: ``weight`` for ``weight_orig`` where it is pruned."""
+    pruned = name.removesuffix("_orig")
+    return pruned if f"{pruned}_mask" in attributes else name
+
+
+def mult_adds(cls: str, params: Iterable[tuple[str, int]], size: Sequence[int]) -> int:
+    """params -> out[n, c, *s]: each element of ``weight`` and ``bias`` n, of Conv* n prod(s); of other weights, biases n c."""
+    total = 0
+    for name, numel in params:
+        if name in ("weight", "bias"):
+            total += numel * math.prod((*size[:1], *size[2:]) if "Conv" in cls else size[:1])
+        elif "weight" in name or "bias" in name:
+            total += numel * math.prod(size[:2])
+    return total
+
+
+def size_of(value: Any) -> tuple[int, ...]:
+    """The sizes of the tensor taken for the whole output: of a sequence the first, of a mapping the last; () without one."""
+    if isinstance(value, Mapping) and value:
+        value = list(value.values())[-1]
+    while not isinstance(value, Spec):
+        parts = list(value.values()) if isinstance(value, Mapping) else value
+        if not isinstance(parts, (tuple, list)) or not parts:
+            return ()
+        value = parts[0]
+    return value
+
+
+CONVENTION = Convention(
+    "torchinfo",
+    "torchinfo's mult-adds: the parameters of modules without children, biases too, times their output's positions",
+    of=nothing,
+    modules=hooked,
+    integers=True,
+)

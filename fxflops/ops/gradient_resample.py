@@ -1,0 +1,117 @@
+"""Gradients of resampling: each element of the gradient, times the weights of its taps, is added to what they read.
+
+As in resample.py, finding the places and the weights is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..records import Cost, Spec
+from ._cost import contraction
+from ._registry import formula
+from ._spellings import named
+from .gradient import added_back
+from .resample import (
+    grid_sample,
+    upsample_cubic,
+    upsample_cubic_antialiased,
+    upsample_lanczos_antialiased,
+    upsample_linear,
+    upsample_linear_antialiased,
+)
+
+formula(
+    *named("upsample_nearest1d_backward", "upsample_nearest2d_backward", "upsample_nearest3d_backward"),
+    *named("_upsample_nearest_exact1d_backward", "_upsample_nearest_exact2d_backward"),
+    *named("_upsample_nearest_exact3d_backward"),
+    op="interpolate_backward",
+)(added_back)
+
+
+@formula(
+    *named("upsample_linear1d_backward", "upsample_bilinear2d_backward", "upsample_trilinear3d_backward"),
+    op="interpolate_backward",
+)
+def upsample_linear_backward(grad_output: Spec, *, out: Spec) -> Cost:
+    """grad[n, c, *o] -> out[n, c, *i]: 2 taps per dim, t multiplies and t adds per element of grad, less 1 add per output."""
+    return _spread(upsample_linear(out, out=grad_output), out)
+
+
+@formula(*named("upsample_bicubic2d_backward"), op="interpolate_backward")
+def upsample_cubic_backward(grad_output: Spec, *, out: Spec) -> Cost:
+    """grad[n, c, *o] -> out[n, c, *i]: 4 taps per dim, t multiplies and t adds per element of grad, less 1 add per output."""
+    return _spread(upsample_cubic(out, out=grad_output), out)
+
+
+@formula(*named("_upsample_bilinear2d_aa_backward"), op="interpolate_backward")
+def upsample_linear_antialiased_backward(grad_output: Spec, *, out: Spec) -> Cost:
+    """grad[n, c, *o] -> out[n, c, *i]: ceil(2i/o) taps in a dim that shrank, t multiplies and t adds per element of grad, less 1 add per output."""
+    return _spread(upsample_linear_antialiased(out, out=grad_output), out)
+
+
+@formula(*named("_upsample_bicubic2d_aa_backward"), op="interpolate_backward")
+def upsample_cubic_antialiased_backward(grad_output: Spec, *, out: Spec) -> Cost:
+    """grad[n, c, *o] -> out[n, c, *i]: ceil(4i/o) taps in a dim that shrank, t multiplies and t adds per element of grad, less 1 add per output."""
+    return _spread(upsample_cubic_antialiased(out, out=grad_output), out)
+
+
+@formula(*named("_upsample_lanczos2d_aa_backward"), op="interpolate_backward")
+def upsample_lanczos_antialiased_backward(grad_output: Spec, *, out: Spec) -> Cost:
+    """grad[n, c, *o] -> out[n, c, *i]: ceil(6i/o) taps in a dim that shrank, t multiplies and t adds per element of grad, less 1 add per output."""
+    return _spread(upsample_lanczos_antialiased(out, out=grad_output), out)
+
+
+@formula(*named("grid_sampler_2d_backward", "grid_sampler_3d_backward"), op="grid_sample_backward")
+def grid_sample_backward(
+    grad_output: Spec,
+    input: Spec,
+    grid: Spec,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+    output_mask: Sequence[bool] = (True, True),
+    *,
+    out: Any,
+) -> Cost:
+    """grad[n, c, *o], x[n, c, *i], grid[n, *o, d] -> out[n, c, *i], out_grid[n, *o, d]: for t taps t multiplies and t adds per element of grad.
+
+    To the grid, per coordinate: the taps weighted by the weights' derivatives, t multiplies and t-1 adds, times grad,
+    summed over the channels, times what the coordinate is scaled by; nearest has no such gradient.
+    """
+    to_input, to_grid = output_mask
+    n, d = grad_output.numel(), grid[-1]
+    forward = grid_sample(input, grid, interpolation_mode, out=grad_output)
+    total = Cost(muls=forward.muls, adds=forward.muls or n) if to_input else Cost()
+    if not (to_grid and forward.muls):
+        return total
+    summed = Cost(muls=d * n + grid.numel(), adds=max(d * n - grid.numel(), 0))
+    return total.plus(Cost(muls=d * forward.muls, adds=d * forward.adds)).plus(summed)
+
+
+@formula(*named("_grid_sampler_2d_cpu_fallback_backward"), op="grid_sample_backward")
+def grid_sample_fallback_backward(
+    grad_output: Spec, input: Spec, grid: Spec, interpolation_mode: int, *, out: Any
+) -> Cost:
+    """grad[n, c, *o], x[n, c, *i], grid[n, *o, d] -> out[n, c, *i], out_grid[n, *o, d]: as grid_sampler_2d_backward."""
+    return grid_sample_backward(grad_output, input, grid, interpolation_mode, 0, False, out=out)
+
+
+@formula(*named("cudnn_grid_sampler_backward"), op="grid_sample_backward")
+def cudnn_grid_sample_backward(input: Spec, grid: Spec, grad_output: Spec, *, out: Any) -> Cost:
+    """x[n, c, *i], grid[n, *o, d], grad[n, c, *o] -> out[n, c, *i], out_grid[n, *o, d]: as grid_sampler_2d_backward, bilinear."""
+    return grid_sample_backward(grad_output, input, grid, 0, 0, False, out=out)
+
+
+@formula(*named("affine_grid_generator_backward", "cudnn_affine_grid_generator_backward"), op="affine_grid_backward")
+def affine_grid_backward(grad: Spec, *, out: Spec) -> Cost:
+    """grad[n, *, d] -> out[n, d, k]: a multiply and an add per point for each output, the first add is none."""
+    n, d, _ = out
+    points = grad.numel() // (n * d) if n else 0
+    return contraction(points, out.numel())
+
+
+def _spread(forward: Cost, out: Spec) -> Cost:
+    """The products of the forward, each added to an output."""
+    return Cost(muls=forward.muls, adds=max(forward.muls - out.numel(), 0))

@@ -1,0 +1,195 @@
+"""Gradients of recurrent layers in one call of a library's kernel, step by step back through time.
+
+Per step the gates' derivatives, and a product of their gradients with each weight matrix, transposed; the gradient of a
+matrix is one contraction over all steps, that of a bias a sum over them, each of its own. The products of a layer's two
+directions with its input are added up. The gates are taken as the forward saved them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..records import Cost, Spec, specs_in
+from ._cost import contraction, times
+from ._registry import formula
+from ._spellings import named
+from .fused_rnn import KINDS, weights_of
+
+GATES = {
+    "lstm": Cost(muls=16, adds=6, others=1),
+    "gru": Cost(muls=11, adds=4),
+    "tanh": Cost(muls=2, adds=1),
+    "relu": Cost(others=1),
+}
+"""Per step and hidden unit, from the gradient of the state to those of the gates before their sigmoid or tanh:
+do = dh*t, dc += dh*o*(1-t*t), t = tanh(c); di = dc*g, dg = dc*i, df = dc*c', dc' = dc*f; times i*(1-i), f*(1-f), o*(1-o), 1-g*g;
+dz = dh*(h'-n), dn = dh*(1-z), dh' = dh*z; times z*(1-z), 1-n*n; dr = dn*hn, dhn = dn*r; times r*(1-r);
+dh * (1-h*h); dh where h > 0."""
+STATES = {"lstm": 1, "gru": 2, "tanh": 1, "relu": 1}
+"""Adds per step and hidden unit into the gradient of the state: the output's, and for a GRU dh*z."""
+BY_MODE = ("relu", "tanh", *KINDS[2:])
+
+
+@formula(*named("_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_lstm_cell_backward"), op="lstm_cell_backward")
+def lstm_gates_backward(
+    grad_hy: Spec | None, grad_cy: Spec | None, cx: Spec, cy: Spec, workspace: Spec, has_bias: bool, *, out: Any
+) -> Cost:
+    """grad_hy[b, h], cx[b, h] -> out[b, 4h], out_cx[b, h], out_bias[4h]: the gates of one step, b-1 adds per bias."""
+    return times(cx.numel(), GATES["lstm"]).plus(Cost(adds=4 * max(cx[0] - 1, 0) * cx[-1] * has_bias))
+
+
+@formula(*named("_thnn_fused_gru_cell_backward"), op="gru_cell_backward")
+def gru_gates_backward(grad_hy: Spec, workspace: Spec, has_bias: bool, *, out: Any) -> Cost:
+    """grad_hy[b, h] -> out[b, 3h], out_hidden[b, 3h], out_hx[b, h], out_biases[3h]: the gates of one step, b-1 adds per bias."""
+    biases = Cost(adds=2 * 3 * max(grad_hy[0] - 1, 0) * grad_hy[-1] * has_bias)
+    return times(grad_hy.numel(), GATES["gru"]).plus(biases)
+
+
+@formula(*named("_cudnn_rnn_backward"), op="rnn_backward")
+def cudnn_rnn_backward(
+    input: Spec,
+    weight: Any,
+    weight_stride0: int,
+    weight_buf: Any,
+    hx: Spec,
+    cx: Spec | None,
+    output: Spec,
+    grad_output: Spec | None,
+    grad_hy: Spec | None,
+    grad_cy: Spec | None,
+    mode: int,
+    hidden_size: int,
+    proj_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: Any,
+    dropout_state: Any,
+    reserve: Any,
+    output_mask: Sequence[bool],
+    *,
+    out: Any,
+) -> Cost:
+    """x[*, i], weights, grad[*, h] -> out[*, i], out_hx, out_cx, out_weights: per step and layer the gates, 2 products per matrix."""
+    layers = chunked(weight, weight_stride0)
+    return _layers(BY_MODE[mode], input, layers, hidden_size, 1 + bidirectional, output_mask[0], output_mask[3])
+
+
+@formula(*named("miopen_rnn_backward"), op="rnn_backward")
+def miopen_rnn_backward(
+    input: Spec,
+    weight: Any,
+    weight_stride0: int,
+    weight_buf: Any,
+    hx: Spec,
+    cx: Spec | None,
+    output: Spec,
+    grad_output: Spec | None,
+    grad_hy: Spec | None,
+    grad_cy: Spec | None,
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: Any,
+    dropout_state: Any,
+    reserve: Any,
+    output_mask: Sequence[bool],
+    *,
+    out: Any,
+) -> Cost:
+    """x[*, i], weights, grad[*, h] -> out[*, i], out_hx, out_cx, out_weights: as _cudnn_rnn_backward."""
+    layers = chunked(weight, weight_stride0)
+    return _layers(BY_MODE[mode], input, layers, hidden_size, 1 + bidirectional, output_mask[0], output_mask[3])
+
+
+@formula(*named("mkldnn_rnn_layer_backward"), op="rnn_backward")
+def mkldnn_rnn_layer_backward(
+    input: Spec,
+    weight1: Spec,
+    weight2: Spec,
+    weight3: Spec,
+    weight4: Spec,
+    hx_: Spec,
+    cx_tmp: Spec,
+    output: Spec,
+    hy_: Spec,
+    cy_: Spec,
+    grad_output: Spec | None,
+    grad_hy: Spec | None,
+    grad_cy: Spec | None,
+    reverse: bool,
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    has_biases: bool,
+    *,
+    out: Any,
+) -> Cost:
+    """x[t, b, i], weights, grad[t, b, h] -> out[t, b, i], out_weights, out_hx, out_cx: one layer in one direction, as _cudnn_rnn_backward."""
+    layer = list(weights_of(KINDS[mode], input[-1], hidden_size, 1, 1, has_biases))
+    return _layers(BY_MODE[mode], input, [layer], hidden_size, 1, True, True)
+
+
+@formula(*named("lstm_mps_backward"), op="rnn_backward")
+def lstm_mps_backward(
+    grad_y: Spec | None,
+    grad_hy: Spec | None,
+    grad_cy: Spec | None,
+    z_state: Spec,
+    cell_state_fwd: Spec,
+    input: Spec,
+    layersOutputs: Spec,
+    hx: Any,
+    params: Any,
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    *,
+    out: Any,
+) -> Cost:
+    """grad[*, h], x[*, i], params -> out[*, i], out_params, out_hx: an LSTM, as _cudnn_rnn_backward."""
+    layers = chunked(params, 4 if has_biases else 2)
+    return _layers("lstm", input, layers, hx[0][-1], 1 + bidirectional, True, True)
+
+
+def chunked(weights: Any, each: int) -> list[list[Spec]]:
+    """The weights of each layer and direction: input's, state's, their biases, and a projection's."""
+    every = list(specs_in(weights))
+    return [every[at : at + each] for at in range(0, len(every), each)]
+
+
+def _layers(
+    kind: str,
+    input: Spec,
+    layers: Sequence[Iterable[Spec]],
+    hidden: int,
+    directions: int,
+    to_input: bool,
+    to_weights: bool,
+) -> Cost:
+    steps = math.prod(input[:-1])
+    each = GATES[kind].plus(Cost(adds=STATES[kind]))
+    total = times(len(layers) * steps * hidden, each)
+    for position, layer in enumerate(layers):
+        of_input, *others = layer
+        needed = to_input or position >= directions
+        if needed:
+            total = total.plus(contraction(of_input[0], steps * of_input[1]))
+            total = total.plus(Cost(adds=steps * of_input[1] * (position % directions)))
+        for weight in others:
+            if weight.ndim == 2:
+                total = total.plus(contraction(weight[0], steps * weight[1]))
+        for weight in (of_input, *others) if to_weights else ():
+            bias = Cost(adds=max(steps - 1, 0) * weight[0])
+            total = total.plus(contraction(steps, weight.numel()) if weight.ndim == 2 else bias)
+    return total

@@ -1,0 +1,115 @@
+"""Is it good, and what is it bound by? For each call the least time a device needs for it, and what it really took.
+
+The roofline model (Williams, Waterman, Patterson 2009, https://doi.org/10.1145/1498765.1498785): a call takes at least as
+long as its FLOPs take at the peak of its dtype, as its bytes take at the bandwidth, and as a kernel takes to start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from .bounds import KINDS, NOTHING, Roofline, Row
+from .ceilings import TF32, device_for, tf32_allowed
+from .devices import Device
+from .errors import InputError
+from .records import PHASES, Counted, Timing
+from .traffic import compute_dtype, traffic_of
+
+CUDNN = ("conv", "lstm", "gru", "rnn")
+ATTENTION = "attention"
+BACKWARD_HINT = ": analyze(model, args, backward=True) makes them"
+
+
+def roofline(
+    counted: Sequence[Counted],
+    exact: Sequence[Counted],
+    dense: Sequence[Counted],
+    place: str,
+    device: str | Device = "auto",
+    phase: str = "forward",
+    timing: Timing | None = None,
+) -> Roofline:
+    """The calls of a phase against the ceilings of a device.
+
+    ``counted`` tells the model's work, for its MFU; ``exact`` and ``dense`` are all operations of the same calls: what a
+    mask leaves, where it is known, is the least that attention may compute. The run was made at ``place``, an
+    Environment's device, and the phase took as long as ``timing`` says. InputError where it had no such phase.
+    """
+    least = [other if one.cost is None else one for one, other in zip(exact, dense, strict=True)]
+    each = [call for call in counted if call.call.phase == phase]
+    rows = [call for call in least if call.call.phase == phase]
+    if not rows:
+        raise InputError(f"the run made no calls in its {phase}" + (BACKWARD_HINT if phase == "backward" else ""))
+    found, is_its_own = _device(device, place, rows)
+    tf32, took = tf32_allowed(), timing if is_its_own else None
+    return Roofline(
+        found,
+        phase,
+        tuple(_row(call, found, tf32, timed=is_its_own) for call in rows),
+        None if took is None else took.median,
+        None if took is None else _utilization(each, found, took.median),
+        sum(call.cost is None for call in rows),
+    )
+
+
+def mfu(counted: Sequence[Counted], place: str, device: str | Device, *timings: Timing | None) -> float | None:
+    """Model FLOPs utilization: what 2 x MACs of forward and backward take at the peaks of their dtypes, of the time they took.
+
+    ``timings`` are of the forward and the backward; None where one that ran was not timed, or not on this device
+    (https://arxiv.org/abs/2204.02311, appendix B).
+    """
+    work = [each for each in counted if each.call.phase in PHASES[: len(timings)]]
+    ran = {each.call.phase for each in work}
+    known = [timing.median for phase, timing in zip(PHASES, timings, strict=False) if timing and phase in ran]
+    found, is_its_own = _device(device, place, work)
+    return _utilization(work, found, sum(known)) if is_its_own and len(known) == len(ran) > 0 else None
+
+
+def _utilization(counted: Iterable[Counted], device: Device, latency: float) -> float:
+    tf32 = tf32_allowed()
+    return sum(2 * each.macs / device.peak(_dtype(each, device, tf32)) for each in counted if each.macs) / latency
+
+
+def _device(device: str | Device, place: str, counted: Sequence[Counted]) -> tuple[Device, bool]:
+    """The device, and whether the run was made on it. Measured peaks are the best seen, in this run too.
+
+    Not in attention, which may compute less than it is counted for.
+    """
+    computing = [(each, compute_dtype(each.call)) for each in counted if each.flops]
+    found, is_its_own = device_for(device, place, [dtype for _, dtype in computing])
+    if not found.measured or not is_its_own:
+        return found, is_its_own
+    peaks = dict(found.peaks)
+    for each, dtype in computing:
+        if dtype in peaks and each.call.seconds and each.call.op != ATTENTION:
+            peaks[dtype] = max(peaks[dtype], _work(each) / each.call.seconds)
+    return replace(found, peaks=peaks), True
+
+
+def _row(counted: Counted, device: Device, tf32: TF32, timed: bool) -> Row:
+    call, traffic = counted.call, traffic_of(counted)
+    dtype, moved = _dtype(counted, device, tf32), sum(traffic)
+    work = _work(counted) if moved else 0  # what touches no tensor is done by Python
+    compute, memory = work / _peak(counted, dtype, device), moved / device.bandwidth_of(moved)
+    launch = device.launch if moved else 0.0
+    bound = max(compute, memory, launch)
+    binds = KINDS[(compute, memory, launch).index(bound)] if bound else NOTHING
+    flops, took = 0 if counted.integer else work, call.seconds if timed else None
+    return Row(call.op, call.path, 1, dtype, flops, *traffic, compute, memory, launch, bound, binds, took)
+
+
+def _work(counted: Counted) -> int:
+    """Operations that a device's peak is for: 2 for each MAC, and all others; of integers the MACs' alone."""
+    return max(2 * counted.macs, counted.flops)
+
+
+def _peak(counted: Counted, dtype: str, device: Device) -> float:
+    """FLOP/s at most in this call; where no matrices are multiplied, narrow dtypes may be computed as f32."""
+    return device.peak(dtype) if counted.macs else max(device.peak(dtype), device.peak("f32"))
+
+
+def _dtype(counted: Counted, device: Device, tf32: TF32) -> str:
+    dtype = compute_dtype(counted.call)
+    allowed = tf32.cudnn if counted.call.op.startswith(CUDNN) else tf32.matmul
+    return "tf32" if dtype == "f32" and counted.macs and allowed and "tf32" in device.peaks else dtype

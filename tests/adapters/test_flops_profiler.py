@@ -1,0 +1,440 @@
+"""flops-profiler's names: its documentation's examples with only the import changed, and what it prints and returns."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision.models as models
+import transformers
+from flops_profiler import profiler as original
+from torch import nn
+
+from fxflops import count
+from fxflops.adapters import flops_profiler as ours
+from fxflops.adapters.flops_profiler import FlopsProfiler, get_model_profile
+from fxflops.errors import InputError, RunError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "conventions"))
+from pool import built
+from replaced import Runs, restored
+
+Numbers = tuple[Any, Any, Any]
+
+
+@pytest.fixture(autouse=True)
+def untouched() -> Iterator[None]:
+    """The original leaves replacements in torch, and its stacks filled when the model raises."""
+    with restored():
+        yield
+    for stack in (original.module_flop_count, original.module_mac_count, original.module_profile_lists):
+        stack.clear()
+
+
+def timeless(text: str) -> str:
+    """Printed text without what depends on the machine."""
+    text = re.sub(r"('duration': |'FLOPS': |'duration%[a-z/0-9]*': )'[^']*'", r"\1_", text)
+    text = re.sub(r"functionals_duration = [^,]*,", "functionals_duration = _,", text)
+    return re.sub(r"(latency: |latency - |fwd flops per device / fwd latency: ).*", r"\1_", text)
+
+
+def printed(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, str]:
+    """What a function returns, and the text that it prints."""
+    with redirect_stdout(io.StringIO()) as text, restored():
+        result = function(*args, **kwargs)
+    return result, timeless(text.getvalue())
+
+
+# The face
+
+METHODS = [name for name, value in vars(original.FlopsProfiler).items() if inspect.isfunction(value)]
+
+
+def parameters(function: Callable[..., Any]) -> list[tuple[str, Any, Any]]:
+    return [(p.name, p.kind, p.default) for p in inspect.signature(function).parameters.values()]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_methods_have_the_originals_signatures(name: str) -> None:
+    assert parameters(getattr(FlopsProfiler, name)) == parameters(getattr(original.FlopsProfiler, name))
+
+
+def test_get_model_profile_has_the_originals_signature() -> None:
+    assert parameters(get_model_profile) == parameters(original.get_model_profile)
+
+
+STRINGS = ("num", "number", "macs", "flops", "params", "duration")
+NUMBERS = (0, 1, 7, 999, 1000, 61706, 999_999, 10**6, 426516480, 22360 * 10**6, 5 * 10**12 + 1, 10**15, 0.0, 1.5, 1e-7)
+SECONDS = (0.0, 1e-7, 4.53e-05, 0.001, 0.01222, 0.9996, 1.0, 1.25, 75.5)
+
+
+@pytest.mark.parametrize("name", STRINGS)
+def test_numbers_are_written_as_the_original_does(name: str) -> None:
+    mine, its = getattr(ours, f"{name}_to_string"), getattr(original, f"_{name}_to_string")
+    assert parameters(mine) == parameters(its)
+    units = [
+        None,
+        "G",
+        "M",
+        "K",
+        "k",
+        "T",
+        "GMACs",
+        "MMACs",
+        "KMACs",
+        "TFLOPS",
+        "GFLOPS",
+        "KFLOPS",
+        "s",
+        "ms",
+        "us",
+        "?",
+    ]
+    for number in SECONDS if name == "duration" else NUMBERS:
+        assert mine(number) == its(number)
+        assert mine(number, precision=4) == its(number, precision=4)
+        if name != "num":
+            assert [mine(number, unit) for unit in units] == [its(number, unit) for unit in units]
+
+
+# What it prints and returns, beside the original on the same model
+
+NAMES = ["resnet18", "squeezenet", "vit unfused", "swin torchvision", "mobilenetv2", "bert", "gpt2", "t5", "products"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_profile_of_a_forward(name: str) -> None:
+    model, args, kwargs = built(name)
+    given = {"args": args, "kwargs": kwargs, "warm_up": 0, "top_modules": 3}
+    mine = printed(get_model_profile, model, **given)
+    assert mine == printed(original.get_model_profile, copy.deepcopy(model), **given)
+    mine = printed(get_model_profile, model, **given, detailed=False, module_depth=2, as_string=True)
+    its = printed(
+        original.get_model_profile, copy.deepcopy(model), **given, detailed=False, module_depth=2, as_string=True
+    )
+    assert mine == its
+
+
+def by_profiler(
+    module: Any, model: nn.Module, run: Callable[[nn.Module], Any], *ignored: type, **options: Any
+) -> Numbers:
+    """(flops, macs, params) of a run of the model, with the profile printed."""
+    profile = module.FlopsProfiler(model)
+    profile.start_profile(list(ignored))
+    run(model)
+    profile.stop_profile()
+    numbers = profile.get_total_flops(), profile.get_total_macs(), profile.get_total_params()
+    strings = profile.get_total_flops(True), profile.get_total_macs(True), profile.get_total_params(as_string=True)
+    assert strings == (
+        ours.num_to_string(numbers[0]),
+        ours.macs_to_string(numbers[1]),
+        ours.params_to_string(numbers[2]),
+    )
+    profile.print_model_profile(profile_step=3, **options)
+    assert (profile.flops, profile.macs, profile.params) == numbers
+    profile.end_profile()
+    return numbers
+
+
+class Branches(nn.Module):
+    """Calls in its own forward, a module under two others, one that is not called, several calls of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        act = nn.ReLU()
+        self.stem = nn.Conv2d(3, 4, 3)
+        self.first, self.second = nn.Sequential(nn.Conv2d(4, 4, 3), act), nn.Sequential(act, nn.BatchNorm2d(4))
+        self.blocks = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+        self.unused = nn.ModuleList([nn.Identity(), nn.Identity()])
+        self.head, self.act = nn.MultiheadAttention(4, 2), F.gelu
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.second(self.first(F.relu(self.stem(x)))).flatten(2).transpose(1, 2)
+        for block in (*self.blocks, self.blocks[0]):
+            x = torch.add(x, self.act(block(x)))
+        return self.head(x, x, x)[0].matmul(x.transpose(1, 2))
+
+
+IMAGE = torch.randn(2, 3, 8, 8)
+
+
+@pytest.mark.parametrize(
+    "ignored", [(), (nn.BatchNorm2d, nn.Conv2d), (nn.Sequential, nn.Linear), (nn.MultiheadAttention,), (Branches,)]
+)
+def test_the_profiler_around_a_run(ignored: tuple[type, ...]) -> None:
+    model = Branches()
+    mine = printed(by_profiler, ours, model, lambda model: model(IMAGE), *ignored, top_modules=2)
+    its = printed(by_profiler, original, copy.deepcopy(model), lambda model: model(IMAGE), *ignored, top_modules=2)
+    assert mine == its
+
+
+@pytest.mark.parametrize("ignored", [(nn.Sequential, nn.Linear), (nn.Conv2d, Branches)])
+def test_ignored_modules(ignored: tuple[type, ...]) -> None:
+    given = {"args": [IMAGE], "warm_up": 0, "ignore_modules": list(ignored)}
+    mine = printed(get_model_profile, Branches(), **given)
+    assert mine == printed(original.get_model_profile, Branches(), **given)
+
+
+def test_several_runs_are_summed() -> None:
+    def twice(model: nn.Module) -> None:
+        model(IMAGE)
+        model.stem(IMAGE)
+
+    mine = printed(by_profiler, ours, Branches(), twice)
+    assert mine == printed(by_profiler, original, Branches(), twice)
+
+
+def tiny_gpt2() -> nn.Module:
+    config = transformers.GPT2Config(
+        vocab_size=99, n_embd=16, n_layer=2, n_head=2, n_positions=32, bos_token_id=0, eos_token_id=0
+    )
+    torch.manual_seed(0)
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
+def test_generate() -> None:
+    given = {
+        "kwargs": {"input_ids": torch.randint(5, 90, (1, 6)), "max_new_tokens": 3, "pad_token_id": 0},
+        "warm_up": 0,
+    }
+    mine = printed(get_model_profile, tiny_gpt2(), **given, func_name="generate")
+    assert mine == printed(original.get_model_profile, tiny_gpt2(), **given, func_name="generate")
+    assert mine[0][0] > get_model_profile(tiny_gpt2(), args=[torch.ones(1, 6).long()], print_profile=False)[0]
+
+
+def test_input_shape_and_output_file(tmp_path: Path) -> None:
+    given = {"input_shape": (1, 3, 64, 64), "warm_up": 1, "top_modules": 1}
+    paths = tmp_path / "new" / "ours.txt", tmp_path / "its.txt"
+    mine = printed(get_model_profile, models.squeezenet1_1(), **given, output_file=str(paths[0]))
+    its = printed(original.get_model_profile, models.squeezenet1_1(), **given, output_file=str(paths[1]))
+    assert mine == its
+    assert mine[1] == ""
+    assert timeless(paths[0].read_text()) == timeless(paths[1].read_text())
+
+
+class Timer:
+    def __init__(self, milliseconds: float) -> None:
+        self.milliseconds = milliseconds
+
+    def elapsed(self, reset: bool) -> float:
+        return self.milliseconds
+
+
+class Engine:
+    """As much of a DeepSpeed engine as is printed."""
+
+    world_size, dp_world_size, mp_world_size = 8, 4, 2
+
+    def __init__(self, timed: bool) -> None:
+        self._timed = timed
+
+    def train_micro_batch_size_per_gpu(self) -> int:
+        return 16
+
+    def wall_clock_breakdown(self) -> bool:
+        return self._timed
+
+    def timers(self, name: str) -> Timer:
+        return Timer({"forward": 10.0, "backward": 21.0, "step": 1.5}[name])
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_an_engines_sizes_and_timers(timed: bool) -> None:
+    def profiled(module: Any) -> None:
+        profile = module.FlopsProfiler(model := Branches(), ds_engine=Engine(timed))
+        profile.start_profile()
+        model(IMAGE)
+        profile.print_model_profile(detailed=False)
+        profile.end_profile()
+
+    mine, its = printed(profiled, ours)[1], printed(profiled, original)[1]
+    estimated = re.compile(r"(bwd FLOPS per device|fwd\+bwd FLOPS per device|FLOPS per device = 3).*\n")
+    assert mine == re.sub(rf"(?m)^{estimated.pattern}", "", its)
+    assert ("samples/second:" in mine) == ("bwd latency:" in mine) == timed
+    assert "model parallel size:                                          2" in mine
+
+
+# The documentation's examples, the original's tests
+
+
+def test_the_alexnet_example(capsys: pytest.CaptureFixture[str]) -> None:
+    model = models.alexnet()
+    batch_size = 2
+    flops, macs, params = get_model_profile(
+        model=model,
+        input_shape=(batch_size, 3, 224, 224),
+        args=None,
+        kwargs=None,
+        print_profile=True,
+        detailed=True,
+        module_depth=-1,
+        top_modules=1,
+        warm_up=1,
+        as_string=True,
+        output_file=None,
+        ignore_modules=None,
+        func_name="forward",
+    )
+    assert (flops, macs, params) == ("2.86 G", "1.43 GMACs", "61.1 M")
+    assert "AlexNet(\n  module = {'param': '61.1 M', 'flops': '2.86 G'" in capsys.readouterr().out
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.linear = nn.Linear(10, 10)
+
+    def forward(self, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        return F.cross_entropy(self.linear(batch[0]), batch[1])
+
+
+def trained(profiler: Any, profile_step: int = 2) -> tuple[Numbers, list[torch.Tensor]]:
+    """The documentation's training loop: what is profiled in it, and the weights after it."""
+    model = Model()
+    optimizer = torch.optim.Adam(model.parameters())
+    torch.manual_seed(2)
+    data_loader = [(torch.randn(1, 10), torch.randint(0, 10, (1,))) for _ in range(4)]
+    prof = profiler.FlopsProfiler(model)
+    numbers: Numbers = (0, 0, 0)
+    for step, batch in enumerate(data_loader):
+        if step == profile_step:
+            prof.start_profile()
+        loss = model(batch)
+        if step == profile_step:
+            prof.stop_profile()
+            numbers = prof.get_total_flops(), prof.get_total_macs(), prof.get_total_params()
+            prof.print_model_profile(profile_step=profile_step)
+            prof.end_profile()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return numbers, [parameter.detach() for parameter in model.parameters()]
+
+
+def test_the_training_example() -> None:
+    (mine, weights), text = printed(trained, ours)
+    (its, same_weights), its_text = printed(trained, original)
+    assert mine == its == (200, 100, 110)
+    assert text == its_text
+    assert "Profile Summary at step 2:" in text
+    assert all(map(torch.equal, weights, same_weights))
+    assert all(map(torch.equal, weights, trained(ours, profile_step=-1)[1]))
+
+
+def test_lenet5() -> None:
+    conv = nn.Sequential(
+        *(nn.Conv2d(1, 6, 5), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh(), nn.AvgPool2d(2)),
+        *(nn.Conv2d(16, 120, 5), nn.Tanh()),
+    )
+    head = nn.Sequential(nn.Linear(120, 84), nn.Tanh(), nn.Linear(84, 10))
+    model = Runs(lambda conv, head, x: F.softmax(head(conv(x).flatten(1)), dim=1), conv, head)
+    del model.parameter
+    flops, macs, params = get_model_profile(model, (1024, 1, 32, 32), print_profile=False, as_string=False)
+    assert (macs, params) == (426516480, 61706)
+    assert count(model, torch.ones(1024, 1, 32, 32), convention="deepspeed").total_flops - flops == 1024 * 10
+    assert abs(flops - 866076672) / 866076672 < 0.05
+
+
+# How it behaves
+
+
+def test_it_can_be_asked_while_it_runs_and_reset() -> None:
+    model = Model()
+    batch = torch.randn(3, 10), torch.zeros(3).long()
+    prof = FlopsProfiler(model)
+    prof.start_profile()
+    for runs in (1, 2):
+        model(batch)
+        assert prof.get_total_flops() == 600 * runs
+    assert 0 < prof.get_total_functional_duration() < prof.get_total_duration() < 60
+    assert prof.get_total_duration(as_string=True).endswith("s")
+    assert prof.get_total_functional_duration(True).endswith("s")
+    prof.reset_profile()
+    assert prof.get_total_flops() == prof.get_total_macs() == prof.get_total_duration() == 0
+    model(batch)
+    assert prof.get_total_macs() == 300
+    prof.start_profile()
+    assert prof.get_total_macs() == 0
+    prof.stop_profile()
+    model(batch)
+    assert prof.get_total_macs() == 0
+    prof.end_profile()
+
+
+def test_before_it_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+    prof = FlopsProfiler(Model())
+    prof.print_model_profile()
+    assert capsys.readouterr().out == ""
+    prof.print_model_aggregated_profile()
+    assert "call this function after start_profile and before end_profile" in capsys.readouterr().out
+    with pytest.raises(InputError, match=r"start_profile\(\)"):
+        prof.get_total_flops()
+    prof.stop_profile()
+    prof.end_profile()
+
+
+def state(model: nn.Module) -> list[Any]:
+    return [
+        (name, module.training, sorted(vars(module)), len(module._forward_hooks), len(module._forward_pre_hooks))
+        for name, module in model.named_modules()
+    ]
+
+
+def test_it_leaves_the_model_as_it_was() -> None:
+    model = Branches().train()
+    before, buffers = state(model), copy.deepcopy(model.state_dict())
+    functions = F.linear, torch.matmul, torch.bmm
+    printed(get_model_profile, model, (2, 3, 8, 8))
+    assert state(model) == before
+    assert all(torch.equal(value, buffers[name]) for name, value in model.state_dict().items())
+    assert (F.linear, torch.matmul, torch.bmm) == functions
+    first = printed(by_profiler, ours, model, lambda model: model(IMAGE))
+    assert printed(by_profiler, ours, model, lambda model: model(IMAGE)) == first
+    assert state(model) == before
+
+
+def test_a_model_that_raises() -> None:
+    model = Branches()
+    before = state(model)
+    prof = FlopsProfiler(model)
+    prof.start_profile()
+    with pytest.raises(RunError, match="stem"):
+        model(torch.randn(2, 4, 8, 8))
+    model(IMAGE)
+    assert prof.get_total_flops() > 0
+    prof.end_profile()
+    assert state(model) == before
+    with pytest.raises(RuntimeError, match="expected input"):
+        get_model_profile(model, (2, 4, 8, 8))
+    assert state(model) == before
+
+
+def test_where_the_original_raises() -> None:
+    (flops, macs, _), text = printed(get_model_profile, *built("lstm")[:1], args=built("lstm")[1], warm_up=0)
+    report = count(*built("lstm")[:2], convention="deepspeed")
+    assert (flops, macs) == (report.total_flops, report.recount("deepspeed_macs").total_flops)
+    assert "(rnn): LSTM(module = {'param': '4.03 k', 'flops': '38.45 K', 'macs': '0 MACs'" in text
+    model = nn.Sequential(nn.ConvTranspose2d(3, 4, 3), nn.Upsample(scale_factor=2))
+    assert get_model_profile(model, (1, 3, 5, 5), print_profile=False)[:2] == (2 * 2700 + 4 * 9 + 4 * 49, 2700)
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [({}, "give input_shape"), ({"input_shape": [1, 3]}, "must be a tuple"), ({"input_shape": ()}, "must be a tuple")],
+)
+def test_inputs_that_do_not_fit(given: dict[str, Any], match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        get_model_profile(Model(), **given)
+    with pytest.raises(InputError, match="Model"):
+        get_model_profile(Model, (1, 3))

@@ -1,0 +1,95 @@
+"""convention="calflops": the FLOPs of calflops 0.3.2's own run, on the models of the pool and op by op."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from calflops import calculate_flops, calculate_pipline
+from pool import POOL, built
+from replaced import CASES, Runs, applied, module, of, restored
+from torch import nn
+
+from fxflops import Report, count
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
+    pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN:UserWarning"),
+    pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths:UserWarning"),
+]
+
+RAISING = {"ssdlite": "'list' object has no attribute 'to'", "faster r-cnn": "'list' object has no attribute 'to'"}
+"""Models on which the tool raises an AttributeError: their input is a list of images."""
+
+MORE = {
+    "even kernel, same": lambda: module(nn.Conv2d(4, 6, (2, 3), padding="same", dilation=(3, 2)), 1, 4, 6, 7),
+    "odd kernel, same": lambda: module(nn.Conv1d(4, 6, 3, padding="same"), 1, 4, 6),
+    "same, circular": lambda: module(nn.Conv1d(4, 6, 4, padding="same", padding_mode="circular"), 1, 4, 6),
+    "valid": lambda: module(nn.Conv1d(4, 6, 3, padding="valid"), 1, 4, 6),
+    "ConvTranspose1d": lambda: module(nn.ConvTranspose1d(4, 6, 3, stride=2, padding=1, dilation=2), 2, 4, 5),
+    "ConvTranspose2d": lambda: module(nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2, bias=False), 2, 4, 5, 5),
+    "ConvTranspose3d": lambda: module(nn.ConvTranspose3d(2, 3, 2, stride=2, output_padding=1), 1, 2, 3, 3, 3),
+    "F.conv_transpose2d": lambda: of(
+        lambda x: F.conv_transpose2d(x, torch.ones(4, 3, 2, 2), torch.ones(3)), 1, 4, 5, 5
+    ),
+    "Upsample": lambda: module(nn.Upsample(scale_factor=2), 1, 4, 5, 5),
+    "Upsample to a size": lambda: module(nn.Upsample(size=(7, 8), mode="bilinear"), 1, 4, 5, 5),
+    "UpsamplingNearest2d": lambda: module(nn.UpsamplingNearest2d(scale_factor=2), 1, 4, 5, 5),
+}
+
+
+@pytest.fixture(autouse=True)
+def untouched() -> Iterator[None]:
+    """The tool leaves Tensor.matmul and others as attributes of Tensor, and all of its replacements when the model raises."""
+    with restored():
+        yield
+    calculate_pipline.module_flop_count.clear()
+    calculate_pipline.module_mac_count.clear()
+
+
+def theirs(model: nn.Module, args: Any, kwargs: Any) -> int:
+    model, args, kwargs = copy.deepcopy((model, args, kwargs))
+    return calculate_flops(model, args=list(args), kwargs=kwargs, print_results=False, output_as_string=False)[0]
+
+
+def ours(model: nn.Module, args: Any, kwargs: Any) -> Report:
+    report = count(model, args, kwargs)
+    assert report.recount("calflops").total_macs == report.total_macs
+    assert report.recount("calflops").total_int_ops == 0
+    return report.recount("calflops")
+
+
+@pytest.mark.parametrize("name", [name for name in POOL if name not in RAISING])
+def test_the_number_is_calflopss(name: str) -> None:
+    assert ours(*built(name)).total_flops == theirs(*built(name))
+
+
+@pytest.mark.parametrize("name", RAISING)
+def test_it_still_raises(name: str) -> None:
+    with pytest.raises(AttributeError, match=RAISING[name]):
+        theirs(*built(name))
+
+
+@pytest.mark.parametrize("name", [*CASES, *MORE])
+def test_each_op_is_charged_as_it_does(name: str) -> None:
+    model, x = {**CASES, **MORE}[name]()
+    assert ours(model, x, None).total_flops == theirs(model, (x,), {})
+
+
+@pytest.mark.filterwarnings("ignore:.nn.functional.upsample. is deprecated:UserWarning")
+def test_the_exception_of_upsample() -> None:
+    """One of two replaced functions in one call; we see the inner one."""
+    model, x = of(lambda x: F.upsample(x, scale_factor=2), 1, 2, 3, 3)
+    assert ours(model, x, None).total_flops == 18
+    assert theirs(model, (x,), {}) == 2 * 18
+
+
+def test_several_factors_raise_there() -> None:
+    model, x = Runs(applied, nn.Upsample(scale_factor=(2, 3))), torch.randn(1, 2, 3, 3)
+    with restored(), pytest.raises(TypeError, match="unsupported operand"):
+        theirs(model, (x,), {})
+    assert ours(model, x, None).total_flops == 18

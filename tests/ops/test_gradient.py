@@ -1,0 +1,425 @@
+"""Training steps dispatch no operator that is unknown; values that were moved go back, and add up where they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from fxflops.ops import BASE, apply
+from fxflops.records import Call, Cost, spec_of
+from tests.ops.textbook import Sums, agrees, equals, pick
+from tests.oracle import cost_of
+
+aten = torch.ops.aten
+
+
+class Counting(TorchDispatchMode):
+    """Counts every operator that is dispatched, and notes those that no formula knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unknown: set[str] = set()
+        self.total = Cost()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        entry = BASE.find(func)
+        if entry is None:
+            self.unknown.add(str(func))
+        else:
+            call = Call(entry.op, func, spec_of(args), spec_of(kwargs or {}), spec_of(out), "")
+            self.total = self.total.plus(apply(entry, call))
+        return out
+
+
+def step(loss: Callable[[], torch.Tensor]) -> Cost:
+    """Everything that a loss and its gradients dispatch, all of it known."""
+    with Counting() as counting:
+        loss().backward()
+    assert counting.unknown == set()
+    return counting.total
+
+
+def image(channels: int = 3, size: int = 8) -> torch.Tensor:
+    return torch.randn(2, channels, size, size, requires_grad=True)
+
+
+def cnn(norm: Callable[[int], nn.Module], activation: nn.Module, **options: Any) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, **options), norm(8), activation, nn.Conv2d(8, 4, 3), nn.Flatten()
+    )
+
+
+CNNS = {
+    "batch_norm": cnn(nn.BatchNorm2d, nn.ReLU()),
+    "frozen_batch_norm": cnn(lambda c: nn.BatchNorm2d(c).eval(), nn.ReLU6()),
+    "group_norm": cnn(lambda c: nn.GroupNorm(2, c), nn.GELU()),
+    "instance_norm": cnn(lambda c: nn.InstanceNorm2d(c, affine=True), nn.SiLU(), padding_mode="reflect"),
+    "local_response_norm": cnn(lambda c: nn.LocalResponseNorm(3), nn.Mish(), padding_mode="replicate"),
+    "layer_norm": cnn(lambda c: nn.LayerNorm([c, 8, 8]), nn.Hardswish(), padding_mode="circular"),
+    "rms_norm": cnn(lambda c: nn.RMSNorm([c, 8, 8]), nn.ELU(inplace=True), bias=False),
+    "weight_norm": nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3)), nn.PReLU(), nn.Flatten()),
+}
+
+
+@pytest.mark.parametrize("name", CNNS)
+def test_cnns(name: str) -> None:
+    """Their products are those that FlopCounterMode counts."""
+    x = image()
+    total = step(lambda: CNNS[name](x).square().mean())
+    with FlopCounterMode(display=False) as counter:
+        CNNS[name](x).square().mean().backward()
+    assert total.macs == counter.get_total_flops() // 2
+
+
+POOLS: dict[str, nn.Module] = {
+    "max": nn.MaxPool2d(2),
+    "average": nn.AvgPool2d(3, 1),
+    "adaptive": nn.AdaptiveAvgPool2d(3),
+    "global": nn.AdaptiveAvgPool2d(1),
+    "adaptive_max": nn.AdaptiveMaxPool2d(3),
+    "fractional": nn.FractionalMaxPool2d(2, output_size=3),
+    "norm": nn.LPPool2d(2, 2),
+    "depthwise": nn.Conv2d(3, 6, 3, groups=3),
+    "transposed": nn.ConvTranspose2d(3, 4, 3, stride=2, output_padding=1),
+    "unfold": nn.Sequential(nn.Unfold(3), nn.Fold(8, 3)),
+    "shuffle": nn.Sequential(nn.PixelUnshuffle(2), nn.PixelShuffle(2)),
+    "dropout": nn.Sequential(nn.Dropout(), nn.Dropout2d(), nn.AlphaDropout()),
+    **{f"pad_{kind}": getattr(nn, f"{kind}Pad2d")(1) for kind in ("Zero", "Reflection", "Replication", "Circular")},
+    **{mode: nn.Upsample(scale_factor=2, mode=mode) for mode in ("nearest", "nearest-exact", "bilinear", "bicubic")},
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_layers_of_images(name: str) -> None:
+    x = image()
+    assert step(lambda: POOLS[name](x).sum()).flops > 0
+
+
+ACTIVATIONS = """
+    CELU ELU GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid LogSoftmax Mish PReLU RReLU ReLU ReLU6
+    SELU SiLU Sigmoid Softmax Softmin Softplus Softshrink Softsign Tanh Tanhshrink
+""".split()
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations(name: str) -> None:
+    module = getattr(nn, name)(**({"dim": 1} if name in ("LogSoftmax", "Softmax", "Softmin") else {}))
+    x = torch.randn(3, 4, requires_grad=True)
+    assert step(lambda: module(x).sum()).flops > 0
+
+
+def test_resampling_by_places() -> None:
+    x, theta = image(), torch.randn(2, 2, 3, requires_grad=True)
+    for mode in ("bilinear", "nearest", "bicubic"):
+        step(
+            lambda mode=mode: F.grid_sample(
+                x, F.affine_grid(theta, [2, 3, 4, 4], False), mode, align_corners=False
+            ).sum()
+        )
+    step(lambda: F.interpolate(x, (3, 3), mode="bilinear", antialias=True).sum())
+
+
+class UNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.middle, self.up = (
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.Conv2d(8, 2, 1),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skip = torch.relu(self.down(x))
+        low = self.middle(F.max_pool2d(skip, 2))
+        return self.up(torch.cat([skip, F.interpolate(low, scale_factor=2, mode="bilinear")], 1))
+
+
+def test_a_unet() -> None:
+    x, target = image(), torch.randint(2, (2, 8, 8))
+    model = UNet()
+    total = step(lambda: F.cross_entropy(model(x), target))
+    with FlopCounterMode(display=False) as counter:
+        F.cross_entropy(model(x), target).backward()
+    assert total.macs == counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize("cls", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True, "dropout": 0.1}])
+def test_recurrent_layers(cls: Any, options: dict[str, Any]) -> None:
+    """The gradients of inputs and weights are each as many products as the forward, of 3 steps and 2 sequences."""
+    model, x = cls(5, 4, **options), torch.randn(3, 2, 5, requires_grad=True)
+    state = torch.zeros(4 if options else 1, 2, 4, requires_grad=True)
+    hx = (state, state) if cls is nn.LSTM else state
+    weights = sum(weight.numel() for weight in model.parameters() if weight.ndim == 2)
+    assert step(lambda: model(x, hx)[0].sum()).macs == 3 * (3 * 2) * weights
+    packed = nn.utils.rnn.pack_sequence([torch.randn(3, 5), torch.randn(2, 5)])
+    step(lambda: model(packed)[0].data.sum())
+
+
+@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_recurrent_cells(cell: Any) -> None:
+    model, x = cell(5, 4), torch.randn(2, 5)
+    step(lambda: next(iter(model(x))).sum())
+
+
+def test_transformers_of_torch() -> None:
+    x = torch.randn(2, 5, 8, requires_grad=True)
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    decoder = nn.TransformerDecoderLayer(8, 2, 16, batch_first=True, norm_first=True)
+    step(lambda: decoder(x, encoder(x)).sum())
+    for causal in (False, True):
+        step(lambda causal=causal: F.scaled_dot_product_attention(x, x, x, is_causal=causal).sum())
+
+
+def test_embeddings() -> None:
+    indices = torch.tensor([[1, 2, 2], [0, 3, 1]])
+    step(lambda: nn.Embedding(5, 4, padding_idx=0, scale_grad_by_freq=True)(indices).sum())
+    weights = torch.rand(2, 3, requires_grad=True)
+    for mode in ("sum", "mean", "max"):
+        bag = nn.EmbeddingBag(5, 4, mode=mode)
+        step(lambda bag=bag, mode=mode: bag(indices, per_sample_weights=weights if mode == "sum" else None).sum())
+
+
+X, TARGET = torch.rand(3, 4), torch.rand(3, 4)
+LOSSES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "cross_entropy": lambda x: F.cross_entropy(x, torch.tensor([0, 1, 2]), torch.rand(4), label_smoothing=0.1),
+    "nll_loss2d": lambda x: F.nll_loss(x[..., None, None].log_softmax(1), torch.zeros(3, 1, 1, dtype=torch.long)),
+    "mse_loss": lambda x: F.mse_loss(x, TARGET),
+    "l1_loss": lambda x: F.l1_loss(x, TARGET),
+    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, TARGET),
+    "huber_loss": lambda x: F.huber_loss(x, TARGET, reduction="sum"),
+    "binary_cross_entropy": lambda x: F.binary_cross_entropy(x, TARGET, torch.rand(4)),
+    "binary_cross_entropy_with_logits": lambda x: F.binary_cross_entropy_with_logits(x, TARGET),
+    "kl_div": lambda x: F.kl_div(x.log_softmax(1), TARGET, reduction="batchmean"),
+    "poisson_nll_loss": lambda x: F.poisson_nll_loss(x, TARGET),
+    "gaussian_nll_loss": lambda x: F.gaussian_nll_loss(x, TARGET, torch.ones(3, 4)),
+    "soft_margin_loss": lambda x: F.soft_margin_loss(x, TARGET.sign()),
+    "multi_margin_loss": lambda x: F.multi_margin_loss(x, torch.tensor([0, 1, 2])),
+    "multilabel_margin_loss": lambda x: F.multilabel_margin_loss(x, torch.zeros(3, 4, dtype=torch.long)),
+    "multilabel_soft_margin_loss": lambda x: F.multilabel_soft_margin_loss(x, TARGET.round()),
+    "margin_ranking_loss": lambda x: F.margin_ranking_loss(x[0], x[1], torch.ones(4)),
+    "triplet_margin_loss": lambda x: F.triplet_margin_loss(x, TARGET, 1 - TARGET),
+    "cosine_embedding_loss": lambda x: F.cosine_embedding_loss(x, TARGET, torch.ones(3)),
+    "hinge_embedding_loss": lambda x: F.hinge_embedding_loss(x, torch.ones(3, 4)),
+    "ctc_loss": lambda x: F.ctc_loss(x[:, None].log_softmax(2), torch.tensor([[1, 2]]), [3], [2]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses(name: str) -> None:
+    x = X.clone().requires_grad_()
+    assert step(lambda: LOSSES[name](x)).flops > 0
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "select": lambda x: x[0] + x[:, 1:3].sum() + x[[0, 2]].sum() + x[x > 0.5].sum(),
+    "diagonal": lambda x: x.diagonal() + x.T.unfold(0, 2, 1).sum() + torch.as_strided(x, (2, 2), (1, 1)).sum(),
+    "gather": lambda x: x.gather(1, torch.zeros(3, 4, dtype=torch.long)) + x.index_select(0, torch.tensor([0, 0, 1])),
+    "scatter": lambda x: x.scatter_add(1, torch.zeros(3, 4, dtype=torch.long), x) + x.index_add(0, torch.tensor([0]), x[:1]),
+    "masked": lambda x: x.masked_scatter(x > 0.5, x * 2) + x.masked_fill(x > 0.5, 1) + x.masked_select(x > 0.5).sum(),
+    "sorted": lambda x: x.sort(1)[0] + x.topk(2)[0].sum() + x.max(1)[0].sum() + x.median() + x.cummax(1)[0] + x.kthvalue(2)[0].sum(),
+    "cumulative": lambda x: x.cumsum(1) + x.cumprod(1) + x.logcumsumexp(1),
+    "reduced": lambda x: x.std(1) + x.var() + x.norm(dim=1) + x.logsumexp(1) + x.prod(1) + x.amax(1) + x.mean(1),
+    "distances": lambda x: torch.cdist(x, x, p=3.0).sum() + F.pdist(x) + torch.cdist(x, TARGET) + torch.cdist(x, TARGET, 1.0),
+    "fourier": lambda x: torch.fft.rfft(x).abs() + torch.fft.fft2(x).real.sum() + torch.fft.irfft(x * (1 + 1j)).sum(),
+    "pointwise": lambda x: x.logit() + x.lerp(TARGET, 0.3) + x.clamp(0.1, 0.9) + x.atan2(TARGET) + x.pow(x) + x.sinc() + x.lgamma(),
+    "solved": lambda x: torch.linalg.solve(x[:, :3] + 5 * torch.eye(3), x).sum() + torch.linalg.det(x[:, :3]),
+    "decomposed": lambda x: torch.linalg.svdvals(x) + torch.linalg.qr(x)[1].sum() + torch.linalg.cholesky(x @ x.T + torch.eye(3)).sum(),
+    "inverted": lambda x: torch.linalg.inv(x[:, :3] + 5 * torch.eye(3)) + torch.matrix_exp(x[:, :3]) + torch.linalg.eigh(x @ x.T)[0],
+    "products": lambda x: torch.einsum("ij,kj->ik", x, x) + F.bilinear(x, x, torch.rand(3, 4, 4)) + torch.dot(x[0], x[1]),
+    "segments": lambda x: torch.segment_reduce(x[0], "mean", lengths=torch.tensor([2, 2])),
+    "quantized": lambda x: torch.fake_quantize_per_tensor_affine(x, 0.1, 0, 0, 255),
+    "rolled": lambda x: x.roll(1) + x.flip(0) + x.tril() + x.repeat(2, 1)[:3] + torch.cat([x, x])[:3] + x.T.contiguous().T,
+    "sampled": lambda x: torch._standard_gamma(x + 1) + torch.distributions.Dirichlet(x + 1).rsample() + F.gumbel_softmax(x),
+    "local": lambda x: F.cosine_similarity(x, TARGET).sum() + F.normalize(x) + F.pairwise_distance(x, TARGET).sum(),
+    "checked": lambda x: torch.where(x > 0.5, x, TARGET) + torch.trace(x) + torch.trapezoid(x).sum() + x.renorm(2, 0, 0.5) + x.kron(x).sum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(name: str) -> None:
+    x = X.clone().requires_grad_()
+    step(lambda: FUNCTIONS[name](x).sum())
+
+
+def test_vision_models() -> None:
+    timm = pytest.importorskip("timm")
+    sizes = {"img_size": 32, "embed_dim": 12, "num_heads": 2}
+    vit = timm.create_model("vit_tiny_patch16_224", depth=1, **sizes)
+    swin = timm.create_model(
+        "swin_tiny_patch4_window7_224", img_size=32, window_size=4, embed_dim=12, depths=(2, 1), num_heads=(1, 2)
+    )
+    convnext = timm.create_model("convnext_tiny", depths=(1, 1, 1, 1), dims=(8, 8, 8, 8))
+    x = torch.randn(1, 3, 32, 32)
+    for model in (vit, swin, convnext):
+        step(lambda model=model: model(x).logsumexp(1).sum())
+
+
+def test_a_detector() -> None:
+    detection = pytest.importorskip("torchvision.models.detection")
+    settings = {"weights": None, "weights_backbone": None, "num_classes": 3, "min_size": 64, "max_size": 64}
+    model = detection.fasterrcnn_mobilenet_v3_large_320_fpn(**settings)
+    target = {"boxes": torch.tensor([[4.0, 4.0, 40.0, 40.0]]), "labels": torch.tensor([1])}
+    step(lambda: sum(model([torch.rand(3, 64, 64)], [target]).values()))
+
+
+def test_language_models() -> None:
+    transformers = pytest.importorskip("transformers")
+    small = {
+        "vocab_size": 20,
+        "hidden_size": 8,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 8,
+    }
+    ids = torch.tensor([[1, 2, 3, 4]])
+    configs = [
+        transformers.GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2, n_positions=8),
+        transformers.LlamaConfig(**small, num_key_value_heads=1, pad_token_id=0),
+        transformers.T5Config(
+            vocab_size=20, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, decoder_start_token_id=0
+        ),
+    ]
+    for config, auto in zip(configs, ("CausalLM", "CausalLM", "Seq2SeqLM"), strict=True):
+        for kernel in ("sdpa", "eager"):
+            model = getattr(transformers, f"AutoModelFor{auto}").from_config(config, attn_implementation=kernel)
+            step(lambda model=model: model(input_ids=ids, labels=ids).loss)
+    bert = transformers.AutoModelForMaskedLM.from_config(transformers.BertConfig(**small))
+    step(lambda: bert(input_ids=ids, attention_mask=torch.tensor([[1, 1, 1, 0]]), labels=ids).loss)
+
+
+# The formulas of gradient.py
+
+
+G = torch.randn(2, 3, 6, 5, dtype=torch.double)
+
+
+def moved_back(places: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Each element of the gradient to the place that it was copied from; ``places`` copies their numbers."""
+
+    def textbook(g, size, *settings):
+        size = size if isinstance(size, list) else list(size.shape)
+        numbers = torch.arange(float(np.prod(size))).reshape(size)
+        out = Sums(int(np.prod(size)))
+        for place, value in zip(places(numbers).reshape(-1).long().tolist(), g.reshape(-1), strict=True):
+            out.add(place, value)
+        return out.result().reshape(size)
+
+    return textbook
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_padding(mode: str) -> None:
+    name = {"reflect": "reflection", "replicate": "replication"}[mode]
+    for dims in (1, 2, 3):
+        x, padding = torch.randn(2, *[4] * (dims + 1), dtype=torch.double), [1, 2] * dims
+        textbook = moved_back(lambda numbers, padding=padding: F.pad(numbers, padding, mode))
+        g = torch.randn_like(F.pad(x, padding, mode))
+        agrees(getattr(aten, f"{name}_pad{dims}d_backward").default, textbook, g, x, padding)
+
+
+def test_unfolded_windows_add_up() -> None:
+    g = torch.randn(2, 3, 4, dtype=torch.double)
+    textbook = moved_back(lambda numbers: numbers.unfold(1, 4, 2))
+    agrees(aten.unfold_backward.default, textbook, g, [2, 8], 1, 4, 2)
+
+
+@pytest.mark.parametrize("name", ["select_backward", "slice_backward", "diagonal_backward", "masked_scatter_backward"])
+def test_moves(name: str) -> None:
+    entry = BASE.find(getattr(aten, name).default)
+    assert entry is not None
+    assert (entry.function, entry.reason) == (None, "move")
+
+
+INDICES = torch.tensor([1, 3, 1, 0, 4, 1])
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_embedding(scaled: bool) -> None:
+    def embedding(g, indices, rows, padding, scaled):
+        out = Sums(rows, g.shape[1], starts=True)
+        for index, row in zip(indices, g, strict=True):
+            out.add(int(index), row / (indices == index).sum() if scaled else row)
+        return out.array
+
+    g = torch.randn(6, 4, dtype=torch.double)
+    agrees(aten.embedding_dense_backward.default, embedding, g, INDICES, 5, -1, scaled)
+
+
+@pytest.mark.parametrize(("mode", "name"), list(enumerate(["sum", "mean", "max"])))
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_embedding_bag(mode: int, name: str, scaled: bool, weighted: bool) -> None:
+    """Bags of 2 and 4; the mean's gradient is divided once a bag."""
+    if (weighted and name != "sum") or (scaled and name == "max"):
+        return
+
+    def bags(g, indices, offsets, owner, sizes, largest, rows, scaled, mode, sparse, weights):
+        out = Sums(rows, g.shape[1], starts=True)
+        if name == "max":
+            for bag, column in np.ndindex(g.shape):
+                out.add((largest[bag, column], column), g[bag, column])
+            return out.array
+        g = np.stack([row / size if name == "mean" else row for row, size in zip(g, (2, 4), strict=True)])
+        for at, index in enumerate(indices):
+            row = g[0 if at < 2 else 1]
+            row = row / (indices == index).sum() if scaled else row
+            out.add(int(index), row if weights is None else row * weights[at])
+        return out.array
+
+    weights = torch.rand(6, dtype=torch.double) if weighted else None
+    table, offsets = torch.randn(5, 3, dtype=torch.double), torch.tensor([0, 2])
+    out, *saved = aten._embedding_bag(table, INDICES, offsets, scaled, mode, False, weights)
+    g, rest = torch.randn_like(out), (5, scaled, mode)
+    agrees(aten._embedding_bag_backward.default, bags, g, INDICES, offsets, *saved, *rest, False, weights)
+    expected = cost_of(aten._embedding_bag_backward.default, g, INDICES, offsets, *saved, *rest, False, weights)
+    assert cost_of(aten._embedding_bag_dense_backward.default, g, INDICES, *saved, *rest, weights) == expected
+    if name == "sum" and not scaled:
+        sparse = cost_of(aten._embedding_bag_backward.default, g, INDICES, offsets, *saved, *rest, True, weights)
+        assert sparse == expected._replace(adds=0)
+
+
+def test_the_weights_of_samples() -> None:
+    def samples(g, table, indices, offsets, owner, mode):
+        return np.stack([(g[owner[at]] * table[index]).sum() for at, index in enumerate(indices)])
+
+    g, table = torch.randn(2, 4, dtype=torch.double), torch.randn(5, 4, dtype=torch.double)
+    owner = torch.tensor([0, 0, 1, 1, 1, 1])
+    overload = aten._embedding_bag_per_sample_weights_backward.default
+    agrees(overload, samples, g, table, INDICES, torch.tensor([0, 2]), owner, 0)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod"])
+def test_segments(reduce: str) -> None:
+    """Of 2 and 3 rows."""
+    x, lengths = torch.randn(5, 2, dtype=torch.double), torch.tensor([2, 3])
+    owner = [0, 0, 1, 1, 1]
+
+    def segments(g, y, x, reduce, *, lengths):
+        if reduce == "mean":
+            g = np.stack([g[0] / 2, g[1] / 3])
+        if reduce == "prod":
+            return (g * y)[owner] / x
+        if reduce in ("sum", "mean"):
+            return g[owner]
+        chosen = equals(x, y[owner])
+        return pick(chosen, (g / 1)[owner], 0)
+
+    y = torch.segment_reduce(x, reduce, lengths=lengths)
+    g = torch.randn_like(y)
+    agrees(aten._segment_reduce_backward.default, segments, g, y, x, reduce, lengths=lengths)
+
+
+def test_special_functions_of_samples() -> None:
+    x = torch.rand(3, 4) + 1
+    assert cost_of(aten._standard_gamma_grad.default, x, x) == Cost(others=12)
+    assert cost_of(aten._dirichlet_grad.default, x / 10, x, x) == Cost(others=12)

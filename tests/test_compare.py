@@ -1,0 +1,88 @@
+"""compare.py: torch_flops' own comparison comes out, with every tool in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMPARE = Path(__file__).parents[1] / "compare.py"
+
+
+def compare(*options: str, **environment: str) -> str:
+    """What it prints; its tables 100 columns wide."""
+    command = [sys.executable, str(COMPARE), *options]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100", **environment}
+    run = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def rows(file: Path) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the JSON it wrote, by tool."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in json.loads(file.read_text())["rows"]:
+        found.setdefault(row["tool"], []).append(row)
+    return found
+
+
+def test_the_simple_model(tmp_path: Path) -> None:
+    markdown, file = tmp_path / "table.md", tmp_path / "table.json"
+    text = compare("--tools", "fxflops,torch_flops", "--markdown", str(markdown), "--json", str(file))
+    assert "(layer): Linear(in_features=5, out_features=4, bias=True)" in text
+    assert "layer        call_module  layer        Linear" in text
+    assert "torch_flops: 40 FLOPs" in text
+    (ours,), (theirs,) = rows(file).values()
+    assert ours["number"] == theirs["number"] == theirs["fxflops"] == 40
+    assert theirs["convention"] == "torch_flops"
+    assert theirs["seconds"] > 0
+    assert ours["changed"] == ours["not_counted"] == ""
+    lines = markdown.read_text().splitlines()
+    assert lines[0].startswith("| tool | number | unit | fxflops |")
+    assert lines[3].startswith("| torch_flops | 40 | FLOPs | 40 | torch_flops |")
+    assert max(map(len, text.partition("┏")[2].splitlines())) <= 100
+
+
+def test_what_is_left_out_and_left_behind(tmp_path: Path) -> None:
+    file = tmp_path / "table.json"
+    text = compare("--add_one", "--linear_no_bias", "--tools", "FlopCounterMode,thop", "--json", str(file))
+    assert "thop: 20 MACs" in text
+    (counted,), (thop,) = rows(file).values()
+    assert (counted["number"], counted["fxflops"], counted["changed"]) == (40, 40, "")
+    assert counted["why"].startswith(("add -4", "linear +4"))
+    assert thop["number"] == 20
+    assert thop["not_counted"] == "SimpleModel"
+    assert thop["changed"].startswith("state_dict: total_ops")
+
+
+def test_a_missing_tool_and_one_that_raises(tmp_path: Path) -> None:
+    (tmp_path / "thop.py").write_text("raise ModuleNotFoundError('No module named thop', name='thop')")
+    (tmp_path / "torchinfo.py").write_text("def summary(*_, **__): raise ValueError('no')")
+    text = compare("--tools", "thop,torchinfo", "--json", str(tmp_path / "table.json"), PYTHONPATH=str(tmp_path))
+    assert "thop: not installed" in text
+    (thop,), (torchinfo,) = rows(tmp_path / "table.json").values()
+    assert (thop["number"], thop["why"]) == (None, "not installed")
+    assert (torchinfo["number"], torchinfo["why"]) == (None, "ValueError: no")
+
+
+def test_a_named_model(tmp_path: Path) -> None:
+    file = tmp_path / "table.json"
+    options = "--model", "torchvision:squeezenet1_1", "--input", "1,3,32,32", "--tools", "FlopCounterMode"
+    text = compare(*options, "--json", str(file))
+    assert "Model" not in text
+    ((row,),) = rows(file).values()
+    assert row["number"] == row["fxflops"] > 10**6
+
+
+@pytest.mark.parametrize(
+    ("options", "said"), [(("--model", "resnet5000"), "resnet5000"), (("--tools", "flopth"), "flopth")]
+)
+def test_wrong_names(options: tuple[str, str], said: str) -> None:
+    run = subprocess.run([sys.executable, str(COMPARE), *options], capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert said in run.stderr
