@@ -63,6 +63,7 @@ class Ledger:
         self._changes: list[tuple[int, int, int]] = []
         self._call = -1
         self.most = self._most_after = 0
+        self._most_in = -1
         for category, tensors in (held or {}).items():
             for tensor in tensors:
                 self.add(tensor)
@@ -123,6 +124,10 @@ class Ledger:
         found = [self._tensor(entry, nbytes, calls) for entry, nbytes in held.items() if nbytes]
         return tuple(sorted(found, key=lambda tensor: -tensor.bytes))
 
+    def peak_at(self, calls: Sequence[Call]) -> str:
+        """The module in which most was alive."""
+        return calls[self._most_in].path if 0 <= self._most_in < len(calls) else ""
+
     def timeline(self, calls: Sequence[Call]) -> tuple[Moment, ...]:
         """The live bytes by category after each call that made or freed something."""
         live = dict.fromkeys(CATEGORIES, 0)
@@ -146,7 +151,7 @@ class Ledger:
         self.peak = max(self.peak, self.live)
         self._changes.append((entry, change, self._call))
         if self.live > self.most:
-            self.most, self._most_after = self.live, len(self._changes)
+            self.most, self._most_after, self._most_in = self.live, len(self._changes), self._call
 
     def _leave(self, key: int, ref: weakref.ref[Any]) -> None:
         known = self._known.get(key)

@@ -46,6 +46,7 @@ class Measured:
     nodes: tuple[Node, ...]
     latency: Timing | None
     peak: int
+    peak_at: str
     at_peak: tuple[LiveTensor, ...]
     timeline: tuple[Moment, ...]
     source: str
@@ -122,6 +123,7 @@ class Watched:
 
     observer: Observer
     peak: int
+    peak_at: str
     at_peak: tuple[LiveTensor, ...]
     timeline: tuple[Moment, ...]
     out: Any
@@ -130,7 +132,7 @@ class Watched:
 def watched_run(observer: Observer, ledger: Ledger, out: Any) -> Watched:
     """What the two have seen of a run."""
     calls = observer.calls
-    return Watched(observer, ledger.most, ledger.at_peak(calls), ledger.timeline(calls), out)
+    return Watched(observer, ledger.most, ledger.peak_at(calls), ledger.at_peak(calls), ledger.timeline(calls), out)
 
 
 def traced(subject: Subject, table: Table, how: str, why: str = "") -> Traced:
@@ -204,7 +206,7 @@ def measure(subject: Subject, trace: Traced, table: Table, repeats: int | str, t
     if back:
         calls = (*calls, *timed_back(_backward_calls(observer.calls, watcher.calls), nodes))
     return Measured(
-        calls, tuple(watcher.scopes), nodes, times.latency, peak, watched.at_peak, watched.timeline, source,
+        calls, tuple(watcher.scopes), nodes, times.latency, peak, watched.peak_at, watched.at_peak, watched.timeline, source,
         backward_latency=times.backward_latency,
     )  # fmt: skip
 
@@ -290,7 +292,7 @@ def measured_as_it_ran(watched: Watched, source: str, steps: tuple[tuple[str, ra
     """What one run says, without a graph and without times."""
     calls, scopes = tuple(watched.observer.calls), tuple(watched.observer.scopes)
     return Measured(
-        calls, scopes, (), None, watched.peak, watched.at_peak, watched.timeline, source, steps
+        calls, scopes, (), None, watched.peak, watched.peak_at, watched.at_peak, watched.timeline, source, steps
     ).untimed()  # fmt: skip
 
 

@@ -92,8 +92,7 @@ def _memory(measured: Measured) -> Memory:
         held[tensor.category] += tensor.bytes
     found = {category: nbytes for category, nbytes in held.items() if nbytes or category in ALWAYS}
     other = measured.peak - sum(held.values())
-    last = next((moment.path for moment in measured.timeline if moment.total == sum(held.values())), "")
-    return Memory(found | ({"other": other} if other else {}), measured.source, last)
+    return Memory(found | ({"other": other} if other else {}), measured.source, measured.peak_at)
 
 
 def _params(model: nn.Module) -> Params:

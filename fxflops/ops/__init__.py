@@ -18,6 +18,7 @@ from . import fused_rnn as fused_rnn
 from . import gradient as gradient
 from . import gradient_attention as gradient_attention
 from . import gradient_conv as gradient_conv
+from . import gradient_embedding as gradient_embedding
 from . import gradient_flash as gradient_flash
 from . import gradient_loss as gradient_loss
 from . import gradient_matmul as gradient_matmul

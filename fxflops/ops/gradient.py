@@ -10,12 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import contraction
 from ._registry import formula, zero
 from ._spellings import named
 from .elementwise import pointwise
-
-MODES = ("sum", "mean", "max")
 
 for _name in ("select", "slice", "diagonal", "masked_scatter", "_nested_select", "_nested_sum"):
     zero("move", *named(f"{_name}_backward"), op=f"{_name.lstrip('_')}_backward")
@@ -25,7 +22,7 @@ for _name in ("standard_gamma", "dirichlet"):  # special functions of the sample
     formula(*named(f"_{_name}_grad"), op=f"{_name}_backward")(pointwise)
 
 
-@formula(*named("unfold_backward"))
+@formula(*named("unfold_backward"), op="unfold_backward")
 @formula(
     *named("reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward"),
     *named("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward"),
@@ -34,75 +31,6 @@ for _name in ("standard_gamma", "dirichlet"):  # special functions of the sample
 def added_back(grad_output: Spec, *, out: Spec) -> Cost:
     """grad[n] -> out[m]: n - m adds: each element of grad to the one it was copied from, the first on each is none."""
     return Cost(adds=max(grad_output.numel() - out.numel(), 0))
-
-
-@formula(*named("embedding_dense_backward"), op="embedding_backward")
-def embedding_backward(
-    grad_output: Spec,
-    indices: Spec,
-    num_weights: int,
-    padding_idx: int,
-    scale_grad_by_freq: bool,
-    *,
-    out: Spec,
-) -> Cost:
-    """grad[n, d], indices[n] -> out[v, d]: 1 add per element looked up, and 1 divide if scaled by its row's frequency."""
-    return Cost(adds=grad_output.numel(), others=grad_output.numel() if scale_grad_by_freq else 0)
-
-
-@formula(*named("_embedding_bag_dense_backward"), op="embedding_bag_backward")
-def embedding_bag_dense_backward(
-    grad: Spec,
-    indices: Spec,
-    offset2bag: Spec,
-    bag_size: Spec,
-    maximum_indices: Spec,
-    num_weights: int,
-    scale_grad_by_freq: bool,
-    mode: int,
-    per_sample_weights: Spec | None,
-    *,
-    out: Spec,
-) -> Cost:
-    """grad[bags, d], indices[n] -> out[v, d]: 1 add per element looked up; mean: 1 divide per element of grad; max: 1 add each.
-
-    Sample weights are 1 multiply per element looked up, the frequencies of rows 1 divide.
-    """
-    picked = grad.numel() if MODES[mode] == "max" else indices.numel() * grad[-1]
-    divided = grad.numel() if MODES[mode] == "mean" else 0
-    return Cost(
-        muls=0 if per_sample_weights is None else picked,
-        adds=picked,
-        others=divided + (picked if scale_grad_by_freq else 0),
-    )
-
-
-@formula(*named("_embedding_bag_backward"), op="embedding_bag_backward")
-def embedding_bag_backward(
-    grad: Spec,
-    indices: Spec,
-    offsets: Spec,
-    offset2bag: Spec,
-    bag_size: Spec,
-    maximum_indices: Spec,
-    num_weights: int,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: Spec | None,
-    *,
-    out: Spec,
-) -> Cost:
-    """grad[bags, d], indices[n] -> out[v, d]: as _embedding_bag_dense_backward; a sparse gradient adds nothing up."""
-    given = offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights
-    cost = embedding_bag_dense_backward(grad, indices, *given, out=out)
-    return cost._replace(adds=0) if sparse else cost
-
-
-@formula(*named("_embedding_bag_per_sample_weights_backward"), op="embedding_bag_backward")
-def sample_weights_backward(grad: Spec, weight: Spec, indices: Spec, *, out: Spec) -> Cost:
-    """grad[bags, d], weight[v, d], indices[n] -> out[n]: d multiplies and d-1 adds per output."""
-    return contraction(weight[-1], out.numel())
 
 
 @formula(*named("_segment_reduce_backward"), op="segment_reduce_backward")

@@ -21,9 +21,9 @@ def threshold_backward(*, out: Spec) -> Cost:
     return Cost(others=out.numel())
 
 
-@formula(*named("hardtanh_backward"))
-@formula(*named("hardshrink_backward"))
-@formula(*named("softshrink_backward"))
+@formula(*named("hardtanh_backward"), op="hardtanh_backward")
+@formula(*named("hardshrink_backward"), op="hardshrink_backward")
+@formula(*named("softshrink_backward"), op="softshrink_backward")
 def bounded_backward(*, out: Spec) -> Cost:
     """grad[*], x[*] -> out[*]: grad where x is on the right side of two bounds: 2 per output."""
     return Cost(others=2 * out.numel())

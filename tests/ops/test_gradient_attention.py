@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -92,13 +91,10 @@ def test_flex_attention_without_its_score_mod() -> None:
 def test_flop_counter_mode_has_one_product_more() -> None:
     """It counts the scores that the kernels compute again."""
     g, q, k, v = (tensor.to("meta") for tensor in tensors())
-    out, logsumexp = q, q[..., 0]
-    name = "_scaled_dot_product_flash_attention_for_cpu_backward"
+    sizes = None, None, N, S, 0.0, False, None, None
     with FlopCounterMode(display=False) as counter:
-        aten._scaled_dot_product_flash_attention_backward(
-            g, q, k, v, out, logsumexp, None, None, N, S, 0.0, False, None, None
-        )
-    ours = cost_by_name(f"aten::{name}", Q, Q, K, K, Q, LSE, 0.0, False, out=GRADIENTS)
+        aten._scaled_dot_product_flash_attention_backward(g, q, k, v, q, q[..., 0], *sizes)
+    ours = cost_by_name("aten::_scaled_dot_product_flash_attention_backward", Q, Q, K, K, Q, LSE, *sizes, out=GRADIENTS)
     assert ours.macs / 4 == counter.get_total_flops() / 2 / 5
 
 
@@ -122,4 +118,3 @@ def test_another_width_of_values() -> None:
     args = Spec(g.shape), Q, K, Spec(v.shape), Spec(g.shape), LSE
     name = "aten::_scaled_dot_product_flash_attention_for_cpu_backward"
     assert tally == cost_by_name(name, *args, 0.0, False, out=(Q, K, Spec(v.shape)))
-    assert np.prod(g.shape) > Q.numel()
