@@ -92,7 +92,7 @@ def cost_of(target: Any, *args: Any, **kwargs: Any) -> Cost:
 
     function = getattr(torch.Tensor, target) if isinstance(target, str) else target
     if isinstance(function, nn.Module):
-        from fxflops.trace.observe import settings_of
+        from fxflops.trace.leaves import settings_of
 
         entry, settings, key = BASE.find_module(function), settings_of(function), type(function)
     else:

@@ -7,6 +7,8 @@ operators have no formula in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -44,12 +46,39 @@ def einsum(*operands: Any, out: Spec) -> Cost:
     return Cost(others=sum(2 * step.macs for step in steps(operands) if step.adds))
 
 
+def conv_backward(
+    grad_output: Spec,
+    input: Spec,
+    weight: Spec,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    output_mask: Sequence[bool],
+    *,
+    out: Any,
+) -> Cost:
+    """grad[b, o, *m], x[b, c, *n], weight[o, i, *k] -> ...: 2 per multiply-accumulate, the weight's ``groups`` times too many.
+
+    conv_backward_flop takes all channels of the input for the weight's gradient, those of other groups too.
+    """
+    positions = prod((input if transposed else grad_output)[2:])
+    flops = 2 * positions * input[0] * weight.numel() if output_mask[0] else 0
+    if output_mask[1]:
+        flops += 2 * positions * prod(weight[2:]) * input[0] * input[1] * grad_output[1]
+    return Cost(others=flops)
+
+
 CONVENTION = Convention(
     "torch",
     "torch.utils.flop_counter.FlopCounterMode: 2 per multiply-accumulate of products, convolutions, attention",
     {
         "matmul": matmul,
         "einsum": einsum,
+        "conv_backward": conv_backward,
         torch._int_mm: uncounted,
         torch.ops.aten._int_mm.default: uncounted,
         **dict.fromkeys(("addmv", "addbmm", "addr", "outer", "vecdot", "bilinear", "grouped_mm"), uncounted),

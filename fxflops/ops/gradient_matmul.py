@@ -47,20 +47,20 @@ def matmul_backward(grad: Spec, input: Spec, other: Spec, mask: Sequence[bool], 
 
 
 @formula(*named("_cdist_backward"), op="cdist_backward")
-def cdist_backward(grad: Spec, x1: Spec, x2: Spec, p: float, cdist: Spec, *, out: Spec) -> Cost:
+def cdist_backward(grad_output: Spec, x1: Spec, x2: Spec, p: float, cdist: Spec, *, out: Spec) -> Cost:
     """grad[*, m, n], x1[*, m, d], x2[*, n, d] -> out[*, m, d]: the derivative of each distance, n-1 adds per output.
 
     With z = x1 - x2: p = 2: z * (grad / distance); p = 1: sign(z) * grad; infinity: that where |z| is the distance; else
     sign(z) * |z|**(p - 1) * (grad / distance**(p - 1)).
     """
-    differences, pairs = grad.numel() * x1[-1], grad.numel()
+    differences, pairs = grad_output.numel() * x1[-1], grad_output.numel()
     return _distances(p, differences, pairs).plus(Cost(adds=max(differences - out.numel(), 0)))
 
 
 @formula(*named("_pdist_backward"), op="pdist_backward")
-def pdist_backward(grad: Spec, input: Spec, p: float, pdist: Spec, *, out: Spec) -> Cost:
+def pdist_backward(grad_output: Spec, input: Spec, p: float, pdist: Spec, *, out: Spec) -> Cost:
     """grad[n*(n-1)/2], x[n, d] -> out[n, d]: as _cdist_backward; 1 add to each of a pair."""
-    differences, pairs = grad.numel() * input[-1], grad.numel()
+    differences, pairs = grad_output.numel() * input[-1], grad_output.numel()
     return _distances(p, differences, pairs).plus(Cost(adds=2 * differences))
 
 

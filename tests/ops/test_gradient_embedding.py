@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from tests.ops.textbook import Sums, agrees
+from tests.ops.textbook import Sums, agrees, computes, tally_of
 from tests.oracle import cost_of
 
 aten = torch.ops.aten
+MODES = ("sum", "mean", "max")
 INDICES = torch.tensor([1, 3, 1, 0, 4, 1])
 
 
@@ -25,13 +26,14 @@ def test_embedding(scaled: bool) -> None:
     agrees(aten.embedding_dense_backward.default, embedding, g, INDICES, 5, -1, scaled)
 
 
-@pytest.mark.parametrize(("mode", "name"), list(enumerate(["sum", "mean", "max"])))
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_embedding_bag(mode: int, name: str, scaled: bool, weighted: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "scaled", "weighted"),
+    [("sum", False, False), ("sum", True, False), ("sum", False, True), ("sum", True, True), ("mean", False, False),
+     ("mean", True, False), ("max", False, False)],
+)  # fmt: skip
+def test_embedding_bag(name: str, scaled: bool, weighted: bool) -> None:
     """Bags of 2 and 4; the mean's gradient is divided once a bag."""
-    if (weighted and name != "sum") or (scaled and name == "max"):
-        return
+    mode = MODES.index(name)
 
     def bags(g, indices, offsets, owner, sizes, largest, rows, scaled, mode, sparse, weights):
         out = Sums(rows, g.shape[1], starts=True)
@@ -50,8 +52,11 @@ def test_embedding_bag(mode: int, name: str, scaled: bool, weighted: bool) -> No
     table, offsets = torch.randn(5, 3, dtype=torch.double), torch.tensor([0, 2])
     out, *saved = aten._embedding_bag(table, INDICES, offsets, scaled, mode, False, weights)
     g, rest = torch.randn_like(out), (5, scaled, mode)
-    agrees(aten._embedding_bag_backward.default, bags, g, INDICES, offsets, *saved, *rest, False, weights)
-    expected = cost_of(aten._embedding_bag_backward.default, g, INDICES, offsets, *saved, *rest, False, weights)
+    args = g, INDICES, offsets, *saved, *rest, False, weights
+    expected = cost_of(aten._embedding_bag_backward.default, *args)
+    assert tally_of(bags, *args) == expected
+    if not scaled:  # torch 2.6 divides by the frequencies of other rows
+        computes(bags, aten._embedding_bag_backward(*args), *args)
     assert cost_of(aten._embedding_bag_dense_backward.default, g, INDICES, *saved, *rest, weights) == expected
     if name == "sum" and not scaled:
         sparse = cost_of(aten._embedding_bag_backward.default, g, INDICES, offsets, *saved, *rest, True, weights)
