@@ -211,6 +211,10 @@ CASES = [
 ]
 
 
+if not hasattr(F, "grouped_mm"):  # an older torch
+    CASES = [case for case in CASES if case.id != "experts-grouped"]
+
+
 @pytest.mark.filterwarnings("ignore:.*quantiz")
 @every_way(CASES)
 def test_models(case: Case, way: str) -> None:

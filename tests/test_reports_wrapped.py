@@ -125,6 +125,10 @@ def under_autocast(m: Any, x: torch.Tensor) -> torch.Tensor:
 LINEAR = b * i * o
 NOT_ON_META = ("meta",)  # their values are read, or what is scripted cannot be copied there
 
+OLD = not hasattr(F, "grouped_mm")
+"""A torch of before 2.10, whose scan and map are others, and whose torch.func has no gradients in inference mode."""
+NOT_IN_INFERENCE = ("inference",) if OLD else ()
+
 CASES = [
     # DeepSpeed PR#3362: a checkpointed block is run once in the forward.
     Case(
@@ -209,9 +213,9 @@ CASES = [
         macs=LINEAR,
     ),
     # The forward's product, and its gradient's by x: [b, o] @ [o, i].
-    Case("func-grad", of(gradient, w=f(i, o)), f(b, i), macs=2 * LINEAR),
+    Case("func-grad", of(gradient, w=f(i, o)), f(b, i), macs=2 * LINEAR, without=NOT_IN_INFERENCE),
     # The value, the input's tangent and the weight's, which is all zeros: torch multiplies it too.
-    Case("func-jvp", of(tangent, w=f(i, o)), f(b, i), macs=3 * LINEAR),
+    Case("func-jvp", of(tangent, w=f(i, o)), f(b, i), macs=3 * LINEAR, without=NOT_IN_INFERENCE),
     # pytorch#69782: a force field is the gradient of an energy, within the forward: x w, and [b, o] @ [o, i].
     Case("autograd-grad", of(force, w=f(i, o)), f(b, i), macs=2 * LINEAR, without=("inference",)),
     # calflops#30, ptflops#103: parametrized weights are made anew for each call, and what makes them works too.
@@ -259,6 +263,10 @@ CASES = [
     # A hook of the user's is run and counted: a ReLU of each output.
     Case("hooked", hooked(nn.Linear(i, o)), f(b, i), macs=LINEAR, flops=2 * LINEAR + b * o),
 ]
+
+
+if OLD:
+    CASES = [case for case in CASES if case.id not in ("scan", "map")]
 
 
 @pytest.mark.filterwarnings(

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from pool import POOL, built
 from torch import nn
+from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from fxflops import count
+from fxflops import analyze, count
+from fxflops.trace.tape import roots_of
 
 
 def f(*shape: int) -> torch.Tensor:
@@ -79,3 +82,33 @@ def test_the_total_is_flop_counter_modes(name: str) -> None:
     assert report.total_flops == counter.get_total_flops()
     assert report.total_int_ops == 0
     assert report.total_macs == report.recount("torch_flops").total_macs
+
+
+TRAINED = [name for name in POOL if name not in ("ssdlite", "faster r-cnn")][::2]  # those two need values: not on meta
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_training_step_is_flop_counter_modes(name: str) -> None:
+    """Forward and backward, the weights' gradients of grouped convolutions ``groups`` times as often as they are there."""
+    model, args, kwargs = built(name)
+    report = count(model, args, kwargs, backward=True, convention="torch")
+    assert report.complete
+    model, args, kwargs = tree_map(lambda v: v.to("meta") if hasattr(v, "to") else v, (model, args, kwargs))
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.backward(*roots_of(model(*args, **kwargs)))
+    assert report.total_training_flops == counter.get_total_flops()
+    grouped = any(isinstance(m, nn.modules.conv._ConvNd) and m.groups > 1 for m in model.modules())
+    # What is right is less exactly where there are groups.
+    training_macs = report.total_macs + (report.total_backward_macs or 0)
+    assert (2 * training_macs < counter.get_total_flops()) == grouped
+    assert grouped or 2 * training_macs == counter.get_total_flops()
+
+
+def test_every_backward_call_has_an_owner() -> None:
+    for name in ("resnet18", "vit", "gpt2", "bidirectional lstm"):
+        model, args, kwargs = built(name)
+        report = analyze(model, args, kwargs, backward=True, repeats=0, progress=False)
+        nodes = {node.name for node in report.nodes}
+        back = [each for each in report.counted if each.call.phase == "backward"]
+        assert all(each.call.node in nodes for each in back if each.flops), name
+        assert report.total_backward_flops == sum(each.flops for each in back)

@@ -32,6 +32,8 @@ CANNOT = {
     "mobilevit", "cells", "bert", "bert sdpa", "distilbert", "albert", "gpt2", "llama", "opt", "t5", "bart",
     "vit transformers", "wav2vec2", "nn.Transformer", "ssdlite", "faster r-cnn",
 }  # fmt: skip
+if not hasattr(F, "grouped_mm"):  # an older torch, whose attention refuses a proxy
+    CANNOT |= {"vit", "deit distilled"}
 MORE = (
     "resnet34", "mobilenet_v2", "mobilenet_v3_small", "regnet_y_400mf", "shufflenet_v2_x1_0", "efficientnet_b0", "vgg11",
 )  # fmt: skip
@@ -90,7 +92,7 @@ def test_what_it_cannot_trace(name: str) -> None:
 
 
 def test_asserted_comparisons_are_counted_once() -> None:
-    model, args, kwargs = built("vit")
+    model, args, kwargs = built("vit unfused")
     _, flops = theirs(model, args, kwargs)
     report = fxflops.count(model, args, kwargs)
     compared = sum(n for name, n in flops.items() if name.startswith(("eq", "_assert")))
