@@ -113,7 +113,7 @@ CASES: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "F.interpolate int": lambda: of(lambda x: F.interpolate(x, size=5), 2, 3, 4, 4),
     "F.interpolate factor": lambda: of(lambda x: F.interpolate(x, scale_factor=2), 2, 3, 4, 4),
     "F.interpolate area": lambda: of(lambda x: F.interpolate(x, scale_factor=2, mode="area"), 2, 3, 4, 4),
-    "Embedding": lambda: of(lambda x: F.embedding(x.long(), W), 3),
+    "Embedding": lambda: of(lambda x: F.embedding((x > 0).long(), W), 3),
     "torch.matmul": lambda: of(lambda x: torch.matmul(x, W).matmul(W), 2, 3, 4),
     "matmul broadcast": lambda: of(lambda x: torch.matmul(x, B), 4, 4),
     "matmul of vectors": lambda: of(lambda x: (torch.matmul(x, V), torch.matmul(V, W), torch.matmul(V, V)), 3, 4),
