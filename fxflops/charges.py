@@ -7,9 +7,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from .conventions import Convention
-from .records import Call, Cost, Counted, Scope
+from .records import Call, Cost, Counted, Scope, specs_in
 
 NOT_COUNTED = "not counted"
+FEW = 16
 
 
 def as_seen(
@@ -55,12 +56,21 @@ def _charged(counted: Iterable[Counted], scopes: Iterable[Scope], convention: Co
         due = charges.get((each.call.path, each.call.target))
         if due and each.cost is not None:
             _, charge = due.popleft()
-            each = each._replace(cost=each.cost.plus(Cost(others=charge)), rule=convention.modules)
+            each = each._replace(cost=each.cost.plus(Cost(others=charge)), rule=_rule(each.call, charge))
         result.append(each)
     for scope, charge in (pair for due in charges.values() for pair in due):
         call = Call(scope.cls.__name__, scope.cls, scope.args, scope.kwargs, scope.out, scope.path, scope.settings)
-        result.append(Counted(call, Cost(others=charge), convention.modules))
+        result.append(Counted(call, Cost(others=charge), _rule(call, charge)))
     return result
+
+
+def _rule(call: Call, charge: int) -> str:
+    """What a module was charged, in words: a few operations per output, or more than can be told by that."""
+    outputs = next((spec.numel() for spec in specs_in(call.out)), 0)
+    if not charge:
+        return NOT_COUNTED
+    few = outputs and charge % outputs == 0 and charge // outputs <= FEW
+    return f"the module: {charge // outputs} per output" if few else "the module, by the rule of its class"
 
 
 def _charge(scope: Scope, convention: Convention) -> int | None:

@@ -19,6 +19,7 @@ COMPLEX_MULTIPLY, COMPLEX_ADD = 6, 2
 
 
 ATTENTIONS = ("dense", "exact")
+NO_FORMULA = "no formula"
 UNKNOWN_PAIRS = 'what the mask leaves was not read: count(..., attention="exact") or analyze() reads it'
 
 
@@ -68,7 +69,7 @@ def _count(
 ) -> Counted:
     entry = table.find_class(call.target) if isinstance(call.target, type) else table.find(call.target)
     if entry is None:
-        return Counted(call, None, "", f"no formula for {call.op}")
+        return Counted(call, None, "", f"{NO_FORMULA} for {call.op}")
     if entry.reason == ESCAPE:
         return Counted(call, None, "", "its data goes where no call is seen; what is computed there is not counted")
     if call.op == "attention" and attention == "exact" and "pairs" not in first(call.out).facts:
@@ -79,8 +80,8 @@ def _count(
         cost = weighed(_applied(entry, call, module), call)
         row = _row_for(call, convention)
         if row is not None and _is_ours(entry):
-            rule = row
             cost = weighed(_applied(Formula(entry.op, row), call, None), call)._replace(macs=cost.macs)
+            rule = row
         elif convention.of is not None and _is_ours(entry):
             cost = convention.of(cost, call)
             rule = convention.of if cost.flops else NOT_COUNTED

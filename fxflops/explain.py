@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .charges import NOT_COUNTED
 from .records import Counted
 from .units import count as readable
 
@@ -85,7 +86,7 @@ def explain(a: str, b: str, counted_a: Sequence[Counted], counted_b: Sequence[Co
         flops_a, flops_b = (0 if each is None else each.flops for each in (one, other))
         if flops_a == flops_b:
             continue
-        how_a, how_b = (ABSENT if each is None else each.how for each in (one, other))
+        how_a, how_b = (ABSENT if each is None else _how(each) for each in (one, other))
         call = next(each.call for each in (one, other) if each is not None)
         groups.setdefault((call.op, how_a, how_b), []).append((call.path, flops_a, flops_b))
     rows = [_difference(key, found) for key, found in groups.items()]
@@ -118,6 +119,11 @@ def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[int, Counted]]:
 
 def _pattern(path: str) -> str:
     return re.sub(r"\d+", "*", path) or "(root)"
+
+
+def _how(each: Counted) -> str:
+    """What is counted, in words; of a call that is charged nothing, that it is not."""
+    return each.how if each.flops or each.missing or isinstance(each.rule, str) else NOT_COUNTED
 
 
 def _brief(how: str) -> str:

@@ -136,8 +136,10 @@ class profile:
             yield f"{path} {name}".lstrip(), calls
 
 
-def _optimizers(optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
-    given = [] if optimizer is None else [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+def _optimizers(optimizer: Any) -> list[Optimizer]:
+    given: list[Any] = (
+        [] if optimizer is None else list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    )
     for each in given:
         if not isinstance(each, Optimizer):
             raise InputError(f"optimizer must be a torch.optim.Optimizer or several, not {type(each).__name__}")

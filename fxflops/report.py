@@ -12,7 +12,7 @@ from torch import nn
 
 from .bounds import Roofline
 from .conventions import Convention, find_convention
-from .counting import check_attention, count_calls
+from .counting import NO_FORMULA, check_attention, count_calls
 from .devices import Device
 from .errors import FormulaError, InputError, MissingFormulaError
 from .explain import Explanation, explain
@@ -223,7 +223,7 @@ class Report:
 
     def recipe(self) -> str:
         """The lines to paste that count the first missing op; "" for a complete report."""
-        return next((recipe_for(counted.call) for counted in self.counted if counted.cost is None), "")
+        return next((recipe_for(c.call) for c in self.counted if c.missing.startswith(NO_FORMULA)), "")
 
     # Sums
 

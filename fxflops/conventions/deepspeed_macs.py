@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from inspect import getdoc
 from typing import Any
 
 from ..records import Cost
@@ -22,6 +23,8 @@ def macs_of(row: Callable[..., Cost]) -> Callable[..., Cost]:
     def macs(*args: Any, **kwargs: Any) -> Cost:
         return Cost(others=row(*args, **kwargs).macs)
 
+    signature = (getdoc(row) or "").partition(": ")[0]
+    macs.__doc__ = f"{signature}: 1 per multiply-accumulate."
     return macs
 
 
