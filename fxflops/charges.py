@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from .conventions import Convention
-from .records import Call, Cost, Counted, Scope, specs_in
+from .conventions import Convention, ModuleRule
+from .records import Call, Cost, Counted, Scope
 
 NOT_COUNTED = "not counted"
-FEW = 16
+
+Rules = Callable[[type], "ModuleRule | None"]
+"""The rule of a class, None for one that the tool does not know."""
 
 
 def as_seen(
@@ -24,14 +26,14 @@ def as_seen(
         counted = list(_by_name(counted, kept))
     if convention.childless:
         counted = list(_childless(counted, scopes, convention))
-    return counted if convention.modules is None else _charged(counted, scopes, convention)
+    return counted if convention.modules is None else _charged(counted, scopes, convention.modules)
 
 
 def _by_name(counted: Iterable[Counted], kept: Collection[tuple[str, Any]]) -> Iterator[Counted]:
     """The calls, without what is charged where a module calls a function that it keeps."""
     for each in counted:
         unseen = each.cost is not None and (each.call.path, each.call.target) in kept
-        yield each._replace(cost=Cost(macs=each.macs), rule=NOT_COUNTED) if unseen else each
+        yield _uncounted(each) if unseen else each
 
 
 def _childless(counted: Iterable[Counted], scopes: Iterable[Scope], convention: Convention) -> Iterator[Counted]:
@@ -40,41 +42,35 @@ def _childless(counted: Iterable[Counted], scopes: Iterable[Scope], convention: 
     rows = set(convention.rows.values())
     for each in counted:
         dropped = each.call.path in parents and each.rule in rows
-        yield each._replace(cost=Cost(macs=each.macs), rule=NOT_COUNTED) if dropped else each
+        yield _uncounted(each) if dropped else each
 
 
-def _charged(counted: Iterable[Counted], scopes: Iterable[Scope], convention: Convention) -> list[Counted]:
-    """The calls, with what the convention charges their modules: a leaf's call on top of its own cost."""
-    charged = [(scope, charge) for scope in scopes if (charge := _charge(scope, convention)) is not None]
-    covering = {scope.path for scope, _ in charged if scope.has_children}
-    charges: dict[tuple[str, Any], deque[tuple[Scope, int]]] = {}
-    for scope, charge in charged:
+def _uncounted(each: Counted) -> Counted:
+    return each._replace(cost=Cost(macs=each.macs), rule=NOT_COUNTED)
+
+
+def _charged(counted: Iterable[Counted], scopes: Iterable[Scope], rule_of: Rules) -> list[Counted]:
+    """The calls, with what their modules are charged: a leaf's call on top of its own cost."""
+    rules = ((scope, rule_of(scope.cls)) for scope in scopes)
+    charged = [(scope, rule, charge) for scope, rule in rules if rule and (charge := rule(scope)) is not None]
+    covering = {scope.path for scope, _, _ in charged if scope.has_children}
+    charges: dict[tuple[str, Any], deque[tuple[Scope, ModuleRule, int]]] = {}
+    for each in charged:
+        scope = each[0]
         if covering.isdisjoint(_above(scope.path)):
-            charges.setdefault((scope.path, scope.cls), deque()).append((scope, charge))
+            charges.setdefault((scope.path, scope.cls), deque()).append(each)
     result = []
-    for each in counted:
-        due = charges.get((each.call.path, each.call.target))
-        if due and each.cost is not None:
-            _, charge = due.popleft()
-            each = each._replace(cost=each.cost.plus(Cost(others=charge)), rule=_rule(each.call, charge))
-        result.append(each)
-    for scope, charge in (pair for due in charges.values() for pair in due):
-        call = Call(scope.cls.__name__, scope.cls, scope.args, scope.kwargs, scope.out, scope.path, scope.settings)
-        result.append(Counted(call, Cost(others=charge), _rule(call, charge)))
+    for call in counted:
+        due = charges.get((call.call.path, call.call.target))
+        if due and call.cost is not None:
+            _, rule, charge = due.popleft()
+            call = call._replace(cost=call.cost.plus(Cost(others=charge)), rule=rule)
+        result.append(call)
+    for scope, rule, charge in (each for due in charges.values() for each in due):
+        name = scope.cls.__name__
+        own = Call(name, scope.cls, scope.args, scope.kwargs, scope.out, scope.path, scope.settings)
+        result.append(Counted(own, Cost(others=charge), rule))
     return result
-
-
-def _rule(call: Call, charge: int) -> str:
-    """What a module was charged, in words: a few operations per output, or more than can be told by that."""
-    outputs = next((spec.numel() for spec in specs_in(call.out)), 0)
-    if not charge:
-        return NOT_COUNTED
-    few = outputs and charge % outputs == 0 and charge // outputs <= FEW
-    return f"the module: {charge // outputs} per output" if few else "the module, by the rule of its class"
-
-
-def _charge(scope: Scope, convention: Convention) -> int | None:
-    return convention.modules(scope) if convention.modules is not None else None
 
 
 def _above(path: str) -> Iterator[str]:

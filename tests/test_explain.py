@@ -54,7 +54,7 @@ def test_modules_that_one_convention_charges() -> None:
         """10 per call of a block or a Linear."""
         return 10 if scope.cls in (Block, nn.Linear) else None
 
-    hooked = Convention("hooked", "10 per call of a block or a Linear", of=nothing, modules=charge)
+    hooked = Convention("hooked", "10 per call of a block or a Linear", of=nothing, modules=lambda cls: charge)
     report = REPORT.recount(hooked)
     assert report.total_flops == 10 * (3 + 1)  # a block stands for what is in it
     assert report.total_macs == REPORT.total_macs

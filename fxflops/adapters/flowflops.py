@@ -66,7 +66,7 @@ def get_model_complexity_info(
     flops, params = report.total_flops, trainable(model)
     if mode == "eager":
         tree = Tree(model, ignore_modules, custom_modules_hooks, flowflops_eager.HOOKS.get)
-        tree.read(report.scopes, samples(args), flowflops_eager.hooked)
+        tree.read(report.scopes, samples(args))
         flops = int(tree.flops(model))
         if verbose:
             for name in tree.uncharged():

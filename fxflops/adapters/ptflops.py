@@ -19,6 +19,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from ..api import count
+from ..conventions import ModuleRule
 from ..conventions import ptflops as convention
 from ..errors import InputError, RunError
 from ..inputs import checked_model
@@ -26,7 +27,6 @@ from ..records import Scope, Spec
 
 Hook = Callable[[Any, Any, Any], Any]
 """As a forward hook: called with a module, its inputs and its output it adds to ``module.__flops__``."""
-Charge = Callable[[Scope], int | None]
 
 FUNCTIONS = replace(convention.CONVENTION, modules=None)
 FLOPS_UNITS = {"GMac": 10**9, "MMac": 10**6, "KMac": 10**3}
@@ -149,7 +149,7 @@ class Tree:
         model: nn.Module,
         ignored: Collection[Any] = (),
         hooks: Mapping[Any, Hook] | None = None,
-        known: Callable[[type], Any] = convention.hook_of,
+        known: Callable[[type], ModuleRule | None] = convention.hook_of,
     ) -> None:
         self._model = model
         self._ignored = ignored
@@ -158,14 +158,16 @@ class Tree:
         self._flops: dict[nn.Module, int] = {}
         self._samples = 1
 
-    def read(self, scopes: Iterable[Scope], samples: int, hooked: Charge = convention.hooked) -> None:
+    def read(self, scopes: Iterable[Scope], samples: int) -> None:
         """Take over what each module is charged in a run of so many samples."""
         modules = dict(self._model.named_modules())
         self._flops = dict.fromkeys(modules.values(), 0)
         for scope in scopes:
             module, hook = modules[scope.path], self._hooks.get(scope.cls)
             if scope.cls not in self._ignored:
-                self._flops[module] += charged_by(hook, module, scope) if hook else hooked(scope) or 0
+                rule = self._known(scope.cls)
+                charge = charged_by(hook, module, scope) if hook else rule(scope) if rule else None
+                self._flops[module] += charge or 0
         self._samples = samples
 
     def uncharged(self) -> list[str]:

@@ -17,9 +17,18 @@ from . import (
     torch_flops,
     torchinfo,
 )
-from ._convention import Convention, macs_alone, nothing
+from ._convention import Convention, ModuleRule, macs_alone, nothing
 
-__all__ = ["CONVENTIONS", "MAIN", "Convention", "find_convention", "list_conventions", "macs_alone", "nothing"]
+__all__ = [
+    "CONVENTIONS",
+    "MAIN",
+    "Convention",
+    "ModuleRule",
+    "find_convention",
+    "list_conventions",
+    "macs_alone",
+    "nothing",
+]
 
 CONVENTIONS: dict[str, Convention] = {
     file.CONVENTION.name: file.CONVENTION

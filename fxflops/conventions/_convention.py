@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..records import Call, Cost, FormulaFunction, Scope
+from ..records import Call, Cost, FormulaFunction, Scope, Spec, specs_in
+
+ModuleRule = Callable[[Scope], "int | None"]
+"""What one call of a module is charged; None for one that the tool passes over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,8 +19,8 @@ class Convention:
     ``rows`` are formulas of its own, by exact spelling (a module class, a function, an operator such as
     ``operator.add``) or by op; what has none is valued by ``of`` from the base cost and the call (default: the base
     cost itself; :func:`nothing` for tools that count only what they name). ``modules`` is for tools that hook modules:
-    what one call of a module is charged, None for a module that the tool does not know. A charge comes on top of what
-    the rows give a leaf's call, and stands for all modules inside the charged one. MACs stay the base formulas', under
+    it gives a class's rule, None for a class that the tool does not know. What a rule charges comes on top of what the
+    rows give a leaf's call, and stands for all modules inside the charged one. MACs stay the base formulas', under
     every convention. What the tool sees:
 
     - ``integers``: no difference between integers and real numbers;
@@ -32,10 +35,15 @@ class Convention:
     summary: str
     rows: Mapping[Any, FormulaFunction] = field(default_factory=dict)
     of: Callable[[Cost, Call], Cost] | None = None
-    modules: Callable[[Scope], int | None] | None = None
+    modules: Callable[[type], ModuleRule | None] | None = None
     integers: bool = False
     childless: bool = False
     by_name: bool = False
+
+
+def given(scope: Scope) -> Spec:
+    """The first tensor that a module was called with."""
+    return next(specs_in((scope.args, dict(scope.kwargs))))
 
 
 def nothing(cost: Cost, call: Call) -> Cost:

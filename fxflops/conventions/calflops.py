@@ -41,9 +41,9 @@ def conv(
     return deepspeed.conv(input, weight, bias, out=Spec((n, o, *sizes)))
 
 
-def hooked(scope: Scope) -> int | None:
+def recurrent(scope: Scope) -> int:
     """x[a, b, i] -> out[a, b, h]: as DeepSpeed's, of a weight[g, i] 2gi - g."""
-    return deepspeed.hooked(scope, lambda weight: 2 * weight.numel() - weight[0])
+    return deepspeed.recurrent(scope, lambda weight: 2 * weight.numel() - weight[0])
 
 
 UNSEEN = (torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm, torch.Tensor.baddbmm)
@@ -58,7 +58,7 @@ CONVENTION = Convention(
     "calflops: as deepspeed, but for mm and bmm, which are free, and the steps of RNNs",
     ROWS,
     of=nothing,
-    modules=hooked,
+    modules=dict.fromkeys(deepspeed.POINTWISE, recurrent).get,
     integers=True,
     by_name=True,
 )

@@ -24,8 +24,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, FormulaFunction, Scope, Spec, specs_in
-from ._convention import Convention, nothing
+from ..records import Cost, FormulaFunction, Scope, Spec
+from ._convention import Convention, given, nothing
 
 # What it replaces; the docstrings say flops, the macs stand beside them
 
@@ -170,22 +170,20 @@ def einsum(equation: str, *operands: Spec, out: Spec) -> Cost:
 POINTWISE = {nn.RNN: 1, nn.GRU: 7, nn.LSTM: 10, nn.RNNCell: 1, nn.GRUCell: 7, nn.LSTMCell: 10}
 
 
-def hooked(scope: Scope, product: Callable[[Spec], int] = Spec.numel) -> int | None:
-    """x[a, b, i] -> out[a, b, h]: the step of an RNN for each of a*b, twice in both directions; None for other modules.
+def recurrent(scope: Scope, product: Callable[[Spec], int] = Spec.numel) -> int:
+    """x[a, b, i] -> out[a, b, h]: the step of an RNN for each of a*b, twice in both directions.
 
     A step is, layer by layer, ``product`` of each weight, 1 per bias, and 1 (RNN), 7 (GRU) or 10 (LSTM) per hidden unit.
     """
-    if scope.cls not in POINTWISE:
-        return None
-    given, settings = next(specs_in((scope.args, dict(scope.kwargs)))), scope.settings
+    x, settings = given(scope), scope.settings
     layers = [f"_l{layer}" for layer in range(settings["num_layers"])] if "num_layers" in settings else [""]
     step: int = len(layers) * POINTWISE[scope.cls] * settings["hidden_size"]
     for name in (f"{side}{layer}" for layer in layers for side in ("_ih", "_hh")):
         step += product(scope.params[f"weight{name}"])
         step += scope.params[f"bias{name}"].numel() if settings["bias"] else 0
     if "num_layers" not in settings:
-        return step * math.prod(given[:-1])
-    return step * math.prod(given[:2]) * (2 if settings["bidirectional"] else 1)
+        return step * math.prod(x[:-1])
+    return step * math.prod(x[:2]) * (2 if settings["bidirectional"] else 1)
 
 
 # Who is charged what
@@ -256,7 +254,7 @@ CONVENTION = Convention(
     "DeepSpeed's flops profiler (flops-profiler): 2 per multiply-accumulate, and what functions of torch are charged",
     ROWS,
     of=nothing,
-    modules=hooked,
+    modules=dict.fromkeys(POINTWISE, recurrent).get,
     integers=True,
     by_name=True,
 )

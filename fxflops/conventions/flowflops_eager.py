@@ -15,25 +15,19 @@ from torch import nn
 from ..ops._cost import first
 from ..records import Scope
 from . import ptflops
-from ._convention import Convention, nothing
-
-
-def hooked(scope: Scope) -> int | None:
-    """What the hook of a module's exact class charges one call of it; None for a class that has no hook."""
-    hook = HOOKS.get(scope.cls)
-    return None if hook is None else hook(scope)
+from ._convention import Convention, given, nothing
 
 
 def linear(scope: Scope) -> int:
     """x[n, *, i], weight[o, i] -> out[n, *, o]: n times what the whole batch costs: i per output, and the biases once."""
-    x, out = ptflops.given(scope), first(scope.out)
+    x, out = given(scope), first(scope.out)
     biases = out[-1] if scope.settings["bias"] is not None else 0
     return (x.numel() * out[-1] + biases) * x[0]
 
 
 def instance_norm(scope: Scope) -> int:
     """x[n, c, *] -> out[n, c, *]: 1 per input and 10 for each of n c; twice that with ``affine``."""
-    x = ptflops.given(scope)
+    x = given(scope)
     return (x.numel() + 10 * math.prod(x[:2])) * (2 if scope.settings["affine"] else 1)
 
 
@@ -55,6 +49,6 @@ CONVENTION = Convention(
     "flowflops_eager",
     'OneFlow\'s flowflops, mode "eager": multiply-accumulates and elementwise operations of hooked modules',
     of=nothing,
-    modules=hooked,
+    modules=HOOKS.get,
     integers=True,
 )

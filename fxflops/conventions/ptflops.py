@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -27,15 +26,9 @@ from torch import nn
 
 from ..ops._cost import first
 from ..records import FormulaFunction, Scope, Spec, specs_in
-from ._convention import Convention, nothing
+from ._convention import Convention, given, nothing
 
 # What its hooks charge a module
-
-
-def hooked(scope: Scope) -> int | None:
-    """What the hook of a module's exact class charges one call of it; None for a class that has no hook."""
-    hook = hook_of(scope.cls)
-    return None if hook is None else hook(scope)
 
 
 def hook_of(cls: type) -> Callable[[Scope], int] | None:
@@ -43,18 +36,18 @@ def hook_of(cls: type) -> Callable[[Scope], int] | None:
     return HOOKS.get(cls) or HOOKS.get(f"{cls.__module__}.{cls.__qualname__}")
 
 
-def given(scope: Scope) -> Spec:
-    """The first tensor that a module was called with."""
-    return next(specs_in((scope.args, dict(scope.kwargs))))
-
-
 def convolution(scope: Scope, transposed: bool = False, extra: int = 0) -> int:
-    """x[n, c, *], weight[o, c/g, k] -> out[n, o, *]: c (o // g) k per position of out (transposed: of x), 1 per bias added."""
+    """x[n, c, *], weight[o, c/g, k] -> out[n, o, *]: c (o // g) k per position of out, 1 per bias added."""
     x, out, settings = given(scope), first(scope.out), scope.settings
     per_position = settings["in_channels"] * (settings["out_channels"] // settings["groups"]) + extra
     positions = x[0] * math.prod((x if transposed else out)[2:])
     biased = x[0] * math.prod(out[1:]) if settings["bias"] is not None else 0
     return int(math.prod(settings["kernel_size"]) * per_position * positions + biased)
+
+
+def transposed_convolution(scope: Scope) -> int:
+    """x[n, c, *], weight[c, o/g, k] -> out[n, o, *]: c (o // g) k per position of x, 1 per bias added."""
+    return convolution(scope, transposed=True)
 
 
 def deformable(scope: Scope) -> int:
@@ -134,9 +127,7 @@ def timm_attention(scope: Scope) -> int:
 
 HOOKS: dict[Any, Callable[[Scope], int]] = {
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution),
-    **dict.fromkeys(
-        (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), partial(convolution, transposed=True)
-    ),
+    **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), transposed_convolution),
     "torchvision.ops.deform_conv.DeformConv2d": deformable,
     nn.Linear: linear,
     **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU), per_output),
@@ -243,7 +234,7 @@ CONVENTION = Convention(
     'ptflops\'s "pytorch" backend: hooked modules, and the functions that they and others call',
     ROWS,
     of=nothing,
-    modules=hooked,
+    modules=hook_of,
     integers=True,
     by_name=True,
 )

@@ -17,21 +17,8 @@ from collections.abc import Callable, Mapping
 from torch import nn
 
 from ..ops._cost import first
-from ..records import Scope, Spec, specs_in
-from ._convention import Convention, nothing
-
-Rule = Callable[[Scope], int]
-
-
-def hooked(scope: Scope) -> int | None:
-    """What the rule of a module's exact class charges one call of it; None for a class that has no rule."""
-    rule = RULES.get(scope.cls)
-    return None if rule is None else rule(scope)
-
-
-def given(scope: Scope) -> Spec:
-    """The first tensor that a module was called with."""
-    return next(specs_in((scope.args, dict(scope.kwargs))))
+from ..records import Scope, specs_in
+from ._convention import Convention, given, nothing
 
 
 def zero(scope: Scope) -> int:
@@ -124,7 +111,7 @@ def times(scope: Scope) -> int:
     return batch_sizes[0] * hidden[-2]
 
 
-RULES: Mapping[type[nn.Module], Rule] = {
+RULES: Mapping[type, Callable[[Scope], int]] = {
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution),
     **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), convolution),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm), normalization),
@@ -146,6 +133,6 @@ CONVENTION = Convention(
     "thop",
     "thop: the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element",
     of=nothing,
-    modules=hooked,
+    modules=RULES.get,
     integers=True,
 )

@@ -18,8 +18,8 @@ from ..records import Scope, Spec
 from ._convention import Convention, nothing
 
 
-def hooked(scope: Scope) -> int | None:
-    """What one call of a module without children is charged; None for one with children, and for one without parameters."""
+def by_parameters(scope: Scope) -> int | None:
+    """params -> out: its parameters times the positions of its output; None with children, and without parameters."""
     if scope.has_children or not scope.params:
         return None
     named = ((in_use(name, scope.settings), spec.numel()) for name, spec in scope.params.items())
@@ -59,6 +59,6 @@ CONVENTION = Convention(
     "torchinfo",
     "torchinfo's mult-adds: the parameters of modules without children, biases too, times their output's positions",
     of=nothing,
-    modules=hooked,
+    modules=lambda cls: by_parameters,
     integers=True,
 )

@@ -15,6 +15,19 @@ Case = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 """A model with its positional and keyword inputs."""
 
 
+class Runs(nn.Module):
+    """A function of modules as a model."""
+
+    def __init__(self, run: Callable[..., Any], **modules: nn.Module) -> None:
+        super().__init__()
+        self.run = run
+        for name, module in modules.items():
+            self.add_module(name, module)
+
+    def forward(self, x: Any) -> Any:
+        return self.run(x, **dict(self.named_children()))
+
+
 def image(size: int = 64, batch: int = 1) -> torch.Tensor:
     return torch.randn(batch, 3, size, size)
 

@@ -14,7 +14,7 @@ import timm
 import torch
 import torch.nn.functional as F
 import torchvision
-from pool import POOL, built
+from pool import POOL, Runs, built
 from ptflops import get_model_complexity_info
 from torch import nn
 
@@ -45,19 +45,6 @@ def ours(model: nn.Module, args: Any, kwargs: Any = None) -> Report:
 @pytest.mark.parametrize("name", POOL)
 def test_the_number_is_ptflopss(name: str) -> None:
     assert ours(*built(name)).total_flops == theirs(*built(name))
-
-
-class Runs(nn.Module):
-    """A function as a model; with modules of it, if it has any."""
-
-    def __init__(self, run: Callable[..., Any], **modules: nn.Module) -> None:
-        super().__init__()
-        self.run = run
-        for name, module in modules.items():
-            self.add_module(name, module)
-
-    def forward(self, x: Any) -> Any:
-        return self.run(x, **dict(self.named_children()))
 
 
 class ReLUOfMine(nn.ReLU):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from pool import POOL, built
+from pool import POOL, Runs, built
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
@@ -53,19 +53,6 @@ def ours(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None 
 @pytest.mark.parametrize("name", POOL)
 def test_the_number_is_thops(name: str) -> None:
     assert ours(*built(name)).total_flops == theirs(*built(name))
-
-
-class Runs(nn.Module):
-    """A function of modules as a model."""
-
-    def __init__(self, run: Callable[..., Any], **modules: nn.Module) -> None:
-        super().__init__()
-        self.run = run
-        for name, module in modules.items():
-            self.add_module(name, module)
-
-    def forward(self, x: Any) -> Any:
-        return self.run(x, **dict(self.named_children()))
 
 
 class LinearOfMine(nn.Linear):

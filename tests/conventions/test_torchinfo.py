@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torchinfo
-from pool import POOL, built
+from pool import POOL, Runs, built
 from torch import nn
 from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_sequence
@@ -35,19 +35,6 @@ def ours(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None 
 def test_the_number_is_torchinfos(name: str) -> None:
     model, args, kwargs = built(name)
     assert ours(model, args, kwargs).total_flops == theirs(model, args, kwargs)
-
-
-class Runs(nn.Module):
-    """A function of modules as a model."""
-
-    def __init__(self, run: Callable[..., Any], **modules: nn.Module) -> None:
-        super().__init__()
-        self.run = run
-        for name, module in modules.items():
-            self.add_module(name, module)
-
-    def forward(self, x: Any) -> Any:
-        return self.run(x, **dict(self.named_children()))
 
 
 class Own(nn.Module):
