@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -18,26 +20,28 @@ made, "temporaries" anything else that the backward pass and the optimizer made.
 
 
 class LiveTensor(NamedTuple):
-    """A storage: its bytes, the first tensor seen on it, what it is held for, and the module and op that made it."""
+    """A storage: its bytes, the first tensor seen on it, what it is held for, the module and op that made it; of a
+    parameter, a buffer and a parameter's gradient the name."""
 
     bytes: int
     spec: Spec
     category: str
     path: str
     op: str
+    name: str
 
 
 class Moment(NamedTuple):
-    """The state after a call: where it was made, and the live bytes of each of :data:`CATEGORIES`."""
+    """The state after a call: where it was made, and the live bytes by category."""
 
     path: str
     op: str
     phase: str
-    live: tuple[int, ...]
+    live: Mapping[str, int]
 
     @property
     def total(self) -> int:
-        return sum(self.live)
+        return sum(self.live.values())
 
 
 class _Entry(NamedTuple):
@@ -45,29 +49,89 @@ class _Entry(NamedTuple):
     call: int
 
 
+Named = Iterable[tuple[str, torch.Tensor]]
+"""Tensors by name, as ``named_parameters()`` gives them."""
+
+
+@dataclass(frozen=True)
+class History:
+    """What a ledger has seen of a run: the peak, and all that came and went, to be told apart when it is asked for."""
+
+    peak: int
+    calls: Sequence[Call]
+    entries: Sequence[_Entry]
+    labels: Mapping[int, tuple[str, str]]
+    changes: Sequence[tuple[int, int, int]]
+    """Of which entry, by how many bytes, in which call."""
+    changes_to_peak: int
+    call_at_peak: int
+
+    @property
+    def peak_in(self) -> Call | None:
+        """The call in which most was alive."""
+        return self._call(self.call_at_peak)
+
+    @cached_property
+    def at_peak(self) -> tuple[LiveTensor, ...]:
+        """What was alive when most was, the largest first."""
+        held: dict[int, int] = {}
+        for entry, change, _ in self.changes[: self.changes_to_peak]:
+            held[entry] = held.get(entry, 0) + change
+        found = [self._tensor(entry, nbytes) for entry, nbytes in held.items() if nbytes]
+        return tuple(sorted(found, key=lambda tensor: -tensor.bytes))
+
+    @cached_property
+    def timeline(self) -> tuple[Moment, ...]:
+        """The live bytes by category after each call that made or freed something."""
+        live = dict.fromkeys(CATEGORIES, 0)
+        moments: dict[int, Moment] = {}
+        for entry, change, number in self.changes:
+            live[self._category(entry)] += change
+            call = self._call(number)
+            if call is not None:
+                moments[number] = Moment(call.path, call.op, call.phase, dict(live))
+        return tuple(moments.values())
+
+    def _tensor(self, entry: int, nbytes: int) -> LiveTensor:
+        spec, number = self.entries[entry]
+        call = self._call(number)
+        name = self.labels.get(entry, ("", ""))[1]
+        path = call.path if call else name.rpartition(".")[0]
+        return LiveTensor(nbytes, spec, self._category(entry), path, call.op if call else "", name)
+
+    def _category(self, entry: int) -> str:
+        if entry in self.labels:
+            return self.labels[entry][0]
+        call = self._call(self.entries[entry].call)
+        return "activations" if call is None or call.phase in ("forward", "recompute") else "temporaries"
+
+    def _call(self, number: int) -> Call | None:
+        return self.calls[number] if 0 <= number < len(self.calls) else None
+
+
 class Ledger:
     """Bytes of the tensor storages that are alive: what an allocator would report, for devices that keep no such book.
 
     Each storage is entered once, however many views share it, and leaves when Python frees it. Temporaries inside one
     kernel are not seen. ``peak`` is the largest ``live`` since the last ``reset_peak``, ``most`` the largest of all. ``held`` are the tensors there
-    from the beginning, by category. Above ``cap`` bytes it raises InputError: better that than to run out of memory.
+    from the beginning, by category and name. Above ``cap`` bytes it raises InputError: better that than to run out of memory.
     """
 
-    def __init__(self, held: Mapping[str, Iterable[torch.Tensor]] | None = None, cap: int | None = None) -> None:
+    def __init__(self, held: Mapping[str, Named] | None = None, cap: int | None = None) -> None:
         self.live = 0
         self.peak = 0
         self.cap = cap
         self._known: dict[int, tuple[weakref.ref[Any], int, int]] = {}
         self._entries: list[_Entry] = []
-        self._labels: dict[int, str] = {}
+        self._labels: dict[int, tuple[str, str]] = {}
         self._changes: list[tuple[int, int, int]] = []
         self._call = -1
         self.most = self._most_after = 0
         self._most_in = -1
-        for category, tensors in (held or {}).items():
-            for tensor in tensors:
+        for category, named in (held or {}).items():
+            for name, tensor in named:
                 self.add(tensor)
-                self.label([tensor], category)
+                self.label([(name, tensor)], category)
 
     def add(self, tensor: torch.Tensor) -> None:
         """Enter the tensor's storage, if it is not there yet (or has been resized since). Sparse tensors have none."""
@@ -106,45 +170,21 @@ class Ledger:
         elif isinstance(value, dict):
             self._add_all(list(value.values()))
 
-    def label(self, tensors: Iterable[torch.Tensor], category: str) -> None:
+    def label(self, named: Named, category: str) -> None:
         """Say what the storages of these tensors are held for; the first word counts."""
-        for tensor in tensors:
+        for name, tensor in named:
             known = self._known.get(id(tensor.untyped_storage())) if tensor.layout is torch.strided else None
             if known is not None:
-                self._labels.setdefault(known[2], category)
+                self._labels.setdefault(known[2], (category, name))
 
     def reset_peak(self) -> None:
         self.peak = self.live
 
-    def at_peak(self, calls: Sequence[Call]) -> tuple[LiveTensor, ...]:
-        """What was alive when most was, the largest first; ``calls`` are those whose numbers were given."""
-        held: dict[int, int] = {}
-        for entry, change, _ in self._changes[: self._most_after]:
-            held[entry] = held.get(entry, 0) + change
-        found = [self._tensor(entry, nbytes, calls) for entry, nbytes in held.items() if nbytes]
-        return tuple(sorted(found, key=lambda tensor: -tensor.bytes))
-
-    def peak_at(self, calls: Sequence[Call]) -> str:
-        """The module in which most was alive."""
-        return calls[self._most_in].path if 0 <= self._most_in < len(calls) else ""
-
-    def timeline(self, calls: Sequence[Call]) -> tuple[Moment, ...]:
-        """The live bytes by category after each call that made or freed something."""
-        live = dict.fromkeys(CATEGORIES, 0)
-        moments: dict[int, Moment] = {}
-        for entry, change, number in self._changes:
-            live[self._tensor(entry, change, calls).category] += change
-            if 0 <= number < len(calls):
-                call = calls[number]
-                moments[number] = Moment(call.path, call.op, call.phase, tuple(live.values()))
-        return tuple(moments.values())
-
-    def _tensor(self, entry: int, nbytes: int, calls: Sequence[Call]) -> LiveTensor:
-        spec, number = self._entries[entry]
-        call = calls[number] if 0 <= number < len(calls) else None
-        made_forward = call is None or call.phase in ("forward", "recompute")
-        category = self._labels.get(entry) or ("activations" if made_forward else "temporaries")
-        return LiveTensor(nbytes, spec, category, call.path if call else "", call.op if call else "")
+    def history(self, calls: Sequence[Call]) -> History:
+        """What has been seen so far; ``calls`` are those whose numbers were given."""
+        return History(
+            self.most, calls, self._entries, self._labels, tuple(self._changes), self._most_after, self._most_in
+        )  # fmt: skip
 
     def _change(self, entry: int, change: int) -> None:
         self.live += change

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,12 +15,12 @@ from torch import fx, nn
 
 from .errors import FxflopsError, InputError, RunError, TraceError
 from .inputs import bind
-from .ledger import Ledger, LiveTensor, Moment
+from .ledger import History, Ledger, Named
 from .meter import CudaMemory, StorageMemory
 from .ops import Table
-from .per_node import Spans, node_of, timed, timed_back
+from .per_node import Spans, backward_positions, node_of, timed
 from .records import Call, Node, Scope, Timing, spec_of
-from .run import CallCollector, Owners, Times, run_back, run_graph, time_nodes, uncompiled
+from .run import CallCollector, Times, run_back, run_graph, time_nodes, uncompiled
 from .state import Snapshot
 from .structure import tensors_in
 from .trace import TRACERS
@@ -35,10 +35,8 @@ from .trace.tape import BACKWARD, FORWARD, RECOMPUTE, Tape, roots_of
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the passes found. ``peak`` in bytes, with the state (parameters, buffers, inputs) in it; what was alive at it;
-    and the live bytes after each call.
-
-    ``steps`` are the model's calls by name, where it was called several times.
+    """What the passes found. ``peak`` in bytes, with the state (parameters, buffers, inputs) in it; ``history`` is of the
+    storages alive in the model's own run. ``steps`` are the model's calls by name, where it was called several times.
     """
 
     calls: tuple[Call, ...]
@@ -46,9 +44,7 @@ class Measured:
     nodes: tuple[Node, ...]
     latency: Timing | None
     peak: int
-    peak_at: str
-    at_peak: tuple[LiveTensor, ...]
-    timeline: tuple[Moment, ...]
+    history: History
     source: str
     steps: tuple[tuple[str, range], ...] = ()
     backward_latency: Timing | None = None
@@ -80,12 +76,12 @@ class Subject:
         self._args = args
         self._kwargs = kwargs
         self.paths = {module: path for path, module in model.named_modules()}
-        self.held: dict[str, list[torch.Tensor]] = {
-            "params": [*model.parameters()],
-            "buffers": [*model.buffers()],
-            "inputs": tensors_in((args, kwargs)),
+        self.held: dict[str, list[tuple[str, torch.Tensor]]] = {
+            "params": [*model.named_parameters()],
+            "buffers": [*model.named_buffers()],
+            "inputs": [("", tensor) for tensor in tensors_in((args, kwargs))],
         }
-        self.state = [tensor for tensors in self.held.values() for tensor in tensors]
+        self.state = [tensor for named in self.held.values() for _, tensor in named]
         self.device = self.state[0].device if self.state else torch.device("cpu")
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -119,20 +115,11 @@ class Traced:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The model's own run, seen by an observer; ``peak`` in bytes of live storages, what made it up, and its course."""
+    """The model's own run, seen by an observer, and the storages alive in it."""
 
     observer: Observer
-    peak: int
-    peak_at: str
-    at_peak: tuple[LiveTensor, ...]
-    timeline: tuple[Moment, ...]
+    history: History
     out: Any
-
-
-def watched_run(observer: Observer, ledger: Ledger, out: Any) -> Watched:
-    """What the two have seen of a run."""
-    calls = observer.calls
-    return Watched(observer, ledger.most, ledger.peak_at(calls), ledger.at_peak(calls), ledger.timeline(calls), out)
 
 
 def traced(subject: Subject, table: Table, how: str, why: str = "") -> Traced:
@@ -171,26 +158,20 @@ def measure(subject: Subject, trace: Traced, table: Table, repeats: int | str, t
         before_write=subject.snapshot.before_write,
         tape=Tape() if back else None,
     )
-    bytes_of: tuple[Spans, Spans]
-    collector, storages, storages_back = (
-        CallCollector(observer, graph.graph),
-        StorageMemory(ledger),
-        StorageMemory(ledger),
-    )
-    tape = Tape()
+    collector = CallCollector(observer, graph.graph)
+    storages, storages_back = StorageMemory(ledger), StorageMemory(ledger)
+    tape = Tape() if back else None
     inputs = subject.bound()
     with uncompiled(), observer:
-        out = run_graph(graph, inputs, *([Owners(tape)] if back else []), collector, storages)
-        if back:
+        out = run_graph(graph, inputs, collector, storages, tape=tape)
+        if tape is not None:
             observer.backward(partial(run_back, out, tape, storages_back))
     del inputs, out
-    bytes_of, source = (
-        (storages.bytes, storages_back.bytes),
-        "predicted" if subject.device.type == "meta" else "storages",
-    )
+    bytes_of: tuple[Spans, Spans] = storages.bytes, storages_back.bytes
+    source = "predicted" if subject.device.type == "meta" else "storages"
     tick()
     watched = trace.watched or observed_run(subject, table)
-    watcher, peak = watched.observer, watched.peak
+    watcher, peak = watched.observer, watched.history.peak
     if subject.device.type == "cuda":
         tick()
         bytes_of, peak, source = *_cuda_memory(subject, graph), "allocator"
@@ -200,13 +181,14 @@ def measure(subject: Subject, trace: Traced, table: Table, repeats: int | str, t
     nodes = tuple(node_of(n, collector.ranges[n.name], times, bytes_of) for n in graph.graph.nodes)
     forward = [call for call in observer.calls if call.phase == FORWARD]
     own = [call for call in watcher.calls if call.phase == FORWARD]
-    calls = (*timed(forward, nodes), *_folded(forward, own))
+    calls = (*timed(forward, ((list(node.calls), node.timing) for node in nodes)), *_folded(forward, own))
     if len(calls) > len(own):
         raise TraceError(_unfaithful(subject.model, trace, forward, own))
     if back:
-        calls = (*calls, *timed_back(_backward_calls(observer.calls, watcher.calls), nodes))
+        again = _backward_calls(observer.calls, watcher.calls)
+        calls = (*calls, *timed(again, backward_positions(again, nodes)))
     return Measured(
-        calls, tuple(watcher.scopes), nodes, times.latency, peak, watched.peak_at, watched.at_peak, watched.timeline, source,
+        calls, tuple(watcher.scopes), nodes, times.latency, peak, watched.history, source,
         backward_latency=times.backward_latency,
     )  # fmt: skip
 
@@ -234,8 +216,8 @@ def observed_run(subject: Subject, table: Table, recorder: Recorder | None = Non
         tape=Tape() if subject.backward else None,
     )
     out = _watch(subject, observer, args, kwargs)
-    _label_gradients(ledger, subject.held["params"])
-    return watched_run(observer, ledger, out)
+    ledger.label(gradients_of(subject.held["params"]), "gradients")
+    return Watched(observer, ledger.history(observer.calls), out)
 
 
 def _folded(graph_calls: list[Call], own_calls: list[Call]) -> Iterator[Call]:
@@ -284,16 +266,15 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> tuple[Me
     return measured_as_it_ran(watched, "storages" if why else "predicted"), why
 
 
-def _label_gradients(ledger: Ledger, parameters: Iterable[torch.Tensor]) -> None:
-    ledger.label([p.grad for p in parameters if p.grad is not None], "gradients")
+def gradients_of(parameters: Named) -> list[tuple[str, torch.Tensor]]:
+    """The gradients that parameters have, by the parameters' names."""
+    return [(name, p.grad) for name, p in parameters if p.grad is not None]
 
 
 def measured_as_it_ran(watched: Watched, source: str, steps: tuple[tuple[str, range], ...] = ()) -> Measured:
     """What one run says, without a graph and without times."""
     calls, scopes = tuple(watched.observer.calls), tuple(watched.observer.scopes)
-    return Measured(
-        calls, scopes, (), None, watched.peak, watched.peak_at, watched.at_peak, watched.timeline, source, steps
-    ).untimed()  # fmt: skip
+    return Measured(calls, scopes, (), None, watched.history.peak, watched.history, source, steps).untimed()
 
 
 def cap_of(device: torch.device) -> int:
@@ -306,7 +287,8 @@ def cap_of(device: torch.device) -> int:
 def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple[Watched, Twins]:
     args, kwargs = subject.inputs()
     twins = Twins(subject.state)
-    ledger = Ledger({category: map(twins.of, tensors) for category, tensors in subject.held.items()})
+    held = {category: [(name, twins.of(t)) for name, t in named] for category, named in subject.held.items()}
+    ledger = Ledger(held)
     observer = Observer(
         subject.paths,
         table,
@@ -320,8 +302,8 @@ def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple
     )
     out = _watch(subject, observer, args, kwargs)
     twins.meet(out)
-    _label_gradients(ledger, map(twins.of, subject.held["params"]))
-    return watched_run(observer, ledger, None), twins
+    ledger.label(gradients_of(held["params"]), "gradients")
+    return Watched(observer, ledger.history(observer.calls), None), twins
 
 
 def _is_scripted(module: nn.Module) -> bool:
@@ -391,8 +373,12 @@ def _cuda_memory(subject: Subject, graph: fx.GraphModule) -> tuple[tuple[Spans, 
         torch.autograd.backward(*roots_of(out))
     del out
     peak = torch.cuda.max_memory_allocated(subject.device)
-    meter, meter_back, tape = CudaMemory(subject.device), CudaMemory(subject.device), Tape()
-    out = run_graph(graph, subject.bound(), *([Owners(tape)] if subject.backward else []), meter)
-    if subject.backward:
+    meter, meter_back, tape = (
+        CudaMemory(subject.device),
+        CudaMemory(subject.device),
+        Tape() if subject.backward else None,
+    )
+    out = run_graph(graph, subject.bound(), meter, tape=tape)
+    if tape is not None:
         run_back(out, tape, meter_back)
     return (meter.bytes, meter_back.bytes), peak

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from torch import nn
 
 from .ledger import CATEGORIES
 from .measure import Measured
-from .records import is_dense, spec_of, specs_in
+from .records import PHASES, Call, is_dense, spec_of, specs_in
 from .rollup import Module
 
 ALWAYS = ("params", "buffers", "inputs", "activations")
@@ -40,15 +41,16 @@ class Environment(NamedTuple):
 
 
 class Memory(dict[str, int]):
-    """Bytes at the peak by category; ``source`` is "allocator", "storages" or "predicted", ``at`` the module of the peak."""
+    """Bytes at the peak by category; ``source`` is "allocator", "storages" or "predicted", ``at`` the module of the peak
+    and ``phase`` that of the call in it."""
 
-    def __init__(self, categories: Mapping[str, int], source: str, at: str) -> None:
+    def __init__(self, categories: Mapping[str, int], source: str, call: Call | None) -> None:
         super().__init__(categories)
         self.source = source
-        self.at = at
+        self.at, self.phase = ("", PHASES[0]) if call is None else (call.path, call.phase)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Run:
     """Everything a run leaves behind that a report is made of. ``trace_reason`` is why it was not traced symbolically."""
 
@@ -57,10 +59,13 @@ class Run:
     measured: Measured
     modules: tuple[Module, ...]
     params: Params
-    memory: Memory
     environment: Environment
     trace: str
     trace_reason: str = ""
+
+    @cached_property
+    def memory(self) -> Memory:
+        return _memory(self.measured)
 
 
 def outcome_of(
@@ -80,19 +85,18 @@ def outcome_of(
     grad = "grad" if torch.is_grad_enabled() else "no_grad"
     environment = Environment(place, mode, grad, torch.__version__)
     params = _params(model)
-    memory = _memory(measured)
     shapes = " ".join(map(repr, specs_in(spec_of(inputs))))
-    return Run(name, shapes, measured, _modules(model), params, memory, environment, trace, why)
+    return Run(name, shapes, measured, _modules(model), params, environment, trace, why)
 
 
 def _memory(measured: Measured) -> Memory:
     """What was alive at the peak by category; "other" is what the allocator held beyond it."""
     held = dict.fromkeys(CATEGORIES, 0)
-    for tensor in measured.at_peak:
+    for tensor in measured.history.at_peak:
         held[tensor.category] += tensor.bytes
     found = {category: nbytes for category, nbytes in held.items() if nbytes or category in ALWAYS}
     other = measured.peak - sum(held.values())
-    return Memory(found | ({"other": other} if other else {}), measured.source, measured.peak_at)
+    return Memory(found | ({"other": other} if other else {}), measured.source, measured.history.peak_in)
 
 
 def _params(model: nn.Module) -> Params:

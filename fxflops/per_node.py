@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from torch import fx
@@ -29,31 +29,25 @@ def node_of(node: fx.Node, calls: range, times: Times, bytes_of: tuple[Spans, Sp
     return Node(node.name, node.op, target, function, path, module, calls, timing, *here, back, *after[1:])
 
 
-def timed(calls: list[Call], nodes: tuple[Node, ...]) -> tuple[Call, ...]:
-    """The calls with their node's time; where a node made several, it is split as the observer's own clock saw them."""
+def timed(calls: list[Call], timings: Iterable[tuple[list[int], Timing | None]]) -> tuple[Call, ...]:
+    """The calls with the time of their node, of which the positions of its calls are given; where a node made several, it
+    is split as the observer's own clock saw them."""
     result = [replace(call, seconds=None) for call in calls]
-    for node in nodes:
-        for i, seconds in _shares(calls, list(node.calls), node.timing):
-            result[i] = replace(calls[i], seconds=seconds)
+    for positions, timing in timings:
+        if timing is None:
+            continue
+        seen = sum(calls[i].seconds or 0.0 for i in positions)
+        for i in positions:
+            share = (calls[i].seconds or 0.0) / seen if seen else 1 / len(positions)
+            result[i] = replace(calls[i], seconds=timing.median * share)
     return tuple(result)
 
 
-def timed_back(calls: list[Call], nodes: tuple[Node, ...]) -> tuple[Call, ...]:
-    """The same for the calls of the backward pass, which know their node by name."""
-    result = [replace(call, seconds=None) for call in calls]
+def backward_positions(calls: list[Call], nodes: tuple[Node, ...]) -> Iterator[tuple[list[int], Timing | None]]:
+    """For each node the positions of its calls in the backward pass, which know their node by name, and its time there."""
     of_node: dict[str, list[int]] = {}
     for i, call in enumerate(calls):
         if call.phase == BACKWARD:
             of_node.setdefault(call.node, []).append(i)
     for node in nodes:
-        for i, seconds in _shares(calls, of_node.get(node.name, []), node.backward_timing):
-            result[i] = replace(calls[i], seconds=seconds)
-    return tuple(result)
-
-
-def _shares(calls: list[Call], positions: list[int], timing: Timing | None) -> Iterator[tuple[int, float]]:
-    """What of a node's time falls to each of its calls."""
-    seen = sum(calls[i].seconds or 0.0 for i in positions)
-    for i in positions if timing is not None else ():
-        share = (calls[i].seconds or 0.0) / seen if seen else 1 / len(positions)
-        yield i, timing.median * share  # type: ignore[union-attr]
+        yield of_node.get(node.name, []), node.backward_timing

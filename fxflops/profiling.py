@@ -17,8 +17,8 @@ from .conventions import Convention, find_convention
 from .counting import check_attention
 from .errors import FxflopsError, InputError
 from .inputs import checked_model
-from .ledger import Ledger
-from .measure import measured_as_it_ran, watched_run
+from .ledger import Ledger, Named
+from .measure import Watched, gradients_of, measured_as_it_ran
 from .ops import BASE
 from .outcome import outcome_of
 from .records import FormulaFunction
@@ -76,8 +76,13 @@ class profile:
         return self._report
 
     def __enter__(self) -> profile:
-        held = {"params": self._model.parameters(), "buffers": self._model.buffers(), "gradients": self._gradients()}
-        self._ledger = Ledger({**held, "optimizer": self._optimizer_states()})
+        named: dict[str, Named] = {
+            "params": [*self._model.named_parameters()],
+            "buffers": [*self._model.named_buffers()],
+        }
+        self._ledger = Ledger(
+            {**named, "gradients": gradients_of(named["params"]), "optimizer": self._optimizer_states()}
+        )
         paths = {module: path for path, module in self._model.named_modules()}
         if isinstance(self._model, _Several):
             del paths[self._model]
@@ -102,10 +107,10 @@ class profile:
         self._open.__exit__(kind, error, traceback)
         if error is not None:
             return
-        self._ledger.label(self._gradients(), "gradients")
+        self._ledger.label(gradients_of(self._model.named_parameters()), "gradients")
         self._ledger.label(self._optimizer_states(), "optimizer")
         parameters = list(self._model.parameters())
-        watched = watched_run(self._observer, self._ledger, None)
+        watched = Watched(self._observer, self._ledger.history(self._observer.calls), None)
         measured = measured_as_it_ran(watched, "storages", tuple(self._steps(self._observer.steps)))
         run = outcome_of(
             self._model,
@@ -119,11 +124,8 @@ class profile:
         report = Report(run, self._convention, self._table, weakref.ref(self._model), self._attention)
         self._report = report.checked(self._strict)
 
-    def _gradients(self) -> list[torch.Tensor]:
-        return [p.grad for p in self._model.parameters() if p.grad is not None]
-
-    def _optimizer_states(self) -> list[torch.Tensor]:
-        return tensors_in([[*optimizer.state.values()] for optimizer in self._optimizers])
+    def _optimizer_states(self) -> list[tuple[str, torch.Tensor]]:
+        return [("", tensor) for optimizer in self._optimizers for tensor in tensors_in([*optimizer.state.values()])]
 
     def _steps(self, steps: Sequence[tuple[str, range]]) -> Iterator[tuple[str, range]]:
         """The calls of the models, named "prefill" and "decode n" where one generates, "step n" elsewhere."""

@@ -161,12 +161,12 @@ class Report:
     def live_at_peak(self) -> tuple[LiveTensor, ...]:
         """The tensor storages alive at the peak of the model's own run, largest first, with who made them and what they
         are held for."""
-        return self._run.measured.at_peak
+        return self._run.measured.history.at_peak
 
     @property
     def timeline(self) -> tuple[Moment, ...]:
         """The live bytes, by category, after each call of the model's own run."""
-        return self._run.measured.timeline
+        return self._run.measured.history.timeline
 
     # What there is
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from .trace.tape import Tape, roots_of
 
 SECONDS_CAP = 2.0
 STABLE = 0.05
+LEAST = 5
 
 
 @contextmanager
@@ -45,11 +47,14 @@ class NodeRunner(fx.Interpreter):
         +-- meter.after
     """
 
-    def __init__(self, graph: fx.GraphModule, inputs: Mapping[str, Any], meters: Sequence[Meter]) -> None:
+    def __init__(
+        self, graph: fx.GraphModule, inputs: Mapping[str, Any], meters: Sequence[Meter], tape: Tape | None = None
+    ) -> None:
         super().__init__(graph)
         self.extra_traceback = False
         self._inputs = inputs
         self._meters = meters
+        self._tape = tape
 
     def run_node(self, n: fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
@@ -61,6 +66,8 @@ class NodeRunner(fx.Interpreter):
             raise _run_error(n, args, kwargs, error) from error
         for meter in reversed(self._meters):
             meter.after(n.name, value)
+        if self._tape is not None:
+            self._tape.own(n.name, value)
         return value
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -90,13 +97,14 @@ class CallCollector:
         self.observer.node, self.observer.target = "", None
 
 
-def run_graph(graph: fx.GraphModule, inputs: Mapping[str, Any], *meters: Meter) -> Any:
-    """The graph's output on ``inputs`` (by the names of forward's parameters); the meters have read each node.
+def run_graph(graph: fx.GraphModule, inputs: Mapping[str, Any], *meters: Meter, tape: Tape | None = None) -> Any:
+    """The graph's output on ``inputs`` (by the names of forward's parameters); the meters have read each node, and the
+    tape knows which nodes of autograd's graph it made.
 
     Raises RunError naming the node that raised.
     """
     with _modes_kept():
-        output = NodeRunner(graph, inputs, meters).run()
+        output = NodeRunner(graph, inputs, meters, tape).run()
     for meter in meters:
         meter.finish()
     return output
@@ -113,22 +121,6 @@ def _modes_kept() -> Iterator[None]:
             for device, enabled, dtype in before:
                 torch.set_autocast_enabled(device, enabled)
                 torch.set_autocast_dtype(device, dtype)
-
-
-class Owners:
-    """Keeps which nodes of autograd's graph each node of this one made. Named first, so that no other meter reads it."""
-
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
-
-    def before(self, name: str) -> None:
-        pass
-
-    def after(self, name: str, value: Any) -> None:
-        self.tape.own(name, value)
-
-    def finish(self) -> None:
-        pass
 
 
 def run_back(output: Any, tape: Tape, *meters: Meter) -> None:
@@ -185,26 +177,27 @@ def time_nodes(
 ) -> Times:
     """Timings of each node, and of the model itself run un-instrumented in turn with the graph.
 
-    ``repeats="auto"``: at least 3, until the model's times are stable (interquartile range under 5% of the median) or
-    2 s have passed. ``inputs`` gives the graph's inputs anew, ``model`` the model's own run ready to be started;
+    ``repeats="auto"``: at least 5, until the times of the model and of the nodes' sum are stable (interquartile range
+    under 5% of the median), or until 2 s have passed. ``inputs`` gives the graph's inputs anew, ``model`` the model's own run ready to be started;
     ``tick`` is called before each pass.
     """
-    own, own_back = list[float](), list[float]()
+    own, own_back, sums = list[float](), list[float](), list[float]()
     nodes, nodes_back = dict[str, list[float]](), dict[str, list[float]]()
     begin = time.perf_counter()
-    while not _enough(own, repeats, time.perf_counter() - begin):
+    while not _enough([own, sums], repeats, time.perf_counter() - begin):
         tick()
         out = _timed(model(), device, own)
         if backward:
             roots, ones = roots_of(out)
-            _timed(lambda roots=roots, ones=ones: torch.autograd.backward(roots, ones), device, own_back)  # type: ignore[misc]
+            _timed(partial(torch.autograd.backward, roots, ones), device, own_back)
             del roots, ones
         del out
         tick()
-        tape, clock = Tape(), _clock(device)
-        output = run_graph(graph, inputs(), *([Owners(tape)] if backward else []), clock)
+        tape, clock = Tape() if backward else None, _clock(device)
+        output = run_graph(graph, inputs(), clock, tape=tape)
         _collect(clock, nodes)
-        if backward:
+        sums.append(sum(clock.seconds.values()))
+        if tape is not None:
             clock = _clock(device)
             run_back(output, tape, clock)
             _collect(clock, nodes_back)
@@ -238,13 +231,16 @@ def _timed(call: Callable[[], Any], device: torch.device, samples: list[float]) 
     return out
 
 
-def _enough(seconds: list[float], repeats: int | str, elapsed: float) -> bool:
+def _enough(samples: Sequence[list[float]], repeats: int | str, elapsed: float) -> bool:
+    taken = len(samples[0])
     if isinstance(repeats, int):
-        return len(seconds) >= repeats
-    if len(seconds) < 3:
-        return bool(seconds) and elapsed > SECONDS_CAP
+        return taken >= repeats
+    return (taken > 0 and elapsed > SECONDS_CAP) or (taken >= LEAST and all(map(_stable, samples)))
+
+
+def _stable(seconds: list[float]) -> bool:
     low, median, high = statistics.quantiles(seconds, n=4)
-    return elapsed > SECONDS_CAP or high - low < STABLE * median
+    return high - low < STABLE * median
 
 
 def _timing(seconds: list[float]) -> Timing:

@@ -67,7 +67,7 @@ class Summary:
     """What the one-screen summary shows.
 
     ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"), ``latency`` the median, lowest
-    and highest seconds and the number of repeats, ``memory`` the bytes at the peak by category, ``modules`` the rows of
+    and highest seconds of the forward and the number of repeats, ``backward_latency`` those of the backward pass, ``memory`` the bytes at the peak by category, ``modules`` the rows of
     the top level, ``paste`` the lines that would count what is missing.
     """
 
@@ -90,9 +90,12 @@ class Summary:
     params_bytes: int = 0
     latency: tuple[float, float, float, int] | None = None
     nodes_seconds: float | None = None
+    backward_latency: tuple[float, float, float, int] | None = None
+    backward_nodes_seconds: float | None = None
     bytes_peak: int | None = None
     memory: Mapping[str, int] = field(default_factory=dict)
     peak_at: str = ""
+    peak_phase: str = "forward"
     modules: Sequence[TreeRow] = ()
     operators: Sequence[OperatorShare] = ()
     missing: Sequence[Missing] = ()

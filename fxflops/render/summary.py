@@ -49,10 +49,12 @@ def facts(data: Summary) -> list[Fact]:
         found.append(_training(data, data.backward_flops))
     found.append(_params(data))
     if data.latency is not None or data.nodes_seconds is not None:
-        found.append(_latency(data))
+        found.append(_latency("latency", data.latency, data.nodes_seconds, data.flops))
+    if data.backward_latency is not None:
+        found.append(_latency("backward", data.backward_latency, data.backward_nodes_seconds, data.backward_flops or 0))
     if data.bytes_peak is not None:
         parts = " + ".join(f"{name} {units.size(part)}" for name, part in data.memory.items() if part)
-        details = [f"peak = {parts}" if parts else "peak", *([f"at {plain(data.peak_at)}"] if data.peak_at else [])]
+        details = [f"peak = {parts}" if parts else "peak", *_place_of_peak(data)]
         found.append(Fact("memory", units.size(data.bytes_peak), details, "; "))
     return found
 
@@ -105,21 +107,29 @@ def _params(data: Summary) -> Fact:
     return Fact("params", units.count(data.params_total), [*details, units.size(data.params_bytes)])
 
 
-def _latency(data: Summary) -> Fact:
+def _place_of_peak(data: Summary) -> list[str]:
+    """The module, and the phase where it is not the forward."""
+    place = [f"at {plain(data.peak_at)}"] if data.peak_at else []
+    phase = [f"in the {data.peak_phase}"] if data.peak_phase != "forward" else []
+    return [" ".join(place + phase)] if place or phase else []
+
+
+def _latency(label: str, latency: tuple[float, float, float, int] | None, nodes: float | None, flops: int) -> Fact:
+    """Seconds of the model's own run or backward pass, beside the sum of its nodes' and the rate of its FLOPs."""
     details = []
     median = None
-    if data.latency is not None:
-        median, low, high, repeats = data.latency
+    if latency is not None:
+        median, low, high, repeats = latency
         unit = units.seconds(median).split()[-1]
         spread = f"{units.seconds(low, unit).split()[0]}-{units.seconds(high, unit).split()[0]}"
         details.append(f"median of {repeats}, {spread}" if repeats > 1 else "1 run")
-    if data.nodes_seconds is not None:
-        ratio = f" ({data.nodes_seconds / median:.2f}x)" if median else ""
-        details.append(f"sum of nodes {units.seconds(data.nodes_seconds)}{ratio}")
-    if median and data.flops:
-        rate = units.count(data.flops / median)
+    if nodes is not None:
+        ratio = f" ({nodes / median:.2f}x)" if median else ""
+        details.append(f"sum of nodes {units.seconds(nodes)}{ratio}")
+    if median and flops:
+        rate = units.count(flops / median)
         details.append(f"{rate}FLOP/s" if " " in rate else f"{rate} FLOP/s")
-    return Fact("latency", units.seconds(median), details)
+    return Fact(label, units.seconds(median), details)
 
 
 def _missing_line(item: Missing) -> str:
