@@ -14,9 +14,11 @@ from .conventions import Convention, find_convention
 from .counting import check_attention
 from .errors import InputError, RunError, TraceError
 from .inputs import as_call, checked_model
-from .measure import Subject, Traced, author_lines, counted_run, measure, traced
+from .measure import Traced, author_lines, measure, traced
 from .ops import BASE, Table
+from .optimizing import OptimizerLike, checked_optimizer
 from .outcome import outcome_of
+from .own_run import Subject, counted_run
 from .progress import progress_bar
 from .records import FormulaFunction
 from .report import Report
@@ -148,6 +150,7 @@ def count(
     *,
     mode: str | None = None,
     backward: bool = False,
+    optimizer: OptimizerLike | None = None,
     convention: str | Convention = "torch_flops",
     attention: str = "dense",
     formulas: Formulas | None = None,
@@ -160,12 +163,18 @@ def count(
     operator that meta does not have) the model runs on its real tensors instead: ``report.trace`` says so and
     ``report.trace_reason`` why. Arguments and errors as for :func:`analyze`; InputError also where those real tensors
     pass half of the memory there is.
+
+    With ``backward=True`` and an ``optimizer`` (a ``torch.optim.Optimizer`` of the model's parameters, or what makes one:
+    ``torch.optim.AdamW``) its step is counted too, and its state is in the predicted peak of the training step. The
+    optimizer itself takes no step.
     """
+    optimizer = checked_optimizer(optimizer, backward)
     model = checked_model(model)
     args, kwargs = as_call(model, args, kwargs)
     table, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
     with _running(model, args, kwargs, mode, backward) as (subject, mode):
+        subject.optimizer = optimizer
         measured, why = counted_run(subject, table, facts=attention == "exact")
         run = outcome_of(
             model,

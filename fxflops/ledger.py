@@ -122,6 +122,7 @@ class Ledger:
         self.peak = 0
         self.cap = cap
         self._known: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._moved: dict[int, int] = {}
         self._entries: list[_Entry] = []
         self._labels: dict[int, tuple[str, str]] = {}
         self._changes: list[tuple[int, int, int]] = []
@@ -154,6 +155,18 @@ class Ledger:
                 f"{size(self.cap)}: give a smaller input, or analyze(model, args), which has no cap"
             )
 
+    def move(self, tensor: torch.Tensor, twin: torch.Tensor) -> None:
+        """From now on ``twin`` stands for this tensor, if that is in the ledger."""
+        if tensor.layout is not torch.strided or twin.layout is not torch.strided:
+            return
+        known = self._known.pop(id(tensor.untyped_storage()), None)
+        if known is not None:
+            self._moved[id(tensor.untyped_storage())] = known[2]
+            storage = twin.untyped_storage()
+            key, (_, _, entry) = id(storage), known
+            self._known[key] = (weakref.ref(storage, lambda ref: self._leave(key, ref)), storage.nbytes(), entry)
+            self._change(entry, storage.nbytes() - known[1])
+
     def add_all(self, value: Any, call: int | None = None) -> None:
         """Enter every tensor in a value of tuples, lists and dicts, made by the call of this number."""
         if call is not None:
@@ -173,9 +186,10 @@ class Ledger:
     def label(self, named: Named, category: str) -> None:
         """Say what the storages of these tensors are held for; the first word counts."""
         for name, tensor in named:
-            known = self._known.get(id(tensor.untyped_storage())) if tensor.layout is torch.strided else None
-            if known is not None:
-                self._labels.setdefault(known[2], (category, name))
+            key = id(tensor.untyped_storage()) if tensor.layout is torch.strided else 0
+            entry = self._known[key][2] if key in self._known else self._moved.get(key)
+            if entry is not None:
+                self._labels.setdefault(entry, (category, name))
 
     def reset_peak(self) -> None:
         self.peak = self.live

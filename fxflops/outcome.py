@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from .ledger import CATEGORIES
-from .measure import Measured
+from .own_run import Measured
 from .records import PHASES, Call, is_dense, spec_of, specs_in
 from .rollup import Module
 

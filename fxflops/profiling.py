@@ -18,14 +18,13 @@ from .counting import check_attention
 from .errors import FxflopsError, InputError
 from .inputs import checked_model
 from .ledger import Ledger, Named
-from .measure import Watched, gradients_of, measured_as_it_ran
 from .ops import BASE
 from .outcome import outcome_of
+from .own_run import Watched, gradients_of, measured_as_it_ran, states_of
 from .records import FormulaFunction
 from .report import Report
 from .run import uncompiled
 from .state import RUNNING
-from .structure import tensors_in
 from .trace.observe import Observer
 from .trace.tape import Tape
 
@@ -125,7 +124,7 @@ class profile:
         self._report = report.checked(self._strict)
 
     def _optimizer_states(self) -> list[tuple[str, torch.Tensor]]:
-        return [("", tensor) for optimizer in self._optimizers for tensor in tensors_in([*optimizer.state.values()])]
+        return [state for optimizer in self._optimizers for state in states_of(optimizer)]
 
     def _steps(self, steps: Sequence[tuple[str, range]]) -> Iterator[tuple[str, range]]:
         """The calls of the models, named "prefill" and "decode n" where one generates, "step n" elsewhere."""

@@ -30,6 +30,7 @@ from .rollup import (
     by_module,
     by_module_and_operator,
     by_operator,
+    check_phase,
     item_of,
 )
 from .roofline import mfu, roofline
@@ -300,6 +301,11 @@ class Report:
         """2 x MACs of forward and backward, of what the device does at most in their time; None where not timed on it."""
         return mfu(self.counted, self.environment.device, device, self.timing, self.backward_timing)
 
+    def hfu(self, device: str | Device = "auto") -> float | None:
+        """The same for all that was executed: with what gradient checkpointing computed again."""
+        times = self.timing, self.backward_timing
+        return mfu(self.counted, self.environment.device, device, *times, executed=True)
+
     def checked(self, strict: bool) -> Report:
         """This report; MissingFormulaError when it must be complete and is not."""
         if strict and not self.complete:
@@ -318,13 +324,16 @@ class Report:
         fold: bool = True,
         columns: Sequence[str] | None = None,
         units: str | None = None,
+        phase: str = "forward",
     ) -> Tree:
         """The modules one inside the other, identical siblings folded; shown by ``print`` and in notebooks.
 
         ``depth`` levels; ``sort_by`` "flops", "time", "memory" or "params" (default: run order); ``columns`` to show;
-        ``units`` "G", "M" ... for counts.
+        ``units`` "G", "M" ... for counts; ``phase`` as for :meth:`by_module`.
         """
-        return Tree(self._tree_row, depth, sort_by, fold, columns, units)
+        if check_phase(phase) != PHASES[0] and not self._has(phase):
+            raise InputError(f"the run made no calls in its {phase}")
+        return Tree(self._tree_row(phase), depth, sort_by, fold, columns, units)
 
     def __str__(self) -> str:
         from .render.summary import summary
@@ -334,7 +343,7 @@ class Report:
     def _repr_html_(self) -> str:
         from .render.html import html as page
 
-        return page(self._summary, self._tree_row)
+        return page(self._summary, self._tree_row())
 
     def __repr__(self) -> str:
         least = "" if self.complete else ">= "
@@ -347,16 +356,15 @@ class Report:
         lines = [f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}" for m in self.missing]
         return "\n".join([*lines, "Count one:", self.recipe()])
 
-    @cached_property
-    def _tree_row(self) -> TreeRow:
-        return tree_row(self._modules_of("forward"), self._items("forward"), self.nodes)
+    def _tree_row(self, phase: str = PHASES[0]) -> TreeRow:
+        return tree_row(self._modules_of(phase), self._items(phase), self.nodes, phase)
 
     @cached_property
     def _summary(self) -> Summary:
         flops = {phase: self._flops_of(phase) for phase in PHASES}
         asked = {"convention": self.convention, "attention": self.attention}
         return summary_of(
-            self._run, self._tree_row, self.by_operator(), self.counted, self.missing, self.recipe(), flops, asked
+            self._run, self._tree_row(), self.by_operator(), self.counted, self.missing, self.recipe(), flops, asked
         )
 
     def _items(self, phase: str) -> list[Item]:
@@ -390,10 +398,3 @@ class Report:
         if model is None:
             raise FormulaError(f"the formula reads the module {path!r}, but the model is gone: keep a reference to it")
         return model.get_submodule(path)
-
-
-def check_phase(phase: str) -> str:
-    """The word itself; InputError where it is not one of :data:`PHASES`."""
-    if phase not in PHASES:
-        raise InputError(f"unknown phase {phase!r}: one of {', '.join(map(repr, PHASES))}")
-    return phase

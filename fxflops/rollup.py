@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from .records import Counted, specs_in
+from .errors import InputError
+from .records import PHASES, Counted, specs_in
 
 K = TypeVar("K")
 
@@ -157,3 +158,10 @@ def by_module_and_operator(items: Iterable[Item], modules: Iterable[Module]) -> 
             row = found.setdefault(prefix, {})
             row[op] = row.get(op, Sums()).plus(sums)
     return {path: {op: OperatorRow(op, s.calls, s) for op, s in ops.items()} for path, ops in found.items()}
+
+
+def check_phase(phase: str) -> str:
+    """The word itself; InputError where it is not one of :data:`PHASES`."""
+    if phase not in PHASES:
+        raise InputError(f"unknown phase {phase!r}: one of {', '.join(map(repr, PHASES))}")
+    return phase

@@ -53,15 +53,20 @@ def roofline(
     )
 
 
-def mfu(counted: Sequence[Counted], place: str, device: str | Device, *timings: Timing | None) -> float | None:
+def mfu(
+    counted: Sequence[Counted], place: str, device: str | Device, *timings: Timing | None, executed: bool = False
+) -> float | None:
     """Model FLOPs utilization: what 2 x MACs of forward and backward take at the peaks of their dtypes, of the time they took.
 
     ``timings`` are of the forward and the backward; None where one that ran was not timed, or not on this device
-    (https://arxiv.org/abs/2204.02311, appendix B).
+    (https://arxiv.org/abs/2204.02311, appendix B). With ``executed`` what the backward pass computes again of the forward is
+    work too: hardware FLOPs utilization.
     """
     work = [each for each in counted if each.call.phase in PHASES[: len(timings)]]
     ran = {each.call.phase for each in work}
     known = [timing.median for phase, timing in zip(PHASES, timings, strict=False) if timing and phase in ran]
+    if executed:
+        work += [each for each in counted if each.call.phase == "recompute"]
     found, is_its_own = _device(device, place, work)
     return _utilization(work, found, sum(known)) if is_its_own and len(known) == len(ran) > 0 else None
 

@@ -123,12 +123,8 @@ def _modes_kept() -> Iterator[None]:
                 torch.set_autocast_dtype(device, dtype)
 
 
-def run_back(output: Any, tape: Tape, *meters: Meter) -> None:
-    """The backward pass of a graph's run, from the sum of its floating outputs; the meters have read the part of each node.
-
-    Raises InputError where no output has a gradient.
-    """
-    roots, ones = roots_of(output)
+def run_back(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor], tape: Tape, *meters: Meter) -> None:
+    """The backward pass of a graph's run, from the sum of its roots; the meters have read the part of each node."""
     running: list[str] = []
 
     def enter(name: str) -> None:
@@ -199,7 +195,7 @@ def time_nodes(
         sums.append(sum(clock.seconds.values()))
         if tape is not None:
             clock = _clock(device)
-            run_back(output, tape, clock)
+            run_back(*roots_of(output), tape, clock)
             _collect(clock, nodes_back)
         del output
     return Times(

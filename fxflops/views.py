@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .missing import Missing
 from .outcome import Run
-from .records import Counted, Node
+from .records import PHASES, Counted, Node
 from .render import data
 from .render.data import OperatorShare, Summary, TreeRow
 from .rollup import Item, ModuleRow, OperatorRow, Sums, prefixes, sum_by
@@ -37,8 +37,10 @@ class Tree:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def tree_row(modules: Mapping[str, ModuleRow], items: Iterable[Item], nodes: Iterable[Node]) -> TreeRow:
-    """The model's modules, one inside the other, the root first."""
+def tree_row(
+    modules: Mapping[str, ModuleRow], items: Iterable[Item], nodes: Iterable[Node], phase: str = PHASES[0]
+) -> TreeRow:
+    """The model's modules, one inside the other, the root first, with what they cost in a phase."""
     own_ops: dict[str, dict[str, int]] = {}
     for (path, op), sums in sorted(sum_by(items, lambda item: (item.path, item.op)).items(), key=_dearest_first):
         if sums.flops or sums.missing:
@@ -47,7 +49,7 @@ def tree_row(modules: Mapping[str, ModuleRow], items: Iterable[Item], nodes: Ite
     for path in modules:
         if path:
             children.setdefault(path.rpartition(".")[0], []).append(path)
-    return _row("", modules, children, own_ops, _peaks(nodes))
+    return _row("", modules, children, own_ops, _peaks(nodes, phase))
 
 
 def summary_of(
@@ -127,11 +129,12 @@ def _row(
     )
 
 
-def _peaks(nodes: Iterable[Node]) -> dict[str, int]:
-    """The largest of the peaks of each module's nodes."""
+def _peaks(nodes: Iterable[Node], phase: str) -> dict[str, int]:
+    """The largest of the peaks of each module's nodes in a phase: none was read but of forward and backward."""
     peaks: dict[str, int] = {}
     for node in nodes:
-        if node.bytes_peak is not None:
+        peak = {PHASES[0]: node.bytes_peak, PHASES[1]: node.backward_bytes_peak}.get(phase)
+        if peak is not None:
             for prefix in prefixes(node.path):
-                peaks[prefix] = max(peaks.get(prefix, 0), node.bytes_peak)
+                peaks[prefix] = max(peaks.get(prefix, 0), peak)
     return peaks

@@ -77,3 +77,48 @@ def test_the_peak_by_hand(forward: Callable[[torch.Tensor], torch.Tensor], tenso
         small = report.max_memory - tensors_at_peak * N  # scalars that the sums leave behind
         assert 0 <= small <= 8
         assert report.memory["inputs"] == N
+
+
+def weighed(forward: Callable[..., torch.Tensor], **sizes: int) -> nn.Module:
+    """A model with parameters of so many elements, which ``forward`` is given after x."""
+
+    class Weighed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weights = nn.ParameterDict({name: nn.Parameter(torch.ones(size)) for name, size in sizes.items()})
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return forward(x, *self.weights.values())
+
+    return Weighed()
+
+
+# The peak of a training step in tensors of N bytes, by hand: x, w, what the forward keeps and puts out, ones for the
+# gradient of the output, and the gradients; of a node's inputs none leaves before its outputs are there.
+TRAINING = {
+    "product": (lambda x, w: x * w, ["x", "w", "y", "ones", "w.grad = ones*x"]),
+    "exp": (lambda x, w: (x * w).exp(), ["x", "w", "y", "ones", "da = ones*y", "w.grad = da*x"]),
+    "sum": (lambda x, w: x + w, ["x", "w", "y", "ones", "w.grad, a copy of them"]),
+    "in place": (lambda x, w: (x + w).relu_(), ["x", "w", "y", "ones", "w.grad"]),
+    "chain": (
+        lambda x, w: (x + w).relu() * 2,
+        ["x", "w", "b = relu", "y", "ones", "db = ones*2", "w.grad = db where b > 0"],
+    ),
+    "views": (lambda x, w: (x * w).view(10, 100).t(), ["x", "w", "y", "ones", "w.grad"]),
+    "residual": (lambda x, w: (x * w).sin() + x, ["x", "w", "a = x*w", "y", "ones", "da = ones*cos", "cos(a)"]),
+    "reuse": (
+        lambda x, w: x * w * w,
+        ["x", "w", "y", "ones", "w.grad 1 = ones*a", "da = ones*w, then a leaves", "w.grad 2 = da*x"],
+    ),
+    "square": (lambda x, w: (x * w) ** 2, ["x", "w", "a", "y", "ones", "da = ones*2a", "2a", "a**1"]),
+    "sum of all": (lambda x, w: (x * w).sum(), ["x", "w", "w.grad = 1*x"]),
+}
+
+
+@pytest.mark.parametrize(("forward", "tensors"), TRAINING.values(), ids=TRAINING)
+def test_the_peak_of_a_training_step_by_hand(forward: Callable[..., torch.Tensor], tensors: list[str]) -> None:
+    x, model = torch.ones(N // 4), weighed(forward, w=N // 4)
+    found = [analyze(model, x, backward=True, repeats=0), count(model, x, backward=True)]
+    small = [report.max_memory - len(tensors) * N for report in found]
+    assert small[0] == small[1]
+    assert 0 <= small[0] <= 8  # the sum of all, and a one

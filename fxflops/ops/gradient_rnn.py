@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..records import Cost, Spec, specs_in
 from ._cost import contraction, times
@@ -76,7 +76,8 @@ def cudnn_rnn_backward(
 ) -> Cost:
     """x[*, i], weights, grad[*, h] -> out[*, i], out_hx, out_cx, out_weights: per step and layer the gates, 2 products per matrix."""
     layers = chunked(weight, weight_stride0)
-    return _layers(BY_MODE[mode], input, layers, hidden_size, 1 + bidirectional, output_mask[0], output_mask[3])
+    to = To(output_mask[0], output_mask[1], output_mask[3])
+    return _layers(BY_MODE[mode], input, layers, hidden_size, hx, 1 + bidirectional, to)
 
 
 @formula(*named("miopen_rnn_backward"), op="rnn_backward")
@@ -107,7 +108,8 @@ def miopen_rnn_backward(
 ) -> Cost:
     """x[*, i], weights, grad[*, h] -> out[*, i], out_hx, out_cx, out_weights: as _cudnn_rnn_backward."""
     layers = chunked(weight, weight_stride0)
-    return _layers(BY_MODE[mode], input, layers, hidden_size, 1 + bidirectional, output_mask[0], output_mask[3])
+    to = To(output_mask[0], output_mask[1], output_mask[3])
+    return _layers(BY_MODE[mode], input, layers, hidden_size, hx, 1 + bidirectional, to)
 
 
 @formula(*named("mkldnn_rnn_layer_backward"), op="rnn_backward")
@@ -133,9 +135,13 @@ def mkldnn_rnn_layer_backward(
     *,
     out: Any,
 ) -> Cost:
-    """x[t, b, i], weights, grad[t, b, h] -> out[t, b, i], out_weights, out_hx, out_cx: one layer in one direction, as _cudnn_rnn_backward."""
+    """x[t, b, i], weights, grad[t, b, h] -> out[t, b, i], out_weights, out_hx, out_cx: one layer in one direction, as _cudnn_rnn_backward.
+
+    The kernel computes all; counted is what is asked for.
+    """
     layer = list(weights_of(KINDS[mode], input[-1], hidden_size, 1, 1, has_biases))
-    return _layers(BY_MODE[mode], input, [layer], hidden_size, 1, True, True)
+    to = To(input.facts.get("learns", True), hx_.facts.get("learns", True), True)
+    return _layers(BY_MODE[mode], input, [layer], hidden_size, hx_, 1, to)
 
 
 @formula(*named("lstm_mps_backward"), op="rnn_backward")
@@ -159,7 +165,7 @@ def lstm_mps_backward(
 ) -> Cost:
     """grad[*, h], x[*, i], params -> out[*, i], out_params, out_hx: an LSTM, as _cudnn_rnn_backward."""
     layers = chunked(params, 4 if has_biases else 2)
-    return _layers("lstm", input, layers, hx[0][-1], 1 + bidirectional, True, True)
+    return _layers("lstm", input, layers, hx[0][-1], hx[0], 1 + bidirectional, To(True, True, True))
 
 
 def chunked(weights: Any, each: int) -> list[list[Spec]]:
@@ -168,28 +174,32 @@ def chunked(weights: Any, each: int) -> list[list[Spec]]:
     return [every[at : at + each] for at in range(0, len(every), each)]
 
 
+class To(NamedTuple):
+    """Which gradients are asked for."""
+
+    input: bool
+    state: bool
+    weights: bool
+
+
 def _layers(
-    kind: str,
-    input: Spec,
-    layers: Sequence[Iterable[Spec]],
-    hidden: int,
-    directions: int,
-    to_input: bool,
-    to_weights: bool,
+    kind: str, input: Spec, layers: Sequence[Iterable[Spec]], hidden: int, state: Spec, directions: int, to: To
 ) -> Cost:
+    """All layers; ``state`` [*, b, h] is what they begin with: where it has no gradient, its step has no product."""
     steps = math.prod(input[:-1])
+    back = steps if to.state else steps - math.prod(state[-2:-1])
     each = GATES[kind].plus(Cost(adds=STATES[kind]))
     total = times(len(layers) * steps * hidden, each)
     for position, layer in enumerate(layers):
         of_input, *others = layer
-        needed = to_input or position >= directions
+        needed = to.input or position >= directions
         if needed:
             total = total.plus(contraction(of_input[0], steps * of_input[1]))
             total = total.plus(Cost(adds=steps * of_input[1] * (position % directions)))
         for weight in others:
             if weight.ndim == 2:
-                total = total.plus(contraction(weight[0], steps * weight[1]))
-        for weight in (of_input, *others) if to_weights else ():
+                total = total.plus(contraction(weight[0], back * weight[1]))
+        for weight in (of_input, *others) if to.weights else ():
             bias = Cost(adds=max(steps - 1, 0) * weight[0])
             total = total.plus(contraction(steps, weight.numel()) if weight.ndim == 2 else bias)
     return total

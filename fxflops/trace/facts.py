@@ -35,6 +35,16 @@ def with_pairs(entry: Formula, given: tuple[tuple[Any, ...], Mapping[str, Any]],
     return first if isinstance(result, Spec) else (first, *rest)
 
 
+def with_learning(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The specs of arguments, which know whether a gradient is asked for: kernels that compute all of them do not say."""
+    return tuple(
+        Spec(spec, spec.dtype, spec.layout, {**spec.facts, "learns": arg.requires_grad})
+        if isinstance(spec, Spec)
+        else spec
+        for arg, spec in zip(args, specs, strict=True)
+    )
+
+
 def _is_causal_bias(mask: Any) -> bool:
     """Whether a mask is a CausalBias; importing that class, where nobody has one, would load the compiler."""
     module = sys.modules.get("torch.nn.attention.bias")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any
 
@@ -29,16 +29,20 @@ HOLDS = "a sparse or nested tensor on the meta device does not know what it hold
 
 
 class Twins:
-    """The meta tensors that stand for real ones, the same one each time.
+    """The meta tensors that stand for real ones, the same one each time, as long as the real one lives.
 
+    ``moved`` is told of each real tensor and its twin.
     ``stranger`` tells that a call was given a tensor that neither belongs to the model nor was made by a call seen: a
     constant of the author's, or the result of something that only the dispatcher sees.
     """
 
-    def __init__(self, state: Iterable[torch.Tensor]) -> None:
+    def __init__(
+        self, state: Iterable[torch.Tensor], moved: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
+    ) -> None:
         self.stranger = False
+        self.moved = moved
         self._state: dict[int, torch.Tensor] = {}
-        self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._twins: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self._seen: dict[int, weakref.ref[torch.Tensor]] = {}
         self._lost: dict[int, Any] = {}
         for tensor in state:
@@ -62,14 +66,16 @@ class Twins:
         """The meta tensor that stands for this one."""
         if tensor.device.type == "meta":
             return tensor
-        known = self._twins.get(id(tensor))
+        key = id(tensor)
+        known = self._twins.get(key)
         if known is None:
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
             with _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext():
                 twin = _empty_like(tensor)
-            known = self._twins[id(tensor)] = (tensor, twin)
+            known = self._twins[key] = (weakref.ref(tensor, lambda _: self._twins.pop(key, None)), twin)
             self.saw(twin)
+            self.moved(tensor, twin)
         return known[1]
 
     def replace(

@@ -24,7 +24,7 @@ from ..ledger import Ledger
 from ..ops import ESCAPE, Formula, Table
 from ..records import Call, Scope, spec_of
 from .escapes import EMPTY, Unwritten
-from .facts import with_pairs
+from .facts import with_learning, with_pairs
 from .functions import belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
 from .leaves import Hooks, Settings, leaf_formula, scope_of
 from .meta import Twins
@@ -35,9 +35,9 @@ from .record import Recorder
 from .source import author_line
 from .spelling import WRITTEN_AS, spelled
 from .stack import ModuleStack
-from .tape import BACKWARD, FORWARD, Tape
+from .tape import BACKWARD, FORWARD, Tape, roots_of
 
-QUERY, VIEW, ATTENTION = "query", "view", "attention"
+QUERY, VIEW, ATTENTION, RNN_BACKWARD = "query", "view", "attention", "rnn_backward"
 
 
 class Observer:
@@ -254,6 +254,8 @@ class Observer:
                 args, kwargs = self._twins.replace(args, kwargs, func)
             entry = self._table.find(func)
             specs, kwspecs = spec_of(args), spec_of(kwargs)
+            if entry is not None and entry.op == RNN_BACKWARD:
+                specs = with_learning(args, specs)
             self._check(entry, func, *given)
             if entry is None and isinstance(func, OpOverload) and func._can_decompose():
                 with dispatching(self._aten):
@@ -311,12 +313,17 @@ class Observer:
         if self._tape is not None and torch.is_grad_enabled():
             self._tape.own(len(self.calls) - 1, value)
 
-    def backward(self, run: Callable[[], None]) -> None:
-        """Run a backward pass so that what it dispatches is seen."""
+    def backward(self, out: Any, run: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
+        """Run a backward pass, from the sum of the floating outputs, so that what it dispatches is seen.
+
+        Raises InputError where no output has a gradient.
+        """
         self.path = self.node = ""
         self._noted = True  # no part of a recorded graph
+        roots, ones = roots_of(out)
+        self._noting(ones)
         with dispatching(self._aten):
-            run()
+            run(roots, ones)
 
     def _here(self) -> str:
         return self._stack.running[-1].path if self._stack.running else self.path

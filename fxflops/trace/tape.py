@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,6 +28,15 @@ class Tape:
         self.optimizing = False
         self._owners: dict[Any, Any] = {}
         self._latest: Any = None
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """While an optimizer steps."""
+        self.optimizing = True
+        try:
+            yield
+        finally:
+            self.optimizing = False
 
     def own(self, owner: Any, value: Any) -> None:
         """The nodes from what ``owner`` returned, or wrote to, back to those already owned are its own."""

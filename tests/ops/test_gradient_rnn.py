@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import fxflops
 from fxflops.records import Cost, Spec, spec_of
 from tests.ops.textbook import above, computes, is_counting, pick, tally_of
 from tests.oracle import Tally, cost_by_name, numbers, tallying
@@ -202,6 +203,19 @@ def test_a_layer_of_mkldnn(kind: str, cls: Any, settings: Any, mode: int, bias: 
     saved = STATES, STATES, y, STATES, STATES, y, None, None
     args = Spec(x.shape), *packed, *saved, False, mode, H, 1, bias, True, False, (), False, None
     assert expected == cost_by_name("aten::mkldnn_rnn_layer_backward", *args, out=None)
+
+
+@pytest.mark.parametrize("learns", [True, False])
+@pytest.mark.parametrize(("cls", "gates"), [(nn.LSTM, 4), (nn.GRU, 3)])
+def test_one_number_whatever_the_kernel(cls: Any, gates: int, learns: bool) -> None:
+    """oneDNN's kernel computes also what nobody asked for; counted is what the steps need, as where there is no such kernel.
+
+    T*B*gates*H*(D + H) for the weights; back through the state all steps but the first, whose state is zeros; x if it learns.
+    """
+    module, x = cls(D, H), torch.randn(T, B, D, requires_grad=learns)
+    expected = T * B * gates * H * (D + H) + (T - 1) * B * gates * H * H + learns * T * B * gates * H * D
+    on_cpu, on_meta = fxflops.analyze(module, x, backward=True, repeats=0), fxflops.count(module, x, backward=True)
+    assert on_cpu.total_backward_macs == on_meta.total_backward_macs == expected
 
 
 @pytest.mark.parametrize("has_bias", [True, False])

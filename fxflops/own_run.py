@@ -1,0 +1,260 @@
+"""The model's own run, watched: on its real tensors, or on the meta device, where no kernel computes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from .errors import FxflopsError, RunError
+from .inputs import bind
+from .ledger import History, Ledger, Named
+from .ops import Table
+from .optimizing import OptimizerLike, stand_in
+from .records import Call, Node, Scope, Timing, spec_of
+from .run import uncompiled
+from .state import Snapshot
+from .structure import tensors_in
+from .trace.meta import Twins
+from .trace.observe import Observer
+from .trace.placement import Placement
+from .trace.record import Recorder
+from .trace.source import is_library
+from .trace.tape import Tape
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the passes found. ``peak`` in bytes, with the state (parameters, buffers, inputs) in it; ``history`` is of the
+    storages alive in the model's own run. ``steps`` are the model's calls by name, where it was called several times.
+    """
+
+    calls: tuple[Call, ...]
+    scopes: tuple[Scope, ...]
+    nodes: tuple[Node, ...]
+    latency: Timing | None
+    peak: int
+    history: History
+    source: str
+    steps: tuple[tuple[str, range], ...] = ()
+    backward_latency: Timing | None = None
+
+    def untimed(self) -> Measured:
+        """The same, with no times: what an observer's clock read beside its own work is none."""
+        return replace(self, calls=tuple(replace(call, seconds=None) for call in self.calls))
+
+    def with_sites(self, places: Mapping[str, str]) -> Measured:
+        """The same, where calls without a formula stand at the line of their node."""
+        calls = tuple(replace(c, site=places.get(c.node, c.site)) if c.site else c for c in self.calls)
+        return replace(self, calls=calls)
+
+
+class Subject:
+    """A model with its inputs, to be run again and again from the same state."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        snapshot: Snapshot,
+        backward: bool = False,
+    ) -> None:
+        self.model = model
+        self.snapshot = snapshot
+        self.backward = backward
+        self.optimizer: OptimizerLike | None = None
+        self._args = args
+        self._kwargs = kwargs
+        self.paths = {module: path for path, module in model.named_modules()}
+        self.held: dict[str, list[tuple[str, torch.Tensor]]] = {
+            "params": [*model.named_parameters()],
+            "buffers": [*model.named_buffers()],
+            "inputs": [("", tensor) for tensor in tensors_in((args, kwargs))],
+        }
+        self.state = [tensor for named in self.held.values() for _, tensor in named]
+        self.device = self.state[0].device if self.state else torch.device("cpu")
+
+    def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The inputs, everything rewound to how it was at first."""
+        self.snapshot.rewind()
+        if self.backward:
+            for tensor in self.state:
+                tensor.grad = None
+        return self._args, dict(self._kwargs)
+
+    def bound(self) -> dict[str, Any]:
+        """The same by the names of forward's parameters."""
+        args, kwargs = self.inputs()
+        return bind(self.model, args, kwargs)
+
+    def call(self) -> Callable[[], Any]:
+        """The model's own run, ready to be started."""
+        args, kwargs = self.inputs()
+        return lambda: self.model(*args, **kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The model's own run, seen by an observer, and the storages alive in it."""
+
+    observer: Observer
+    history: History
+    out: Any
+
+
+def observed_run(subject: Subject, table: Table, recorder: Recorder | None = None, cap: int | None = None) -> Watched:
+    """The model's own run, watched; InputError when its live tensors pass ``cap`` bytes."""
+    args, kwargs = subject.inputs()
+    ledger, tape = Ledger(subject.held, cap), Tape() if subject.backward else None
+    observer = Observer(
+        subject.paths,
+        table,
+        ledger=ledger,
+        before_write=subject.snapshot.before_write,
+        recorder=recorder,
+        tape=tape,
+    )
+    out = _watch(subject, observer, args, kwargs)
+    ledger.label(gradients_of(subject.held["params"]), "gradients")
+    _step(subject, observer, ledger, tape, lambda tensor: tensor)
+    return Watched(observer, ledger.history(observer.calls), out)
+
+
+def counted_run(subject: Subject, table: Table, facts: bool = False) -> tuple[Measured, str]:
+    """The model's own run, watched, and "" where the meta device sufficed: no kernel computed, nothing was allocated.
+
+    With ``facts`` what masks leave is read. Where it needs values it is run on the real tensors, and the reason is returned. Raises InputError where those
+    pass the cap, RunError where the model raises there too, or has no real tensors.
+    """
+    try:
+        strays = subject.backward or any(map(_is_scripted, subject.paths))
+        watched, twins = _on_meta(subject, table, facts, strays)
+        if twins.stranger and not strays:
+            watched, _ = _on_meta(subject, table, facts, strays=True)
+        why = ""
+    except (RunError, NotImplementedError) as error:
+        if any(tensor.device.type == "meta" for tensor in subject.state):
+            raise
+        why = str(error)
+        watched = observed_run(subject, table, cap=cap_of(subject.device))
+    return measured_as_it_ran(watched, "storages" if why else "predicted"), why
+
+
+def _step(
+    subject: Subject,
+    observer: Observer,
+    ledger: Ledger,
+    tape: Tape | None,
+    twin_of: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    """A step of the optimizer, if there is one, on the twins of its parameters."""
+    if subject.optimizer is None or tape is None:
+        return
+    optimizer = stand_in(subject.optimizer, subject.model.parameters(), twin_of)
+    ledger.add_all([tensor for _, tensor in states_of(optimizer)])
+    ledger.label(states_of(optimizer), "optimizer")
+    try:
+        with torch.no_grad(), tape.stepping(), observer:
+            optimizer.step()
+    except FxflopsError:
+        raise
+    except Exception as error:
+        raise RunError(f"{type(optimizer).__name__} raised in its step\n  {type(error).__name__}: {error}") from error
+    ledger.label(states_of(optimizer), "optimizer")
+
+
+def states_of(optimizer: Optimizer) -> list[tuple[str, torch.Tensor]]:
+    """The tensors that an optimizer keeps."""
+    return [("", tensor) for tensor in tensors_in([*optimizer.state.values()])]
+
+
+def gradients_of(parameters: Named) -> list[tuple[str, torch.Tensor]]:
+    """The gradients that parameters have, by the parameters' names."""
+    return [(name, p.grad) for name, p in parameters if p.grad is not None]
+
+
+def measured_as_it_ran(watched: Watched, source: str, steps: tuple[tuple[str, range], ...] = ()) -> Measured:
+    """What one run says, without a graph and without times."""
+    calls, scopes = tuple(watched.observer.calls), tuple(watched.observer.scopes)
+    return Measured(calls, scopes, (), None, watched.history.peak, watched.history, source, steps).untimed()
+
+
+def cap_of(device: torch.device) -> int:
+    """Bytes of live tensors that ``count()`` allows itself on real tensors: half of the memory there is."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory // 2
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple[Watched, Twins]:
+    args, kwargs = subject.inputs()
+    twins = Twins(subject.state)
+    held = {category: [(name, twins.of(t)) for name, t in named] for category, named in subject.held.items()}
+    ledger, tape = Ledger(held), Tape() if subject.backward else None
+    twins.moved = ledger.move
+    observer = Observer(
+        subject.paths,
+        table,
+        ledger=ledger,
+        before_write=subject.snapshot.before_write,
+        twins=twins,
+        placement=Placement(subject.device) if subject.device.type != "meta" else None,
+        strays=strays,
+        facts=facts,
+        tape=tape,
+    )
+    out = _watch(subject, observer, args, kwargs)
+    twins.meet(out)
+    ledger.label(gradients_of(held["params"]), "gradients")
+    _step(subject, observer, ledger, tape, twins.of)
+    return Watched(observer, ledger.history(observer.calls), None), twins
+
+
+def _is_scripted(module: nn.Module) -> bool:
+    return isinstance(module, torch.jit.ScriptModule)
+
+
+def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        with uncompiled(), observer:
+            out = subject.model(*args, **kwargs)
+            if subject.backward:
+                observer.backward(out, torch.autograd.backward)
+            return out
+    except FxflopsError:
+        raise
+    except Exception as error:
+        op, path, (given, named) = observer.failed or (
+            type(subject.model).__name__,
+            "",
+            (spec_of(args), spec_of(kwargs)),
+        )
+        shapes = ", ".join([*map(repr, given), *(f"{name}={value!r}" for name, value in named.items())])
+        raise RunError(
+            f"the model raised at {op} in " + (f"module {path!r}" if path else "the model's own forward") + "\n"
+            f"  given {shapes or 'nothing'}\n  {type(error).__name__}: {error}{_line_of(error)}{_advice(error)}"
+        ) from error
+
+
+def _advice(error: Exception) -> str:
+    if "meta tensor" not in str(error) and "'Meta'" not in str(error):
+        return ""
+    return "\n  it needs values, which the meta device does not have: give a model with real tensors"
+
+
+def _line_of(error: BaseException) -> str:
+    """The innermost line of the model author's in an exception's traceback."""
+    place = ""
+    traceback = error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not is_library(code.co_filename):
+            place = f"\n  at {code.co_filename}:{traceback.tb_lineno} in {code.co_name}"
+        traceback = traceback.tb_next
+    return place

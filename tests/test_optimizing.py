@@ -1,0 +1,118 @@
+"""count(optimizer=): the step is that of the user's own loop, its state is in the peak, and nothing has changed."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adadelta, Adafactor, Adagrad, Adam, AdamW, NAdam, RMSprop
+
+import fxflops
+
+Make = Callable[[Any], torch.optim.Optimizer]
+
+MAKERS: dict[str, Make] = {
+    "sgd": functools.partial(SGD, lr=0.1),
+    "momentum": functools.partial(SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "adam": Adam,
+    "adamw": AdamW,
+    "amsgrad": functools.partial(Adam, amsgrad=True),
+    "nadam": NAdam,
+    "rmsprop": RMSprop,
+    "adagrad": Adagrad,
+    "adadelta": Adadelta,
+    "adafactor": Adafactor,  # reads norms: on the real tensors
+}
+
+
+def mlp() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+@pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
+@pytest.mark.parametrize("made", [True, False], ids=["instance", "class"])
+def test_the_step_is_that_of_a_loop(maker: Make, made: bool) -> None:
+    x = torch.randn(32, 64)
+    model = mlp()
+    looped = copy.deepcopy(model)
+    counted = fxflops.count(model, x, backward=True, optimizer=maker(model.parameters()) if made else maker)
+    optimizer = maker(looped.parameters())
+    with fxflops.profile(looped, optimizer=optimizer) as p:
+        looped(x).sum().backward()
+        optimizer.step()
+    assert counted.complete
+    assert counted.total_optimizer_flops == p.report.total_optimizer_flops
+    at_peak = {tensor.category: 0 for tensor in p.report.live_at_peak}
+    for tensor in p.report.live_at_peak:
+        at_peak[tensor.category] += tensor.bytes
+    if counted.memory.phase == p.report.memory.phase == "optimizer" and maker is not Adafactor:
+        assert counted.memory["optimizer"] == at_peak["optimizer"]
+        assert counted.memory.get("temporaries", 0) == at_peak.get("temporaries", 0)
+
+
+def test_adams_state_by_hand() -> None:
+    """Two moments of each parameter, and a number of steps for each of the four, beside parameters and gradients."""
+    parameters = 64 * 128 + 128 + 128 * 10 + 10
+    report = fxflops.count(mlp(), torch.randn(32, 64), backward=True, optimizer=AdamW)
+    assert report.memory.phase == "optimizer"
+    assert report.memory["params"] == report.memory["gradients"] == 4 * parameters
+    assert report.memory["optimizer"] == 4 * (2 * parameters + 4)
+    assert report.memory["temporaries"] == 2 * 4 * 64 * 128  # sqrt(v) and its quotient, of the first weight
+    assert "in the optimizer" in str(report)
+
+
+def test_an_optimizer_at_work_keeps_its_state() -> None:
+    model, x = mlp(), torch.randn(4, 64)
+    optimizer = AdamW(model.parameters())
+    stepped = []
+    optimizer.register_step_post_hook(lambda *_: stepped.append(1))
+    model(x).sum().backward()
+    optimizer.step()
+    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+    gradients = [p.grad for p in model.parameters()]
+    first, again = (fxflops.count(model, x, backward=True, optimizer=o) for o in (AdamW, optimizer))
+    assert first.total_optimizer_flops == again.total_optimizer_flops
+    assert first.memory["optimizer"] == again.memory["optimizer"]
+    assert stepped == [1]
+    assert all(a is b for a, b in zip(gradients, (p.grad for p in model.parameters()), strict=True))
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    kept = optimizer.state_dict()["state"]
+    assert kept.keys() == state["state"].keys()
+    assert all(torch.equal(kept[i][name], value) for i, s in state["state"].items() for name, value in s.items())
+
+
+def test_real_weights_are_brought_back() -> None:
+    model, x = mlp(), torch.randn(4, 64)
+    weights = copy.deepcopy(model.state_dict())
+    report = fxflops.count(model, x, backward=True, optimizer=Adafactor)
+    assert report.trace == "observed on real tensors"
+    assert "Adafactor raised in its step" in report.trace_reason
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+
+
+def test_frozen_parameters_have_no_state() -> None:
+    model = mlp()
+    model[0].requires_grad_(False)
+    report = fxflops.count(model, torch.randn(4, 64), backward=True, optimizer=AdamW)
+    assert {t.name for t in report.live_at_peak if t.category == "gradients"} == {"2.weight", "2.bias"}
+    assert report.memory["optimizer"] == 4 * (2 * (128 * 10 + 10) + 2)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "backward", "message"),
+    [
+        (AdamW, False, r"an optimizer steps after a backward pass: fxflops.count\(..., backward=True"),
+        ("adam", True, r"optimizer must be a torch.optim.Optimizer, or what makes one .* not str"),
+        (list, True, r"optimizer made a list of the parameters"),
+        (torch.optim.LBFGS, True, r"runs the model again in each step \(a closure\)"),
+    ],
+)
+def test_what_is_no_optimizer(optimizer: Any, backward: bool, message: str) -> None:
+    with pytest.raises(fxflops.FxflopsError, match=message):
+        fxflops.count(mlp(), torch.randn(4, 64), backward=backward, optimizer=optimizer)
