@@ -40,6 +40,7 @@ def analyze(
     attention: str = "dense",
     formulas: Formulas | None = None,
     repeats: int | str = "auto",
+    kernels: bool = False,
     strict: bool = False,
     progress: bool | None = None,
 ) -> Report:
@@ -59,6 +60,8 @@ def analyze(
             scaled_dot_product_attention, flex_attention and their kernels.
         formulas: ``{target: function}``, as :func:`formula` registers them, for this analysis alone.
         repeats: how often to time; "auto" until stable, at most about 2 s; 0 does not time. On meta nothing is timed.
+        kernels: run once more under torch.profiler, and tell which kernels ran for each node and how long
+            (``report.nodes[i].kernels``): on CUDA those that CUPTI saw, on a CPU the operators.
         strict: raise when a call has no formula.
         progress: a progress bar on stderr; default: if it is a terminal.
 
@@ -77,6 +80,7 @@ def analyze(
         attention=attention,
         formulas=formulas,
         repeats=repeats,
+        kernels=kernels,
         progress=progress,
     )[0].checked(strict)
 
@@ -93,6 +97,7 @@ def analyzed(
     mode: str | None = None,
     backward: bool = False,
     repeats: int | str = "auto",
+    kernels: bool = False,
     progress: bool | None = None,
 ) -> tuple[Report, fx.GraphModule]:
     """What :func:`analyze` does, with the graph that it ran."""
@@ -109,12 +114,12 @@ def analyzed(
         made = traced(subject, table, trace)
         try:
             try:
-                measured = measure(subject, made, table, repeats, tick)
+                measured = measure(subject, made, table, repeats, tick, kernels)
             except (TraceError, RunError) as error:  # symbolic tracing may make of a model what it does not do
                 if trace != "auto" or made.how != "symbolic":
                     raise
                 made = _recorded_instead(subject, table, error)
-                measured = measure(subject, made, table, repeats, tick)
+                measured = measure(subject, made, table, repeats, tick, kernels)
         except RunError as error:
             place = author_lines(subject, table, made).get(error.node) if error.node else None
             if place:

@@ -11,12 +11,13 @@ import torch
 from torch import fx, nn
 
 from .errors import InputError, TraceError
+from .kernels import KernelMeter
 from .ledger import Ledger
 from .meter import CudaMemory, StorageMemory
 from .ops import Table
 from .own_run import Measured, Subject, Watched, observed_run
 from .per_node import Spans, backward_positions, node_of, timed
-from .records import Call
+from .records import Call, Kernel
 from .run import CallCollector, Times, run_back, run_graph, time_nodes, uncompiled
 from .trace import TRACERS
 from .trace.observe import Observer
@@ -57,8 +58,16 @@ def traced(subject: Subject, table: Table, how: str, why: str = "") -> Traced:
     return Traced(recorder.graph(watched.out), "recorded", why, watched)
 
 
-def measure(subject: Subject, trace: Traced, table: Table, repeats: int | str, tick: Callable[[], None]) -> Measured:
-    """Run the graph node by node, and the model itself, as often as it takes to read everything.
+def measure(
+    subject: Subject,
+    trace: Traced,
+    table: Table,
+    repeats: int | str,
+    tick: Callable[[], None],
+    kernels: bool = False,
+) -> Measured:
+    """Run the graph node by node, and the model itself, as often as it takes to read everything; ``kernels`` once more,
+    under torch.profiler.
 
     Raises RunError where the model raises.
     """
@@ -92,7 +101,8 @@ def measure(subject: Subject, trace: Traced, table: Table, repeats: int | str, t
     times = Times()
     if subject.device.type != "meta" and repeats != 0:
         times = time_nodes(graph, subject.bound, subject.call, subject.device, repeats, tick, back)
-    nodes = tuple(node_of(n, collector.ranges[n.name], times, bytes_of) for n in graph.graph.nodes)
+    ran = _kernels(subject, graph) if kernels else {}
+    nodes = tuple(node_of(n, collector.ranges[n.name], times, bytes_of, ran) for n in graph.graph.nodes)
     forward = [call for call in observer.calls if call.phase == FORWARD]
     own = [call for call in watcher.calls if call.phase == FORWARD]
     calls = (*timed(forward, ((list(node.calls), node.timing) for node in nodes)), *_folded(forward, own))
@@ -155,6 +165,17 @@ def author_lines(subject: Subject, table: Table, trace: Traced) -> dict[str, str
         if own:
             places[node.name] = own[-1]
     return places
+
+
+def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel, ...]]:
+    """What ran on the device for each node of the graph."""
+    inputs = subject.bound()
+    meter = KernelMeter(subject.device)
+    try:
+        run_graph(graph, inputs, meter)
+    finally:
+        meter.stop()
+    return meter.kernels
 
 
 def _cuda_memory(subject: Subject, graph: fx.GraphModule) -> tuple[tuple[Spans, Spans], int]:

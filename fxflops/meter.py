@@ -43,18 +43,21 @@ class Clock:
 
 
 class CudaClock:
-    """Seconds per node by CUDA events in stream order; the device is waited for once, in ``finish``."""
+    """Seconds per node by CUDA events in stream order, and by the host's clock; the device is waited for once, in ``finish``."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds: dict[str, float] = {}
+        self.host = Clock()
         self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
 
     def before(self, name: str) -> None:
         self._events.append((name, self._event(), self._event()))
         self._events[-1][1].record(torch.cuda.current_stream(self.device))
+        self.host.before(name)
 
     def after(self, name: str, value: Any) -> None:
+        self.host.after(name, value)
         self._events[-1][2].record(torch.cuda.current_stream(self.device))
 
     def finish(self) -> None:

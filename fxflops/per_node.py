@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import fx
 
-from .records import Call, Node, Timing
+from .records import Call, Kernel, Node, Timing
 from .run import Times
 from .trace.symbolic import stack_of
 from .trace.tape import BACKWARD
@@ -16,7 +16,13 @@ Spans = Mapping[str, tuple[int, int, int]]
 """Bytes before, after and at the peak of nodes by their names."""
 
 
-def node_of(node: fx.Node, calls: range, times: Times, bytes_of: tuple[Spans, Spans]) -> Node:
+def node_of(
+    node: fx.Node,
+    calls: range,
+    times: Times,
+    bytes_of: tuple[Spans, Spans],
+    kernels: Mapping[str, tuple[Kernel, ...]],
+) -> Node:
     path, cls = stack_of(node)
     target = str(node.target)
     for address in (" at 0x", " of type object"):
@@ -26,7 +32,10 @@ def node_of(node: fx.Node, calls: range, times: Times, bytes_of: tuple[Spans, Sp
     function = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
     timing, back = times.nodes.get(node.name), times.backward_nodes.get(node.name)
     here, after = bytes_of[0][node.name], bytes_of[1].get(node.name, (None, None, None))
-    return Node(node.name, node.op, target, function, path, module, calls, timing, *here, back, *after[1:])
+    host, ran = times.host_nodes.get(node.name), kernels.get(node.name, ())
+    return Node(
+        node.name, node.op, target, function, path, module, calls, timing, *here, back, after[1], after[2], host, ran
+    )
 
 
 def timed(calls: list[Call], timings: Iterable[tuple[list[int], Timing | None]]) -> tuple[Call, ...]:

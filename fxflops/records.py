@@ -225,6 +225,14 @@ class Timing(NamedTuple):
     repeats: int
 
 
+class Kernel(NamedTuple):
+    """What ran on the device for a node: the kernel's name (on a CPU the operator's), how often, and its seconds."""
+
+    name: str
+    calls: int
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One node of the graph as it ran: ``calls`` are the positions of the Calls it made.
@@ -232,7 +240,8 @@ class Node:
     ``opcode`` is the fx opcode, ``target`` its printable target, ``function`` the name of the function it calls,
     ``module`` the class name of the module it stands in.
     What no meter read is None. Bytes are allocated on the device: before and after the node, and the peak within it.
-    ``backward_*`` are of its part of the backward pass.
+    ``backward_*`` are of its part of the backward pass. On CUDA ``timing`` is the device's, from event to event, and
+    ``host_timing`` what it took to start the work.
     """
 
     name: str
@@ -249,6 +258,13 @@ class Node:
     backward_timing: Timing | None = None
     backward_bytes_after: int | None = None
     backward_bytes_peak: int | None = None
+    host_timing: Timing | None = None
+    kernels: tuple[Kernel, ...] = ()
+
+    @property
+    def launch_bound(self) -> bool:
+        """Whether the device waited for the host: what it did took no longer than to start it."""
+        return self.timing is not None and self.host_timing is not None and self.host_timing[0] >= self.timing.median
 
 
 class Counted(NamedTuple):

@@ -154,10 +154,12 @@ def run_back(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor], tape: 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Timings of each node of the graph and of the model's own run; those of the backward pass, where there was one."""
+    """Timings of each node of the graph and of the model's own run; of starting each node's work, where a device does it;
+    of the backward pass, where there was one."""
 
     nodes: Mapping[str, Timing] = field(default_factory=dict)
     latency: Timing | None = None
+    host_nodes: Mapping[str, Timing] = field(default_factory=dict)
     backward_nodes: Mapping[str, Timing] = field(default_factory=dict)
     backward_latency: Timing | None = None
 
@@ -178,7 +180,7 @@ def time_nodes(
     ``tick`` is called before each pass.
     """
     own, own_back, sums = list[float](), list[float](), list[float]()
-    nodes, nodes_back = dict[str, list[float]](), dict[str, list[float]]()
+    nodes, nodes_host, nodes_back = (dict[str, list[float]]() for _ in range(3))
     begin = time.perf_counter()
     while not _enough([own, sums], repeats, time.perf_counter() - begin):
         tick()
@@ -192,6 +194,8 @@ def time_nodes(
         tape, clock = Tape() if backward else None, _clock(device)
         output = run_graph(graph, inputs(), clock, tape=tape)
         _collect(clock, nodes)
+        if isinstance(clock, CudaClock):
+            _collect(clock.host, nodes_host)
         sums.append(sum(clock.seconds.values()))
         if tape is not None:
             clock = _clock(device)
@@ -201,6 +205,7 @@ def time_nodes(
     return Times(
         {name: _timing(values) for name, values in nodes.items()},
         _timing(own),
+        {name: _timing(values) for name, values in nodes_host.items()},
         {name: _timing(values) for name, values in nodes_back.items()},
         _timing(own_back) if backward else None,
     )

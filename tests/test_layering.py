@@ -25,7 +25,7 @@ LEVELS = [
     ["run"],
     ["trace"],
     ["ops"],
-    ["meter", "state", "progress", "optimizing"],
+    ["meter", "kernels", "state", "progress", "optimizing"],
     ["ledger"],
     ["records", "inputs", "devices"],
     ["units", "errors", "structure"],

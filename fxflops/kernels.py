@@ -1,0 +1,69 @@
+"""Which kernels ran for each node, by torch.profiler: on CUDA those that CUPTI saw, on a CPU the operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from .records import Kernel
+
+MARK = "fxflops node "
+
+
+class KernelMeter:
+    """Marks each node in the course of a run that torch.profiler watches; ``kernels`` holds what ran in each, once the run
+    is finished.
+
+    Times are torch.profiler's: on CUDA each kernel's own on the device, on a CPU the self time of each operator.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.kernels: dict[str, tuple[Kernel, ...]] = {}
+        self._names: list[str] = []
+        self._on_cuda = device.type == "cuda"
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_cuda else [])]
+        self._profile = profile(activities=activities)
+        self._running = True
+        self._profile.__enter__()
+
+    def before(self, name: str) -> None:
+        self._names.append(name)
+        self._mark = record_function(f"{MARK}{len(self._names) - 1}")
+        self._mark.__enter__()
+
+    def after(self, name: str, value: Any) -> None:
+        self._mark.__exit__(None, None, None)
+
+    def finish(self) -> None:
+        self.stop()
+        ran: dict[str, list[tuple[str, float]]] = {name: [] for name in self._names}
+        for event in self._profile.events() or ():
+            if event.name.startswith(MARK) and event.device_type.name == "CPU":
+                ran[self._names[int(event.name.removeprefix(MARK))]] += self._kernels_in(event.cpu_children)
+        self.kernels = {name: _summed(found) for name, found in ran.items()}
+
+    def stop(self) -> None:
+        """End the profiling, also where the run raised."""
+        if self._running:
+            self._running = False
+            self._profile.__exit__(None, None, None)
+
+    def _kernels_in(self, events: Iterable[Any]) -> Iterator[tuple[str, float]]:
+        for event in events:
+            if self._on_cuda:
+                yield from ((kernel.name, kernel.duration / 1e6) for kernel in event.kernels)
+            elif event.self_cpu_time_total > 0:
+                yield event.name, event.self_cpu_time_total / 1e6
+            yield from self._kernels_in(event.cpu_children)
+
+
+def _summed(ran: Iterable[tuple[str, float]]) -> tuple[Kernel, ...]:
+    """One Kernel for each name, the longest first."""
+    sums: dict[str, Kernel] = {}
+    for name, seconds in ran:
+        _, calls, before = sums.get(name, Kernel(name, 0, 0.0))
+        sums[name] = Kernel(name, calls + 1, before + seconds)
+    return tuple(sorted(sums.values(), key=lambda kernel: -kernel.seconds))
