@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -57,7 +56,7 @@ def _dense(call: Call) -> Call:
     if call.op != "attention" or not any("pairs" in spec.facts for spec in specs_in(call.out)):
         return call
     specs = [_without(spec, "pairs") for spec in specs_in(call.out)]
-    return replace(call, out=specs[0] if isinstance(call.out, Spec) else tuple(specs))
+    return call._replace(out=specs[0] if isinstance(call.out, Spec) else tuple(specs))
 
 
 def _without(spec: Spec, fact: str) -> Spec:
@@ -111,7 +110,7 @@ def _applied(entry: Formula, call: Call, module: nn.Module | None) -> Cost:
     cost = Cost()
     for i in range(max(counts)):
         args, kwargs, out = (_part(value, i) for value in (call.args, dict(call.kwargs), call.out))
-        cost = cost.plus(apply(entry, replace(call, args=args, kwargs=kwargs, out=out), module))
+        cost = cost.plus(apply(entry, call._replace(args=args, kwargs=kwargs, out=out), module))
     return cost
 
 

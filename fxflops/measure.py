@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import fx, nn
@@ -136,7 +136,7 @@ def _folded(graph_calls: list[Call], own_calls: list[Call]) -> Iterator[Call]:
     for call in own_calls:
         if unseen[_likeness(call)] > 0:
             unseen[_likeness(call)] -= 1
-            yield replace(call, seconds=None)
+            yield call._replace(seconds=None)
 
 
 def _unfaithful(model: nn.Module, trace: Traced, graph_calls: list[Call], own_calls: list[Call]) -> str:

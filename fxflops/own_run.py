@@ -46,11 +46,11 @@ class Measured:
 
     def untimed(self) -> Measured:
         """The same, with no times: what an observer's clock read beside its own work is none."""
-        return replace(self, calls=tuple(replace(call, seconds=None) for call in self.calls))
+        return replace(self, calls=tuple(call._replace(seconds=None) for call in self.calls))
 
     def with_sites(self, places: Mapping[str, str]) -> Measured:
         """The same, where calls without a formula stand at the line of their node."""
-        calls = tuple(replace(c, site=places.get(c.node, c.site)) if c.site else c for c in self.calls)
+        calls = tuple(c._replace(site=places.get(c.node, c.site)) if c.site else c for c in self.calls)
         return replace(self, calls=calls)
 
 

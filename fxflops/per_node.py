@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from torch import fx
 
@@ -41,14 +40,14 @@ def node_of(
 def timed(calls: list[Call], timings: Iterable[tuple[list[int], Timing | None]]) -> tuple[Call, ...]:
     """The calls with the time of their node, of which the positions of its calls are given; where a node made several, it
     is split as the observer's own clock saw them."""
-    result = [replace(call, seconds=None) for call in calls]
+    result = [call._replace(seconds=None) for call in calls]
     for positions, timing in timings:
         if timing is None:
             continue
         seen = sum(calls[i].seconds or 0.0 for i in positions)
         for i in positions:
             share = (calls[i].seconds or 0.0) / seen if seen else 1 / len(positions)
-            result[i] = replace(calls[i], seconds=timing.median * share)
+            result[i] = calls[i]._replace(seconds=timing.median * share)
     return tuple(result)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -169,12 +169,12 @@ class Cost(NamedTuple):
         return Cost(*map(sum, zip(self, other, strict=True)))
 
 
+NOTHING: Mapping[str, Any] = {}
 PHASES = ("forward", "backward", "recompute", "optimizer")
 """When a call is made. "recompute" is forward work done again in the backward pass, by gradient checkpointing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One call that the run made: of a leaf module, a function, a method or an operator.
 
     ``op`` is the formula's name, the same from every spelling; ``target`` is the spelling itself (the exact class,
@@ -189,7 +189,7 @@ class Call:
     kwargs: Mapping[str, Any]
     out: Any
     path: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = NOTHING
     node: str = ""
     site: str = ""
     seconds: float | None = None
@@ -201,8 +201,7 @@ class Call:
         yield from specs_in(self.kwargs)
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
+class Scope(NamedTuple):
     """One call of one module: what module-hook counters charge. ``params`` are its own parameters' specs by name,
     ``settings`` as a Call's."""
 
@@ -213,7 +212,7 @@ class Scope:
     kwargs: Mapping[str, Any]
     out: Any
     has_children: bool
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = NOTHING
 
 
 class Timing(NamedTuple):
