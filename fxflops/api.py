@@ -178,7 +178,7 @@ def count(
     args, kwargs = as_call(model, args, kwargs)
     table, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
-    with _running(model, args, kwargs, mode, backward) as (subject, mode):
+    with _running(model, args, kwargs, mode, backward, lazy=True) as (subject, mode):
         subject.optimizer = optimizer
         measured, why = counted_run(subject, table, facts=attention == "exact")
         run = outcome_of(
@@ -196,7 +196,12 @@ def count(
 
 @contextmanager
 def _running(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: str | None, backward: bool = False
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    mode: str | None,
+    backward: bool = False,
+    lazy: bool = False,
 ) -> Iterator[tuple[Subject, str]]:
     """The model in its mode, with gradients only for a backward pass, one analysis at a time; afterwards all is as it
     was before."""
@@ -205,7 +210,7 @@ def _running(
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
     grad = torch.enable_grad() if backward else torch.no_grad()
     with RUNNING, grad, training_flags(model, mode):
-        snapshot = Snapshot(model, (args, kwargs))
+        snapshot = Snapshot(model, (args, kwargs), lazy)
         try:
             yield Subject(model, args, kwargs, snapshot, backward), mode
         finally:

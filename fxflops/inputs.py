@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from .errors import InputError
-from .structure import tensors_in
+from .structure import modules_of, tensors_in
 
 
 def checked_model(model: Any) -> nn.Module:
@@ -22,7 +22,8 @@ def checked_model(model: Any) -> nn.Module:
         raise InputError(f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)")
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__} ({model!r:.60})")
-    lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
+    own = (item for module in modules_of(model) for item in module._parameters.items())
+    lazy = [name for name, parameter in own if isinstance(parameter, UninitializedTensorMixin)]
     if lazy:
         raise InputError(
             f"{type(model).__name__} has parameters without a shape yet ({lazy[0]}): run it once on an input"

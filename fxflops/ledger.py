@@ -45,7 +45,7 @@ class Moment(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    spec: Spec
+    spec: Spec | tuple[torch.Size, torch.dtype]
     call: int
 
 
@@ -97,6 +97,7 @@ class History:
         call = self._call(number)
         name = self.labels.get(entry, ("", ""))[1]
         path = call.path if call else name.rpartition(".")[0]
+        spec = spec if isinstance(spec, Spec) else Spec(*spec)
         return LiveTensor(nbytes, spec, self._category(entry), path, call.op if call else "", name)
 
     def _category(self, entry: int) -> str:
@@ -114,7 +115,7 @@ class Ledger:
 
     Each storage is entered once, however many views share it, and leaves when Python frees it. Temporaries inside one
     kernel are not seen. ``peak`` is the largest ``live`` since the last ``reset_peak``, ``most`` the largest of all. ``held`` are the tensors there
-    from the beginning, by category and name. Above ``cap`` bytes it raises InputError: better that than to run out of memory.
+    from the beginning to the end, by category and name. Above ``cap`` bytes it raises InputError: better that than to run out of memory.
     """
 
     def __init__(self, held: Mapping[str, Named] | None = None, cap: int | None = None) -> None:
@@ -126,19 +127,33 @@ class Ledger:
         self._entries: list[_Entry] = []
         self._labels: dict[int, tuple[str, str]] = {}
         self._changes: list[tuple[int, int, int]] = []
-        self._call = -1
+        self.call = -1
         self.most = self._most_after = 0
         self._most_in = -1
+        self._held: dict[int, int] = {}
         for category, named in (held or {}).items():
             for name, tensor in named:
-                self.add(tensor)
-                self.label([(name, tensor)], category)
+                self._hold(name, tensor, category)
+
+    def _hold(self, name: str, tensor: torch.Tensor, category: str) -> None:
+        """Enter a tensor that is there before and after."""
+        if tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._held:
+            entry = self._held[key] = len(self._entries)
+            self._entries.append(_Entry((tensor.shape, tensor.dtype), -1))
+            self._labels[entry] = category, name
+            self._change(entry, storage.nbytes())
 
     def add(self, tensor: torch.Tensor) -> None:
         """Enter the tensor's storage, if it is not there yet (or has been resized since). Sparse tensors have none."""
         if tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
+        if storage._cdata in self._held:
+            return
         key, nbytes = id(storage), storage.nbytes()
         known = self._known.get(key)
         if known is not None and known[0]() is storage:
@@ -146,31 +161,44 @@ class Ledger:
                 self._known[key] = (known[0], nbytes, known[2])
                 self._change(known[2], nbytes - known[1])
         else:
-            self._known[key] = (weakref.ref(storage, lambda ref: self._leave(key, ref)), nbytes, len(self._entries))
-            self._entries.append(_Entry(spec_of(tensor), self._call))
-            self._change(len(self._entries) - 1, nbytes)
+            self.enter(storage, nbytes, spec_of(tensor))
         if self.cap is not None and self.live > self.cap:
             raise InputError(
                 f"the run needs values, so it is made on the real tensors, and they have passed the cap of "
                 f"{size(self.cap)}: give a smaller input, or analyze(model, args), which has no cap"
             )
 
+    def enter(self, storage: Any, nbytes: int, spec: Spec) -> None:
+        """Enter a storage that is not there yet, with the tensor that it was made for."""
+        key = id(storage)
+        self._known[key] = (weakref.ref(storage, lambda ref: self._leave(key, ref)), nbytes, len(self._entries))
+        self._entries.append(_Entry(spec, self.call))
+        self._change(len(self._entries) - 1, nbytes)
+
+    @property
+    def entered(self) -> int:
+        """How many storages have been entered."""
+        return len(self._entries)
+
     def move(self, tensor: torch.Tensor, twin: torch.Tensor) -> None:
         """From now on ``twin`` stands for this tensor, if that is in the ledger."""
         if tensor.layout is not torch.strided or twin.layout is not torch.strided:
             return
-        known = self._known.pop(id(tensor.untyped_storage()), None)
+        before, storage = tensor.untyped_storage(), twin.untyped_storage()
+        if before._cdata in self._held:
+            self._held[storage._cdata] = self._held[before._cdata]
+            return
+        known = self._known.pop(id(before), None)
         if known is not None:
-            self._moved[id(tensor.untyped_storage())] = known[2]
-            storage = twin.untyped_storage()
             key, (_, _, entry) = id(storage), known
+            self._moved[id(before)] = entry
             self._known[key] = (weakref.ref(storage, lambda ref: self._leave(key, ref)), storage.nbytes(), entry)
             self._change(entry, storage.nbytes() - known[1])
 
     def add_all(self, value: Any, call: int | None = None) -> None:
         """Enter every tensor in a value of tuples, lists and dicts, made by the call of this number."""
         if call is not None:
-            self._call = call
+            self.call = call
         with torch._C.DisableTorchFunction():
             self._add_all(value)
 
@@ -203,9 +231,9 @@ class Ledger:
     def _change(self, entry: int, change: int) -> None:
         self.live += change
         self.peak = max(self.peak, self.live)
-        self._changes.append((entry, change, self._call))
+        self._changes.append((entry, change, self.call))
         if self.live > self.most:
-            self.most, self._most_after, self._most_in = self.live, len(self._changes), self._call
+            self.most, self._most_after, self._most_in = self.live, len(self._changes), self.call
 
     def _leave(self, key: int, ref: weakref.ref[Any]) -> None:
         known = self._known.get(key)

@@ -16,6 +16,7 @@ from .ledger import CATEGORIES
 from .own_run import Measured
 from .records import PHASES, Call, is_dense, spec_of, specs_in
 from .rollup import Module
+from .structure import modules_of
 
 ALWAYS = ("params", "buffers", "inputs", "activations")
 """The categories of memory that are said also where they are 0."""
@@ -113,15 +114,21 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
 
 
 FUNCTIONS = (FunctionType, BuiltinFunctionType)
+NONE: frozenset[Any] = frozenset()
 
 
 def _modules(model: nn.Module) -> tuple[Module, ...]:
     """Every module with its own parameters, a shared one where it is met first."""
     seen: set[int] = set()
     modules = []
-    for path, module in model.named_modules():
+    for module, path in modules_of(model).items():
         own = [p for p in module._parameters.values() if p is not None and id(p) not in seen]
         seen.update(map(id, own))
-        keeps = frozenset(kept for kept in vars(module).values() if isinstance(kept, FUNCTIONS))
+        kinds = set(map(type, vars(module).values()))
+        keeps = (
+            NONE
+            if kinds.isdisjoint(FUNCTIONS)
+            else frozenset(kept for kept in vars(module).values() if type(kept) in FUNCTIONS)
+        )
         modules.append(Module(path, type(module).__name__, sum(p.numel() for p in own), keeps))
     return tuple(modules)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,8 @@ from .optimizing import OptimizerLike, stand_in
 from .records import Call, Node, Scope, Timing, spec_of
 from .run import uncompiled
 from .state import Snapshot
-from .structure import tensors_in
+from .structure import modules_of, tensors_in
+from .trace.fast import FastObserver
 from .trace.meta import Twins
 from .trace.observe import Observer
 from .trace.placement import Placement
@@ -71,10 +72,10 @@ class Subject:
         self.optimizer: OptimizerLike | None = None
         self._args = args
         self._kwargs = kwargs
-        self.paths = {module: path for path, module in model.named_modules()}
+        self.paths = modules_of(model)
         self.held: dict[str, list[tuple[str, torch.Tensor]]] = {
-            "params": [*model.named_parameters()],
-            "buffers": [*model.named_buffers()],
+            "params": _named((path, module._parameters) for module, path in self.paths.items()),
+            "buffers": _named((path, module._buffers) for module, path in self.paths.items()),
             "inputs": [("", tensor) for tensor in tensors_in((args, kwargs))],
         }
         self.state = [tensor for named in self.held.values() for _, tensor in named]
@@ -97,6 +98,16 @@ class Subject:
         """The model's own run, ready to be started."""
         args, kwargs = self.inputs()
         return lambda: self.model(*args, **kwargs)
+
+
+def _named(owned: Iterable[tuple[str, Mapping[str, torch.Tensor | None]]]) -> list[tuple[str, torch.Tensor]]:
+    """The tensors of modules by their full names, each once, where it is met first."""
+    found: dict[int, tuple[str, torch.Tensor]] = {}
+    for path, tensors in owned:
+        for name, tensor in tensors.items():
+            if tensor is not None and id(tensor) not in found:
+                found[id(tensor)] = f"{path}.{name}" if path else name, tensor
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +153,7 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> tuple[Me
         if any(tensor.device.type == "meta" for tensor in subject.state):
             raise
         why = str(error)
+        subject.snapshot.keep_all()
         watched = observed_run(subject, table, cap=cap_of(subject.device))
     return measured_as_it_ran(watched, "storages" if why else "predicted"), why
 
@@ -195,10 +207,9 @@ def cap_of(device: torch.device) -> int:
 def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple[Watched, Twins]:
     args, kwargs = subject.inputs()
     twins = Twins(subject.state)
-    held = {category: [(name, twins.of(t)) for name, t in named] for category, named in subject.held.items()}
-    ledger, tape = Ledger(held), Tape() if subject.backward else None
+    ledger, tape = Ledger(subject.held), Tape() if subject.backward else None
     twins.moved = ledger.move
-    observer = Observer(
+    observer = (FastObserver if _can_be_fast(subject, table, strays) else Observer)(
         subject.paths,
         table,
         ledger=ledger,
@@ -211,9 +222,17 @@ def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple
     )
     out = _watch(subject, observer, args, kwargs)
     twins.meet(out)
-    ledger.label(gradients_of(held["params"]), "gradients")
+    if tape is not None:
+        ledger.label(gradients_of([(name, twins.of(p)) for name, p in subject.held["params"]]), "gradients")
     _step(subject, observer, ledger, tape, twins.of)
     return Watched(observer, ledger.history(observer.calls), None), twins
+
+
+def _can_be_fast(subject: Subject, table: Table, strays: bool) -> bool:
+    """Whether calls may be made again from memory: nothing is learnt of the backward pass, of operators that nobody
+    announces, of plain functions, of what a forward replaced on an instance does."""
+    replaced = any("forward" in vars(module) for module in subject.paths)
+    return not (subject.backward or strays or replaced or table.python_functions)
 
 
 def _is_scripted(module: nn.Module) -> bool:

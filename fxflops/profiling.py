@@ -25,6 +25,7 @@ from .records import FormulaFunction
 from .report import Report
 from .run import uncompiled
 from .state import RUNNING
+from .structure import modules_of
 from .trace.observe import Observer
 from .trace.tape import Tape
 
@@ -79,10 +80,12 @@ class profile:
             "params": [*self._model.named_parameters()],
             "buffers": [*self._model.named_buffers()],
         }
-        self._ledger = Ledger(
-            {**named, "gradients": gradients_of(named["params"]), "optimizer": self._optimizer_states()}
-        )
-        paths = {module: path for path, module in self._model.named_modules()}
+        held = {**named, "gradients": gradients_of(named["params"]), "optimizer": self._optimizer_states()}
+        self._ledger = Ledger()
+        for category, tensors in held.items():
+            self._ledger.add_all([tensor for _, tensor in tensors])
+            self._ledger.label(tensors, category)
+        paths = modules_of(self._model)
         if isinstance(self._model, _Several):
             del paths[self._model]
         tape = Tape()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import operator
 import random
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,13 +15,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from .structure import is_object, tensors_in, walk
+from .records import is_dense
+from .structure import is_object, modules_of, tensors_in, walk
 
 RUNNING = threading.RLock()
 """Held while a model is traced or run: torch.fx patches nn.Module for all threads while it traces."""
 
 
-DEPTH = 5
+ATOMS = frozenset({int, float, bool, str, bytes, complex, type(None), torch.Size, torch.dtype, torch.device, type})
+CONTAINERS = frozenset({dict, OrderedDict, list, set})
+DEPTH = 4
 """How many levels of objects and containers below a module are kept: a scheduler's tables, not a trainer's datasets."""
 
 
@@ -28,45 +33,79 @@ class Snapshot:
 
     Kept are every module's attributes, a few levels deep, and the inputs, with the containers, objects and tensors they
     consist of, and the states of the random generators. A parameter is copied only when :meth:`before_write` announces that a
-    call is about to write to its storage.
+    call is about to write to its storage; with ``lazy`` so is any tensor, until :meth:`keep_all`.
     """
 
-    def __init__(self, model: nn.Module, inputs: Any) -> None:
-        self._objects = [(vars(module), dict(vars(module))) for module in model.modules()]
+    def __init__(self, model: nn.Module, inputs: Any, lazy: bool = False) -> None:
+        modules = modules_of(model)
+        self._objects = [(vars(module), vars(module).copy()) for module in modules]
         self._containers: list[tuple[Any, Any]] = []
-        held = [value for attributes, _ in self._objects for value in attributes.values()]
-        parameters = {id(parameter) for parameter in model.parameters()}
+        self._empty: list[Any] = []
+        held: list[Any] = []
+        parameters: dict[int, nn.Parameter] = {}
         tensors: list[torch.Tensor] = []
-        for _, part in (*walk(held, DEPTH), *walk(inputs)):
+        for attributes, _ in self._objects:
+            parameters.update((id(p), p) for p in attributes["_parameters"].values() if p is not None)
+            tensors.extend(buffer for buffer in attributes["_buffers"].values() if buffer is not None)
+            for value in attributes.values():
+                kind = type(value)
+                if kind in ATOMS:
+                    continue
+                if kind in CONTAINERS and not value:
+                    self._empty.append(value)
+                else:
+                    held.append(value)
+        for _, part in (*walk(held[:], DEPTH), *walk(inputs)):
             if isinstance(part, torch.Tensor) and id(part) not in parameters:
                 tensors.append(part)
             if isinstance(part, (dict, list, set)):
                 self._containers.append((part, copy.copy(part)))
             if is_object(part):
                 self._objects.append((vars(part), dict(vars(part))))
-        self._saved = {id(t): (t, _keep(t)) for t in tensors}
-        self._parameters = {_address(p): p for p in model.parameters() if p.device.type != "meta"}
-        self._gradients = [(p, p.grad) for p in model.parameters()]
-        self._written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._tensors = tensors
+        self._parameters = list(parameters.values())
+        self._addresses: dict[int, torch.Tensor] | None = None
+        self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._gradients = [(p, p.grad) for p in self._parameters]
         self._random = _random_states()
+        self._touched = False
+        if not lazy:
+            self.keep_all()
+
+    def keep_all(self) -> None:
+        """Copy everything but the parameters: something is to be run that announces nothing."""
+        for tensor in self._tensors:
+            if id(tensor) not in self._saved:
+                self._saved[id(tensor)] = (tensor, _keep(tensor))
 
     def before_write(self, value: Any) -> None:
-        """Copy each parameter whose storage one of these tensors shares: it is about to be written to."""
+        """Copy each tensor, parameters too, whose storage one of these shares: it is about to be written to."""
         for tensor in tensors_in(value):
-            address = None if tensor.layout is not torch.strided else _address(tensor)
-            if address in self._parameters and address not in self._written:
-                parameter = self._parameters[address]
-                self._written[address] = (parameter, _keep(parameter))
+            if tensor.layout is not torch.strided or tensor.device.type == "meta":
+                continue
+            if self._addresses is None:
+                known = [t for t in (*self._tensors, *self._parameters) if is_dense(t) and t.device.type != "meta"]
+                self._addresses = {_address(t): t for t in known}
+            owner = self._addresses.get(_address(tensor))
+            if owner is not None and id(owner) not in self._saved:
+                self._saved[id(owner)] = (owner, _keep(owner))
 
     def rewind(self) -> None:
-        """Bring everything back to how it was when the snapshot was taken."""
+        """Bring everything back to how it was when the snapshot was taken; nothing is to be done the first time, before
+        a run."""
+        if not self._touched:
+            self._touched = True
+            return
         for container, items in (*self._containers, *self._objects):
             if not _same(container, items):
                 _refill(container, items)
+        for container in self._empty:
+            if container:
+                container.clear()
         for parameter, gradient in self._gradients:
             if parameter.grad is not gradient:
                 parameter.grad = gradient
-        for tensor, kept in (*self._saved.values(), *self._written.values()):
+        for tensor, kept in self._saved.values():
             _bring_back(tensor, kept)
         for restore, state in self._random:
             restore(state)
@@ -75,21 +114,23 @@ class Snapshot:
 @contextmanager
 def training_flags(model: nn.Module, mode: str) -> Iterator[None]:
     """The model in ``mode`` ("eval", "train", "as_is"): flags are set without calling ``.eval()``, and restored."""
-    before = [(module, module.training) for module in model.modules()]
+    wanted = mode == "train"
+    before = [] if mode == "as_is" else [module for module in modules_of(model) if module.training is not wanted]
+    flags = [module.training for module in before]
     try:
-        if mode != "as_is":
-            for module, _ in before:
-                module.training = mode == "train"
+        for module in before:
+            module.training = wanted
         yield
     finally:
-        for module, flag in before:
+        for module, flag in zip(before, flags, strict=True):
             module.training = flag
 
 
 def _same(container: Any, items: Any) -> bool:
     """Equal in order and by identity of the elements (comparing tensors by value would be no answer)."""
     if isinstance(container, dict):
-        return list(container) == list(items) and all(container[key] is items[key] for key in items)
+        same = len(container) == len(items) and all(map(operator.is_, container.values(), items.values()))
+        return same and list(container) == list(items)
     if isinstance(container, set):
         return bool(container == items)
     return len(container) == len(items) and all(a is b for a, b in zip(container, items, strict=True))

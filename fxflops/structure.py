@@ -55,6 +55,20 @@ def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Step, ...], Any]
             stack.extend(((*path, step), inner) for step, inner in reversed(parts(part)))
 
 
+def modules_of(model: nn.Module) -> dict[nn.Module, str]:
+    """Every module with the path where it is met first, in the order of ``named_modules()``."""
+    found: dict[nn.Module, str] = {}
+
+    def visit(module: nn.Module, path: str) -> None:
+        found[module] = path
+        for name, child in module._modules.items():
+            if child is not None and child not in found:
+                visit(child, f"{path}.{name}" if path else name)
+
+    visit(model, "")
+    return found
+
+
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Every tensor in a value, in order."""
     if isinstance(value, torch.Tensor):

@@ -48,12 +48,15 @@ class Table:
         self.parent = parent
         self.entries: dict[Any, Formula] = {}
         self.fallback: Callable[[OpOverload], Formula | None] | None = parent.fallback if parent else None
+        self.plans: Any = None
+        """What observers remember of calls counted by these formulas; forgotten when one is added."""
         self.python_functions: dict[Any, FunctionType] = {} if parent is None else dict(parent.python_functions)
 
     def add(self, target: Any, entry: Formula) -> None:
         """Count ``target`` by ``entry`` from now on."""
         for key in _keys(target):
             self.entries[key] = entry
+        self.plans = None
         if isinstance(target, FunctionType) and target.__module__.partition(".")[0] != "torch":
             self.python_functions[target.__code__] = target
 

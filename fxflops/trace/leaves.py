@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from types import MethodType, NoneType
 from typing import Any
 
 from torch import nn
@@ -39,6 +40,36 @@ class Hooks:
                 hooks.pop(self, None)  # type: ignore[call-overload]
 
 
+class Forward:
+    """Stands for the forward of a module that is observed; to who looks at it, it is that forward."""
+
+    def __init__(self, module: nn.Module, run: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        self.module = module
+        self.run = run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.run(self.module, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    @property
+    def __wrapped__(self) -> Any:
+        return MethodType(type(self.module).forward, self.module)
+
+
+class Leaves(dict[nn.Module, "Formula | None"]):
+    """The formulas that count modules as a whole, each looked up when it is first asked for."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__()
+        self._table = table
+
+    def __missing__(self, module: nn.Module) -> Formula | None:
+        self[module] = leaf_formula(module, self._table)
+        return self[module]
+
+
 def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
     """The formula that counts a call of this module as a whole; None where the calls inside it are to be counted.
 
@@ -46,7 +77,9 @@ def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
     nor the weights computed (parametrizations, hooks), for then more happens than the formula knows.
     """
     entry = table.find_module(module)
-    if entry is None or "forward" in vars(module) or hasattr(module, "parametrizations"):
+    if entry is None or type(vars(module).get("forward", None)) not in (NoneType, Forward):
+        return None
+    if "parametrizations" in module._modules:
         return None
     hooks = (
         module._forward_hooks,

@@ -15,10 +15,9 @@ from ..structure import tensors_in
 from .functions import writes
 
 
-def _empty_like(tensor: torch.Tensor) -> torch.Tensor:
+def _empty_like(tensor: torch.Tensor, learns: bool) -> torch.Tensor:
     if tensor.layout is not torch.strided:
         return tensor.to("meta")
-    learns = tensor.requires_grad and torch.is_grad_enabled()
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta", requires_grad=learns)
 
 
@@ -41,26 +40,32 @@ class Twins:
     ) -> None:
         self.stranger = False
         self.moved = moved
+        self._learning = torch.is_grad_enabled()
         self._state: dict[int, torch.Tensor] = {}
         self._twins: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
-        self._seen: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.seen: dict[int, weakref.ref[torch.Tensor]] = {}
         self._lost: dict[int, Any] = {}
         for tensor in state:
             self._state[id(tensor)] = tensor
-            self.saw(tensor)
+            if tensor.device.type == "meta" and tensor.layout is not torch.strided:
+                self.saw(tensor)
 
     def saw(self, value: Any) -> None:
         """A call that was seen returned this."""
         if isinstance(value, torch.Tensor):
             if value.device.type == "meta" and not is_dense(value) and value.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
-            self._seen[id(value)] = weakref.ref(value)
+            self.seen[id(value)] = weakref.ref(value)
         elif isinstance(value, (tuple, list)):
             for item in value:
                 self.saw(item)
         elif isinstance(value, dict):
             for item in value.values():
                 self.saw(item)
+
+    def is_own(self, tensor: torch.Tensor) -> bool:
+        """Whether it belongs to the model or its inputs and always computes without data."""
+        return id(tensor) in self._state and (tensor.is_floating_point() or tensor.is_complex())
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The meta tensor that stands for this one."""
@@ -72,7 +77,8 @@ class Twins:
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
             with _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext():
-                twin = _empty_like(tensor)
+                learning = self._learning if key in self._state else torch.is_grad_enabled()
+                twin = _empty_like(tensor, tensor.requires_grad and learning)
             known = self._twins[key] = (weakref.ref(tensor, lambda _: self._twins.pop(key, None)), twin)
             self.saw(twin)
             self.moved(tensor, twin)
@@ -109,8 +115,8 @@ class Twins:
     def _survey(self, value: Any) -> bool:
         """Whether any tensor in the value computes without data."""
         if isinstance(value, torch.Tensor):
-            known = self._seen.get(id(value))
-            if known is None or known() is not value:
+            known = self.seen.get(id(value))
+            if (known is None or known() is not value) and id(value) not in self._state:
                 self.stranger = True
             if value.device.type == "meta":
                 return True

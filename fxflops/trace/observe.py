@@ -26,7 +26,7 @@ from ..records import Call, Scope, spec_of
 from .escapes import EMPTY, Unwritten
 from .facts import with_learning, with_pairs
 from .functions import belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
-from .leaves import Hooks, Settings, leaf_formula, scope_of
+from .leaves import Hooks, Leaves, Settings, scope_of
 from .meta import Twins
 from .modes import AtenMode, FunctionMode, dispatching, functioning, transformed
 from .placement import Placement
@@ -46,8 +46,7 @@ class Observer:
     ``modules`` are the modules to tell calls apart by, with their paths. ``ledger`` is told of every tensor that a call
     returns; ``before_write`` of the arguments of calls that write in place; ``recorder`` of every call. With ``twins``,
     floating tensors are replaced by meta ones (kept there) before each call, so that no kernel computes, and
-    ``placement`` hides that they are elsewhere. With
-    ``strays``, operators are seen too that no function call announces: those of scripted functions, of C++. With
+    ``placement`` hides that they are elsewhere. With ``strays``, operators are seen too that no function call announces: those of scripted functions, of C++. With
     ``facts``, what shapes do not tell is read: the pairs that an attention mask leaves. With a ``tape``, calls of the
     backward pass are told from the forward's, and stand in the module whose gradients they compute. ``steps`` are the outermost calls
     of modules: the path, and which calls were made in them.
@@ -75,7 +74,7 @@ class Observer:
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
         self._table = table
-        self._leaves = {m: entry for m in modules if (entry := leaf_formula(m, table)) is not None}
+        self._leaves = Leaves(table)
         self._settings = Settings()
         self._ledger = ledger
         self._before_write = before_write
@@ -98,7 +97,7 @@ class Observer:
         self._plain_functions = PlainFunctions(table.python_functions, self._begin_function, self._end_function)
 
     def __enter__(self) -> Observer:
-        self._hooks.attach(self._modules, self._enter_module, self._leave_module)
+        self._attach()
         if self._strays:
             self._aten.__enter__()  # type: ignore[no-untyped-call]
         self._mode.__enter__()  # type: ignore[no-untyped-call]
@@ -110,6 +109,12 @@ class Observer:
         self._mode.__exit__(*exception)  # type: ignore[no-untyped-call]
         if self._strays:
             self._aten.__exit__(*exception)  # type: ignore[no-untyped-call]
+        self._detach()
+
+    def _attach(self) -> None:
+        self._hooks.attach(self._modules, self._enter_module, self._leave_module)
+
+    def _detach(self) -> None:
         self._hooks.detach(self._modules)
 
     # What the function mode sees
@@ -342,7 +347,7 @@ class Observer:
         if not self._stack.running:
             self._begun = len(self.calls)
         running = self._stack.enter(module, self._modules[module])
-        if not self._stack.inside_leaf() and module in self._leaves and not transformed():
+        if not self._stack.inside_leaf() and self._leaves[module] is not None and not transformed():
             self._stack.is_leaf()
             if self._unwritten:
                 self._check(None, module, args, kwargs)

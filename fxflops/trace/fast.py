@@ -1,0 +1,318 @@
+"""The fast path of counting on meta: a call made before with the same metadata has the same result, and no kernel runs.
+
+What a call puts out on meta follows from its function, the shapes, strides and dtypes of its tensors and its plain
+arguments; a leaf module's from its class and settings too. So a call is remembered (:class:`Plan`) as the observer saw
+it, and made again from memory: the same Call, and empty tensors of the same form. Whatever is not of this kind (values,
+gradients, autocast, transforms, temporaries inside) goes the observer's own way.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from ..ops import Table
+from ..records import Call, Scope, Spec, spec_of
+from .leaves import Forward
+from .modes import transformed
+from .observe import Observer
+from .spelling import WRITTEN_AS, spelled
+
+NEW, SAME, VIEW = "new", "the first argument", "view"
+META = torch.device("meta")
+MOST_PLANS = 50_000
+PLAIN = frozenset(
+    {
+        int,
+        bool,
+        float,
+        str,
+        type(None),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+        type(...),
+        torch.Size,
+    }
+)
+TENSORS = (torch.Tensor, nn.Parameter)
+BY_SHAPE_ALONE = frozenset({"embedding", "add", "sub", "mul", "div", "where", "masked_fill", "attention"})
+"""Ops that take real masks and positions beside meta tensors: what they put out does not depend on those values."""
+QUERIES = frozenset(
+    [
+        *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")),
+        *(
+            getattr(torch.Tensor, name)
+            for name in "dim size numel nelement stride is_contiguous is_floating_point is_complex ndimension".split()
+        ),
+        torch.numel, torch.is_floating_point, torch.is_complex, torch.Tensor.__len__,
+    ]
+)  # fmt: skip
+"""What a real tensor answers as its twin does."""
+
+
+class Form(NamedTuple):
+    """What an empty tensor is made of."""
+
+    shape: torch.Size
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    nbytes: int
+    spec: Spec
+
+
+class Plan(NamedTuple):
+    """A call to be made again: the Call without its place, and what comes out."""
+
+    call: Call
+    kind: str
+    forms: tuple[Form, ...] = ()
+    sequence: Any = None
+    scope: Scope | None = None
+
+
+class Unknown(Exception):
+    """The call's result does not follow from its metadata alone."""
+
+
+class Memory:
+    """Plans by everything that they depend on."""
+
+    def __init__(self) -> None:
+        self._plans: dict[Any, Plan] = {}
+        self.get = self._plans.get
+
+    def keep(self, key: Any, plan: Plan) -> None:
+        if len(self._plans) >= MOST_PLANS:
+            self._plans.clear()
+        self._plans[key] = plan
+
+
+class _FastMode(TorchFunctionMode):
+    def __init__(self, observer: FastObserver) -> None:
+        super().__init__()
+        self._observer = observer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in QUERIES:
+            return func(*args, **(kwargs or {}))
+        return self._observer.function(func, args, kwargs or {})
+
+
+class FastObserver(Observer):
+    """The observer of ``count()``, without a tape: it makes calls again from memory where it can."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._plans = plans_of(self._table)
+        self._mode = _FastMode(self)  # type: ignore[assignment]
+
+    def _attach(self) -> None:
+        for module in self._modules:
+            vars(module)["forward"] = Forward(module, self._module)
+
+    def _detach(self) -> None:
+        for module in self._modules:
+            if type(vars(module).get("forward")) is Forward:
+                del vars(module)["forward"]
+
+    # Functions
+
+    def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._stack.inside_leaf() or not self._is_plain():
+            return super().function(func, args, kwargs)
+        try:
+            key = (func, *map(self._key, args))
+            if kwargs:
+                key = (*key, *kwargs, *map(self._key, kwargs.values()))
+            plan = self._plans.get(key)
+        except (Unknown, TypeError):
+            return super().function(func, args, kwargs)
+        if plan is None:
+            return self._learn(key, func, args, kwargs)
+        target = spelled(func, sys._getframe(2), self.target) if func in WRITTEN_AS else func
+        if plan.kind is VIEW:
+            args, kwargs = self._twins.replace(args, kwargs, func)  # type: ignore[union-attr]
+            out = func(*args, **kwargs)
+            self._twins.saw(out)  # type: ignore[union-attr]
+            self._ledger.call = len(self.calls)  # type: ignore[union-attr]
+        else:
+            out = args[0] if plan.kind is SAME else self._made(plan)
+        self.calls.append(plan.call._replace(target=target, path=self._here()))
+        return out
+
+    def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make the call the observer's way, and remember it if its metadata told all."""
+        calls, scopes, made = len(self.calls), len(self.scopes), self._ledger.entered  # type: ignore[union-attr]
+        frame_target = spelled(func, sys._getframe(3), self.target) if func in WRITTEN_AS else func
+        out = super().function(func, args, kwargs)
+        if len(self.calls) == calls + 1 and len(self.scopes) == scopes:
+            call = self.calls[-1]
+            if call.target is func or func in WRITTEN_AS:
+                self.calls[-1] = call._replace(target=frame_target)
+                self._remember(key, call, args, kwargs, out, made)
+        return out
+
+    def _remember(
+        self, key: Any, call: Call, args: Any, kwargs: Any, out: Any, made: int, scope: Scope | None = None
+    ) -> None:
+        with torch._C.DisableTorchFunction():
+            kind, forms, sequence = self._outcome(args, kwargs, out)
+            storages = len(forms)
+            if kind and self._ledger.entered - made == storages:  # type: ignore[union-attr]
+                self._plans.keep(key, Plan(call._replace(path="", seconds=None), kind, forms, sequence, scope))
+
+    def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Form, ...], Any]:
+        """How a result comes about; "" where it cannot be told."""
+        single = isinstance(out, torch.Tensor)
+        outs = [out] if single else list(out) if type(out) in (tuple, list) else []
+        if not outs or not all(type(o) in TENSORS and o.is_meta and o.layout is torch.strided for o in outs):
+            return "", (), None
+        if single and args and out is args[0]:
+            return SAME, (), None
+        given = {t.untyped_storage()._cdata for t in self._tensors((args, kwargs))}
+        shared = [o.untyped_storage()._cdata in given for o in outs]
+        if all(shared):
+            return VIEW, (), None
+        distinct = len({o.untyped_storage()._cdata for o in outs}) == len(outs)
+        if any(shared) or not distinct or any(o.storage_offset() for o in outs):
+            return "", (), None
+        forms = tuple(Form(o.shape, o.stride(), o.dtype, o.untyped_storage().nbytes(), spec_of(o)) for o in outs)
+        return NEW, forms, None if single else type(out)
+
+    def _tensors(self, value: Any) -> list[torch.Tensor]:
+        if isinstance(value, torch.Tensor):
+            return [self._twins.of(value)] if self._twins is not None else [value]
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+        return [tensor for item in items for tensor in self._tensors(item)]
+
+    def _made(self, plan: Plan) -> Any:
+        """Empty tensors of the plan's forms."""
+        assert self._twins is not None
+        assert self._ledger is not None
+        self._ledger.call = len(self.calls)
+        outs = []
+        for form in plan.forms:
+            out = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=META)
+            self._twins.seen[id(out)] = weakref.ref(out)
+            self._ledger.enter(out.untyped_storage(), form.nbytes, form.spec)
+            outs.append(out)
+        return outs[0] if plan.sequence is None else plan.sequence(outs)
+
+    # Modules
+
+    def _module(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What stands for the forward of one of the modules while it is observed."""
+        forward = type(module).forward
+        if threading.get_ident() != self._thread:
+            return forward(module, *args, **kwargs)
+        key = None
+        if self._leaves[module] is not None and not self._stack.inside_leaf() and self._is_plain():
+            with torch._C.DisableTorchFunction():
+                key = self._leaf_key(module, args, kwargs)
+                plan = None if key is None else self._plans.get(key)
+                if plan is not None:
+                    return self._leaf(plan, module, args, kwargs)
+        calls, scopes, made = len(self.calls), len(self.scopes), self._ledger.entered  # type: ignore[union-attr]
+        out = None
+        self._enter_module(module, args, kwargs)
+        try:
+            out = forward(module, *args, **kwargs)
+        finally:
+            self._leave_module(module, args, kwargs, out)
+        if key is not None and len(self.calls) == calls + 1 and len(self.scopes) == scopes + 1:
+            self._remember(key, self.calls[-1], args, kwargs, out, made, self.scopes[-1])
+        return out
+
+    def _leaf(self, plan: Plan, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        path = self._modules[module]
+        if plan.kind is VIEW:
+            out = type(module).forward(module, *args, **kwargs)
+            self._twins.saw(out)  # type: ignore[union-attr]
+        else:
+            out = args[0] if plan.kind is SAME else self._made(plan)
+        if not self._stack.running:
+            self.steps.append((path, range(len(self.calls), len(self.calls) + 1)))
+        self.calls.append(plan.call._replace(path=path))
+        self.scopes.append(plan.scope._replace(path=path))  # type: ignore[union-attr]
+        return out
+
+    def _leaf_key(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """All that the result of a leaf depends on; None where that is more than can be told."""
+        cls, held = type(module), vars(module)
+        if cls not in _SETTINGS:
+            _SETTINGS[cls] = _settings(module)
+        names = _SETTINGS[cls]
+        if names is None or held["_modules"]:
+            return None
+        settings = [held.get(name) for name in names]
+        own = [
+            None if t is None else (t.shape, t.dtype)
+            for t in (*held["_parameters"].values(), *held["_buffers"].values())
+        ]
+        try:
+            key = (cls, len(held), *settings, *own, *map(self._key, args), *kwargs, *map(self._key, kwargs.values()))
+            hash(key)
+        except (Unknown, TypeError):
+            return None
+        return key if all(type(value) in PLAIN or type(value) is tuple for value in settings) else None
+
+    # Keys
+
+    def _is_plain(self) -> bool:
+        """Whether metadata tells all: no transform, no autocast, no gradients, nothing that was left empty on purpose."""
+        return not (torch._C._is_any_autocast_enabled() or torch.is_grad_enabled() or self._unwritten or transformed())
+
+    def _key(self, value: Any) -> Any:
+        """What a result depends on of an argument. Raises Unknown where that is more than metadata."""
+        kind = type(value)
+        if kind in TENSORS:
+            with torch._C.DisableTorchFunction():
+                return self._tensor_key(value)
+        if kind is int or value is None:
+            return value
+        if kind in PLAIN:
+            return kind, value
+        if kind is tuple or kind is list:
+            return kind, *map(self._key, value)
+        if kind is slice:
+            return slice, value.start, value.stop, value.step
+        raise Unknown
+
+    def _tensor_key(self, tensor: torch.Tensor) -> Any:
+        assert self._twins is not None
+        if tensor.layout is not torch.strided or tensor.is_nested:
+            raise Unknown
+        if tensor.is_meta:
+            seen = self._twins.seen.get(id(tensor))
+            if (seen is None or seen() is not tensor) and not self._twins.is_own(tensor):
+                raise Unknown
+            return tensor.shape, tensor.stride(), tensor.dtype
+        if self._twins.is_own(tensor):
+            return tensor.shape, tensor.stride(), tensor.dtype
+        raise Unknown
+
+
+def plans_of(table: Table) -> Memory:
+    """What is remembered under a table's formulas, as they are now."""
+    if table.plans is None:
+        table.plans = Memory()
+    found: Memory = table.plans
+    return found
+
+
+_SETTINGS: dict[type, tuple[str, ...] | None] = {}
+
+
+def _settings(module: nn.Module) -> tuple[str, ...] | None:
+    """The attributes on which the forward of a class of torch's own may depend; None for any other class."""
+    if not type(module).forward.__module__.startswith("torch.nn.modules."):
+        return None
+    return tuple(name for name in vars(module) if name[0] != "_" and name != "forward")
