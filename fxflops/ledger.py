@@ -44,9 +44,8 @@ class Moment(NamedTuple):
         return sum(self.live.values())
 
 
-class _Entry(NamedTuple):
-    spec: Spec | tuple[torch.Size, torch.dtype]
-    call: int
+Entry = tuple[Spec | tuple[torch.Size, torch.dtype], int]
+"""What was seen first on a storage, a spec or what makes one, and the number of the call that made it."""
 
 
 Named = Iterable[tuple[str, torch.Tensor]]
@@ -59,7 +58,7 @@ class History:
 
     peak: int
     calls: Sequence[Call]
-    entries: Sequence[_Entry]
+    entries: Sequence[Entry]
     labels: Mapping[int, tuple[str, str]]
     changes: Sequence[tuple[int, int, int]]
     """Of which entry, by how many bytes, in which call."""
@@ -103,7 +102,7 @@ class History:
     def _category(self, entry: int) -> str:
         if entry in self.labels:
             return self.labels[entry][0]
-        call = self._call(self.entries[entry].call)
+        call = self._call(self.entries[entry][1])
         return "activations" if call is None or call.phase in ("forward", "recompute") else "temporaries"
 
     def _call(self, number: int) -> Call | None:
@@ -124,7 +123,7 @@ class Ledger:
         self.cap = cap
         self._known: dict[int, tuple[weakref.ref[Any], int, int]] = {}
         self._moved: dict[int, int] = {}
-        self._entries: list[_Entry] = []
+        self._entries: list[Entry] = []
         self._labels: dict[int, tuple[str, str]] = {}
         self._changes: list[tuple[int, int, int]] = []
         self.call = -1
@@ -143,7 +142,7 @@ class Ledger:
         key = storage._cdata
         if key not in self._held:
             entry = self._held[key] = len(self._entries)
-            self._entries.append(_Entry((tensor.shape, tensor.dtype), -1))
+            self._entries.append(((tensor.shape, tensor.dtype), -1))
             self._labels[entry] = category, name
             self._change(entry, storage.nbytes())
 
@@ -170,10 +169,10 @@ class Ledger:
 
     def enter(self, storage: Any, nbytes: int, spec: Spec) -> None:
         """Enter a storage that is not there yet, with the tensor that it was made for."""
-        key = id(storage)
-        self._known[key] = (weakref.ref(storage, lambda ref: self._leave(key, ref)), nbytes, len(self._entries))
-        self._entries.append(_Entry(spec, self.call))
-        self._change(len(self._entries) - 1, nbytes)
+        key, entry = id(storage), len(self._entries)
+        self._known[key] = weakref.ref(storage, lambda ref: self._leave(key, ref)), nbytes, entry
+        self._entries.append((spec, self.call))
+        self._change(entry, nbytes)
 
     @property
     def entered(self) -> int:
@@ -230,7 +229,8 @@ class Ledger:
 
     def _change(self, entry: int, change: int) -> None:
         self.live += change
-        self.peak = max(self.peak, self.live)
+        if self.live > self.peak:
+            self.peak = self.live
         self._changes.append((entry, change, self.call))
         if self.live > self.most:
             self.most, self._most_after, self._most_in = self.live, len(self._changes), self.call

@@ -85,9 +85,10 @@ def outcome_of(
     place = f"{device} ({hardware})" if device.type in ("cpu", "cuda") else str(device)
     grad = "grad" if torch.is_grad_enabled() else "no_grad"
     environment = Environment(place, mode, grad, torch.__version__)
-    params = _params(model)
+    modules = modules_of(model)
+    params = _params(modules)
     shapes = " ".join(map(repr, specs_in(spec_of(inputs))))
-    return Run(name, shapes, measured, _modules(model), params, environment, trace, why)
+    return Run(name, shapes, measured, _modules(modules), params, environment, trace, why)
 
 
 def _memory(measured: Measured) -> Memory:
@@ -100,35 +101,40 @@ def _memory(measured: Measured) -> Memory:
     return Memory(found | ({"other": other} if other else {}), measured.source, measured.history.peak_in)
 
 
-def _params(model: nn.Module) -> Params:
-    parameters = list(model.parameters())
-    total = sum(p.numel() for p in parameters)
-    trainable = sum(p.numel() for p in parameters if p.requires_grad)
-    return Params(total, trainable, total - trainable, sum(b.numel() for b in model.buffers()), _bytes(parameters))
+def _params(modules: Iterable[nn.Module]) -> Params:
+    own = {id(p): p for module in modules for p in module._parameters.values() if p is not None}
+    buffers = {id(b): b for module in modules for b in module._buffers.values() if b is not None}
+    trainable = frozen = 0
+    for p in own.values():
+        if p.requires_grad:
+            trainable += p.numel()
+        else:
+            frozen += p.numel()
+    elements = sum(b.numel() for b in buffers.values())
+    return Params(trainable + frozen, trainable, frozen, elements, _bytes(own.values()))
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     """Bytes of the storages that tensors stand on, each once."""
-    storages = {id(s): s for t in tensors if is_dense(t) for s in [t.untyped_storage()]}
+    storages = {s._cdata: s for t in tensors if is_dense(t) for s in [t.untyped_storage()]}
     return sum(storage.nbytes() for storage in storages.values())
 
 
-FUNCTIONS = (FunctionType, BuiltinFunctionType)
+FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 NONE: frozenset[Any] = frozenset()
 
 
-def _modules(model: nn.Module) -> tuple[Module, ...]:
+def _modules(paths: Mapping[nn.Module, str]) -> tuple[Module, ...]:
     """Every module with its own parameters, a shared one where it is met first."""
     seen: set[int] = set()
     modules = []
-    for module, path in modules_of(model).items():
-        own = [p for p in module._parameters.values() if p is not None and id(p) not in seen]
-        seen.update(map(id, own))
-        kinds = set(map(type, vars(module).values()))
-        keeps = (
-            NONE
-            if kinds.isdisjoint(FUNCTIONS)
-            else frozenset(kept for kept in vars(module).values() if type(kept) in FUNCTIONS)
-        )
-        modules.append(Module(path, type(module).__name__, sum(p.numel() for p in own), keeps))
+    for module, path in paths.items():
+        params = 0
+        for p in module._parameters.values():
+            if p is not None and id(p) not in seen:
+                seen.add(id(p))
+                params += p.numel()
+        held = vars(module).values()
+        keeps = NONE if FUNCTIONS.isdisjoint(map(type, held)) else frozenset(v for v in held if type(v) in FUNCTIONS)
+        modules.append(Module(path, type(module).__name__, params, keeps))
     return tuple(modules)

@@ -47,7 +47,8 @@ class Measured:
 
     def untimed(self) -> Measured:
         """The same, with no times: what an observer's clock read beside its own work is none."""
-        return replace(self, calls=tuple(call._replace(seconds=None) for call in self.calls))
+        timed = any(call.seconds is not None for call in self.calls)
+        return replace(self, calls=tuple(c._replace(seconds=None) for c in self.calls)) if timed else self
 
     def with_sites(self, places: Mapping[str, str]) -> Measured:
         """The same, where calls without a formula stand at the line of their node."""

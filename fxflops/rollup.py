@@ -47,8 +47,7 @@ class Item(NamedTuple):
     sums: Sums
 
 
-@dataclass(frozen=True, slots=True)
-class Module:
+class Module(NamedTuple):
     """A module of the model: its path, class name, and how many parameters are its own (each counted once, where first met).
 
     ``keeps`` are the functions among its attributes: ``self.act = F.gelu``.

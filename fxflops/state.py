@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -22,7 +23,23 @@ RUNNING = threading.RLock()
 """Held while a model is traced or run: torch.fx patches nn.Module for all threads while it traces."""
 
 
-ATOMS = frozenset({int, float, bool, str, bytes, complex, type(None), torch.Size, torch.dtype, torch.device, type})
+ATOMS = frozenset(
+    {
+        int,
+        float,
+        bool,
+        str,
+        bytes,
+        complex,
+        type(None),
+        torch.Size,
+        torch.dtype,
+        torch.device,
+        type,
+        FunctionType,
+        BuiltinFunctionType,
+    }
+)
 CONTAINERS = frozenset({dict, OrderedDict, list, set})
 DEPTH = 4
 """How many levels of objects and containers below a module are kept: a scheduler's tables, not a trainer's datasets."""
@@ -47,15 +64,20 @@ class Snapshot:
         for attributes, _ in self._objects:
             parameters.update((id(p), p) for p in attributes["_parameters"].values() if p is not None)
             tensors.extend(buffer for buffer in attributes["_buffers"].values() if buffer is not None)
-            for value in attributes.values():
-                kind = type(value)
-                if kind in ATOMS:
-                    continue
-                if kind in CONTAINERS and not value:
+            for value in [value for value in attributes.values() if type(value) not in ATOMS]:
+                if type(value) not in CONTAINERS:
+                    held.append(value)
+                elif not value:
                     self._empty.append(value)
+                elif (
+                    value is attributes["_parameters"]
+                    or value is attributes["_buffers"]
+                    or value is attributes["_modules"]
+                ):
+                    self._containers.append((value, value.copy()))
                 else:
                     held.append(value)
-        for _, part in (*walk(held[:], DEPTH), *walk(inputs)):
+        for _, part in (*walk(held, DEPTH), *walk(inputs)):
             if isinstance(part, torch.Tensor) and id(part) not in parameters:
                 tensors.append(part)
             if isinstance(part, (dict, list, set)):

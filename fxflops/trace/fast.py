@@ -69,13 +69,19 @@ class Form(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A call to be made again: the Call without its place, and what comes out."""
+    """A call to be made again: the parts of the Call before and after its path, and what comes out; of a leaf the Scope
+    after its path."""
 
-    call: Call
+    before: tuple[Any, ...]
+    after: tuple[Any, ...]
     kind: str
     forms: tuple[Form, ...] = ()
     sequence: Any = None
-    scope: Scope | None = None
+    scope: tuple[Any, ...] = ()
+
+    def call(self, path: str) -> Call:
+        """The Call, made in the module of this path."""
+        return tuple.__new__(Call, (*self.before, path, *self.after))
 
 
 class Unknown(Exception):
@@ -129,9 +135,9 @@ class FastObserver(Observer):
         if self._stack.inside_leaf() or not self._is_plain():
             return super().function(func, args, kwargs)
         try:
-            key = (func, *map(self._key, args))
+            key = func, *map(self._key, args)
             if kwargs:
-                key = (*key, *kwargs, *map(self._key, kwargs.values()))
+                key = *key, *kwargs, *map(self._key, kwargs.values())
             plan = self._plans.get(key)
         except (Unknown, TypeError):
             return super().function(func, args, kwargs)
@@ -145,7 +151,8 @@ class FastObserver(Observer):
             self._ledger.call = len(self.calls)  # type: ignore[union-attr]
         else:
             out = args[0] if plan.kind is SAME else self._made(plan)
-        self.calls.append(plan.call._replace(target=target, path=self._here()))
+        call = plan.call(self._here())
+        self.calls.append(call if target is func else call._replace(target=target))
         return out
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -167,7 +174,9 @@ class FastObserver(Observer):
             kind, forms, sequence = self._outcome(args, kwargs, out)
             storages = len(forms)
             if kind and self._ledger.entered - made == storages:  # type: ignore[union-attr]
-                self._plans.keep(key, Plan(call._replace(path="", seconds=None), kind, forms, sequence, scope))
+                call = call._replace(seconds=None)
+                around = call[: Call._fields.index("path")], call[Call._fields.index("path") + 1 :]
+                self._plans.keep(key, Plan(*around, kind, forms, sequence, () if scope is None else scope[1:]))
 
     def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Form, ...], Any]:
         """How a result comes about; "" where it cannot be told."""
@@ -217,7 +226,10 @@ class FastObserver(Observer):
         if self._leaves[module] is not None and not self._stack.inside_leaf() and self._is_plain():
             with torch._C.DisableTorchFunction():
                 key = self._leaf_key(module, args, kwargs)
-                plan = None if key is None else self._plans.get(key)
+                try:
+                    plan = self._plans.get(key)
+                except TypeError:  # a setting that has no hash, a list or an object
+                    key = plan = None
                 if plan is not None:
                     return self._leaf(plan, module, args, kwargs)
         calls, scopes, made = len(self.calls), len(self.scopes), self._ledger.entered  # type: ignore[union-attr]
@@ -227,7 +239,10 @@ class FastObserver(Observer):
             out = forward(module, *args, **kwargs)
         finally:
             self._leave_module(module, args, kwargs, out)
-        if key is not None and len(self.calls) == calls + 1 and len(self.scopes) == scopes + 1:
+        known = key is not None and all(
+            type(part) in PLAIN or type(part) is tuple or type(part) is type for part in key
+        )
+        if known and len(self.calls) == calls + 1 and len(self.scopes) == scopes + 1:
             self._remember(key, self.calls[-1], args, kwargs, out, made, self.scopes[-1])
         return out
 
@@ -240,8 +255,8 @@ class FastObserver(Observer):
             out = args[0] if plan.kind is SAME else self._made(plan)
         if not self._stack.running:
             self.steps.append((path, range(len(self.calls), len(self.calls) + 1)))
-        self.calls.append(plan.call._replace(path=path))
-        self.scopes.append(plan.scope._replace(path=path))  # type: ignore[union-attr]
+        self.calls.append(plan.call(path))
+        self.scopes.append(tuple.__new__(Scope, (path, *plan.scope)))
         return out
 
     def _leaf_key(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -252,17 +267,16 @@ class FastObserver(Observer):
         names = _SETTINGS[cls]
         if names is None or held["_modules"]:
             return None
-        settings = [held.get(name) for name in names]
+        settings = map(held.get, names)
         own = [
             None if t is None else (t.shape, t.dtype)
             for t in (*held["_parameters"].values(), *held["_buffers"].values())
         ]
         try:
-            key = (cls, len(held), *settings, *own, *map(self._key, args), *kwargs, *map(self._key, kwargs.values()))
-            hash(key)
-        except (Unknown, TypeError):
+            key = cls, len(held), *settings, *own, *map(self._key, args)
+            return (*key, *kwargs, *map(self._key, kwargs.values())) if kwargs else key
+        except Unknown:
             return None
-        return key if all(type(value) in PLAIN or type(value) is tuple for value in settings) else None
 
     # Keys
 
@@ -274,8 +288,7 @@ class FastObserver(Observer):
         """What a result depends on of an argument. Raises Unknown where that is more than metadata."""
         kind = type(value)
         if kind in TENSORS:
-            with torch._C.DisableTorchFunction():
-                return self._tensor_key(value)
+            return self._tensor_key(value)
         if kind is int or value is None:
             return value
         if kind in PLAIN:

@@ -106,9 +106,18 @@ def scope_of(module: nn.Module, path: str, settings: dict[str, Any], args: Any, 
     return Scope(path, type(module), own, args, kwargs, out, bool(module._modules), settings)
 
 
+BASES = (bool, int, float, str, tuple, list, type(None))
+PLAIN = frozenset(BASES)
+
+
 def settings_of(module: nn.Module) -> dict[str, Any]:
     """A module's plain attributes, and specs of its own parameters and buffers (None where it has none)."""
-    plain = (bool, int, float, str, tuple, list, type(None))
-    settings = {name: value for name, value in vars(module).items() if name[0] != "_" and isinstance(value, plain)}
-    settings.update(spec_of({**module._parameters, **module._buffers}))
+    settings = {
+        name: value
+        for name, value in vars(module).items()
+        if name[0] != "_" and (type(value) in PLAIN or isinstance(value, BASES))
+    }
+    for own in (module._parameters, module._buffers):
+        for name, tensor in own.items():
+            settings[name] = spec_of(tensor)
     return settings
