@@ -68,11 +68,9 @@ class Exports:
     def to_csv(self, path: Path | None = None) -> str | None:
         """CSV of the raw values under their keys. Text that a spreadsheet would take for a formula (it begins with
         ``= + - @``, a tab or a line break) gets an apostrophe before it."""
-        table, text = self._as_table(), io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([column.key for column in table.columns])
-        writer.writerows([_defused(value) for value in row] for row in table.rows)
-        return written(text.getvalue(), path)
+        table = self._as_table()
+        rows = [[column.key for column in table.columns], *([_defused(value) for value in row] for row in table.rows)]
+        return written("".join(map(_csv_line, rows)), path)
 
     def to_markdown(self, path: Path | None = None) -> str | None:
         """A table in GitHub's Markdown."""
@@ -241,6 +239,12 @@ def _finite(value: Any) -> Any:
 def _text(value: Any) -> str:
     """A raw value as text on one line; "" for None."""
     return "" if value is None else plain(str(value))
+
+
+def _csv_line(row: Sequence[Any]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\r\n").writerow(row)  # with it a lone carriage return is quoted too
+    return line.getvalue()[:-2] + "\n"
 
 
 def _defused(value: Any) -> Any:
