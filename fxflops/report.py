@@ -198,7 +198,7 @@ class Report(Totals, Exports):
         with open(path, encoding="utf8") as file:
             try:
                 data = json.load(file)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise InputError(f"{os.fspath(path)} is no JSON: {error}") from error
         return cls.from_dict(data, model)
 

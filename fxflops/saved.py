@@ -221,7 +221,7 @@ class Saved:
             )
         try:
             self._read(data)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
             raise InputError(f"the report is damaged: {type(error).__name__}: {error}") from error
 
     def _read(self, data: dict[str, Any]) -> None:

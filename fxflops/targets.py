@@ -165,9 +165,10 @@ def _operator(name: str) -> Any:
     op, _, overload = rest.partition(".")
     try:
         packet = getattr(getattr(torch.ops, namespace), op)
-        return getattr(packet, overload) if overload else packet
+        found = getattr(packet, overload) if overload else packet
     except (AttributeError, RuntimeError):
         return None
+    return found if isinstance(found, (OpOverload, OpOverloadPacket, HigherOrderOperator)) else None
 
 
 @cache

@@ -320,6 +320,7 @@ def test_a_convention_of_ones_own_is_known_by_name() -> None:
     ("text", "said"),
     [
         ("no json", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
         ("[]", "no report of fxflops"),
         ('{"traceEvents": []}', "no report of fxflops"),
         (f'{{"schema": "fxflops.report", "schema_version": {VERSION + 1}}}', f"reads {VERSION}"),
@@ -340,6 +341,10 @@ def test_what_is_no_report(tmp_path: Path, text: str, said: str) -> None:
         lambda data: data["calls"][0].update(args=[{"tensor": [[2], "no_dtype"]}]),
         lambda data: data["calls"][0].update(args=[{"dtype": "load"}]),
         lambda data: data["calls"][0].update(args=[{"unheard of": 1}]),
+        lambda data: data["calls"][0].update(args=[{"device": "no such"}]),
+        lambda data: (
+            data["classes"].update({"a:A": {"bases": ["a:A"], "forward": None}}) or data["scopes"][0].update(cls="a:A")
+        ),
         lambda data: data["calls"].append(5),
         lambda data: data.update(environment={"device": "cpu"}),
         lambda data: data["charges"].append({}),

@@ -54,7 +54,19 @@ def test_names(target: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["nowhere:f", "torch:no_such", "torch:Tensor.a.b.c", "my::op.x", "torch:nn", "torch:Tensor", "", ":"]
+    "name",
+    [
+        "nowhere:f",
+        "torch:no_such",
+        "torch:Tensor.a.b.c",
+        "my::op.x",
+        "aten::add.__class__",
+        "load_library::__func__",
+        "torch:nn",
+        "torch:Tensor",
+        "",
+        ":",
+    ],
 )
 def test_what_is_not_there_is_known_by_name(name: str) -> None:
     found = target_of(name)
