@@ -77,6 +77,14 @@ def test_what_is_not_there_is_known_by_name(name: str) -> None:
     assert BASE.find(found) is None
 
 
+def test_an_operator_of_a_library_that_is_not_there_keeps_its_formula() -> None:
+    for name, op in (("torchvision::roi_align.no_such", "roi_align"), ("torchvision::nms.no_such", "nms")):
+        found = BASE.find(Absent(name))
+        assert found is not None
+        assert found.op == op
+        assert found is BASE.find(Absent(name.partition(".")[0]))
+
+
 def test_a_local_function_is_known_by_name() -> None:
     def local() -> None: ...
 
