@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from .devices import Device
 from .errors import InputError
+from .render.columns import Column
 from .rollup import prefixes
+from .tables import Rows, Table, Tabular
 from .units import count, seconds, size
 
 COMPUTE, MEMORY, LAUNCH, NOTHING = "compute", "memory", "launch", "nothing"
@@ -19,6 +21,27 @@ TOP = 12
 HEADER = ("op", "where", "calls", "dtype", "flops", "bytes(B)", "FLOP/B", "bound(ms)", "binds")
 SAME_IN_ALL = {"call": "calls", "operator": "where", "module": "op"}
 TIMED = ("time(ms)", "GFLOP/s", "GB/s", "peak%", "efficiency%")
+
+COLUMNS = (
+    Column("op", "op"),
+    Column("module", "module"),
+    Column("calls", "calls", "number"),
+    Column("dtype", "dtype"),
+    Column("flops", "FLOPs", "flops"),
+    Column("bytes_read", "read", "B"),
+    Column("bytes_written", "written", "B"),
+    Column("flops_per_byte", "FLOP/B", "number"),
+    Column("compute_seconds", "compute", "s"),
+    Column("memory_seconds", "memory", "s"),
+    Column("launch_seconds", "launch", "s"),
+    Column("bound_seconds", "bound", "s"),
+    Column("binds", "binds"),
+    Column("seconds", "time", "s"),
+    Column("flops_per_second", "FLOP/s", "flops"),
+    Column("bytes_per_second", "B/s", "flops"),
+    Column("share_of_peak", "of peak", "number"),
+    Column("efficiency", "efficiency", "number"),
+)
 
 
 class Row(NamedTuple):
@@ -74,8 +97,8 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Roofline:
-    """The calls of a phase against a device's ceilings; a table as text.
+class Roofline(Tabular):
+    """The calls of a phase against a device's ceilings; shown and exported as a table.
 
     ``latency`` are the model's own seconds in this phase, ``mfu`` what 2 x MACs take at the peak, of these: both None
     where the run was not timed on this device, and the result then is a prediction: a lower bound. ``missing`` calls
@@ -103,19 +126,26 @@ class Roofline:
         """The latency attainable by calls made one after the other: the sum of their lower bounds."""
         return self.total.bound_seconds
 
-    def by_bound(self) -> Mapping[str, Row]:
+    def by_bound(self) -> Rows[Row]:
         """The calls together by what binds them: "compute", "memory", "launch", "nothing"."""
         rows = _grouped(self.rows, lambda row: [row.binds])
-        return {kind: rows[kind] for kind in (*KINDS, NOTHING) if kind in rows}
+        return _as_rows({kind: rows[kind] for kind in (*KINDS, NOTHING) if kind in rows}, "kinds")
 
-    def by_operator(self) -> Mapping[str, Row]:
+    def by_operator(self) -> Rows[Row]:
         """The calls of each operator together, the longest first."""
         rows = _grouped(self.rows, lambda row: [row.op], lambda op: (op, ""))
-        return {key: rows[key] for key in sorted(rows, key=lambda key: _longest_first(rows[key]))}
+        return _as_rows(
+            {key: rows[key] for key in sorted(rows, key=lambda key: _longest_first(rows[key]))}, "operators"
+        )
 
-    def by_module(self) -> Mapping[str, Row]:
+    def by_module(self) -> Rows[Row]:
         """The calls within each module together, by its path; "" is the model."""
-        return _grouped(self.rows, lambda row: list(prefixes(row.path)), lambda path: ("all", path))
+        return _as_rows(
+            _grouped(self.rows, lambda row: list(prefixes(row.path)), lambda path: ("all", path)), "modules"
+        )
+
+    def _as_table(self) -> Table:
+        return Table("calls", COLUMNS, tuple(map(_raw, self.rows)))
 
     def table(
         self,
@@ -151,6 +181,26 @@ class Roofline:
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def _as_rows(rows: Mapping[str, Row], name: str) -> Rows[Row]:
+    return Rows(rows, name, (Column("key", name.removesuffix("s")), *COLUMNS), _keyed)
+
+
+def _keyed(key: str, row: Row) -> list[tuple[object, ...]]:
+    return [(key, *_raw(row))]
+
+
+def _raw(row: Row) -> tuple[object, ...]:
+    return (
+        *row[:7],
+        row.intensity,
+        *row[7:],
+        row.flops_per_second,
+        row.bytes_per_second,
+        row.share_of_peak,
+        row.efficiency,
+    )
 
 
 def _grouped(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
@@ -37,21 +37,38 @@ def count_calls(
     attention: str = "dense",
     scopes: Iterable[Scope] = (),
     kept: Collection[tuple[str, Any]] = (),
+    known: Mapping[int, Counted] | None = None,
 ) -> tuple[Counted, ...]:
     """Each call with its cost under the convention, or with the reason why there is none.
 
     Where the convention charges modules, those of ``scopes`` that are no leaves follow as calls of their own. ``kept`` are
     the functions that modules keep among their attributes, each with the module's path.
+    ``known`` are counts, by the number of their call, that hold as they are: a formula of the user's gave them, and it is
+    not at hand.
     ``module_at`` gives the module of a path, for formulas that read its settings. Raises FormulaError where a formula
     of the user's does not fit its call; where one of ours does not, the call is missing, and says why.
     """
     if attention == "dense":
-        calls = map(_dense, calls)
-    counted = [_count(call, convention, table, module_at, attention) for call in calls]
+        calls = map(dense, calls)
+    known = known or {}
+    counted = [
+        known[i]._replace(call=call) if i in known else _count(call, convention, table, module_at, attention)
+        for i, call in enumerate(calls)
+    ]
     return tuple(as_seen(counted, convention, scopes, kept))
 
 
-def _dense(call: Call) -> Call:
+def is_users(call: Call, table: Table) -> bool:
+    """Whether a formula of the user's counts this call."""
+    entry = _entry_of(call, table)
+    return entry is not None and not _is_ours(entry)
+
+
+def _entry_of(call: Call, table: Table) -> Formula | None:
+    return table.find_class(call.target) if isinstance(call.target, type) else table.find(call.target)
+
+
+def dense(call: Call) -> Call:
     """A call of attention without what its mask leaves, so that its formula counts every pair."""
     if call.op != "attention" or not any("pairs" in spec.facts for spec in specs_in(call.out)):
         return call
@@ -66,7 +83,7 @@ def _without(spec: Spec, fact: str) -> Spec:
 def _count(
     call: Call, convention: Convention, table: Table, module_at: Callable[[str], nn.Module], attention: str
 ) -> Counted:
-    entry = table.find_class(call.target) if isinstance(call.target, type) else table.find(call.target)
+    entry = _entry_of(call, table)
     if entry is None:
         return Counted(call, None, "", f"{NO_FORMULA} for {call.op}")
     if entry.reason == ESCAPE:

@@ -10,9 +10,15 @@ from typing import NamedTuple
 
 from .charges import NOT_COUNTED
 from .records import Counted
+from .render.columns import Column, Kind
+from .tables import Table, Tabular
 from .units import count as readable
 
 HEADER = ("op", "where", "calls", "{a}", "{b}", "difference", "{a} counts", "{b} counts")
+COLUMNS: tuple[tuple[str, Kind], ...] = (
+    ("op", "text"), ("where", "text"), ("calls", "number"), ("flops_a", "flops"), ("flops_b", "flops"),
+    ("difference", "flops"), ("counts_a", "text"), ("counts_b", "text"),
+)  # fmt: skip
 ABSENT = "not a call of its own"
 PLACES = 2
 
@@ -38,14 +44,14 @@ class Difference(NamedTuple):
     @property
     def where(self) -> str:
         """The paths with their numbers folded: ``layer*.*.bn1``; the root is ``(root)``."""
-        patterns = list(dict.fromkeys(_pattern(path) for path in self.paths))
+        patterns = list(dict.fromkeys(pattern(path) for path in self.paths))
         more = len(patterns) - PLACES
         return ", ".join(patterns[:PLACES]) + (f", {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
-    """The difference between the totals of conventions ``a`` and ``b``, largest part first; a table as text.
+class Explanation(Tabular):
+    """The difference between the totals of conventions ``a`` and ``b``, largest part first; shown and exported as a table.
 
     The differences of all rows add up to ``total_b - total_a``; ``same`` is what both count alike.
     """
@@ -59,6 +65,16 @@ class Explanation:
     @property
     def same(self) -> int:
         return self.total_a - sum(row.flops_a for row in self.rows)
+
+    @property
+    def table(self) -> Table:
+        rows = [(r.op, r.where, r.calls, r.flops_a, r.flops_b, r.difference, r.how_a, r.how_b) for r in self.rows]
+        titles = [title.format(a=self.a, b=self.b) for title in HEADER]
+        columns = [Column(key, title, kind) for (key, kind), title in zip(COLUMNS, titles, strict=True)]
+        return Table("differences", tuple(columns), tuple(rows))
+
+    def _as_table(self) -> Table:
+        return self.table
 
     def __str__(self) -> str:
         from .render.table import grid
@@ -117,7 +133,8 @@ def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[int, Counted]]:
         yield seen[key], each
 
 
-def _pattern(path: str) -> str:
+def pattern(path: str) -> str:
+    """A path with its numbers folded: ``layer*.*.bn1``; the root is ``(root)``."""
     return re.sub(r"\d+", "*", path) or "(root)"
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .errors import InputError
-from .records import Call, Spec, spec_of
+from .records import PHASES, Call, Spec, spec_of
 from .units import size
 
 CATEGORIES = ("params", "buffers", "inputs", "activations", "gradients", "optimizer", "temporaries")
@@ -44,6 +44,22 @@ class Moment(NamedTuple):
         return sum(self.live.values())
 
 
+class Place(NamedTuple):
+    """A module, and the phase of a call in it."""
+
+    path: str = ""
+    phase: str = PHASES[0]
+
+
+class Remembered(NamedTuple):
+    """A History as it was told, without what it follows from."""
+
+    peak: int
+    peak_in: Place
+    at_peak: tuple[LiveTensor, ...]
+    timeline: tuple[Moment, ...]
+
+
 Entry = tuple[Spec | tuple[torch.Size, torch.dtype], int]
 """What was seen first on a storage, a spec or what makes one, and the number of the call that made it."""
 
@@ -66,9 +82,10 @@ class History:
     call_at_peak: int
 
     @property
-    def peak_in(self) -> Call | None:
-        """The call in which most was alive."""
-        return self._call(self.call_at_peak)
+    def peak_in(self) -> Place:
+        """Where most was alive."""
+        call = self._call(self.call_at_peak)
+        return Place() if call is None else Place(call.path, call.phase)
 
     @cached_property
     def at_peak(self) -> tuple[LiveTensor, ...]:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from .ledger import CATEGORIES
+from .ledger import CATEGORIES, Place
 from .own_run import Measured
-from .records import PHASES, Call, is_dense, spec_of, specs_in
+from .records import is_dense, spec_of, specs_in
 from .rollup import Module
 from .structure import modules_of
 
@@ -45,10 +45,10 @@ class Memory(dict[str, int]):
     """Bytes at the peak by category; ``source`` is "allocator", "storages" or "predicted", ``at`` the module of the peak
     and ``phase`` that of the call in it."""
 
-    def __init__(self, categories: Mapping[str, int], source: str, call: Call | None) -> None:
+    def __init__(self, categories: Mapping[str, int], source: str, place: Place) -> None:
         super().__init__(categories)
         self.source = source
-        self.at, self.phase = ("", PHASES[0]) if call is None else (call.path, call.phase)
+        self.at, self.phase = place
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from .errors import FxflopsError, RunError
 from .inputs import bind
-from .ledger import History, Ledger, Named
+from .ledger import History, Ledger, Named, Remembered
 from .ops import Table
 from .optimizing import OptimizerLike, stand_in
 from .records import Call, Node, Scope, Timing, spec_of
@@ -40,7 +40,7 @@ class Measured:
     nodes: tuple[Node, ...]
     latency: Timing | None
     peak: int
-    history: History
+    history: History | Remembered
     source: str
     steps: tuple[tuple[str, range], ...] = ()
     backward_latency: Timing | None = None

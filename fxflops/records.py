@@ -84,13 +84,15 @@ DTYPE_NAMES = {
 def spec_of(value: Any) -> Any:
     """The value with a :class:`Spec` in place of each tensor; tuples, lists and dicts are gone through.
 
-    Plain Python values are kept; of any other object only ``"<its class>"``, so that a Call holds on to nothing.
+    Plain Python values and specs are kept; of any other object only ``"<its class>"``, so that a Call holds on to nothing.
     """
     if isinstance(value, torch.Tensor):
         if type(value) not in ORDINARY:  # a subclass may refuse even to be asked for its shape
             with torch._C.DisableTorchFunctionSubclass():
                 return _spec_of_tensor(value)
         return _spec_of_tensor(value)
+    if isinstance(value, Spec):
+        return value
     if isinstance(value, (tuple, list)):
         return tuple(spec_of(item) for item in value)
     if isinstance(value, dict):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
 import weakref
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -11,261 +12,57 @@ from typing import Any
 from torch import nn
 
 from .bounds import Roofline
+from .chrome import chrome_trace
 from .conventions import Convention, find_convention
-from .counting import NO_FORMULA, check_attention, count_calls
+from .counting import check_attention, is_users
 from .devices import Device
-from .errors import FormulaError, InputError, MissingFormulaError
+from .diff import Diff, diff
+from .errors import InputError, MissingFormulaError
 from .explain import Explanation, explain
-from .ledger import LiveTensor, Moment
-from .missing import Missing, missing_in, recipe_for
-from .ops import Table
-from .outcome import Environment, Memory, Params, Run
-from .records import PHASES, Call, Counted, FormulaFunction, Node, Timing
+from .inputs import checked_model
+from .ops import BASE
+from .records import PHASES, FormulaFunction
 from .render.data import Summary, TreeRow
-from .rollup import (
-    Item,
-    ModuleRow,
-    OperatorRow,
-    Sums,
-    by_module,
-    by_module_and_operator,
-    by_operator,
-    check_phase,
-    item_of,
-)
+from .rollup import check_phase
 from .roofline import mfu, roofline
+from .saved import BY_NAME, Saved, to_json_data
+from .tables import Exports, Path, Table, as_json, written
+from .totals import Totals
 from .views import Tree, summary_of, tree_row
 
-PYTHON, OUTSIDE = "(python)", "(outside)"
+FORMATS = {
+    ".trace.json": "to_chrome_trace",
+    ".perfetto": "to_chrome_trace",
+    ".json": "to_json",
+    ".csv": "to_csv",
+    ".md": "to_markdown",
+    ".tex": "to_latex",
+    ".html": "to_html",
+}
+TOTALS = (
+    "total_flops",
+    "total_macs",
+    "total_params",
+    "total_activations",
+    "total_int_ops",
+    "total_backward_flops",
+    "total_backward_macs",
+    "total_recompute_flops",
+    "total_optimizer_flops",
+    "total_training_flops",
+    "total_time",
+    "latency",
+    "max_memory",
+    "complete",
+)
 
 
-class Report:
+class Report(Totals, Exports):
     """What a model computes, where, how long it takes and how much memory, operation by operation.
 
-    Counts are ints; ``latency`` and ``total_time`` seconds, memory bytes; what was not measured is None.
+    Counts are ints; ``latency`` and ``total_time`` seconds, memory bytes; what was not measured is None. Reports are equal
+    if all that they hold is: one that was saved and read again is equal to itself.
     """
-
-    def __init__(
-        self,
-        run: Run,
-        convention: Convention,
-        table: Table,
-        model: weakref.ref[nn.Module],
-        attention: str = "dense",
-    ) -> None:
-        self._run = run
-        self.attention = attention
-        self._convention = convention
-        self._table = table
-        self._model = model
-        self._items_by_phase: dict[str, list[Item]] = {}
-        self._rows_by_phase: dict[str, dict[str, ModuleRow]] = {}
-        self.counted: tuple[Counted, ...] = count_calls(
-            run.measured.calls,
-            convention,
-            table,
-            self._module_at,
-            attention,
-            run.measured.scopes,
-            {(module.path, function) for module in run.modules for function in module.keeps},
-        )
-
-    # Totals
-
-    @property
-    def total_flops(self) -> int:
-        """FLOPs of all counted calls under the convention; a lower bound where the report is not complete."""
-        return self._total.flops
-
-    @property
-    def total_macs(self) -> int:
-        """Multiply-accumulates of the contractions: the same under every convention."""
-        return self._total.macs
-
-    @property
-    def total_backward_flops(self) -> int | None:
-        """FLOPs of the backward pass; None where none ran."""
-        return self._flops_of("backward")
-
-    @property
-    def total_backward_macs(self) -> int | None:
-        """Multiply-accumulates of the backward pass; None where none ran."""
-        return self.by_module("backward")[""].total.macs if self._has("backward") else None
-
-    @property
-    def total_recompute_flops(self) -> int | None:
-        """FLOPs of forward work that gradient checkpointing did again in the backward pass; None where none ran."""
-        return self._flops_of("recompute") or (0 if self._has("backward") else None)
-
-    @property
-    def total_optimizer_flops(self) -> int | None:
-        """FLOPs of the optimizer's step; None where none was seen."""
-        return self._flops_of("optimizer")
-
-    @property
-    def total_training_flops(self) -> int | None:
-        """FLOPs of forward and backward: the model's work in a training step. Recomputation, which is no work of the
-        model's, and the optimizer are apart. None where no backward pass ran."""
-        backward = self.total_backward_flops
-        return None if backward is None else self.total_flops + backward
-
-    @property
-    def total_int_ops(self) -> int:
-        """Operations on integers and booleans, which are no FLOPs."""
-        return self._total.int_ops
-
-    @property
-    def total_activations(self) -> int:
-        """Elements that the contractions put out."""
-        return self._total.activations
-
-    @property
-    def total_params(self) -> int:
-        """Elements of the parameters, shared ones once."""
-        return self.params.total
-
-    @property
-    def params(self) -> Params:
-        return self._run.params
-
-    @property
-    def latency(self) -> float | None:
-        """Seconds of the model's own run, not instrumented: the median."""
-        return None if self.timing is None else self.timing.median
-
-    @property
-    def timing(self) -> Timing | None:
-        """The same with its spread."""
-        return self._run.measured.latency
-
-    @property
-    def backward_timing(self) -> Timing | None:
-        """Seconds of the backward pass of the model's own run; None where none was timed."""
-        return self._run.measured.backward_latency
-
-    @property
-    def total_time(self) -> float | None:
-        """Seconds of all nodes of the graph together: the sum of their medians."""
-        timings = [node.timing.median for node in self.nodes if node.timing is not None]
-        return sum(timings) if timings else None
-
-    @property
-    def max_memory(self) -> int:
-        """Bytes at the peak of the model's own run, parameters, buffers and inputs included."""
-        return self._run.measured.peak
-
-    @property
-    def memory(self) -> Memory:
-        return self._run.memory
-
-    @property
-    def live_at_peak(self) -> tuple[LiveTensor, ...]:
-        """The tensor storages alive at the peak of the model's own run, largest first, with who made them and what they
-        are held for."""
-        return self._run.measured.history.at_peak
-
-    @property
-    def timeline(self) -> tuple[Moment, ...]:
-        """The live bytes, by category, after each call of the model's own run."""
-        return self._run.measured.history.timeline
-
-    # What there is
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        return self._run.measured.calls
-
-    @property
-    def scopes(self) -> tuple[Any, ...]:
-        """The module calls of the model's own run."""
-        return self._run.measured.scopes
-
-    @property
-    def nodes(self) -> tuple[Node, ...]:
-        """The graph's nodes as they ran; none where the model ran without a graph."""
-        return self._run.measured.nodes
-
-    @property
-    def model(self) -> str:
-        """The model's class name."""
-        return self._run.model
-
-    @property
-    def inputs(self) -> str:
-        return self._run.inputs
-
-    @property
-    def trace(self) -> str:
-        """How the calls were seen: "symbolic trace", "recorded trace", "observed on meta" or "observed on real tensors"."""
-        return self._run.trace
-
-    @property
-    def trace_reason(self) -> str:
-        """Why the model was recorded rather than traced symbolically, or counted on real tensors; "" where it was not."""
-        return self._run.trace_reason
-
-    @property
-    def environment(self) -> Environment:
-        return self._run.environment
-
-    @property
-    def convention(self) -> str:
-        return self._convention.name
-
-    @property
-    def complete(self) -> bool:
-        """Whether every call had a formula or is declared to compute nothing."""
-        return not self.missing
-
-    @cached_property
-    def missing(self) -> tuple[Missing, ...]:
-        """The ops without a formula, in order of appearance."""
-        return missing_in(self.counted)
-
-    def recipe(self) -> str:
-        """The lines to paste that count the first missing op; "" for a complete report."""
-        return next((recipe_for(c.call) for c in self.counted if c.missing.startswith(NO_FORMULA)), "")
-
-    # Sums
-
-    # ``phase`` is "forward", "backward", "recompute" or "optimizer".
-
-    def by_module(self, phase: str = "forward") -> Mapping[str, ModuleRow]:
-        """Each module's total and own sums by its path; "" is the model."""
-        return self._modules_of(check_phase(phase))
-
-    def by_operator(self, phase: str = "forward") -> Mapping[str, OperatorRow]:
-        """Each operator's sums by its name, largest FLOPs first."""
-        return by_operator(self._items(check_phase(phase)))
-
-    def by_dtype(self, phase: str = "forward") -> Mapping[str, OperatorRow]:
-        """The sums by dtype of the output ("f32", "bf16", ...)."""
-        return by_operator(self._items(check_phase(phase)), lambda item: item.dtype)
-
-    def by_module_and_operator(self, phase: str = "forward") -> Mapping[str, Mapping[str, OperatorRow]]:
-        """For each module's path, the operators of its subtree."""
-        return by_module_and_operator(self._items(check_phase(phase)), self._run.modules)
-
-    def by_step(self) -> Mapping[str, OperatorRow]:
-        """The sums of each call of the model under :func:`fxflops.profile`, in run order; what was done outside comes last.
-
-        The steps of ``generate()`` are "prefill" and "decode 1", "decode 2" ...; any others "step 1" and so on, each
-        with the name of its model where there are several.
-        """
-        sums = {name: Sums() for name, _ in self._run.measured.steps}
-        inside = {i: name for name, calls in self._run.measured.steps for i in calls}
-        for i, counted in enumerate(self.counted):
-            phase = counted.call.phase
-            name = inside.get(i, OUTSIDE) if phase == "forward" else f"({phase})"
-            sums[name] = sums.get(name, Sums()).plus(item_of(counted).sums)
-        return {name: OperatorRow(name, row.calls, row) for name, row in sums.items()}
-
-    def __getitem__(self, path: str) -> ModuleRow:
-        """The module of this path: ``report["blocks.3"]``."""
-        modules = self._modules_of("forward")
-        if path not in modules:
-            raise InputError(f"{self.model} has no module {path!r}; report.by_module() lists them")
-        return modules[path]
 
     def recount(
         self,
@@ -277,11 +74,17 @@ class Report:
         """The same run counted under another convention, another ``attention``, or with formulas of one's own.
 
         Nothing is run again. A report of ``count()`` knows what masks leave only if it was made with
-        ``attention="exact"``: from any other, attention with a mask is then missing.
+        ``attention="exact"``: from any other, attention with a mask is then missing. A report that was read from a file
+        keeps the counts of formulas that were the user's, unless ``formulas`` has others. InputError where it was counted
+        under a convention of the user's and none is given.
         """
+        if convention is None and self._convention.summary == BY_NAME:
+            raise InputError(f"the file does not hold the convention {self.convention!r}: give recount(convention)")
         found = self._convention if convention is None else find_convention(convention)
         attention = self.attention if attention is None else check_attention(attention)
-        return Report(self._run, found, self._table.derive(formulas), self._model, attention)
+        table = self._table.derive(formulas)
+        known = {i: counted for i, counted in self._known.items() if not is_users(self.calls[i], table)}
+        return Report(self._run, found, table, self._model, attention, known=known)
 
     def explain(self, a: str | Convention, b: str | Convention) -> Explanation:
         """Why conventions ``a`` and ``b`` give different totals for this run: op by op, with what each counts.
@@ -305,6 +108,17 @@ class Report:
         """The same for all that was executed: with what gradient checkpointing computed again."""
         times = self.timing, self.backward_timing
         return mfu(self.counted, self.environment.device, device, *times, executed=True)
+
+    def diff(self, other: Report, phase: str = "forward") -> Diff:
+        """What ``other`` differs in from this report, in all, by module and by operator; either may be read from a file.
+
+        >>> print(small.diff(large))  # doctest: +SKIP
+
+        InputError where ``other`` is no Report.
+        """
+        if not isinstance(other, Report):
+            raise InputError(f"diff() takes a Report, not {type(other).__name__}; Report.load(path) reads one")
+        return diff(self, other, check_phase(phase))
 
     def checked(self, strict: bool) -> Report:
         """This report; MissingFormulaError when it must be complete and is not."""
@@ -367,34 +181,64 @@ class Report:
             self._run, self._tree_row(), self.by_operator(), self.counted, self.missing, self.recipe(), flops, asked
         )
 
-    def _items(self, phase: str) -> list[Item]:
-        """Every counted call of a phase, and as ``(python)`` the time of the graph's nodes that made none."""
-        if phase not in self._items_by_phase:
-            items = [item_of(counted) for counted in self.counted if counted.call.phase == phase]
-            for node in self.nodes if phase == "forward" else ():
-                if not node.calls and node.timing is not None:
-                    items.append(Item(node.path, PYTHON, "", Sums(seconds=node.timing.median)))
-            self._items_by_phase[phase] = items
-        return self._items_by_phase[phase]
+    # Files
 
-    def _modules_of(self, phase: str) -> dict[str, ModuleRow]:
-        if phase not in self._rows_by_phase:
-            calls = Counter(scope.path for scope in self.scopes)
-            self._rows_by_phase[phase] = by_module(self._items(phase), self._run.modules, calls)
-        return self._rows_by_phase[phase]
+    def save(self, path: Path) -> None:
+        """Write the report; the suffix says what: ``.json`` (all of it, for :meth:`load`), ``.csv``, ``.md``, ``.tex`` (the
+        table of operations), ``.html`` (a page), ``.trace.json`` or ``.perfetto`` (a Chrome trace). InputError for another.
+        """
+        name = os.fspath(path).lower()
+        method = next((method for suffix, method in FORMATS.items() if name.endswith(suffix)), None)
+        if method is None:
+            raise InputError(
+                f"cannot tell the format of {os.fspath(path)!r} by its suffix: one of {', '.join(FORMATS)}"
+            )
+        getattr(self, method)(path)
 
-    @property
-    def _total(self) -> Sums:
-        return self._modules_of("forward")[""].total
+    @classmethod
+    def load(cls, path: Path, model: nn.Module | None = None) -> Report:
+        """The report that ``save("....json")`` wrote: equal to it, and with all of its views.
 
-    def _has(self, phase: str) -> bool:
-        return any(call.phase == phase for call in self.calls)
+        ``model`` is only needed to count anew with formulas that read more of a module than its plain attributes. Nothing
+        that the file names is imported: what was not imported before is known by name. InputError for a file that is none
+        of a report, or of a schema that this version does not know; OSError where it cannot be read.
+        """
+        with open(path, encoding="utf8") as file:
+            try:
+                data = json.load(file)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{os.fspath(path)} is no JSON: {error}") from error
+        return cls.from_dict(data, model)
 
-    def _flops_of(self, phase: str) -> int | None:
-        return self._modules_of(phase)[""].total.flops if self._has(phase) else None
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data that is JSON; :mod:`fxflops.saved` says what is where."""
+        totals = {name: getattr(self, name) for name in TOTALS}
+        return to_json_data(self._run, self.counted, self.convention, self.attention, self._users_counts(), totals)
 
-    def _module_at(self, path: str) -> nn.Module:
-        model = self._model()
-        if model is None:
-            raise FormulaError(f"the formula reads the module {path!r}, but the model is gone: keep a reference to it")
-        return model.get_submodule(path)
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], model: nn.Module | None = None) -> Report:
+        """The report of what :meth:`to_dict` gave; arguments and errors as for :meth:`load`."""
+        saved = Saved(data)
+        kept = None if model is None else weakref.ref(checked_model(model))
+        return cls(saved.run, saved.convention, BASE, kept, saved.attention, saved.counted, saved.users)
+
+    def to_json(self, path: Path | None = None) -> str | None:
+        """All of it as JSON, as :meth:`save` writes it."""
+        return written(as_json(self.to_dict()), path)
+
+    def to_chrome_trace(self, path: Path | None = None) -> str | None:
+        """A trace that Perfetto (ui.perfetto.dev) and chrome://tracing open: modules with their operations in them, laid end
+        to end in run order, and the memory. Where nothing was timed, 1 us stands for 1 MFLOP, and the trace says so."""
+        return written(as_json(chrome_trace(self)), path)
+
+    def _as_table(self) -> Table:
+        return self.table
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Report) and self.to_dict() == other.to_dict())
+
+    def __hash__(self) -> int:
+        return hash((self.model, self.inputs, self.convention, self.total_flops))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Report.from_dict, (self.to_dict(),)

@@ -17,8 +17,11 @@ LEVELS = [
     ["notebook"],
     ["api", "profiling"],
     ["report"],
-    ["views", "roofline"],
+    ["views", "roofline", "diff", "chrome"],
+    ["totals"],
+    ["listings", "saved"],
     ["outcome", "explain", "bounds"],
+    ["tables"],
     ["measure", "counting", "render", "rollup", "missing", "traffic", "ceilings"],
     ["per_node", "charges", "own_run", "ops.catalogue"],
     ["conventions"],
@@ -28,7 +31,7 @@ LEVELS = [
     ["meter", "kernels", "state", "progress", "optimizing"],
     ["ledger"],
     ["records", "inputs", "devices"],
-    ["units", "errors", "structure"],
+    ["units", "errors", "structure", "targets"],
 ]
 LEVEL_OF = {unit: level for level, units in enumerate(LEVELS) for unit in units}
 

@@ -14,6 +14,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from ..errors import FormulaError
 from ..records import FormulaFunction
+from ..targets import Absent
 from ._spellings import REACHED_AS
 
 F = TypeVar("F", bound=FormulaFunction)
@@ -69,12 +70,16 @@ class Table:
         """The entry for a function, method descriptor or overload as it was called; None when there is none.
 
         An overload without one of its own falls back to its packet, an in-place or ``out=`` form to the functional one,
-        and at last to the ``fallback``: what its schema and tags tell.
+        and at last to the ``fallback``: what its schema and tags tell. One that a file names and no library here has is
+        found by its name.
         """
         function = REACHED_AS.get(function, function)
         entry = self.get(function)
         if entry is not None:
             return entry
+        if isinstance(function, Absent) and "::" in function.name:
+            packet = function.name.partition(".")[0]
+            return self.get(function.name) or self.get(packet) or self.get(packet.rstrip("_"))
         if isinstance(function, OpOverload):
             entry = self.get(function.name()) or self.find(function.overloadpacket)
             return entry or (self.fallback(function) if self.fallback is not None else None)

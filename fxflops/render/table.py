@@ -45,7 +45,7 @@ def result_table(
 
 
 def grid(
-    header: Sequence[str],
+    header: Sequence[str | Column],
     rows: Sequence[Sequence[Any]],
     *,
     sort_by: str | None = None,
@@ -62,6 +62,7 @@ def grid(
     """A table as text, one line for each row.
 
     Args:
+        header: what stands above each column, which tells what is in it (``time(ms)``), or the Column itself.
         sort_by: a column, by its header or bare name ("time" for ``time(ms)``); numbers descending, text ascending.
         top: how many rows to show; a footer then says how much of each column in ``shares`` they hold (not in markup).
         columns: the columns to show, in this order.
@@ -72,7 +73,10 @@ def grid(
     """
     check_units(units)
     check_number("top", top, least=1)
-    known = [column_of(title, (row[i] for row in rows)) for i, title in enumerate(header)]
+    known = [
+        title if isinstance(title, Column) else column_of(title, (row[i] for row in rows))
+        for i, title in enumerate(header)
+    ]
     shown = pick(known, columns)
     kept = matching(known, rows, where)
     chosen = ordered(known, kept, sort_by)[:top]

@@ -1,0 +1,141 @@
+"""The tables of a report: its operations in run order, and its sums as mappings that are tables too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .records import Counted, Node, specs_in
+from .render.columns import Column
+from .rollup import ModuleRow, OperatorRow, Sums
+from .tables import Cells, Rows, Table
+from .targets import name_of
+
+PYTHON = "(python)"
+"""The op of a graph's nodes that make no call: indexing a tuple, reading a shape."""
+
+SUMS = (
+    Column("macs", "MACs", "flops"),
+    Column("flops", "FLOPs", "flops"),
+    Column("int_ops", "int ops", "flops"),
+    Column("activations", "activations", "elements"),
+    Column("seconds", "time", "s"),
+    Column("missing", "missing", "number"),
+)
+MODULES = (
+    Column("module", "module"),
+    Column("class", "class"),
+    Column("calls", "calls", "number"),
+    Column("params", "params", "elements"),
+    Column("own_params", "own params", "elements"),
+    *SUMS,
+    Column("own_macs", "own MACs", "flops"),
+    Column("own_flops", "own FLOPs", "flops"),
+    Column("own_seconds", "own time", "s"),
+)
+OPERATIONS = (
+    Column("node", "node"),
+    Column("op", "op"),
+    Column("module", "module"),
+    Column("target", "target"),
+    Column("phase", "phase"),
+    Column("inputs", "inputs"),
+    Column("output", "output"),
+    Column("params", "params", "elements"),
+    Column("macs", "MACs", "flops"),
+    Column("flops", "FLOPs", "flops"),
+    Column("int_ops", "int ops", "flops"),
+    Column("seconds", "time", "s"),
+    Column("bytes_before", "mem before", "B"),
+    Column("bytes_after", "mem after", "B"),
+    Column("bytes_peak", "mem peak", "B"),
+    Column("counts", "counts"),
+)
+
+
+def module_rows(rows: Mapping[str, ModuleRow]) -> Rows[ModuleRow]:
+    """A row for each module."""
+    return Rows(rows, "modules", MODULES, _module_cells)
+
+
+def operator_rows(rows: Mapping[str, OperatorRow], key: str) -> Rows[OperatorRow]:
+    """A row for each ``key``: "operator", "dtype" or "step"."""
+    columns = (Column(key, key), Column("calls", "calls", "number"), *SUMS)
+    return Rows(rows, f"{key}s", columns, _operator_cells)
+
+
+def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]]) -> Rows[Rows[OperatorRow]]:
+    """A row for each operator in each module."""
+    columns = (Column("module", "module"), Column("operator", "operator"), Column("calls", "calls", "number"), *SUMS)
+    inner = {path: operator_rows(operators, "operator") for path, operators in rows.items()}
+    return Rows(inner, "operators of modules", columns, _nested_cells)
+
+
+def operations(counted: Sequence[Counted], nodes: Sequence[Node], modules: Mapping[str, ModuleRow]) -> Table:
+    """A row for each call in run order; those of the graph's nodes that make no call but take time are among them.
+
+    ``params`` are a leaf module's own; memory is that of the call's node, of its part of the backward pass in the
+    backward; ``flops`` and ``macs`` of a call that no formula knows are None. ``counts`` says what is counted.
+    """
+    return Table("operations", OPERATIONS, tuple(_operations(counted, nodes, modules)))
+
+
+def _operations(counted: Sequence[Counted], nodes: Sequence[Node], modules: Mapping[str, ModuleRow]) -> Iterator[Cells]:
+    by_name = {node.name: node for node in nodes}
+    done = set()
+    for node in nodes:
+        for i in node.calls:
+            done.add(i)
+            yield _operation(counted[i], node, modules)
+        if not node.calls and node.timing is not None:
+            memory = (node.bytes_before, node.bytes_after, node.bytes_peak)
+            about = (node.name, PYTHON, node.path, node.target, "forward", "", "", None)
+            yield (*about, 0, 0, 0, node.timing.median, *memory, "")
+    for i, each in enumerate(counted):
+        if i not in done:
+            yield _operation(each, by_name.get(each.call.node), modules)
+
+
+def _operation(each: Counted, node: Node | None, modules: Mapping[str, ModuleRow]) -> Cells:
+    call, known = each.call, each.cost is not None
+    is_leaf = isinstance(call.target, type) and call.path in modules
+    counts = (each.macs, each.flops, each.int_ops) if known else (None, None, None)
+    return (
+        call.node or (node.name if node else ""),
+        call.op,
+        call.path,
+        name_of(call.target),
+        call.phase,
+        " ".join(map(repr, call.inputs())),
+        " ".join(map(repr, specs_in(call.out))),
+        modules[call.path].own_params if is_leaf else None,
+        *counts,
+        call.seconds,
+        *_memory(call.phase, node),
+        each.how,
+    )
+
+
+def _memory(phase: str, node: Node | None) -> tuple[int | None, int | None, int | None]:
+    if node is None:
+        return None, None, None
+    if phase == "backward":
+        return None, node.backward_bytes_after, node.backward_bytes_peak
+    return node.bytes_before, node.bytes_after, node.bytes_peak
+
+
+def _sums(sums: Sums) -> Cells:
+    return sums.macs, sums.flops, sums.int_ops, sums.activations, sums.seconds, sums.missing
+
+
+def _module_cells(path: str, row: ModuleRow) -> list[Cells]:
+    about = (path, row.cls, row.calls, row.params, row.own_params)
+    return [(*about, *_sums(row.total), row.own.macs, row.own.flops, row.own.seconds)]
+
+
+def _operator_cells(key: str, row: OperatorRow) -> list[Cells]:
+    return [(key, row.calls, *_sums(row.total))]
+
+
+def _nested_cells(path: str, rows: Rows[OperatorRow]) -> list[tuple[Any, ...]]:
+    return [(path, op, row.calls, *_sums(row.total)) for op, row in rows.items()]

@@ -1,0 +1,352 @@
+"""Reports as JSON: what a run left behind and what it was counted as, to be read again as an equal report.
+
+The schema, version 1. Counts are ints, times seconds, memory bytes; null is "not measured".
+
+- ``schema`` "fxflops.report", ``schema_version`` 1; a change that an older reader would misread raises the number.
+- ``model``, ``inputs``, ``trace``, ``trace_reason``, ``environment``, ``params``, ``convention``, ``attention``: as the
+  Report's attributes of these names.
+- ``totals``: the Report's ``total_*``, ``latency``, ``max_memory`` and ``complete``; for other readers, since a Report sums anew.
+- ``calls``: every call in run order: ``op``, ``target`` (the spelling), ``args``, ``kwargs``, ``out``, ``settings`` (values,
+  see below), ``path``, ``node``, ``site``, ``seconds``, ``phase``; and what it was counted as: ``cost`` ``{macs, muls, adds,
+  others}`` or null, ``rule`` (a reason, or ``{"formula": name, "counts": in words}``), ``missing`` (why there is no cost),
+  ``integer``.
+- ``charges``: the same, for modules that the convention charges beyond the calls.
+- ``users``: what formulas of the user's gave, by the number of the call, so that another convention keeps it.
+- ``scopes``: every call of a module: ``path``, ``cls``, ``params``, ``args``, ``kwargs``, ``out``, ``has_children``, ``settings``.
+- ``modules``: ``path``, ``cls``, ``params`` (its own), ``keeps`` (the functions among its attributes).
+- ``nodes``: of the graph, as :class:`~fxflops.records.Node`; ``calls`` is ``[first, last + 1]``.
+- ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1]``.
+- ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live`` in the order of
+  ``fxflops.ledger.CATEGORIES``.
+- ``classes``: of classes that are not torch's, the names of the bases and the parameters of ``forward``.
+
+A value is JSON's own where it is a bool, an int, a finite float, text or None; a list is a tuple; any other is an object
+with one key that tells what it is: ``tensor`` (``[shape, dtype]``, then layout and facts where there is something to say),
+``dict`` (pairs), ``slice``, ``complex``, ``float``, ``dtype``, ``device``, ``layout``, ``memory_format``, ``class``, ``ellipsis``.
+Functions and classes are names (:mod:`fxflops.targets`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+
+from .conventions import CONVENTIONS, Convention
+from .counting import dense
+from .errors import InputError
+from .ledger import CATEGORIES, LiveTensor, Moment, Place, Remembered
+from .outcome import Environment, Params, Run
+from .own_run import Measured
+from .records import Call, Cost, Counted, Kernel, Node, Scope, Spec, Timing
+from .rollup import Module
+from .targets import Absent, Classes, described, name_of, target_of
+
+SCHEMA, VERSION = "fxflops.report", 1
+TORCHS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
+NODES_TIMES = ("timing", "backward_timing", "host_timing")
+BY_NAME = "known by name alone"
+
+
+# To JSON
+
+
+def to_json_data(
+    run: Run,
+    counted: Iterable[Counted],
+    convention: str,
+    attention: str,
+    users: Mapping[int, Counted],
+    totals: Mapping[str, Any],
+) -> dict[str, Any]:
+    """A counted run as data that is JSON."""
+    measured = run.measured
+    whole = list(counted)
+    classes = {call.target for call in measured.calls if isinstance(call.target, type)}
+    classes |= {scope.cls for scope in measured.scopes}
+    return {
+        "schema": SCHEMA,
+        "schema_version": VERSION,
+        "model": run.model,
+        "inputs": run.inputs,
+        "trace": run.trace,
+        "trace_reason": run.trace_reason,
+        "convention": convention,
+        "attention": attention,
+        "environment": run.environment._asdict(),
+        "params": run.params._asdict(),
+        "totals": dict(totals),
+        "calls": [{**_call(c), **_counted(n)} for c, n in zip(measured.calls, whole, strict=False)],
+        "charges": [{**_call(n.call), **_counted(n)} for n in whole[len(measured.calls) :]],
+        "users": {str(i): _counted(each) for i, each in users.items()},
+        "scopes": [_scope(scope) for scope in measured.scopes],
+        "modules": [_module(module) for module in run.modules],
+        "nodes": [_node(node) for node in measured.nodes],
+        "latency": _timing(measured.latency),
+        "backward_latency": _timing(measured.backward_latency),
+        "steps": [[name, calls.start, calls.stop] for name, calls in measured.steps],
+        "memory": {
+            "peak": measured.peak,
+            "at": list(measured.history.peak_in),
+            "source": measured.source,
+            "categories": dict(run.memory),
+            "live_at_peak": [{**t._asdict(), "spec": encoded(t.spec)} for t in measured.history.at_peak],
+            "timeline": [{**m._asdict(), "live": list(m.live.values())} for m in measured.history.timeline],
+        },
+        "classes": described(classes),
+    }
+
+
+def encoded(value: Any) -> Any:
+    """A value of a Call as JSON data."""
+    if isinstance(value, Spec):
+        return {"tensor": _tensor(value)}
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"float": str(float(value))}
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, tuple):
+        return [encoded(item) for item in value]
+    if isinstance(value, dict):
+        return {"dict": [[encoded(key), encoded(item)] for key, item in value.items()]}
+    if isinstance(value, slice):
+        return {"slice": [encoded(each) for each in (value.start, value.stop, value.step)]}
+    if isinstance(value, complex):
+        return {"complex": [encoded(value.real), encoded(value.imag)]}
+    if isinstance(value, type):
+        return {"class": name_of(value)}
+    if value is ...:
+        return {"ellipsis": True}
+    if isinstance(value, torch.device):
+        return {"device": str(value)}
+    kind = next((kind for kind, cls in TORCHS.items() if isinstance(value, cls)), None)
+    return f"<{type(value).__name__}>" if kind is None else {kind: _torch_name(value)}
+
+
+def _tensor(spec: Spec) -> list[Any]:
+    parts: list[Any] = [list(spec), _torch_name(spec.dtype)]
+    if spec.layout is not torch.strided or spec.facts:
+        parts += [_torch_name(spec.layout), encoded(dict(spec.facts))]
+    return parts
+
+
+def _torch_name(value: Any) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def _call(call: Call) -> dict[str, Any]:
+    target = call.target
+    return {
+        "op": call.op,
+        "target": {"class": name_of(target)} if isinstance(target, type) else name_of(target),
+        "args": encoded(call.args),
+        "kwargs": encoded(dict(call.kwargs)),
+        "out": encoded(call.out),
+        "path": call.path,
+        "settings": encoded(dict(call.settings)),
+        "node": call.node,
+        "site": call.site,
+        "seconds": call.seconds,
+        "phase": call.phase,
+    }
+
+
+def _counted(counted: Counted) -> dict[str, Any]:
+    rule = counted.rule
+    return {
+        "cost": None if counted.cost is None else counted.cost._asdict(),
+        "rule": rule
+        if isinstance(rule, str)
+        else {"formula": name_of(rule), "counts": counted._replace(missing="").how},
+        "missing": counted.missing,
+        "integer": counted.integer,
+    }
+
+
+def _scope(scope: Scope) -> dict[str, Any]:
+    return {
+        "path": scope.path,
+        "cls": name_of(scope.cls),
+        "params": encoded(dict(scope.params)),
+        "args": encoded(scope.args),
+        "kwargs": encoded(dict(scope.kwargs)),
+        "out": encoded(scope.out),
+        "has_children": scope.has_children,
+        "settings": encoded(dict(scope.settings)),
+    }
+
+
+def _module(module: Module) -> dict[str, Any]:
+    return {
+        "path": module.path,
+        "cls": module.cls,
+        "params": module.params,
+        "keeps": sorted(map(name_of, module.keeps)),
+    }
+
+
+def _node(node: Node) -> dict[str, Any]:
+    data = {field.name: getattr(node, field.name) for field in fields(Node)}
+    times = {name: _timing(data[name]) for name in NODES_TIMES}
+    kernels = [kernel._asdict() for kernel in node.kernels]
+    return {**data, **times, "calls": [node.calls.start, node.calls.stop], "kernels": kernels}
+
+
+def _timing(timing: Timing | None) -> dict[str, Any] | None:
+    return None if timing is None else timing._asdict()
+
+
+# From JSON
+
+
+class Saved:
+    """What a file holds: the run, what it was counted as and under what.
+
+    Raises InputError for data of another kind or version, or that is damaged.
+    """
+
+    def __init__(self, data: Any) -> None:
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise InputError("this is no report of fxflops: report.save('report.json') writes one")
+        if data.get("schema_version") != VERSION:
+            raise InputError(
+                f"the report has schema_version {data.get('schema_version')!r}, and this fxflops reads {VERSION}: "
+                f"read it with the fxflops that wrote it, or a newer one"
+            )
+        try:
+            self._read(data)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            raise InputError(f"the report is damaged: {type(error).__name__}: {error}") from error
+
+    def _read(self, data: dict[str, Any]) -> None:
+        self._classes = Classes(data["classes"])
+        calls = tuple(map(self._call, data["calls"]))
+        memory = data["memory"]
+        measured = Measured(
+            calls=calls,
+            scopes=tuple(map(self._scope, data["scopes"])),
+            nodes=tuple(map(_node_from, data["nodes"])),
+            latency=_timing_from(data["latency"]),
+            peak=memory["peak"],
+            history=self._history(memory),
+            source=memory["source"],
+            steps=tuple((name, range(first, end)) for name, first, end in data["steps"]),
+            backward_latency=_timing_from(data["backward_latency"]),
+        )
+        self.run = Run(
+            model=data["model"],
+            inputs=data["inputs"],
+            measured=measured,
+            modules=tuple(map(_module_from, data["modules"])),
+            params=Params(**data["params"]),
+            environment=Environment(**data["environment"]),
+            trace=data["trace"],
+            trace_reason=data["trace_reason"],
+        )
+        self.attention: str = data["attention"]
+        self.convention = _convention(data["convention"])
+        seen = map(dense, calls) if self.attention == "dense" else calls
+        charged = map(self._call, data["charges"])
+        self.counted = tuple(
+            _counted_from(each, call)
+            for each, call in zip([*data["calls"], *data["charges"]], [*seen, *charged], strict=True)
+        )
+        self.users = {int(i): _counted_from(each, calls[int(i)]) for i, each in data["users"].items()}
+
+    def _history(self, memory: dict[str, Any]) -> Remembered:
+        alive = (LiveTensor(**{**t, "spec": self._decoded(t["spec"])}) for t in memory["live_at_peak"])
+        moments = (Moment(**{**m, "live": dict(zip(CATEGORIES, m["live"], strict=True))}) for m in memory["timeline"])
+        return Remembered(memory["peak"], Place(*memory["at"]), tuple(alive), tuple(moments))
+
+    def _call(self, data: dict[str, Any]) -> Call:
+        target = data["target"]
+        return Call(
+            op=data["op"],
+            target=target_of(target) if isinstance(target, str) else self._classes[target["class"]],
+            args=self._decoded(data["args"]),
+            kwargs=self._decoded(data["kwargs"]),
+            out=self._decoded(data["out"]),
+            path=data["path"],
+            settings=self._decoded(data["settings"]),
+            node=data["node"],
+            site=data["site"],
+            seconds=data["seconds"],
+            phase=data["phase"],
+        )
+
+    def _scope(self, data: dict[str, Any]) -> Scope:
+        values = {name: self._decoded(data[name]) for name in ("params", "args", "kwargs", "out", "settings")}
+        return Scope(path=data["path"], cls=self._classes[data["cls"]], has_children=data["has_children"], **values)
+
+    def _decoded(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(map(self._decoded, value))
+        if not isinstance(value, dict):
+            return value
+        [(kind, held)] = value.items()
+        if kind == "tensor":
+            shape, dtype, *more = held
+            layout, facts = more or ("strided", {"dict": []})
+            return Spec(tuple(shape), _torchs("dtype", dtype), _torchs("layout", layout), self._decoded(facts))
+        if kind == "dict":
+            return {self._decoded(key): self._decoded(item) for key, item in held}
+        if kind == "class":
+            return self._classes[held]
+        if kind in TORCHS:
+            return _torchs(kind, held)
+        if kind == "slice":
+            return slice(*map(self._decoded, held))
+        if kind == "complex":
+            return complex(*map(self._decoded, held))
+        if kind == "float":
+            return float(held)
+        if kind == "device":
+            return torch.device(held)
+        if kind == "ellipsis":
+            return ...
+        raise ValueError(f"there is no value of kind {kind!r}")
+
+
+def _torchs(kind: str, name: str) -> Any:
+    """A dtype, layout or memory format of torch by its name."""
+    value = vars(torch).get(name)
+    if not isinstance(value, TORCHS[kind]):
+        raise ValueError(f"torch has no {kind} {name!r}")
+    return value
+
+
+def _counted_from(data: dict[str, Any], call: Call) -> Counted:
+    cost, rule = data["cost"], data["rule"]
+    return Counted(
+        call,
+        None if cost is None else Cost(**cost),
+        rule if isinstance(rule, str) else Absent(rule["formula"], rule["counts"]),
+        data["missing"],
+        data["integer"],
+    )
+
+
+def _module_from(data: dict[str, Any]) -> Module:
+    return Module(**{**data, "keeps": frozenset(map(target_of, data["keeps"]))})
+
+
+def _node_from(data: dict[str, Any]) -> Node:
+    times = {name: _timing_from(data[name]) for name in NODES_TIMES}
+    kernels = tuple(Kernel(**kernel) for kernel in data["kernels"])
+    return Node(**{**data, **times, "calls": range(*data["calls"]), "kernels": kernels})
+
+
+def _timing_from(data: dict[str, Any] | None) -> Timing | None:
+    return None if data is None else Timing(**data)
+
+
+def _convention(name: str) -> Convention:
+    """The convention of this name, or one that has the name and no rules: the counts are in the file."""
+    return CONVENTIONS.get(name) or Convention(name, BY_NAME)

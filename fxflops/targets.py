@@ -1,0 +1,201 @@
+"""Functions and classes by name, for files: ``torch.nn.functional:gelu``, ``torch:Tensor.add``, ``aten::add.Tensor``.
+
+Names are looked up among what this process has imported. Nothing is ever imported, called or evaluated because a file
+names it: what is not there is stood in for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+NAMESPACES = {
+    "operator": operator,
+    "torch": torch,
+    "torch.nn.functional": nn.functional,
+    "torch.special": torch.special,
+    "torch.linalg": torch.linalg,
+    "torch.fft": torch.fft,
+    "torch._VF": torch._VF,
+    "torch._C._nn": torch._C._nn,
+    "torch._C._VariableFunctions": torch._C._VariableFunctions,
+}
+"""Where to look for functions that do not know where they can be found."""
+
+
+class Absent:
+    """Stands for a function that a file names and this process does not have; ``doc`` is what is known of it."""
+
+    def __init__(self, name: str, doc: str = "") -> None:
+        self.name = name
+        self.__module__, _, self.__qualname__ = name.partition("::" if "::" in name else ":")
+        self.__name__ = self.__qualname__.rpartition(".")[2]
+        self.__doc__ = doc
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Absent) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return f"<{self.name}, by name alone>"
+
+
+def name_of(target: Any) -> str:
+    """The name by which :func:`target_of` finds it again, where it can be found by a name."""
+    if isinstance(target, Absent):
+        return target.name
+    if isinstance(target, OpOverload):
+        return f"{target._schema.name}.{target._overloadname}"
+    if isinstance(target, OpOverloadPacket):
+        return str(target._qualified_op_name)
+    if isinstance(target, HigherOrderOperator):
+        return f"higher_order::{target.name()}"
+    try:
+        known = None if isinstance(target, type) else _names().get(target)
+    except TypeError:  # cannot be hashed
+        known = None
+    if known is not None:
+        return known
+    named = target if getattr(target, "__qualname__", None) else type(target)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def target_of(name: str) -> Any:
+    """The function of this name, or an :class:`Absent` in its place."""
+    if "::" in name:
+        found = _operator(name)
+    else:
+        found = _functions().get(name) or _looked_up(name)
+        found = found if callable(found) and not isinstance(found, type) else None
+    return Absent(name) if found is None else found
+
+
+class Classes:
+    """Classes by name; of one that this process does not have a stand-in, made after what :func:`described` said: no more
+    than its name, its bases and the parameters of its ``forward``."""
+
+    def __init__(self, descriptions: Mapping[str, Any]) -> None:
+        self._descriptions = descriptions
+        self._found: dict[str, type] = {}
+
+    def __getitem__(self, name: str) -> type:
+        if name not in self._found:
+            there = _looked_up(name)
+            self._found[name] = there if isinstance(there, type) else self._stand_in(name)
+        return self._found[name]
+
+    def _stand_in(self, name: str) -> type:
+        about = self._descriptions.get(name, {"bases": [], "forward": None})
+        # Not over a class that is here: it may do something for each class made of it.
+        bases = tuple(_looked_up(base) if _is_torchs(base) else self._stand_in(base) for base in about["bases"])
+        module, _, qualname = name.partition(":")
+        body: dict[str, Any] = {"__module__": module, "__qualname__": qualname}
+        if about["forward"] is not None:
+            body["forward"] = _forward_of(about["forward"])
+        return types.new_class(qualname.rpartition(".")[2], bases, {}, lambda names: names.update(body))
+
+
+def described(classes: Iterable[type]) -> dict[str, Any]:
+    """Descriptions of the classes and their bases that are not torch's, by name."""
+    found: dict[str, Any] = {}
+    waiting = sorted(classes, key=name_of)
+    while waiting:
+        cls = waiting.pop()
+        name = name_of(cls)
+        if name not in found and not _is_torchs(name):
+            found[name] = {"bases": [name_of(base) for base in _bases(cls)], "forward": _forward(cls)}
+            waiting.extend(_bases(cls))
+    return dict(sorted(found.items()))
+
+
+def _forward(cls: type) -> list[str] | None:
+    """The positional parameters of the ``forward`` that a class defines itself; None where it inherits it."""
+    if "forward" not in vars(cls):
+        return None
+    try:
+        parameters = inspect.signature(vars(cls)["forward"]).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _forward_of(names: list[str]) -> Any:
+    def forward(*args: Any) -> Any:
+        raise NotImplementedError("this class stands for one that was not imported when the report was read")
+
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return forward
+
+
+def _bases(cls: type) -> list[type]:
+    return [base for base in cls.__bases__ if issubclass(base, nn.Module)]
+
+
+def _is_torchs(name: str) -> bool:
+    """Whether a class is torch's own, which every process that reads a report has."""
+    return name.startswith(("torch.", "torch:", "builtins:")) and _looked_up(name) is not None
+
+
+def _looked_up(name: str) -> Any:
+    """What an imported module has under this name; nothing that it would first have to make."""
+    module, _, qualname = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        if not isinstance(found, (types.ModuleType, type)):
+            return None
+        scopes = found.__mro__ if isinstance(found, type) else (found,)
+        found = next((vars(scope)[part] for scope in scopes if part in vars(scope)), None)
+    return found
+
+
+def _operator(name: str) -> Any:
+    namespace, _, rest = name.partition("::")
+    op, _, overload = rest.partition(".")
+    try:
+        packet = getattr(getattr(torch.ops, namespace), op)
+        found = getattr(packet, overload) if overload else packet
+    except (AttributeError, RuntimeError):
+        return None
+    return found if isinstance(found, (OpOverload, OpOverloadPacket, HigherOrderOperator)) else None
+
+
+@cache
+def _functions() -> dict[str, Any]:
+    """torch's functions and Tensor's methods by name."""
+    return dict(_torchs())
+
+
+@cache
+def _names() -> dict[Any, str]:
+    """The first name of each."""
+    names: dict[Any, str] = {}
+    for name, function in _torchs():
+        names.setdefault(function, name)
+    return names
+
+
+def _torchs() -> Iterator[tuple[str, Any]]:
+    for path, namespace in NAMESPACES.items():
+        for name in dir(namespace) if path.endswith("Functions") else vars(namespace):
+            value = getattr(namespace, name)
+            if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
+                yield f"{path}:{name}", value
+    for cls in (torch.Tensor, torch._C.TensorBase):
+        for name, value in vars(cls).items():
+            path = "torch:Tensor" if getattr(torch.Tensor, name) is value else "torch._C:TensorBase"
+            if isinstance(value, types.GetSetDescriptorType):
+                yield f"{path}.{name}.__get__", value.__get__
+            elif callable(value) and not isinstance(value, type):
+                yield f"{path}.{name}", value
