@@ -1,14 +1,6 @@
 """fxflops: FLOPs, time and memory of any PyTorch model, operation by operation."""
 
-from .api import analyze, count
-from .conventions import list_conventions
-from .errors import FormulaError, FxflopsError, InputError, MissingFormulaError, RunError, TraceError
-from .notebook import TorchFLOPsByFX
-from .ops import formula
-from .ops.mappings import FUNCTION_FLOPs_MAPPING, METHOD_FLOPs_MAPPING, MODULE_FLOPs_MAPPING
-from .profiling import profile
-from .records import Cost
-from .report import Report
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,3 +22,41 @@ __all__ = [
     "list_conventions",
     "profile",
 ]
+
+if TYPE_CHECKING:
+    from ._public import (
+        Cost,
+        FormulaError,
+        FUNCTION_FLOPs_MAPPING,
+        FxflopsError,
+        InputError,
+        METHOD_FLOPs_MAPPING,
+        MissingFormulaError,
+        MODULE_FLOPs_MAPPING,
+        Report,
+        RunError,
+        TorchFLOPsByFX,
+        TraceError,
+        analyze,
+        count,
+        formula,
+        list_conventions,
+        profile,
+    )
+else:
+    # Loaded when first asked for, and torch with them: `fxflops --help` and the completion of a command need none of it.
+
+    def __getattr__(name):
+        from importlib import import_module
+        from importlib.util import find_spec
+
+        if name in __all__:
+            public = import_module("._public", __name__)
+            globals().update({each: getattr(public, each) for each in __all__})
+            return globals()[name]
+        if not name.startswith("__") and find_spec(f"{__name__}.{name}"):
+            return import_module(f".{name}", __name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

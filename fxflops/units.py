@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
 SI = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18}
 IEC = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40, "PiB": 2**50}
 TIME = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 
+DECIMAL = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+NUMBER = re.compile(r"(\d[\d_,]*(?:\.\d*)?|\.\d+)(e[+-]?\d{1,3})?\s*([a-zµ]*)", re.I)
 NOT_MEASURED = "-"
 
 
@@ -31,6 +38,31 @@ def seconds(value: float | None, unit: str | None = None) -> str:
 def percent(part: float | None, whole: float | None) -> float | None:
     """The share in percent, None where either is unknown or the whole is 0."""
     return None if part is None or not whole else 100.0 * part / whole
+
+
+def read_count(text: str) -> int:
+    """A count as people write it: ``"4.2G" -> 4200000000``. SI letters, large or small; ValueError says what is known."""
+    return int(_read(text, SI, "4.2G, 30M or 8227340288"))
+
+
+def read_size(text: str) -> int:
+    """Bytes as people write them: ``"2GiB" -> 2147483648``, ``"2GB" -> 2000000000``; without a unit, bytes."""
+    return int(_read(text, {"": 1, **IEC, **DECIMAL}, "2GiB, 500MB or 1048576"))
+
+
+def read_seconds(text: str) -> float:
+    """Seconds as people write them: ``"50ms" -> 0.05``; without a unit, seconds."""
+    exact = {name: 1 / Fraction(round(1 / factor)) for name, factor in TIME.items()}
+    return float(_read(text, {"": 1, **exact, "µs": exact["us"]}, "50ms, 1.5s or 800us"))
+
+
+def _read(text: str, units: Mapping[str, int | Fraction], examples: str) -> Fraction:
+    found = NUMBER.fullmatch(text.strip())
+    factors = {name.lower(): factor for name, factor in units.items()}
+    if found is None or found[3].lower() not in factors:
+        raise ValueError(f"{text!r} is no number with a unit of {', '.join(filter(None, units))}: {examples}")
+    digits = found[1].replace(",", "").replace("_", "")
+    return Fraction(digits + (found[2] or "")) * factors[found[3].lower()]
 
 
 def _scaled(value: float, units: dict[str, float] | dict[str, int], unit: str | None, whole: str | None) -> str:

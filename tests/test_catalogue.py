@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fxflops.ops.catalogue import README, Row, catalogue, markdown
+from fxflops.errors import InputError
+from fxflops.ops.catalogue import README, Row, catalogue, counts, markdown, search
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "fxflops"
@@ -116,3 +117,17 @@ def test_no_target_is_registered_for_two_formulas() -> None:
     assert run.returncode == 0, run.stderr
     found = {tuple(line.split("\t")) for line in run.stdout.splitlines() if line}
     assert {each for each in found if each[1:] not in OVERRULED} == set()
+
+
+def test_an_op_is_found_by_part_of_its_name_or_of_a_spelling() -> None:
+    assert search("conv2d")[0].op == "conv"
+    found = search("log_softmax")
+    assert found[0].op == "log_softmax"
+    assert "nn.LogSoftmax" in found[0].targets
+    assert counts(found[0]).startswith("input[*, k] -> out[*, k]: ")
+    assert counts(search("flatten")[0]).startswith("nothing (view). ")
+
+
+def test_an_op_that_there_is_not() -> None:
+    with pytest.raises(InputError, match=r"no op has 'sofmax' in its name; near: softmax"):
+        search("sofmax")

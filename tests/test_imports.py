@@ -21,14 +21,19 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_nothing_optional_is_loaded() -> None:
-    assert loaded_by("import fxflops") & set(OPTIONAL) <= loaded_by("import torch") & set(OPTIONAL)
+    assert loaded_by("from fxflops import *") & set(OPTIONAL) <= loaded_by("import torch") & set(OPTIONAL)
+
+
+def test_torch_is_loaded_with_the_first_name() -> None:
+    assert not loaded_by("import fxflops") & {"torch", "numpy", *OPTIONAL}
+    assert "torch" in loaded_by("from fxflops import count")
 
 
 def test_the_compiler_is_not_loaded() -> None:
     loaded = (
         "import sys; print(*[name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"
     )
-    run = subprocess.run([sys.executable, "-c", f"import torch; {loaded}; import fxflops; {loaded}"],
+    run = subprocess.run([sys.executable, "-c", f"import torch; {loaded}; from fxflops import *; {loaded}"],
                          capture_output=True, text=True, check=True)  # fmt: skip
     before, after = run.stdout.split("\n")[:2]
     assert before == after
@@ -38,6 +43,12 @@ def test_counting_and_showing_a_report_loads_nothing_optional() -> None:
     run = "import fxflops, torch; str(fxflops.count(torch.nn.Linear(2, 2), torch.ones(1, 2)))"
     used = "import torch; torch.nn.Linear(2, 2).to('meta')(torch.ones(1, 2, device='meta'))"
     assert loaded_by(run) & set(OPTIONAL) <= loaded_by(used) & set(OPTIONAL)
+
+
+def test_names_are_found_and_listed() -> None:
+    assert set(fxflops.__all__) <= set(dir(fxflops))
+    assert fxflops.units.count(1500) == "1.50 k"  # modules, too, without an import of their own
+    assert not hasattr(fxflops, "flops")
 
 
 def test_no_module_has_the_name_of_a_public_name() -> None:

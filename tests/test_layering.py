@@ -13,6 +13,11 @@ PACKAGE = Path(__file__).parents[1] / "fxflops"
 # From top to bottom; those of one level do not import each other. A package stands for all of its files, but for those
 # that have a level of their own.
 LEVELS = [
+    ["__main__"],
+    ["cli"],
+    ["cli_shown", "cli_runs", "cli_options"],
+    ["cli_models"],
+    ["cli_inputs", "budget", "_public"],
     ["adapters"],
     ["notebook"],
     ["api", "profiling"],

@@ -40,3 +40,37 @@ def test_percent_of_nothing_is_unknown() -> None:
     assert units.percent(1, 4) == 25.0
     assert units.percent(1, 0) is None
     assert units.percent(None, 4) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("4.2G", 4_200_000_000),
+        ("30m", 30_000_000),
+        ("8,227,340,288", 8_227_340_288),
+        ("1e9", 10**9),
+        ("1.5 T", 15 * 10**11),
+    ],
+)
+def test_counts_are_read(text: str, number: int) -> None:
+    assert units.read_count(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("2GiB", 2**31), ("500MB", 500_000_000), ("1024", 1024), ("1.5 kib", 1536), ("10B", 10)]
+)
+def test_sizes_are_read(text: str, number: int) -> None:
+    assert units.read_size(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("50ms", 0.05), ("1.5s", 1.5), ("800us", 0.0008), ("2", 2.0), ("3 ns", 3e-9)]
+)
+def test_seconds_are_read(text: str, number: float) -> None:
+    assert units.read_seconds(text) == number
+
+
+@pytest.mark.parametrize("text", ["4.2Q", "-3", "", "G", "1.2.3", "nan"])
+def test_what_is_no_number_is_said(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no number with a unit of k, M, G, T, P, E: 4\.2G"):
+        units.read_count(text)

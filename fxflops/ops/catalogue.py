@@ -6,6 +6,7 @@ import inspect
 import operator
 import sys
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from torch import nn
 
 from .. import conventions
 from ..conventions import CONVENTIONS
+from ..errors import InputError
 from ._registry import BASE, Formula, is_method
 
 README = Path(__file__).with_name("README.md")
@@ -52,6 +54,28 @@ def catalogue() -> list[Row]:
             groups.setdefault((*where, entry.op, entry.doc), []).extend(_spellings(key, names))
     ordered = sorted(groups.items(), key=lambda item: (not item[0][0], item[0][0], item[0][1], item[0][3], item[0][2]))
     return [Row(op, family, doc, _shown(found)) for (family, _, op, doc), found in ordered if family or found]
+
+
+def search(word: str) -> list[Row]:
+    """The rows whose op or one of whose spellings has the word in it; those that are it come first.
+
+    InputError names what is like it where there is none.
+    """
+    wanted, rows = word.lower(), catalogue()
+    names = {row: {_bare(name).lower() for name in (row.op, *row.targets)} for row in rows}
+    found = [row for row in rows if any(wanted in name.lower() for name in (row.op, *row.targets))]
+    if not found:
+        near = get_close_matches(wanted, sorted(set().union(*names.values())), n=4)
+        raise InputError(f"no op has {word!r} in its name" + (f"; near: {', '.join(near)}" if near else ""))
+    return sorted(found, key=lambda row: (row.op.lower() != wanted, wanted not in names[row]))
+
+
+def counts(row: Row) -> str:
+    """What a row counts; of one that computes nothing, why."""
+    if row.family:
+        return row.doc
+    reason = REASONS.get(row.doc)
+    return f"nothing ({row.doc}). {reason}" if reason else f"nothing: {row.doc}"
 
 
 def markdown() -> str:

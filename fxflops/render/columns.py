@@ -78,7 +78,7 @@ MODULE_COLUMNS = (
     Column("time%", "%", "%"),
     Column("memory", "peak mem", "B"),
 )
-ALIASES = {"memory": "mem_delta"}
+ALIASES = {"memory": ("mem_delta", "bytes_peak")}
 
 
 def column_of(header: str, values: Iterable[Any] = ()) -> Column:
@@ -102,7 +102,7 @@ def column_of(header: str, values: Iterable[Any] = ()) -> Column:
 def find(columns: Sequence[Column], name: str) -> int:
     """The position of the column that the user calls ``name``: its header or its bare name, in any case."""
     wanted = name.lower()
-    for spelling in (wanted, ALIASES.get(wanted)):
+    for spelling in (wanted, *ALIASES.get(wanted, ())):
         for position, column in enumerate(columns):
             if spelling in (column.header.lower(), column.key.lower()):
                 return position

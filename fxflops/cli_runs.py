@@ -1,0 +1,208 @@
+"""From what the command line says to a report: the model loaded and placed, its inputs made, counted or run."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import api
+from .cli_inputs import (
+    Given,
+    device_of,
+    dtype_of,
+    place_of,
+    precision_of,
+    read_input,
+    read_tokens,
+    tensors_of,
+    vocabulary_of,
+)
+from .cli_models import Loaded, is_from_a_library, load
+from .conventions import find_convention
+from .counting import check_attention
+from .errors import FxflopsError, InputError
+from .inputs import checked_model, signature_of
+from .measure import cap_of
+from .report import Report
+from .structure import fill, template_of
+
+CONVENTION, ATTENTION = "torch_flops", "dense"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What all commands let a user say of a model and how to count it; None and () where nothing is said."""
+
+    input: Sequence[str] = ()
+    input_ids: str | None = None
+    batch: int | None = None
+    device: str | None = None
+    dtype: str | None = None
+    train: bool = False
+    backward: bool = False
+    convention: str | None = None
+    attention: str | None = None
+
+    def check(self) -> None:
+        """InputError for a word that means nothing, before a model is loaded for it."""
+        self.given()
+        find_convention(self.convention or CONVENTION)
+        check_attention(self.attention or ATTENTION)
+        if self.device is not None:
+            device_of(self.device)
+        if self.dtype is not None:
+            dtype_of(self.dtype)
+
+    def given(self) -> tuple[Given, ...]:
+        tokens = [] if self.input_ids is None else [read_tokens(self.input_ids)]
+        return (*map(read_input, self.input), *tokens)
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments that count and analyze share."""
+        return {
+            "mode": "train" if self.train else None,
+            "backward": self.backward,
+            "convention": self.convention or CONVENTION,
+            "attention": self.attention or ATTENTION,
+        }
+
+
+def counted(name: str, asked: Asked) -> Report:
+    """The model counted, without computing. One of a library has no weights then, unless it needs values."""
+    asked.check()
+    if asked.device is not None or not is_from_a_library(name):
+        return _counted(name, asked, asked.device == "meta")
+    try:
+        return _counted(name, asked, True)
+    except FxflopsError as error:
+        if "meta" not in str(error) or not _fits(name):
+            raise
+        note(f"{name} needs values, so it is counted on the CPU: {_reason(error)}")
+    return _counted(name, asked, False)
+
+
+def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str = "auto") -> Report:
+    """The model run on real tensors, every operation counted and timed."""
+    asked.check()
+    with _quiet():
+        model, args, kwargs = subject(name, asked, asked.device == "meta")
+        return api.analyze(model, args, kwargs, trace=trace, repeats=repeats, **asked.settings())
+
+
+def loaded_or(make: Callable[[str, Asked], Report], target: str, asked: Asked) -> Report:
+    """The report saved in a file, counted as it was unless asked otherwise; of anything else, what ``make`` makes of it."""
+    if not target.endswith(".json") or is_from_a_library(target):
+        return make(target, asked)
+    if not Path(target).is_file():
+        raise InputError(f"there is no file {target!r}")
+    if asked != Asked(convention=asked.convention, attention=asked.attention):
+        raise InputError(f"{target} is a report of a run that was made: inputs and settings are those of then")
+    report = Report.load(target)
+    if (asked.convention, asked.attention) == (None, None):
+        return report
+    return report.recount(asked.convention, attention=asked.attention)
+
+
+def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
+    """The model on its device in its dtype, and its inputs."""
+    loaded = load(name, on_meta)
+    model = checked_model(loaded.model)
+    model = model if asked.dtype is None else model.to(dtype_of(asked.dtype))
+    model = model if asked.device is None else model.to(device_of(asked.device))
+    args, kwargs = _inputs(name, loaded, asked, model)
+    return model, args, kwargs
+
+
+def note(text: str) -> None:
+    """A word to the user that is no result."""
+    print(f"fxflops: {text}", file=sys.stderr)
+
+
+def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
+    with _quiet():
+        model, args, kwargs = subject(name, asked, on_meta)
+        return api.count(model, args, kwargs, **asked.settings())
+
+
+def _fits(name: str) -> bool:
+    """Whether the CPU has room for the weights; where that cannot be told, it is tried."""
+    try:
+        model = load(name, True).model
+    except FxflopsError:
+        return True
+    return sum(p.numel() * p.element_size() for p in model.parameters()) < cap_of(torch.device("cpu"))
+
+
+def _inputs(name: str, loaded: Loaded, asked: Asked, model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    device, dtype = place_of(model), precision_of(model)
+    inputs = asked.given()
+    if not inputs and loaded.given is not None:
+        if asked.batch is not None:
+            raise InputError(
+                f"--batch {asked.batch}: {name} comes with inputs of its own; give --input to replace them"
+            )
+        return _moved(loaded.given, asked)
+    if not inputs:
+        if loaded.note and loaded.usual:
+            note(f"{name}: {loaded.note}")
+        inputs = loaded.usual or _none_wanted(name, model)
+    inputs = tuple(each.of_batch(asked.batch) for each in inputs)
+    return tensors_of(_by_position(inputs, model), device, dtype, vocabulary_of(model))
+
+
+def _by_position(inputs: Sequence[Given], model: nn.Module) -> Iterator[Given]:
+    """Tokens go by position into a forward that calls them otherwise."""
+    parameters = signature_of(model).parameters.values()
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    known = {parameter.name for parameter in parameters}
+    for each in inputs:
+        is_odd = each.name == "input_ids" and not takes_any and each.name not in known
+        yield each._replace(name="") if is_odd else each
+
+
+def _none_wanted(name: str, model: nn.Module) -> tuple[Given, ...]:
+    """No input at all, for a forward that needs none."""
+    signature = signature_of(model)
+    wanted = [
+        each.name
+        for each in signature.parameters.values()
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    main = getattr(model, "main_input_name", None)
+    if not wanted and main is None:
+        return ()
+    names = list(signature.parameters)[:8]
+    raise InputError(
+        f"{name} says no inputs of its own: give --input 1,3,224,224, --input NAME=1,80,3000 or --input-ids 1,128\n"
+        f"  {type(model).__name__}.forward takes ({', '.join(names)}{', ...' * (len(signature.parameters) > 8)})"
+    )
+
+
+def _moved(given: tuple[Any, Any], asked: Asked) -> tuple[Any, Any]:
+    """The inputs that came with a model, on the device and in the dtype asked for."""
+    template, tensors = template_of(given)
+    device = None if asked.device is None else device_of(asked.device)
+    dtype = None if asked.dtype is None else dtype_of(asked.dtype)
+    moved = [t.to(device=device, dtype=dtype if t.is_floating_point() else None) for t in tensors]
+    args, kwargs = fill(template, *moved)
+    return args, kwargs
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What models print is no result."""
+    with contextlib.redirect_stdout(sys.stderr):
+        yield
+
+
+def _reason(error: FxflopsError) -> str:
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in lines if "meta" in line), lines[0])[:160]

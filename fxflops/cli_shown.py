@@ -1,0 +1,103 @@
+"""A report as the command line shows it: the summary, and the tree and the table that are asked for; or JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from .errors import InputError
+from .listings import OPERATIONS
+from .ops.catalogue import Row, counts
+from .render.columns import MODULE_COLUMNS, check_units, find, pick
+from .render.summary import summary
+from .render.table import grid, ordered
+from .render.text import align, terminal_width
+from .render.tree import tree
+from .report import Report
+
+USUAL = ("op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What to show beside the summary, and how; as the options of ``fxflops run``."""
+
+    tree: bool = False
+    table: bool = False
+    depth: int | None = None
+    top: int | None = None
+    sort_by: str | None = None
+    columns: str | None = None
+    units: str | None = None
+    json: bool = False
+
+    def check(self) -> None:
+        """InputError for what cannot be shown, before anything is run."""
+        if self.json and (self.tree or self.table):
+            raise InputError("--json is the report as data and nothing else: not with --tree or --table")
+        of = {"tree": self.tree, "table": self.table, "tree or --table": self.tree or self.table}
+        options = (
+            ("--depth", self.depth, "tree"),
+            ("--top", self.top, "table"),
+            ("--sort-by", self.sort_by, "tree or --table"),
+            ("--columns", self.columns, "tree or --table"),
+            ("--units", self.units, "tree or --table"),
+        )
+        for name, value, view in options:
+            if value is not None and not of[view]:
+                raise InputError(f"{name} {value} needs --{view}")
+        check_units(self.units)
+        for is_shown, known in ((self.tree, MODULE_COLUMNS), (self.table, OPERATIONS)):
+            if is_shown:
+                pick(known, self.columns)
+                ordered(known, (), self.sort_by)
+
+    def text(self, report: Report, color: bool = False) -> str:
+        """All of it, one below the other."""
+        if self.json:
+            return report.to_json() or ""
+        parts = [summary(report._summary, color=color)]
+        if self.tree:
+            parts.append(self._tree(report, color))
+        if self.table:
+            parts.append(self._table(report))
+        return "\n\n".join(parts)
+
+    def _tree(self, report: Report, color: bool) -> str:
+        view = report.tree()
+        return tree(
+            view.root, depth=self.depth, sort_by=self.sort_by, columns=self.columns, units=self.units, color=color
+        )
+
+    def _table(self, report: Report) -> str:
+        """The operations in run order, in the columns asked for or, of the usual ones, those that were measured."""
+        table = report.table
+        header = [replace(column, key=column.header) for column in OPERATIONS]
+        usual = [find(OPERATIONS, key) for key in USUAL]
+        measured = [i for i in usual if any(row[i] is not None for row in table.rows)]
+        return grid(
+            header,
+            table.rows,
+            sort_by=None if self.sort_by is None else header[find(OPERATIONS, self.sort_by)].key,
+            top=self.top,
+            columns=[header[i].key for i in (pick(OPERATIONS, self.columns) if self.columns else measured)],
+            units=self.units or "auto",
+            noun=table.name,
+            shares=("time", "FLOPs") if report.total_time else ("FLOPs",),
+            elidable=("inputs", "output", "module", "target", "counts"),
+        )
+
+
+def ops_text(rows: Iterable[Row], brief: bool) -> str:
+    """Ops with what each counts: a line each, or with how each is reached."""
+    listed = list(rows)
+    if brief:
+        return "\n".join(align([(row.op, counts(row)) for row in listed], [False, False]))
+    width = min(terminal_width() or 100, 100)
+    wrapper = textwrap.TextWrapper(width, initial_indent="    ", subsequent_indent="    ", break_long_words=False)
+    blocks = []
+    for row in listed:
+        blocks.append(row.op)
+        blocks += [wrapper.fill(counts(row)), *([wrapper.fill(f"as {', '.join(row.targets)}")] if row.targets else [])]
+    return "\n".join(blocks)
