@@ -30,7 +30,7 @@ from .conventions import find_convention
 from .counting import check_attention
 from .errors import FxflopsError, InputError
 from .inputs import checked_model, signature_of
-from .measure import cap_of
+from .own_run import cap_of
 from .report import Report
 from .structure import fill, template_of
 

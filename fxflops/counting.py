@@ -52,7 +52,7 @@ def count_calls(
         calls = map(dense, calls)
     known = known or {}
     counted = [
-        known[i]._replace(call=call) if i in known else _count(call, convention, table, module_at, attention)
+        known[i]._replace(call=call) if i in known else _remembered(call, convention, table, module_at, attention)
         for i, call in enumerate(calls)
     ]
     return tuple(as_seen(counted, convention, scopes, kept))
@@ -78,6 +78,24 @@ def dense(call: Call) -> Call:
 
 def _without(spec: Spec, fact: str) -> Spec:
     return Spec(spec, spec.dtype, spec.layout, {name: value for name, value in spec.facts.items() if name != fact})
+
+
+def _remembered(
+    call: Call, convention: Convention, table: Table, module_at: Callable[[str], nn.Module], attention: str
+) -> Counted:
+    """The count of a call; of one that was made again from memory, as it was counted before."""
+    plans = table.plans
+    if plans is None or id(call.out) not in plans.outs:
+        return _count(call, convention, table, module_at, attention)
+    key = call.target, id(call.args), id(call.kwargs), id(call.out), id(call.settings), id(convention), attention
+    found: Counted | None = plans.counts.get(key)
+    if found is None:
+        found = _count(call, convention, table, module_at, attention)
+        entry = _entry_of(call, table)
+        if entry is not None and entry.style == "op":
+            plans.counts[key] = found
+            plans.held.append(convention)
+    return Counted(call, *found[1:])
 
 
 def _count(

@@ -18,7 +18,7 @@ from .ledger import LiveTensor, Moment
 from .listings import PYTHON, module_and_operator_rows, module_rows, operations, operator_rows
 from .missing import Missing, missing_in, recipe_for
 from .outcome import Environment, Memory, Params, Run
-from .records import Call, Counted, Node, Timing
+from .records import PHASES, Call, Counted, Node, Timing
 from .rollup import (
     Item,
     ModuleRow,
@@ -79,12 +79,12 @@ class Totals:
     @property
     def total_flops(self) -> int:
         """FLOPs of all counted calls under the convention; a lower bound where the report is not complete."""
-        return self._total.flops
+        return sum(each.flops for each in self._forward)
 
     @property
     def total_macs(self) -> int:
         """Multiply-accumulates of the contractions: the same under every convention."""
-        return self._total.macs
+        return sum(each.macs for each in self._forward)
 
     @property
     def total_backward_flops(self) -> int | None:
@@ -116,12 +116,12 @@ class Totals:
     @property
     def total_int_ops(self) -> int:
         """Operations on integers and booleans, which are no FLOPs."""
-        return self._total.int_ops
+        return sum(each.int_ops for each in self._forward)
 
     @property
     def total_activations(self) -> int:
         """Elements that the contractions put out."""
-        return self._total.activations
+        return self._modules_of("forward")[""].total.activations
 
     @property
     def total_params(self) -> int:
@@ -297,9 +297,9 @@ class Totals:
             self._rows_by_phase[phase] = by_module(self._items(phase), self._run.modules, calls)
         return self._rows_by_phase[phase]
 
-    @property
-    def _total(self) -> Sums:
-        return self._modules_of("forward")[""].total
+    @cached_property
+    def _forward(self) -> list[Counted]:
+        return [each for each in self.counted if each.call.phase == PHASES[0]]
 
     def _has(self, phase: str) -> bool:
         return any(call.phase == phase for call in self.calls)

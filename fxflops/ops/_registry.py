@@ -17,6 +17,7 @@ from ..records import FormulaFunction
 from ..targets import Absent
 from ._spellings import REACHED_AS
 
+MOST_PLANS = 50_000
 F = TypeVar("F", bound=FormulaFunction)
 Style = Literal["op", "module", "mapping"]
 ESCAPE = "escape"
@@ -42,6 +43,28 @@ class Formula:
         return self.reason or (inspect.getdoc(self.function) or "").partition("\n")[0]
 
 
+class Plans:
+    """What is remembered of calls, by all that they depend on; and what they were counted as.
+
+    ``outs`` are the ids of what these calls put out, by which a call made again is known.
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[Any, Any] = {}
+        self.get = self._plans.get
+        self.outs: set[int] = set()
+        self.counts: dict[Any, Any] = {}
+        self.held: list[Any] = []
+
+    def keep(self, key: Any, out: Any, plan: Any) -> None:
+        """Remember a plan by its key, and that it put this out."""
+        if len(self._plans) >= MOST_PLANS:
+            for part in (self._plans, self.outs, self.counts, self.held):
+                part.clear()
+        self._plans[key] = plan
+        self.outs.add(id(out))
+
+
 class Table:
     """Formulas by target: module classes, functions, method descriptors, overloads and names; over a parent table."""
 
@@ -49,7 +72,7 @@ class Table:
         self.parent = parent
         self.entries: dict[Any, Formula] = {}
         self.fallback: Callable[[OpOverload], Formula | None] | None = parent.fallback if parent else None
-        self.plans: Any = None
+        self.plans: Plans | None = None
         """What observers remember of calls counted by these formulas; forgotten when one is added."""
         self.python_functions: dict[Any, FunctionType] = {} if parent is None else dict(parent.python_functions)
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from ..ops import Table
+from ..ops import Plans
 from ..records import Call, Scope, Spec, spec_of
 from .leaves import Forward
 from .modes import transformed
@@ -26,7 +26,6 @@ from .spelling import WRITTEN_AS, spelled
 
 NEW, SAME, VIEW = "new", "the first argument", "view"
 META = torch.device("meta")
-MOST_PLANS = 50_000
 PLAIN = frozenset(
     {
         int,
@@ -88,19 +87,6 @@ class Unknown(Exception):
     """The call's result does not follow from its metadata alone."""
 
 
-class Memory:
-    """Plans by everything that they depend on."""
-
-    def __init__(self) -> None:
-        self._plans: dict[Any, Plan] = {}
-        self.get = self._plans.get
-
-    def keep(self, key: Any, plan: Plan) -> None:
-        if len(self._plans) >= MOST_PLANS:
-            self._plans.clear()
-        self._plans[key] = plan
-
-
 class _FastMode(TorchFunctionMode):
     def __init__(self, observer: FastObserver) -> None:
         super().__init__()
@@ -117,7 +103,7 @@ class FastObserver(Observer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._plans = plans_of(self._table)
+        self._plans = self._table.plans = self._table.plans or Plans()
         self._mode = _FastMode(self)  # type: ignore[assignment]
 
     def _attach(self) -> None:
@@ -176,7 +162,9 @@ class FastObserver(Observer):
             if kind and self._ledger.entered - made == storages:  # type: ignore[union-attr]
                 call = call._replace(seconds=None)
                 around = call[: Call._fields.index("path")], call[Call._fields.index("path") + 1 :]
-                self._plans.keep(key, Plan(*around, kind, forms, sequence, () if scope is None else scope[1:]))
+                self._plans.keep(
+                    key, call.out, Plan(*around, kind, forms, sequence, () if scope is None else scope[1:])
+                )
 
     def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Form, ...], Any]:
         """How a result comes about; "" where it cannot be told."""
@@ -311,14 +299,6 @@ class FastObserver(Observer):
         if self._twins.is_own(tensor):
             return tensor.shape, tensor.stride(), tensor.dtype
         raise Unknown
-
-
-def plans_of(table: Table) -> Memory:
-    """What is remembered under a table's formulas, as they are now."""
-    if table.plans is None:
-        table.plans = Memory()
-    found: Memory = table.plans
-    return found
 
 
 _SETTINGS: dict[type, tuple[str, ...] | None] = {}
