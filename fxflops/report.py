@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from os import PathLike
 from typing import Any
 
 from torch import nn
@@ -22,16 +23,7 @@ from .ops import Table
 from .outcome import Environment, Memory, Params, Run
 from .records import PHASES, Call, Counted, FormulaFunction, Node, Timing
 from .render.data import Summary, TreeRow
-from .rollup import (
-    Item,
-    ModuleRow,
-    OperatorRow,
-    Sums,
-    by_module,
-    by_module_and_operator,
-    by_operator,
-    item_of,
-)
+from .rollup import Item, ModuleRow, OperatorRow, Sums, by_module, by_module_and_operator, by_operator, item_of
 from .roofline import mfu, roofline
 from .views import Tree, summary_of, tree_row
 
@@ -325,6 +317,12 @@ class Report:
         ``units`` "G", "M" ... for counts.
         """
         return Tree(self._tree_row, depth, sort_by, fold, columns, units)
+
+    def to_html(self, path: str | PathLike[str] | None = None, *, device: str | Device = "auto") -> str | None:
+        """One page that opens from disk, drawn by plotly (``pip install 'fxflops[report]'``): its text, or written to a path."""
+        from .html_report import to_html
+
+        return to_html(self, self._summary, self._tree_row, path, device)
 
     def __str__(self) -> str:
         from .render.summary import summary

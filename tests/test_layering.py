@@ -17,7 +17,7 @@ LEVELS = [
     ["notebook"],
     ["api", "profiling"],
     ["report"],
-    ["views", "roofline"],
+    ["views", "roofline", "html_report"],
     ["outcome", "explain", "bounds"],
     ["measure", "counting", "render", "rollup", "missing", "traffic", "ceilings"],
     ["per_node", "charges", "ops.catalogue"],
