@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Protocol
@@ -18,6 +18,8 @@ from .render.data import Summary, TreeRow
 from .render.page_data import Ceilings, Course, Held, Metric, Op, Page, State, Tile
 from .rollup import ModuleRow, OperatorRow, Sums
 
+MOST_CALLS = 200
+CALL_HEADER = ("operator", "module", "macs", "flops", "time(s)", "tensors")
 NO_TIMES = "nothing was timed"
 SIZES = (("flops", "FLOPs", "count"), ("macs", "MACs", "count"), ("time", "time", "s"))
 PARAMS, MEMORY = Metric("params", "params", "count"), Metric("memory", "memory at the peak", "B")
@@ -56,6 +58,18 @@ def to_html(
         return text
     Path(path).write_text(text, encoding="utf8", newline="\n")
     return None
+
+
+def notebook(counted: Sequence[Counted], summary: Summary, tree: TreeRow) -> str:
+    """The report as a block for notebooks, with the dearest calls in a table."""
+    from .render.html import html
+
+    dearest = sorted(counted, key=lambda each: (-(each.call.seconds or 0.0), -each.flops))
+    rows = [
+        [each.call.op, each.call.path, each.macs, each.flops, each.call.seconds, _shapes(each)]
+        for each in dearest[:MOST_CALLS]
+    ]
+    return html(summary, tree, CALL_HEADER, rows, noun="calls, dearest first", of=len(dearest), units="auto")
 
 
 def plotly_script() -> str:
@@ -174,10 +188,12 @@ def _laid_out(
     for path in rows:
         if (path in holders or not path) and any(own[path].values()):
             does = ops.get(path, [])
-            listed = ", ".join(does[:3]) + (f" +{len(does) - 3} more" if len(does) > 3 else "")
-            name = f"(own: {listed})" if does else "(own)"
+            more = f" +{len(does) - 1}" if len(does) > 1 else ""
+            name = f"(own: {does[0]}{more})" if does else "(own)"
             tiles.append(Tile(name, "", path, place[path], 0, does[0] if does else "", own[path]))
-    tiles += [Tile(name, "", "", place[""], 0, "", values) for name, values in elsewhere.items() if any(values.values())]
+    tiles += [
+        Tile(name, "", "", place[""], 0, "", values) for name, values in elsewhere.items() if any(values.values())
+    ]
     return tiles
 
 
@@ -215,17 +231,15 @@ def _memory_by_module(report: Reported, own: Mapping[str, dict[str, float]]) -> 
 
 
 def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
-    """The operators called directly in each module, the dearest first."""
-    costs: dict[str, dict[str, tuple[float, ...]]] = {}
+    """The operators called directly in each module, those of the forward first, the dearest of them first."""
+    costs: dict[str, dict[str, tuple[bool, int, float]]] = {}
     for each in counted:
-        of_module = costs.setdefault(each.call.path, {})
-        flops, seconds, calls = of_module.get(each.call.op, (0, 0.0, 0))
-        counts = bool(each.flops or each.call.seconds or each.cost is None)
-        of_module[each.call.op] = flops + each.flops, seconds + (each.call.seconds or 0.0), calls + counts
-    return {
-        path: [op for op in sorted(ops, key=lambda op: ops[op], reverse=True) if ops[op][2]]
-        for path, ops in costs.items()
-    }
+        if each.flops or each.call.seconds or each.cost is None:
+            of_module = costs.setdefault(each.call.path, {})
+            forward, flops, seconds = of_module.get(each.call.op, (False, 0, 0.0))
+            forward = forward or each.call.phase == PHASES[0]
+            of_module[each.call.op] = forward, flops + each.flops, seconds + (each.call.seconds or 0.0)
+    return {path: sorted(ops, key=lambda op: ops[op], reverse=True) for path, ops in costs.items()}
 
 
 def _course(report: Reported) -> Course:

@@ -330,9 +330,9 @@ class Report:
         return summary(self._summary)
 
     def _repr_html_(self) -> str:
-        from .render.html import html as page
+        from .html_report import notebook
 
-        return page(self._summary, self._tree_row)
+        return notebook(self.counted, self._summary, self._tree_row)
 
     def __repr__(self) -> str:
         least = "" if self.complete else ">= "

@@ -61,7 +61,7 @@ function base(margin) {
     font: { color: t.ink, size: 12, family: getComputedStyle(document.body).fontFamily },
     hoverlabel: { bgcolor: t.panel, bordercolor: t.soft, font: { color: t.ink, size: 12.5 }, align: "left", namelength: -1 },
     xaxis: { ...axis }, yaxis: { ...axis },
-    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { color: t.ink } },
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { color: t.ink }, itemsizing: "constant" },
   };
 }
 
@@ -96,66 +96,110 @@ const inPhase = (chosen, phase) => !chosen || chosen === phase;
 
 const colours = new Map();
 (function () {
-  const timed = data.operators.seconds.some((s) => s);
-  const cost = new Map();
-  data.operators.op.forEach((op, i) => {
-    if (!words[op].startsWith("(")) {
-      const more = timed ? data.operators.seconds[i] : data.operators.flops[i];
-      cost.set(words[op], (cost.get(words[op]) || 0) + (more || 0));
-    }
-  });
-  [...cost].sort((a, b) => b[1] - a[1]).slice(0, PALETTE.length).forEach(([op], i) => colours.set(op, PALETTE[i]));
+  const all = data.operators, timed = all.seconds.some((s) => s), first = all.phase[0];
+  const cost = (i) => (timed ? all.seconds[i] : all.flops[i]) || 0;
+  const ranked = all.op.map((_, i) => i).filter((i) => !words[all.op[i]].startsWith("(")).sort((a, b) => cost(b) - cost(a));
+  const forward = ranked.filter((i) => all.phase[i] === first);
+  for (const i of [...forward.slice(0, 6), ...ranked]) {
+    const op = words[all.op[i]];
+    if (!colours.has(op) && colours.size < PALETTE.length) colours.set(op, PALETTE[colours.size]);
+  }
 })();
 const colour = (op) => colours.get(op) || GREY;
 
 // Where: the modules as tiles.
 
 const tiles = data.tiles;
-const isHolder = tiles.parent.map(() => false);
-tiles.parent.forEach((parent) => { if (parent >= 0) isHolder[parent] = true; });
-const cache = new Map();
+tiles.times = tiles.parent.map(() => 1);
 
-function totals(key, phase) {
-  const id = key + " " + phase;
-  if (!cache.has(id)) {
-    const all = tiles.parent.map(() => 0);
-    for (const metric of data.metrics) {
-      if (metric.key === key && (!metric.phase || inPhase(phase, metric.phase))) {
-        tiles.own[metric.name].forEach((value, i) => { all[i] += value; });
-      }
+function totals(tiles, key, phase) {
+  const all = tiles.parent.map(() => 0);
+  for (const metric of data.metrics) {
+    if (metric.key === key && (!metric.phase || inPhase(phase, metric.phase))) {
+      tiles.own[metric.name].forEach((value, i) => { all[i] += value; });
     }
-    const own = all.slice();
-    for (let i = all.length - 1; i > 0; i--) all[tiles.parent[i]] += all[i];
-    cache.set(id, { own, all });
   }
-  return cache.get(id);
+  const own = all.slice();
+  for (let i = all.length - 1; i > 0; i--) all[tiles.parent[i]] += all[i];
+  return { own, all };
 }
 
+function insideOf(tiles) {
+  const inside = tiles.parent.map(() => []);
+  tiles.parent.forEach((parent, i) => { if (parent >= 0) inside[parent].push(i); });
+  return inside;
+}
+
+// Siblings that follow each other and are alike all the way down, as one tile: what they have together.
+function folded(tiles) {
+  const inside = insideOf(tiles), counted = data.metrics.filter((metric) => metric.kind === "count").map((metric) => tiles.own[metric.name]);
+  const kinds = new Map(), likeness = tiles.parent.map(() => 0);
+  for (let i = tiles.parent.length - 1; i >= 0; i--) {
+    const children = inside[i].map((child) => [tiles.name[child], likeness[child]]);
+    const key = JSON.stringify([tiles.cls[i], tiles.cls[i] ? 0 : tiles.name[i], tiles.calls[i], counted.map((own) => own[i]), children]);
+    if (!kinds.has(key)) kinds.set(key, kinds.size);
+    likeness[i] = kinds.get(key);
+  }
+  const made = { name: [], cls: [], path: [], op: [], parent: [], calls: [], times: [], own: {} };
+  for (const metric of data.metrics) made.own[metric.name] = [];
+  (function add(same, parent) {  // what stands at the same place in modules that are alike
+    const place = made.parent.length, first = same[0], names = same.map((i) => words[tiles.name[i]]);
+    const name = same.length > 1 && new Set(names).size > 1 ? `${names[0]}..${names[names.length - 1]}` : names[0];
+    const path = words[tiles.path[first]];
+    made.parent.push(parent);
+    made.name.push(name);
+    made.path.push(same.length > 1 && path ? `${path} and ${grouped(same.length - 1)} alike` : path);
+    for (const column of ["cls", "op"]) made[column].push(words[tiles[column][first]]);
+    made.calls.push(sum(same.map((i) => tiles.calls[i])));
+    made.times.push(same.length);
+    for (const metric of data.metrics) made.own[metric.name].push(sum(same.map((i) => tiles.own[metric.name][i])));
+    for (let from = 0, children = inside[first]; from < children.length;) {
+      let to = from + 1;
+      while (tiles.cls[children[from]] && to < children.length && likeness[children[to]] === likeness[children[from]]) to++;
+      add(same.flatMap((i) => inside[i].slice(from, to)), place);
+      from = to;
+    }
+  })([0], -1);
+  return made;
+}
+
+function apart() {
+  const said = (column) => tiles[column].map((i) => words[i]);
+  return { ...tiles, name: said("name"), cls: said("cls"), path: said("path"), op: said("op") };
+}
+
+const drawings = { alike: folded(tiles), each: apart() };
+const canFold = drawings.alike.parent.length < tiles.parent.length;
+
 const keys = [...new Map(data.metrics.map((metric) => [metric.key, metric])).values()];
-const where = { key: keys.length ? keys[0].key : "", shape: "icicle", phase: phases[0] || "" };
+const where = { key: keys.length ? keys[0].key : "", shape: "icicle", phase: phases[0] || "", alike: canFold };
 
 function drawWhere() {
   const metric = keys.find((each) => each.key === where.key);
   if (!metric) { $("where-note").textContent = "Nothing was counted."; $("where").hidden = true; return; }
   const t = theme(), kind = KINDS[metric.kind], phase = metric.phase ? where.phase : "";
-  const { own, all } = totals(metric.key, phase);
+  const drawn = where.alike ? drawings.alike : drawings.each;
+  const { own, all } = totals(drawn, metric.key, phase);
+  const isHolder = insideOf(drawn).map((inside) => inside.length > 0);
   const shown = all.map((value, i) => i).filter((i) => all[i] > 0);
+  const about = (i) => drawn.path[i] || (drawn.parent[i] > 0 ? drawn.path[drawn.parent[i]] : "the model");
+  const each = (i) => (drawn.times[i] > 1 ? ` x${grouped(drawn.times[i])}` : "");
   const trace = {
-    type: where.shape, branchvalues: "remainder", sort: where.shape === "treemap",
+    type: where.shape, branchvalues: "remainder", sort: where.shape === "treemap", leaf: { opacity: 1 },
     ids: shown.map(String),
-    parents: shown.map((i) => (tiles.parent[i] < 0 ? "" : String(tiles.parent[i]))),
-    labels: shown.map((i) => safe(words[tiles.name[i]])),
+    parents: shown.map((i) => (drawn.parent[i] < 0 ? "" : String(drawn.parent[i]))),
+    labels: shown.map((i) => safe(drawn.name[i] + (drawn.parent[i] >= 0 && drawn.times[i] > drawn.times[drawn.parent[i]] ? each(i) : ""))),
     values: shown.map((i) => own[i]),
     customdata: shown.map((i) => [
-      safe(words[tiles.path[i]] || (tiles.parent[i] < 0 ? "the model" : words[tiles.path[tiles.parent[i]]])),
-      safe(words[tiles.cls[i]] || words[tiles.name[i]]), kind.show(all[i]), kind.exact(all[i]), percent(all[i] / all[0]),
-      tiles.calls[i] > 1 ? `<br>called ${grouped(tiles.calls[i])} times` : "",
+      safe(about(i)), safe((drawn.cls[i] || drawn.name[i]) + each(i)), kind.show(all[i]), kind.exact(all[i]), percent(all[i] / all[0]),
+      (drawn.times[i] > 1 ? `<br>${kind.show(all[i] / drawn.times[i])} each on average` : "") +
+      (drawn.calls[i] > 1 ? `<br>called ${grouped(drawn.calls[i])} times` : ""),
     ]),
     texttemplate: where.shape === "treemap" ? "%{label}<br>%{customdata[2]}" : "%{label}  %{customdata[4]}",
     hovertemplate: "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]}, %{customdata[4]} of all" +
       "<br>%{customdata[3]}%{customdata[5]}<extra></extra>",
     marker: {
-      colors: shown.map((i) => (isHolder[i] ? t.tile : colour(words[tiles.op[i]]))),
+      colors: shown.map((i) => (isHolder[i] ? t.tile : colour(drawn.op[i]))),
       line: { color: t.panel, width: 1 }, pad: { t: 20, l: 3, r: 3, b: 3 },
     },
     tiling: where.shape === "icicle" ? { orientation: "h", pad: 0 } : { pad: 2 },
@@ -163,9 +207,9 @@ function drawWhere() {
     maxdepth: where.shape === "icicle" ? 7 : 4,
     textposition: where.shape === "icicle" ? "middle left" : "top left",
   };
-  const layout = { ...base({ t: 4, b: 4, l: 4, r: 4 }), uniformtext: { minsize: 10, mode: "hide" } };
+  const layout = { ...base({ t: 4, b: 4, l: 4, r: 4 }), uniformtext: { minsize: 10.5, mode: "hide" } };
   Plotly.react("where", [trace], layout, CONFIG);
-  const used = new Set(shown.filter((i) => !isHolder[i]).map((i) => words[tiles.op[i]]));
+  const used = new Set(shown.filter((i) => !isHolder[i]).map((i) => drawn.op[i]));
   const legend = [...colours].filter(([op]) => used.has(op)).map(([op, c]) => [op, c]);
   if ([...used].some((op) => !colours.has(op))) legend.push(["other", GREY]);
   $("legend").replaceChildren(...legend.map(([op, c]) =>
@@ -241,7 +285,7 @@ function drawSpeed() {
     for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e++) all.push(e);
     return { tickmode: "array", tickvals: all.map((e) => 10 ** e), ticktext: all.map((e) => text(10 ** e)) };
   };
-  const short = (v) => (v >= 1 ? count(v).replace(".00", "") : String(Number(v.toPrecision(1))));
+  const short = (v) => (v >= 1 ? count(v).replace(/\.0+( |$)/, "$1") : String(Number(v.toPrecision(1))));
   const range = (low, high) => [Math.log10(low), Math.log10(high)];
   Object.assign(layout.xaxis, { type: "log", range: range(left, right), title: { text: "FLOP for each byte moved" }, ...ticks(left, right, short) });
   Object.assign(layout.yaxis, {
@@ -311,7 +355,7 @@ function drawMemory() {
   course.phase.forEach((phase, i) => {
     if (i && phase !== course.phase[i - 1]) {
       layout.shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: course.at[i], x1: course.at[i], line: { color: t.soft, dash: "dash", width: 1 } });
-      layout.annotations.push({ x: course.at[i], y: 0, yref: "paper", yanchor: "bottom", xanchor: "left", xshift: 4, text: safe(words[phase]), showarrow: false, font: { color: t.soft, size: 11 } });
+      layout.annotations.push({ x: course.at[i], y: 1, yref: "paper", yanchor: "top", xanchor: "left", xshift: 4, text: safe(words[phase]) + " →", showarrow: false, font: { color: t.soft, size: 11 } });
     }
   });
   const high = 1.15 * Math.max(peak, ...heights, 1);
@@ -322,6 +366,7 @@ function drawMemory() {
   const notes = [];
   if (hidden) notes.push(`Not drawn, the same throughout: ${fixed.map((n) => `${n} ${size(course.live[n][0])}`).join(", ")}.`);
   if (course.in_all > course.at.length) notes.push(`${grouped(course.at.length)} of ${grouped(course.in_all)} states drawn, the highest of each stretch.`);
+  if (peak > Math.max(...heights, 0)) notes.push("The area is what is alive after each call; within one it may be more, as at the peak.");
   notes.push(`Read from: ${course.source}.`);
   $("memory-note").textContent = notes.join(" ");
 }
@@ -354,11 +399,12 @@ function fillOwners() {
 // Operations: a table of which only the rows in sight exist.
 
 const text = (label, get, width) => ({ label, get, width, text: true });
-const number = (label, kind, get, width) => ({ label, kind, get, width: width || 96 });
+const number = (label, kind, get, width) => ({ label, kind, get, width: width || 88 });
 const anyOf = (values) => values.some((v) => v !== null && v !== undefined);
 const ratio = (a, b) => (a !== null && a !== undefined && b ? a / b : null);
-const ops = { view: "calls", phase: phases[0] || "", search: "", sort: null, down: true };
 const timed = anyOf(data.operators.seconds);
+const DEAREST = { calls: timed ? "time" : "FLOPs", operators: timed ? "time" : "FLOPs", modules: null };
+const ops = { view: "calls", phase: phases[0] || "", search: "", sort: DEAREST.calls, down: true };
 
 function table() {
   if (ops.view === "modules") return modulesTable();
@@ -368,47 +414,44 @@ function table() {
   const seconds = sum(data.operators.seconds.filter((_, i) => inPhase(ops.phase, words[data.operators.phase[i]])));
   const isCalls = ops.view === "calls";
   const columns = [
-    isCalls ? number("#", "number", (i) => rows.n[i], 64) : null,
-    phases.length > 1 && !ops.phase ? text("phase", (i) => words[rows.phase[i]], 100) : null,
-    { ...text("operator", (i) => words[rows.op[i]], 170), dot: true },
-    isCalls ? text("module", (i) => words[rows.path[i]], 250) : number("calls", "number", (i) => rows.calls[i], 80),
-    isCalls ? text("tensors", (i) => words[rows.missing[i]] || words[rows.shapes[i]], 300) : null,
+    isCalls ? number("#", "number", (i) => rows.n[i], 62) : null,
+    phases.length > 1 && !ops.phase ? text("phase", (i) => words[rows.phase[i]], 96) : null,
+    { ...text("operator", (i) => words[rows.op[i]], 160), dot: true },
+    isCalls ? text("module", (i) => words[rows.path[i]], 230) : number("calls", "number", (i) => rows.calls[i], 80),
     number("MACs", "count", (i) => rows.macs[i]),
     number("FLOPs", "count", (i) => rows.flops[i]),
-    { ...number("% FLOPs", "share", (i) => ratio(rows.flops[i], flops)), bar: true },
+    { ...number("% FLOPs", "share", (i) => ratio(rows.flops[i], flops), 100), bar: true },
     timed ? number("time", "s", (i) => rows.seconds[i]) : null,
-    timed ? { ...number("% time", "share", (i) => ratio(rows.seconds[i], seconds)), bar: true } : null,
+    timed ? { ...number("% time", "share", (i) => ratio(rows.seconds[i], seconds), 92), bar: true } : null,
   ];
   if (isCalls && data.roofline) {
     columns.push(
-      number("bytes", "B", (i) => rows.bytes[i], 100), number("FLOP/B", "ratio", (i) => ratio(rows.work[i], rows.bytes[i]), 84),
-      text("bound by", (i) => words[rows.binds[i]], 96));
-    if (!data.roofline.is_prediction) columns.push(number("efficiency", "share", (i) => ratio(rows.bound_seconds[i], rows.seconds[i]), 100));
+      number("bytes", "B", (i) => rows.bytes[i], 92), number("FLOP/B", "ratio", (i) => ratio(rows.work[i], rows.bytes[i]), 84),
+      text("bound by", (i) => words[rows.binds[i]].replace("nothing", "–"), 96));
+    if (!data.roofline.is_prediction) columns.push(number("efficiency", "share", (i) => ratio(rows.bound_seconds[i], rows.seconds[i]), 98));
   }
+  if (isCalls) columns.push(text("tensors", (i) => words[rows.missing[i]] || words[rows.shapes[i]], 320));
   return { columns: columns.filter((c) => c), ids, noun: isCalls ? "calls" : "operators", missing: (i) => words[rows.missing[i]], flops: (i) => rows.flops[i], seconds: (i) => rows.seconds[i] };
 }
 
 function modulesTable() {
   const depth = [];
   tiles.parent.forEach((parent, i) => depth.push(parent < 0 ? 0 : depth[parent] + 1));
-  const inside = tiles.parent.map(() => []);
-  tiles.parent.forEach((parent, i) => { if (parent >= 0) inside[parent].push(i); });
-  const ids = [];
+  const inside = insideOf(tiles), ids = [];
   (function walk(i) { ids.push(i); inside[i].forEach(walk); })(0);
-  const has = (key) => keys.some((metric) => metric.key === key);
-  const value = (key) => { const found = totals(key, ops.phase); return (i) => found.all[i]; };
+  const found = new Map(keys.map((metric) => [metric.key, totals(tiles, metric.key, ops.phase).all]));
   const columns = [
     { ...text("module", (i) => words[tiles.path[i]] || words[tiles.name[i]], 300), show: (i) => words[tiles.name[i]], indent: (i) => depth[i] },
     text("class", (i) => words[tiles.cls[i]], 150),
     number("calls", "number", (i) => tiles.calls[i] || null, 70),
   ];
   for (const metric of keys) {
-    const get = value(metric.key);
+    const get = (i) => found.get(metric.key)[i];
     columns.push(number(metric.key === "memory" ? "held at peak" : metric.label, metric.kind, get, 100));
     if (metric.key === "flops" || metric.key === "time") columns.push({ ...number("% " + metric.label, "share", (i) => ratio(get(i), get(0))), bar: true });
   }
   if (anyOf(tiles.peak)) columns.push(number("peak in it", "B", (i) => tiles.peak[i], 100));
-  return { columns, ids: ids.filter((i) => words[tiles.cls[i]] || sum(keys.map((m) => value(m.key)(i)))), noun: "modules", missing: () => "", flops: null };
+  return { columns, ids: ids.filter((i) => words[tiles.cls[i]] || [...found.values()].some((all) => all[i])), noun: "modules", missing: () => "", flops: null };
 }
 
 let shown = null;
@@ -435,6 +478,7 @@ function arrange() {
       return sign * (by.text ? x.localeCompare(y) : x - y) || place.get(a) - place.get(b);
     });
   }
+  for (const column of found.columns) if (column.bar) column.most = Math.max(...ids.map((i) => column.get(i) || 0).filter((v) => v < 1), 0) || 1;
   shown = { ...found, ids, inAll: found.ids.length };
   const grid = $("table"), width = sum(found.columns.map((column) => column.width));
   const heads = found.columns.map((column) => {
@@ -471,9 +515,8 @@ function cell(column, i) {
   }
   if (value === null || value === undefined) return element("td", { class: "n" }, "–");
   const kind = KINDS[column.kind];
-  const td = element("td", { class: column.bar ? "n bar" : "n", title: kind.exact(value) }, kind.show(value));
-  if (column.bar) td.style.backgroundSize = `${100 * Math.min(value, 1)}% 60%`;
-  if (column.bar) td.style.backgroundPosition = "0 50%";
+  const td = element("td", { class: "n" + (column.bar ? " bar" : "") + (value ? "" : " zero"), title: kind.exact(value) }, kind.show(value));
+  if (column.bar) td.style.backgroundSize = `${100 * Math.min(value / column.most, 1)}% 64%`;
   return td;
 }
 
@@ -510,13 +553,16 @@ function note() {
 function controls() {
   choice($("where-controls"), "size by", keys.map((metric) => [metric.key, metric.label]), where.key, (key) => { where.key = key; drawWhere(); });
   choice($("where-controls"), "as", [["icicle", "icicle"], ["treemap", "treemap"]], where.shape, (shape) => { where.shape = shape; drawWhere(); });
+  if (canFold) {
+    choice($("where-controls"), "modules alike", [["1", "together"], ["", "each"]], where.alike ? "1" : "", (alike) => { where.alike = Boolean(alike); drawWhere(); });
+  }
   choice($("where-controls"), "phase", phaseChoices, where.phase, (phase) => { where.phase = phase; drawWhere(); });
   if (data.roofline) choice($("speed-controls"), "phase", phaseChoices, speed.phase, (phase) => { speed.phase = phase; drawSpeed(); });
   if (course && fixed.length) {
     choice($("memory-controls"), "show", [["all", "everything"], ["", "what changes"]], memory.all ? "all" : "", (all) => { memory.all = Boolean(all); drawMemory(); });
   }
   const views = [["calls", "calls"], ["operators", "by operator"], ["modules", "by module"]];
-  choice($("ops-controls"), "rows", views, ops.view, (view) => { ops.view = view; ops.sort = null; arrange(); });
+  choice($("ops-controls"), "rows", views, ops.view, (view) => { ops.view = view; ops.sort = DEAREST[view]; ops.down = true; arrange(); });
   choice($("ops-controls"), "phase", phaseChoices, ops.phase, (phase) => { ops.phase = phase; arrange(); });
   const search = element("input", { type: "search", id: "search", placeholder: "operator, module, shape", autocomplete: "off" });
   search.addEventListener("input", () => { ops.search = search.value; arrange(); });
@@ -531,13 +577,26 @@ function charts() {
   const steps = [drawWhere, drawSpeed, drawMemory];
   (function next() {
     const step = steps.shift();
-    if (step) { step(); setTimeout(next, 0); } else document.documentElement.dataset.drawn = Math.round(performance.now());
+    if (!step) { document.documentElement.dataset.drawn = Math.round(performance.now()); return; }
+    step();
+    document.documentElement.dataset.started ||= Math.round(performance.now());
+    setTimeout(next, 0);
   })();
+}
+
+// Plotly takes its time to start: everything that can be read without it is on the screen before.
+function start() {
+  document.head.append(element("script", {}, $("plotly").textContent));
+  charts();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", charts);
 }
 
 controls();
 arrange();
 fillOwners();
-charts();
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", charts);
+document.documentElement.dataset.ready = Math.round(performance.now());
+addEventListener("DOMContentLoaded", () => {
+  if (document.hidden) setTimeout(start, 0);
+  else requestAnimationFrame(() => setTimeout(start, 0));
+});
 })();

@@ -36,6 +36,7 @@ class Card(NamedTuple):
 
 def page(data: Page, plotly: str) -> str:
     """The page as text; ``plotly`` is the source of plotly.js."""
+    # The parser makes "\n" of "\r\n", and the hashes are of what it makes.
     scripts = [plotly.replace("\r\n", "\n"), (HERE / "page.js").read_text(encoding="utf8")]
     style = (HERE / "page.css").read_text(encoding="utf8")
     title = _text(f"{data.summary.title} · fxflops")
@@ -55,7 +56,8 @@ def page(data: Page, plotly: str) -> str:
             *_head(data),
             *_sections(data),
             f'<script type="application/json" id="data">{embedded(payload(data))}</script>',
-            *(f"<script>{script}</script>" for script in scripts),
+            f"<script>{scripts[1]}</script>",
+            f'<script type="text/plain" id="plotly">{scripts[0]}</script>',
             "</body>",
             "</html>",
             "",
@@ -138,7 +140,7 @@ def _head(page: Page) -> list[str]:
         left = data.calls - data.counted_calls
         badge = f'<span class="badge bad">INCOMPLETE: {left:,} of {data.calls:,} calls not counted</span>'
     boxes = "".join(
-        f'<div class="card"><dt>{_text(card.label)}</dt><dd title="{_text(card.exact)}">{_text(card.value)}</dd>'
+        f'<div class="card"><dt>{_text(card.label)}</dt><dd title="{_text(card.exact)}">{_figure(card.value)}</dd>'
         f'<dd class="said">{_text(card.said)}</dd></div>'
         for card in cards(page)
     )
@@ -152,6 +154,12 @@ def _head(page: Page) -> list[str]:
         f"<details><summary>All figures of the run</summary>{_facts(data)}</details>",
         "<noscript><p>The charts and tables below are drawn by a script in this file; it does not run here.</p></noscript>",
     ]
+
+
+def _figure(value: str) -> str:
+    """A number with its unit smaller."""
+    number, blank, unit = value.rpartition(" ")
+    return f"{_text(number)}{blank}<small>{_text(unit)}</small>" if number.strip("≥ ") else _text(value)
 
 
 def _missing(data: Summary) -> list[str]:
@@ -172,7 +180,10 @@ def _lines(data: Summary) -> list[str]:
     shown = [row for row in costs(data) if row.path != OTHER][:3]
     parts = []
     for row in shown:
-        shares = [("FLOPs", units.percent(row.flops, data.flops)), ("time", units.percent(row.seconds, data.nodes_seconds))]
+        shares = [
+            ("FLOPs", units.percent(row.flops, data.flops)),
+            ("time", units.percent(row.seconds, data.nodes_seconds)),
+        ]
         said = ", ".join(f"{share:.1f}% of {name}" for name, share in shares if share is not None)
         parts.append(f"<b>{_text(row.path)}</b> {said}")
     lines = [f"<span>where</span> {' · '.join(parts)}"] if parts else []
