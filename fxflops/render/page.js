@@ -204,7 +204,7 @@ function drawWhere() {
     },
     tiling: where.shape === "icicle" ? { orientation: "h", pad: 0 } : { pad: 2 },
     pathbar: { visible: true, thickness: 22 },
-    maxdepth: where.shape === "icicle" ? 7 : 4,
+    maxdepth: where.shape === "icicle" ? 7 : 5,
     textposition: where.shape === "icicle" ? "middle left" : "top left",
   };
   const layout = { ...base({ t: 4, b: 4, l: 4, r: 4 }), uniformtext: { minsize: 10.5, mode: "hide" } };
@@ -441,16 +441,16 @@ function modulesTable() {
   (function walk(i) { ids.push(i); inside[i].forEach(walk); })(0);
   const found = new Map(keys.map((metric) => [metric.key, totals(tiles, metric.key, ops.phase).all]));
   const columns = [
-    { ...text("module", (i) => words[tiles.path[i]] || words[tiles.name[i]], 300), show: (i) => words[tiles.name[i]], indent: (i) => depth[i] },
-    text("class", (i) => words[tiles.cls[i]], 150),
+    { ...text("module", (i) => words[tiles.path[i]] || words[tiles.name[i]], 270), show: (i) => words[tiles.name[i]], indent: (i) => depth[i] },
+    text("class", (i) => words[tiles.cls[i]], 140),
     number("calls", "number", (i) => tiles.calls[i] || null, 70),
   ];
   for (const metric of keys) {
     const get = (i) => found.get(metric.key)[i];
-    columns.push(number(metric.key === "memory" ? "held at peak" : metric.label, metric.kind, get, 100));
+    columns.push(number(metric.key === "memory" ? "held at peak" : metric.label, metric.kind, get, metric.key === "memory" ? 124 : 88));
     if (metric.key === "flops" || metric.key === "time") columns.push({ ...number("% " + metric.label, "share", (i) => ratio(get(i), get(0))), bar: true });
   }
-  if (anyOf(tiles.peak)) columns.push(number("peak in it", "B", (i) => tiles.peak[i], 100));
+  if (anyOf(tiles.peak)) columns.push(number("peak in it", "B", (i) => tiles.peak[i], 104));
   return { columns, ids: ids.filter((i) => words[tiles.cls[i]] || [...found.values()].some((all) => all[i])), noun: "modules", missing: () => "", flops: null };
 }
 
