@@ -44,6 +44,7 @@ class Reported(Protocol):
     def by_module(self, phase: str) -> Mapping[str, ModuleRow]: ...
     def by_operator(self, phase: str) -> Mapping[str, OperatorRow]: ...
     def roofline(self, device: str | Device, phase: str) -> Roofline: ...
+    def mfu(self, device: str | Device) -> float | None: ...
 
 
 def to_html(
@@ -101,7 +102,7 @@ def page_of(report: Reported, summary: Summary, tree: TreeRow, device: str | Dev
             for row in report.by_operator(phase).values()
         ],
         _course(report) if report.max_memory else None,
-        _ceilings(rooflines) if rooflines else None,
+        _ceilings(rooflines, report.mfu(device)) if rooflines else None,
         why,
     )
 
@@ -260,24 +261,25 @@ def _course(report: Reported) -> Course:
     return Course(CATEGORIES, states, report.max_memory, report.memory.at, owners, report.memory.source)
 
 
-def _ceilings(rooflines: Mapping[str, Roofline]) -> Ceilings:
-    first = next(iter(rooflines.values()))
-    device = first.device
+def _ceilings(rooflines: Mapping[str, Roofline], mfu: float | None) -> Ceilings:
+    device = next(iter(rooflines.values())).device
     dtypes = sorted({row.dtype for found in rooflines.values() for row in found.rows if row.flops})
     bounds = {
         phase: {kind: (row.bound_seconds, row.seconds, row.calls) for kind, row in found.by_bound().items()}
         for phase, found in rooflines.items()
     }
+    totals = [found.total for found in rooflines.values()]
+    took = sum(row.seconds or 0.0 for row in totals)
     return Ceilings(
         device.name,
         device.source,
         {dtype: device.peak(dtype) for dtype in dtypes},
         device.bandwidth,
         device.caches,
-        first.is_prediction,
+        not took,
         bounds,
-        first.mfu,
-        first.total.efficiency,
+        mfu,
+        sum(row.bound_seconds for row in totals) / took if took else None,
     )
 
 

@@ -19,7 +19,7 @@ from .tree import label, measured, own_row
 # Only greys that are half transparent and the page's own colour: legible on a light and on a dark page.
 STYLE = """
 .fxflops{font:13px/1.5 system-ui,sans-serif;color:inherit;max-width:72em;overflow-x:auto}
-.fxflops table{border-collapse:collapse;color:inherit}
+.fxflops table{border-collapse:collapse;color:inherit;font:inherit}
 .fxflops th,.fxflops td{padding:1px 8px;text-align:left;background:none;font-weight:inherit}
 .fxflops .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .fxflops .ops thead{border-bottom:1px solid rgba(128,128,128,.5)}
@@ -29,7 +29,7 @@ STYLE = """
 .fxflops [aria-sort=ascending] button::after{content:" ▴"}
 .fxflops .row{display:flex;white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.15)}
 .fxflops .row>*{flex:0 0 6.5em}
-.fxflops .row>.name{flex:1 0 22em;overflow:hidden;text-overflow:ellipsis}
+.fxflops .row>.name{flex:1 0 22em;box-sizing:border-box;overflow:hidden;text-overflow:ellipsis}
 .fxflops .row small,.fxflops th[scope=row]{opacity:.65}
 .fxflops summary{cursor:pointer}
 .fxflops details>summary>.name::before{content:"▸ "}
@@ -86,7 +86,7 @@ def _operators(data: Summary) -> str:
         + ([op.seconds, percent(op.seconds, seconds)] if timed else [])
         for op in data.operators
     ]
-    return _table(header, rows, "operators", len(rows), "auto")
+    return _table(header, rows, "operators", len(rows), "auto", is_open=True)
 
 
 def _head(data: Summary) -> str:
@@ -139,7 +139,14 @@ def _row(name: str, note: str, row: TreeRow, root: TreeRow, columns: Sequence[Co
     )
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[Any]], noun: str, of: int, units: str | None) -> str:
+def _table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    noun: str,
+    of: int,
+    units: str | None,
+    is_open: bool = False,
+) -> str:
     """A table to unfold, and to be sorted by a click on a header."""
     columns = [column_of(title, (row[i] for row in rows)) for i, title in enumerate(header)]
     titles = "".join(
@@ -151,7 +158,7 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[Any]], noun: str, of: 
     )
     count = f"{of:,} {noun}" if len(rows) == of else f"first {len(rows):,} of {of:,} {noun}"
     return (
-        f"<details><summary>{count}</summary>"
+        f"<details{' open' if is_open else ''}><summary>{count}</summary>"
         f'<table class="ops"><thead onclick="{escape(SORT)}"><tr>{titles}</tr></thead><tbody>{body}</tbody></table></details>'
     )
 

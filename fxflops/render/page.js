@@ -416,8 +416,8 @@ function table() {
   const columns = [
     isCalls ? number("#", "number", (i) => rows.n[i], 62) : null,
     phases.length > 1 && !ops.phase ? text("phase", (i) => words[rows.phase[i]], 96) : null,
-    { ...text("operator", (i) => words[rows.op[i]], 160), dot: true },
-    isCalls ? text("module", (i) => words[rows.path[i]], 230) : number("calls", "number", (i) => rows.calls[i], 80),
+    { ...text("operator", (i) => words[rows.op[i]], 140), dot: true },
+    isCalls ? text("module", (i) => words[rows.path[i]], 206) : number("calls", "number", (i) => rows.calls[i], 80),
     number("MACs", "count", (i) => rows.macs[i]),
     number("FLOPs", "count", (i) => rows.flops[i]),
     { ...number("% FLOPs", "share", (i) => ratio(rows.flops[i], flops), 100), bar: true },

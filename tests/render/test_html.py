@@ -76,7 +76,7 @@ def test_it_shows_the_facts_the_tree_and_the_nodes(vit, root):
 
 def test_only_the_root_is_unfolded_and_leaves_cannot_be(vit, root):
     details = [attributes for tag, attributes in Elements(html(vit, root)).seen if tag == "details"]
-    assert details == [{"open": None}, {}, {}, {}]  # the last is the table of operators
+    assert details == [{"open": None}, {}, {}, {"open": None}]  # the last is the table of operators
 
 
 def test_it_loads_nothing(vit, root):
