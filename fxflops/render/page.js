@@ -12,17 +12,24 @@ const CATEGORIES = {
   params: "#4e79a7", buffers: "#76b7b2", inputs: "#59a14f", activations: "#f28e2b", gradients: "#e15759",
   optimizer: "#b07aa1", temporaries: "#edc948", other: GREY,
 };
-const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
+// Nothing leaves the page: no button that would send a chart to plotly's server.
+const CONFIG = {
+  displaylogo: false, showSendToCloud: false, plotlyServerURL: "", responsive: true,
+  modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
+};
 
 // Numbers as people read them, like units.py.
+
+const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const DIGITS = [1, 2].map((n) => new Intl.NumberFormat("en", { minimumFractionDigits: n, maximumFractionDigits: n }));
+const grouped = (v) => WHOLE.format(v);
 
 function scaled(value, units, whole) {
   let unit = units[0];
   for (const each of units) if (Math.abs(value) >= each[1]) unit = each;
-  if (unit[0] === whole) return value.toLocaleString("en", { maximumFractionDigits: 0 }) + (whole ? " " + whole : "");
+  if (unit[0] === whole) return grouped(value) + (whole ? " " + whole : "");
   const number = value / unit[1];
-  const digits = Math.abs(number) < 100 ? 2 : 1;
-  return number.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }) + " " + unit[0];
+  return DIGITS[Math.abs(number) < 100 ? 1 : 0].format(number) + " " + unit[0];
 }
 const SI = [["", 1], ["k", 1e3], ["M", 1e6], ["G", 1e9], ["T", 1e12], ["P", 1e15], ["E", 1e18]];
 const IEC = [["B", 1], ["KiB", 2 ** 10], ["MiB", 2 ** 20], ["GiB", 2 ** 30], ["TiB", 2 ** 40], ["PiB", 2 ** 50]];
@@ -32,12 +39,11 @@ const rate = (v, unit) => { const text = count(v); return text + (/[a-zA-Z]$/.te
 const size = (v) => scaled(v, IEC, "B");
 const time = (v) => (v ? scaled(v, TIME, null) : "0");
 const percent = (v) => (100 * v).toFixed(1) + "%";
-const grouped = (v) => v.toLocaleString("en", { maximumFractionDigits: 0 });
 const exactly = (v) => (Math.abs(v) <= Number.MAX_SAFE_INTEGER ? grouped(v) : "about " + v.toPrecision(15));
 const KINDS = {
   count: { show: (v) => (v ? count(v) : "0"), exact: exactly },
   B: { show: size, exact: (v) => exactly(v) + " bytes" },
-  s: { show: time, exact: (v) => v + " s" },
+  s: { show: time, exact: (v) => Number(v.toPrecision(6)) + " s" },
   number: { show: grouped, exact: exactly },
   share: { show: percent, exact: (v) => 100 * v + "%" },
   ratio: { show: (v) => v.toPrecision(3), exact: String },
@@ -60,6 +66,7 @@ function base(margin) {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin,
     font: { color: t.ink, size: 12, family: getComputedStyle(document.body).fontFamily },
     hoverlabel: { bgcolor: t.panel, bordercolor: t.soft, font: { color: t.ink, size: 12.5 }, align: "left", namelength: -1 },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: t.soft, activecolor: t.ink },
     xaxis: { ...axis }, yaxis: { ...axis },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { color: t.ink }, itemsizing: "constant" },
   };
@@ -180,8 +187,12 @@ function drawWhere() {
   const t = theme(), kind = KINDS[metric.kind], phase = metric.phase ? where.phase : "";
   const drawn = where.alike ? drawings.alike : drawings.each;
   const { own, all } = totals(drawn, metric.key, phase);
-  const isHolder = insideOf(drawn).map((inside) => inside.length > 0);
-  const shown = all.map((value, i) => i).filter((i) => all[i] > 0);
+  const inside = insideOf(drawn).map((children) => children.filter((i) => all[i] > 0));
+  // Where only what a module does itself has a value, the module stands for it.
+  const alone = inside.map((children) => (children.length === 1 && !drawn.cls[children[0]] ? children[0] : -1));
+  const isHolder = inside.map((children, i) => children.length > 0 && alone[i] < 0);
+  const shown = all.map((value, i) => i).filter((i) => all[i] > 0 && (i === 0 || alone[drawn.parent[i]] !== i));
+  const opOf = (i) => drawn.op[alone[i] >= 0 ? alone[i] : i];
   const about = (i) => drawn.path[i] || (drawn.parent[i] > 0 ? drawn.path[drawn.parent[i]] : "the model");
   const each = (i) => (drawn.times[i] > 1 ? ` x${grouped(drawn.times[i])}` : "");
   const trace = {
@@ -189,7 +200,7 @@ function drawWhere() {
     ids: shown.map(String),
     parents: shown.map((i) => (drawn.parent[i] < 0 ? "" : String(drawn.parent[i]))),
     labels: shown.map((i) => safe(drawn.name[i] + (drawn.parent[i] >= 0 && drawn.times[i] > drawn.times[drawn.parent[i]] ? each(i) : ""))),
-    values: shown.map((i) => own[i]),
+    values: shown.map((i) => (alone[i] >= 0 ? all[i] : own[i])),
     customdata: shown.map((i) => [
       safe(about(i)), safe((drawn.cls[i] || drawn.name[i]) + each(i)), kind.show(all[i]), kind.exact(all[i]), percent(all[i] / all[0]),
       (drawn.times[i] > 1 ? `<br>${kind.show(all[i] / drawn.times[i])} each on average` : "") +
@@ -199,17 +210,17 @@ function drawWhere() {
     hovertemplate: "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]}, %{customdata[4]} of all" +
       "<br>%{customdata[3]}%{customdata[5]}<extra></extra>",
     marker: {
-      colors: shown.map((i) => (isHolder[i] ? t.tile : colour(drawn.op[i]))),
+      colors: shown.map((i) => (isHolder[i] ? t.tile : colour(opOf(i)))),
       line: { color: t.panel, width: 1 }, pad: { t: 20, l: 3, r: 3, b: 3 },
     },
     tiling: where.shape === "icicle" ? { orientation: "h", pad: 0 } : { pad: 2 },
     pathbar: { visible: true, thickness: 22 },
-    maxdepth: where.shape === "icicle" ? 7 : 5,
+    maxdepth: where.shape === "icicle" ? 8 : 6,
     textposition: where.shape === "icicle" ? "middle left" : "top left",
   };
   const layout = { ...base({ t: 4, b: 4, l: 4, r: 4 }), uniformtext: { minsize: 10.5, mode: "hide" } };
   Plotly.react("where", [trace], layout, CONFIG);
-  const used = new Set(shown.filter((i) => !isHolder[i]).map((i) => drawn.op[i]));
+  const used = new Set(shown.filter((i) => !isHolder[i]).map(opOf));
   const legend = [...colours].filter(([op]) => used.has(op)).map(([op, c]) => [op, c]);
   if ([...used].some((op) => !colours.has(op))) legend.push(["other", GREY]);
   $("legend").replaceChildren(...legend.map(([op, c]) =>
@@ -478,7 +489,7 @@ function arrange() {
       return sign * (by.text ? x.localeCompare(y) : x - y) || place.get(a) - place.get(b);
     });
   }
-  for (const column of found.columns) if (column.bar) column.most = Math.max(...ids.map((i) => column.get(i) || 0).filter((v) => v < 1), 0) || 1;
+  for (const column of found.columns) if (column.bar) column.most = Math.max(...found.ids.map((i) => column.get(i) || 0).filter((v) => v < 1), 0) || 1;
   shown = { ...found, ids, inAll: found.ids.length };
   const grid = $("table"), width = sum(found.columns.map((column) => column.width));
   const heads = found.columns.map((column) => {
@@ -551,15 +562,15 @@ function note() {
 // The controls, then all of it, the first chart first.
 
 function controls() {
-  choice($("where-controls"), "size by", keys.map((metric) => [metric.key, metric.label]), where.key, (key) => { where.key = key; drawWhere(); });
-  choice($("where-controls"), "as", [["icicle", "icicle"], ["treemap", "treemap"]], where.shape, (shape) => { where.shape = shape; drawWhere(); });
+  choice($("where-controls"), "size by", keys.map((metric) => [metric.key, metric.label]), where.key, (key) => { where.key = key; draw("where"); });
+  choice($("where-controls"), "as", [["icicle", "icicle"], ["treemap", "treemap"]], where.shape, (shape) => { where.shape = shape; draw("where"); });
   if (canFold) {
-    choice($("where-controls"), "modules alike", [["1", "together"], ["", "each"]], where.alike ? "1" : "", (alike) => { where.alike = Boolean(alike); drawWhere(); });
+    choice($("where-controls"), "modules alike", [["1", "together"], ["", "each"]], where.alike ? "1" : "", (alike) => { where.alike = Boolean(alike); draw("where"); });
   }
-  choice($("where-controls"), "phase", phaseChoices, where.phase, (phase) => { where.phase = phase; drawWhere(); });
-  if (data.roofline) choice($("speed-controls"), "phase", phaseChoices, speed.phase, (phase) => { speed.phase = phase; drawSpeed(); });
+  choice($("where-controls"), "phase", phaseChoices, where.phase, (phase) => { where.phase = phase; draw("where"); });
+  if (data.roofline) choice($("speed-controls"), "phase", phaseChoices, speed.phase, (phase) => { speed.phase = phase; draw("roofline"); });
   if (course && fixed.length) {
-    choice($("memory-controls"), "show", [["all", "everything"], ["", "what changes"]], memory.all ? "all" : "", (all) => { memory.all = Boolean(all); drawMemory(); });
+    choice($("memory-controls"), "show", [["all", "everything"], ["", "what changes"]], memory.all ? "all" : "", (all) => { memory.all = Boolean(all); draw("course"); });
   }
   const views = [["calls", "calls"], ["operators", "by operator"], ["modules", "by module"]];
   choice($("ops-controls"), "rows", views, ops.view, (view) => { ops.view = view; ops.sort = DEAREST[view]; ops.down = true; arrange(); });
@@ -573,22 +584,27 @@ function controls() {
   });
 }
 
-function charts() {
-  const steps = [drawWhere, drawSpeed, drawMemory];
-  (function next() {
-    const step = steps.shift();
-    if (!step) { document.documentElement.dataset.drawn = Math.round(performance.now()); return; }
-    step();
-    document.documentElement.dataset.started ||= Math.round(performance.now());
-    setTimeout(next, 0);
-  })();
+const CHARTS = { where: drawWhere, roofline: drawSpeed, course: drawMemory };
+const drawn = new Set();
+
+function draw(id) {
+  drawn.add(id);
+  CHARTS[id]();
 }
 
-// Plotly takes its time to start: everything that can be read without it is on the screen before.
+// Plotly takes its time to start: everything that can be read without it is on the screen before, and a chart is drawn
+// when it is about to be seen.
 function start() {
   document.head.append(element("script", {}, $("plotly").textContent));
-  charts();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", charts);
+  const waiting = Object.keys(CHARTS).filter($);
+  const left = () => waiting.filter((id) => !drawn.has(id));
+  const observer = new IntersectionObserver((seen) => {
+    for (const each of seen) if (each.isIntersecting && !drawn.has(each.target.id)) draw(each.target.id);
+    document.documentElement.dataset.drawn ||= Math.round(performance.now());
+  }, { rootMargin: "250px" });
+  waiting.forEach((id) => observer.observe($(id)));
+  addEventListener("beforeprint", () => left().forEach(draw));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((id) => CHARTS[id]()));
 }
 
 controls();

@@ -68,7 +68,7 @@ def page(data: Page, plotly: str) -> str:
 def policy(scripts: Sequence[str]) -> str:
     """What the page may do: run these scripts, and load nothing."""
     hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:"
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'none'"
 
 
 def embedded(value: object) -> str:

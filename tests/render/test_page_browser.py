@@ -101,9 +101,16 @@ def test_what_can_be_read_is_there_before_the_charts(opened):
 
 def test_every_chart_is_drawn(opened):
     for name in ("where", "roofline", "course"):
+        opened.page.locator(f"#{name}").scroll_into_view_if_needed()
+        opened.page.wait_for_selector(f"#{name} svg.main-svg")
         assert opened.page.locator(f"#{name} svg.main-svg").count() > 0
     assert any("0..3 x4" in text for text in opened.page.locator("#where text").all_text_contents())
     assert any("peak" in text for text in opened.page.locator("#course text").all_text_contents())
+    assert not [
+        title
+        for title in opened.page.locator(".modebar-btn").all()
+        if "Share" in str(title.get_attribute("data-title"))
+    ]
     assert any("f32 100.0 GFLOP/s" in text for text in opened.page.locator("#roofline text").all_text_contents())
 
 
