@@ -142,8 +142,9 @@ function folded(tiles) {
   const inside = insideOf(tiles), counted = data.metrics.filter((metric) => metric.kind === "count").map((metric) => tiles.own[metric.name]);
   const kinds = new Map(), likeness = tiles.parent.map(() => 0);
   for (let i = tiles.parent.length - 1; i >= 0; i--) {
-    const children = inside[i].map((child) => [tiles.name[child], likeness[child]]);
-    const key = JSON.stringify([tiles.cls[i], tiles.cls[i] ? 0 : tiles.name[i], tiles.calls[i], counted.map((own) => own[i]), children]);
+    // What a module does itself is called by what took longest in it, which differs between modules that are alike.
+    const children = inside[i].map((child) => [tiles.cls[child] ? tiles.name[child] : "", likeness[child]]);
+    const key = JSON.stringify([tiles.cls[i], tiles.calls[i], counted.map((own) => own[i]), children]);
     if (!kinds.has(key)) kinds.set(key, kinds.size);
     likeness[i] = kinds.get(key);
   }

@@ -222,6 +222,27 @@ def test_a_big_table_has_only_the_rows_in_sight(browser, tmp_path):
     assert opened.wrong == []
 
 
+def test_modules_alike_are_together_whatever_took_longest_in_them(browser, tmp_path):
+    metric = Metric("flops", "FLOPs", "count", "forward")
+    tiles = [Tile("M", "M", "", None, 1, "", {})]
+    for i in range(3):
+        place = len(tiles)
+        tiles.append(Tile(str(i), "Block", str(i), 0, 1, "", {}))
+        tiles.append(Tile("fc", "Linear", f"{i}.fc", place, 1, "linear", {metric.name: 80}))
+        tiles.append(Tile(f"(own: {'add' if i else 'mul'} +1)", "", str(i), place, 0, "add", {metric.name: 20}))
+    tiles.append(Tile("3", "Block", "3", 0, 1, "linear", {metric.name: 100}))
+    summary = Summary("M", "", "", 0, 400, "torch_flops", "dense", 1, 1)
+    data = Page(summary, [metric], tiles, [], [Op("forward", "linear", "", 4, 0, 400)])
+    opened = Opened(browser, rendered(data, plotly_script()), tmp_path / "alike.html")
+    drawn = opened.page.locator("#where text").all_text_contents()
+    assert "0..2 x3  75.0%" in drawn
+    assert "fc  60.0%" in drawn
+    opened.choose("each", "#where-controls")
+    opened.page.wait_for_timeout(300)
+    assert opened.page.locator("#where g.slice").count() == 11
+    assert opened.wrong == []
+
+
 def test_without_scripts_the_summary_can_be_read(browser, trained, tmp_path):
     path = tmp_path / "plain.html"
     path.write_text(trained.to_html(device=DEVICE), encoding="utf8")
