@@ -7,6 +7,7 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from os import PathLike
 from typing import Any
 
 from torch import nn
@@ -149,15 +150,21 @@ class Report(Totals, Exports):
             raise InputError(f"the run made no calls in its {phase}")
         return Tree(self._tree_row(phase), depth, sort_by, fold, columns, units)
 
+    def to_html(self, path: str | PathLike[str] | None = None, *, device: str | Device = "auto") -> str | None:
+        """One page that opens from disk, drawn by plotly (``pip install 'fxflops[report]'``): its text, or written to a path."""
+        from .html_report import to_html
+
+        return to_html(self, self._summary, self._tree_row(), path, device)
+
     def __str__(self) -> str:
         from .render.summary import summary
 
         return summary(self._summary)
 
     def _repr_html_(self) -> str:
-        from .render.html import html as page
+        from .html_report import notebook
 
-        return page(self._summary, self._tree_row())
+        return notebook(self.counted, self._summary, self._tree_row())
 
     def __repr__(self) -> str:
         least = "" if self.complete else ">= "

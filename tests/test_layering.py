@@ -22,7 +22,7 @@ LEVELS = [
     ["notebook"],
     ["api", "profiling"],
     ["report"],
-    ["views", "roofline", "diff", "chrome"],
+    ["views", "roofline", "diff", "chrome", "html_report"],
     ["totals"],
     ["listings", "saved"],
     ["outcome", "explain", "bounds"],

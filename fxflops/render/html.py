@@ -7,6 +7,7 @@ from html import escape
 from numbers import Real
 from typing import Any
 
+from ..units import percent
 from .columns import Column, column_of, module_cell, module_values
 from .costs import operator_shares
 from .data import Summary, TreeRow
@@ -18,13 +19,17 @@ from .tree import label, measured, own_row
 # Only greys that are half transparent and the page's own colour: legible on a light and on a dark page.
 STYLE = """
 .fxflops{font:13px/1.5 system-ui,sans-serif;color:inherit;max-width:72em;overflow-x:auto}
-.fxflops table{border-collapse:collapse;color:inherit}
+.fxflops table{border-collapse:collapse;color:inherit;font:inherit}
 .fxflops th,.fxflops td{padding:1px 8px;text-align:left;background:none;font-weight:inherit}
 .fxflops .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-.fxflops .nodes thead{cursor:pointer;border-bottom:1px solid rgba(128,128,128,.5)}
+.fxflops .ops thead{border-bottom:1px solid rgba(128,128,128,.5)}
+.fxflops .ops td{border-bottom:1px solid rgba(128,128,128,.15)}
+.fxflops button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer}
+.fxflops [aria-sort=descending] button::after{content:" ▾"}
+.fxflops [aria-sort=ascending] button::after{content:" ▴"}
 .fxflops .row{display:flex;white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.15)}
 .fxflops .row>*{flex:0 0 6.5em}
-.fxflops .row>.name{flex:1 0 22em;overflow:hidden;text-overflow:ellipsis}
+.fxflops .row>.name{flex:1 0 22em;box-sizing:border-box;overflow:hidden;text-overflow:ellipsis}
 .fxflops .row small,.fxflops th[scope=row]{opacity:.65}
 .fxflops summary{cursor:pointer}
 .fxflops details>summary>.name::before{content:"▸ "}
@@ -34,12 +39,16 @@ STYLE = """
 .fxflops .missing{color:#d9483b;white-space:pre-wrap}
 """
 
-# Sorts the table by the header clicked: numbers descending, text ascending; cells without a value last.
+# Sorts the table by the header clicked: numbers descending, text ascending, the other way round when it is clicked again;
+# cells without a value last. It needs no ids, so any number of reports can stand on one page.
 SORT = (
-    "var h=event.target.closest('th'),b=this.nextElementSibling;if(h){var i=h.cellIndex;"
+    "var h=event.target.closest('th'),b=this.nextElementSibling;if(h){var i=h.cellIndex,n=h.className,"
+    "d=n?'descending':'ascending',a=n?'ascending':'descending',t=h.getAttribute('aria-sort')===d;"
+    "Array.from(h.parentNode.cells).forEach(function(c){c.removeAttribute('aria-sort')});"
+    "h.setAttribute('aria-sort',t?a:d);"
     "Array.from(b.rows).sort(function(r,s){var x=r.cells[i].dataset.v,y=s.cells[i].dataset.v;"
     "if(x===undefined||y===undefined)return x===y?0:x===undefined?1:-1;"
-    "return h.className?y-x:x.localeCompare(y)}).forEach(function(r){b.appendChild(r)})}"
+    "return(t?-1:1)*(n?y-x:x.localeCompare(y))}).forEach(function(r){b.appendChild(r)})}"
 )
 
 
@@ -50,10 +59,34 @@ def html(
     rows: Sequence[Sequence[Any]] | None = None,
     *,
     most_rows: int | None = 1000,
+    noun: str = "nodes",
+    of: int | None = None,
+    units: str | None = None,
 ) -> str:
-    """The summary, the module tree and, where given, the table of nodes (its first ``most_rows``)."""
-    nodes = _nodes(header, rows, most_rows) if header is not None and rows is not None else ""
-    return f'<div class="fxflops"><style>{STYLE}</style>{_head(summary)}{_tree(root)}{nodes}</div>'
+    """The summary, the module tree, the operators and, where given, a table of ``noun`` (its first ``most_rows``).
+
+    ``of`` is how many there are where ``rows`` are not all; ``units`` as in every table.
+    """
+    table = ""
+    if header is not None and rows is not None:
+        shown = rows if most_rows is None else rows[:most_rows]
+        table = _table(header, shown, noun, len(rows) if of is None else of, units)
+    return f'<div class="fxflops"><style>{STYLE}</style>{_head(summary)}{_tree(root)}{_operators(summary)}{table}</div>'
+
+
+def _operators(data: Summary) -> str:
+    """The operators as a table."""
+    if not data.operators:
+        return ""
+    timed = any(op.seconds is not None for op in data.operators)
+    seconds = sum(op.seconds or 0.0 for op in data.operators)
+    header = ("operator", "calls", "flops", "flops%", *(("time(s)", "time%") if timed else ()))
+    rows = [
+        [op.name, op.calls, op.flops, percent(op.flops, data.flops)]
+        + ([op.seconds, percent(op.seconds, seconds)] if timed else [])
+        for op in data.operators
+    ]
+    return _table(header, rows, "operators", len(rows), "auto", is_open=True)
 
 
 def _head(data: Summary) -> str:
@@ -106,24 +139,36 @@ def _row(name: str, note: str, row: TreeRow, root: TreeRow, columns: Sequence[Co
     )
 
 
-def _nodes(header: Sequence[str], rows: Sequence[Sequence[Any]], most_rows: int | None) -> str:
-    """The table of nodes, to be sorted by a click on a header."""
+def _table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    noun: str,
+    of: int,
+    units: str | None,
+    is_open: bool = False,
+) -> str:
+    """A table to unfold, and to be sorted by a click on a header."""
     columns = [column_of(title, (row[i] for row in rows)) for i, title in enumerate(header)]
-    titles = "".join(f"<th{_side(column)}>{_text(column.header)}</th>" for column in columns)
-    shown = rows if most_rows is None else rows[:most_rows]
-    body = "".join(f"<tr>{''.join(map(_cell, columns, row))}</tr>" for row in shown)
-    count = f"{len(rows):,} nodes" if len(shown) == len(rows) else f"first {len(shown):,} of {len(rows):,} nodes"
+    titles = "".join(
+        f'<th{_side(column)}><button type="button">{_text(column.key if units else column.header)}</button></th>'
+        for column in columns
+    )
+    body = "".join(
+        f"<tr>{''.join(_cell(c, value, units) for c, value in zip(columns, row, strict=True))}</tr>" for row in rows
+    )
+    count = f"{of:,} {noun}" if len(rows) == of else f"first {len(rows):,} of {of:,} {noun}"
     return (
-        f"<details><summary>{count}</summary>"
-        f'<table class="nodes"><thead onclick="{escape(SORT)}"><tr>{titles}</tr></thead><tbody>{body}</tbody></table></details>'
+        f"<details{' open' if is_open else ''}><summary>{count}</summary>"
+        f'<table class="ops"><thead onclick="{escape(SORT)}"><tr>{titles}</tr></thead><tbody>{body}</tbody></table></details>'
     )
 
 
-def _cell(column: Column, value: Any) -> str:
+def _cell(column: Column, value: Any, units: str | None) -> str:
     """A cell with the bare value beside the text, for sorting; words among numbers have none."""
     sortable = isinstance(value, Real) if column.is_number else value is not None
     bare = f' data-v="{_text(str(value))}"' if sortable else ""
-    return f"<td{_side(column)}{bare}>{_text(column.show(value))}</td>"
+    exact = f' title="{_text(column.show(value))}"' if units and sortable and column.is_number else ""
+    return f"<td{_side(column)}{bare}{exact}>{_text(column.show(value, column.unit(units)))}</td>"
 
 
 def _side(column: Column) -> str:

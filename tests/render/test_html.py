@@ -55,13 +55,28 @@ def test_it_shows_the_facts_the_tree_and_the_nodes(vit, root):
     ):
         assert shown in page.text
     assert page.tags() == {
-        *("div", "style", "b", "small", "table", "thead", "tbody", "tr", "th", "td", "span", "details", "summary")
+        *(
+            "div",
+            "style",
+            "b",
+            "small",
+            "table",
+            "thead",
+            "tbody",
+            "tr",
+            "th",
+            "td",
+            "span",
+            "details",
+            "summary",
+            "button",
+        )
     }
 
 
 def test_only_the_root_is_unfolded_and_leaves_cannot_be(vit, root):
     details = [attributes for tag, attributes in Elements(html(vit, root)).seen if tag == "details"]
-    assert details == [{"open": None}, {}, {}]
+    assert details == [{"open": None}, {}, {}, {"open": None}]  # the last is the table of operators
 
 
 def test_it_loads_nothing(vit, root):
@@ -113,6 +128,22 @@ def test_cells_carry_bare_values_for_sorting(vit, root):
     cells = [attributes for tag, attributes in Elements(html(vit, root, RESULT_HEADER, ROWS)).seen if tag == "td"]
     assert cells[-18 + 4] == {"class": "n", "data-v": "0"}
     assert cells[-9 + 4] == {"class": "n"}
+
+
+def test_operators_are_a_table_to_sort(vit, root):
+    page = Elements(html(vit, root))
+    assert "5 operators" in page.text
+    cells = [attributes for tag, attributes in page.seen if tag == "td"][-30:]
+    assert [cell["data-v"] for cell in cells[::6]] == [op.name for op in vit.operators]
+    assert [float(cell["data-v"]) for cell in cells[2::6]] == [op.flops for op in vit.operators]
+    assert [cell["title"] for cell in cells[2::6]] == [f"{op.flops:,}" for op in vit.operators]
+    untimed = replace(vit, operators=[op._replace(seconds=None) for op in vit.operators])
+    assert "time%" not in Elements(html(untimed, root)).text
+
+
+def test_a_table_of_some_says_of_how_many(vit, root):
+    text = html(vit, root, RESULT_HEADER, ROWS, noun="calls, dearest first", of=30)
+    assert "first 2 of 30 calls, dearest first" in text
 
 
 def test_many_rows_are_cut_and_it_says_so(vit, root):

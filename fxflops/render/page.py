@@ -1,0 +1,229 @@
+"""The report as a page: one file that holds everything it needs, and is not able to load anything else.
+
+The page's own policy (https://www.w3.org/TR/CSP3/) admits the scripts that are written here, by their hashes, and nothing from
+outside: a name from a model that got into the page as markup could still not run.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Sequence
+from hashlib import sha256
+from html import escape
+from pathlib import Path
+from typing import NamedTuple
+
+from .. import units
+from .costs import OTHER, costs, operator_shares
+from .data import Summary
+from .page_data import Page, payload
+from .summary import facts, missing_lines
+from .text import plain
+
+HERE = Path(__file__).parent
+PERCENT_OF_PEAK = "of what the device does at most"
+
+
+class Card(NamedTuple):
+    """One of the large figures: ``exact`` is shown when it is pointed at."""
+
+    label: str
+    value: str
+    exact: str
+    said: str
+
+
+def page(data: Page, plotly: str) -> str:
+    """The page as text; ``plotly`` is the source of plotly.js."""
+    # The parser makes "\n" of "\r\n", and the hashes are of what it makes.
+    scripts = [plotly.replace("\r\n", "\n"), (HERE / "page.js").read_text(encoding="utf8")]
+    style = (HERE / "page.css").read_text(encoding="utf8")
+    title = _text(f"{data.summary.title} · fxflops")
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en">',
+            "<head>",
+            '<meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy(scripts)}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<meta name="color-scheme" content="light dark">',
+            f"<title>{title}</title>",
+            f"<style>{style}</style>",
+            "</head>",
+            "<body>",
+            *_head(data),
+            *_sections(data),
+            f'<script type="application/json" id="data">{embedded(payload(data))}</script>',
+            f"<script>{scripts[1]}</script>",
+            f'<script type="text/plain" id="plotly">{scripts[0]}</script>',
+            "</body>",
+            "</html>",
+            "",
+        ]
+    )
+
+
+def policy(scripts: Sequence[str]) -> str:
+    """What the page may do: run these scripts, and load nothing."""
+    hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'none'"
+
+
+def embedded(value: object) -> str:
+    """JSON that can stand in a script element: no character in it can end that, nor start a comment."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
+
+
+def cards(page: Page) -> list[Card]:
+    """How much, how fast, how large, and whether that is good."""
+    data = page.summary
+    bound = "" if data.complete else "≥ "
+    found = [
+        _count("FLOPs", data.flops, bound, f"convention {data.convention}, attention {data.attention}"),
+        _count("MACs", data.macs, bound, "the same under every convention"),
+    ]
+    if data.backward_flops is not None:
+        parts = {"forward": data.flops, "backward": data.backward_flops}
+        said = " + ".join(f"{name} {units.count(value)}" for name, value in parts.items())
+        again = f", and recomputed {units.count(data.recompute_flops)}" if data.recompute_flops else ""
+        found.append(_count("training FLOPs", sum(parts.values()), bound, said + again))
+    said = f"frozen {units.count(data.params_frozen)} · {units.size(data.params_bytes)}"
+    found.append(_count("params", data.params_total, "", said))
+    if data.latency is not None:
+        median, low, high, repeats = data.latency
+        said = f"median of {repeats}, {units.seconds(low)} to {units.seconds(high)}" if repeats > 1 else "1 run"
+        found.append(Card("latency", units.seconds(median), f"{median!r} s", said))
+    if data.bytes_peak:
+        said = f"at {plain(data.peak_at)}" if data.peak_at else "parameters and inputs included"
+        found.append(Card("peak memory", units.size(data.bytes_peak), f"{data.bytes_peak:,} bytes", said))
+    return found + _goodness(page)
+
+
+def _goodness(page: Page) -> list[Card]:
+    """FLOP/s and what of the device's they are; of a prediction, the least time that the device needs."""
+    data, found = page.summary, page.roofline
+    if found is not None and found.is_prediction:
+        bound = sum(kind[0] for kinds in found.bounds.values() for kind in kinds.values())
+        return [Card("least time", units.seconds(bound), f"{bound!r} s", f"on {plain(found.device)}, predicted")]
+    cards = []
+    if data.latency is not None and data.flops:
+        rate = data.flops / data.latency[0]
+        text = units.count(rate)
+        said = "" if found is None else f"{plain(found.device)}, peak {_peak(found.peaks)}"
+        cards.append(Card("speed", text + ("FLOP/s" if " " in text else " FLOP/s"), f"{rate:,.0f} FLOP/s", said))
+    if found is not None and found.mfu is not None:
+        said = f"{PERCENT_OF_PEAK} (MFU)"
+        if found.efficiency is not None:
+            said += f"; {100 * found.efficiency:.0f}% of what its calls allow"
+        cards.append(Card("utilization", f"{100 * found.mfu:.1f}%", f"{found.mfu!r}", said))
+    return cards
+
+
+def _peak(peaks: dict[str, float] | object) -> str:
+    assert isinstance(peaks, dict)
+    return ", ".join(f"{name} {units.count(value)}FLOP/s" for name, value in peaks.items())
+
+
+def _count(label: str, value: int, bound: str, said: str) -> Card:
+    return Card(label, bound + units.count(value), f"{value:,}", said)
+
+
+def _head(page: Page) -> list[str]:
+    data = page.summary
+    about = [f"input {data.inputs}"] if data.inputs else []
+    state = f"complete: {data.counted_calls:,} of {data.calls:,} calls counted"
+    badge = f'<span class="badge good">{state}</span>'
+    if not data.complete:
+        left = data.calls - data.counted_calls
+        badge = f'<span class="badge bad">INCOMPLETE: {left:,} of {data.calls:,} calls not counted</span>'
+    boxes = "".join(
+        f'<div class="card"><dt>{_text(card.label)}</dt><dd title="{_text(card.exact)}">{_figure(card.value)}</dd>'
+        f'<dd class="said">{_text(card.said)}</dd></div>'
+        for card in cards(page)
+    )
+    return [
+        f"<header><h1>{_text(data.title)}</h1>{badge}",
+        f'<p class="about">{" · ".join(map(_text, [*about, data.setting]))}</p></header>',
+        "<main>",
+        *_missing(data),
+        f'<dl class="cards">{boxes}</dl>',
+        f'<ul class="lines">{"".join(f"<li>{line}</li>" for line in _lines(data))}</ul>',
+        f"<details><summary>All figures of the run</summary>{_facts(data)}</details>",
+        "<noscript><p>The charts and tables below are drawn by a script in this file; it does not run here.</p></noscript>",
+    ]
+
+
+def _figure(value: str) -> str:
+    """A number with its unit smaller."""
+    number, blank, unit = value.rpartition(" ")
+    return f"{_text(number)}{blank}<small>{_text(unit)}</small>" if number.strip("≥ ") else _text(value)
+
+
+def _missing(data: Summary) -> list[str]:
+    if data.complete:
+        return []
+    lines = [
+        '<section class="missing" aria-label="what is not counted">',
+        "<p>The totals are lower bounds: these calls have no formula.</p>",
+        f"<pre>{escape(chr(10).join(missing_lines(data.missing)))}</pre>",
+    ]
+    if data.paste:
+        lines.append(f'<p>To count it, paste:</p><pre class="paste">{escape(data.paste)}</pre>')
+    return [*lines, "</section>"]
+
+
+def _lines(data: Summary) -> list[str]:
+    """Where the cost is, in a line for the modules and one for each kind of share."""
+    shown = [row for row in costs(data) if row.path != OTHER][:3]
+    parts = []
+    for row in shown:
+        shares = [
+            ("FLOPs", units.percent(row.flops, data.flops)),
+            ("time", units.percent(row.seconds, data.nodes_seconds)),
+        ]
+        said = ", ".join(f"{share:.1f}% of {name}" for name, share in shares if share is not None)
+        parts.append(f"<b>{_text(row.path)}</b> {said}")
+    lines = [f"<span>where</span> {' · '.join(parts)}"] if parts else []
+    return lines + [f"<span>{_text(name)}</span> {_text(' · '.join(said))}" for name, said in operator_shares(data)]
+
+
+def _facts(data: Summary) -> str:
+    rows = "".join(
+        f"<tr><th scope=row>{_text(fact.label)}</th><td>{_text(fact.value)}</td>"
+        f"<td>{_text(fact.separator.join(fact.details))}</td></tr>"
+        for fact in facts(data)
+    )
+    return f'<table class="facts">{rows}</table>'
+
+
+def _sections(page: Page) -> list[str]:
+    """The places that the script draws into."""
+    none = _text(page.why_no_roofline)
+    speed = '<p id="bounds" class="note"></p><div id="roofline" class="plot"></div>'
+    return [
+        _section("where", "Where", '<div id="where-controls" class="controls"></div>', '<div id="where" class="plot"></div>'
+                 '<ul id="legend" class="legend" aria-label="colours"></ul><p id="where-note" class="note"></p>'),
+        _section("speed", "How fast", '<div id="speed-controls" class="controls"></div>', speed)
+        if page.roofline is not None
+        else _section("speed", "How fast", "", f'<p class="note">No roofline: {none}.</p>'),
+        _section("memory", "Memory over the run", '<div id="memory-controls" class="controls"></div>',
+                 '<div id="course" class="plot"></div><p id="memory-note" class="note"></p>'
+                 '<h3>Alive at the peak</h3><div class="scroll"><table id="owners" class="plain"></table></div>')
+        if page.memory is not None
+        else "",
+        _section("ops", "Operations", '<div id="ops-controls" class="controls"></div>',
+                 '<div id="table" class="grid" tabindex="0" role="region" aria-label="operations, scrollable"></div>'
+                 '<p id="ops-note" class="note" aria-live="polite"></p>'),
+        "</main>",
+    ]  # fmt: skip
+
+
+def _section(name: str, title: str, controls: str, body: str) -> str:
+    return f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>{controls}{body}</section>'
+
+
+def _text(text: str) -> str:
+    return escape(plain(text))

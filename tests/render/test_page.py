@@ -1,0 +1,392 @@
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from torch import nn
+
+from fxflops import FxflopsError, analyze, count, profile
+from fxflops.devices import Device
+from fxflops.html_report import page_of, plotly_script
+from fxflops.ledger import CATEGORIES
+from fxflops.render.data import Summary
+from fxflops.render.page import cards, embedded, page, policy
+from fxflops.render.page_data import (
+    MOST_CALLS,
+    MOST_MOMENTS,
+    MOST_TILES,
+    Course,
+    Metric,
+    Op,
+    Page,
+    State,
+    Tile,
+    payload,
+    place_of_peak,
+    shallow,
+    thinned,
+)
+
+ATTACK = "</script><img src=x onerror=alert(1)>"
+NOT_PLOTLY = "var Plotly = {};"
+DEVICE = Device("cpu", peaks={"f32": 1e11}, bandwidth=1e10)
+
+
+class Block(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+
+    def forward(self, x):
+        return x + self.mlp(self.norm(x))
+
+
+@pytest.fixture(scope="module")
+def trained():
+    model = nn.Sequential(Block(16), Block(16), nn.Linear(16, 4))
+    return analyze(model, torch.randn(8, 16), backward=True, repeats=2)
+
+
+@pytest.fixture(scope="module")
+def data(trained):
+    return payload(page_of(trained, trained._summary, trained._tree_row, DEVICE))
+
+
+def totals(data, name):
+    """The value of each tile with all that is in it."""
+    tiles = data["tiles"]
+    found = list(tiles["own"][name])
+    for i in range(len(found) - 1, 0, -1):
+        found[tiles["parent"][i]] += found[i]
+    return found
+
+
+def at(data, path):
+    words = data["words"]
+    return next(
+        i
+        for i, (p, c) in enumerate(zip(data["tiles"]["path"], data["tiles"]["cls"], strict=True))
+        if words[p] == path and words[c]
+    )
+
+
+# The data of the page
+
+
+def test_tiles_add_up_to_the_reports_modules(trained, data):
+    for path, row in trained.by_module().items():
+        assert totals(data, "flops forward")[at(data, path)] == row.total.flops
+        assert totals(data, "macs forward")[at(data, path)] == row.total.macs
+        assert totals(data, "params")[at(data, path)] == row.params
+        assert totals(data, "time forward")[at(data, path)] == pytest.approx(row.total.seconds or 0, rel=1e-4)
+    for path, row in trained.by_module("backward").items():
+        assert totals(data, "flops backward")[at(data, path)] == row.total.flops
+
+
+def test_memory_of_the_tiles_is_the_peak(trained, data):
+    assert totals(data, "memory")[0] == trained.max_memory
+    assert totals(data, "memory")[at(data, "0")] >= 4 * trained["0"].params
+
+
+def test_parameters_of_unequal_size_are_a_tile_of_their_own():
+    report = count(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8).half().float().double().float()), torch.ones(2, 8))
+    assert "(params)" not in payload(page_of(report, report._summary, report._tree_row))["words"]
+    mixed = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 7).double())
+    mixed[1].forward = lambda x: nn.functional.linear(x.double(), mixed[1].weight, mixed[1].bias)
+    report = analyze(mixed, torch.ones(2, 8), repeats=0, trace="record")
+    found = payload(page_of(report, report._summary, report._tree_row))
+    place = found["tiles"]["name"].index(found["words"].index("(params)"))
+    assert found["tiles"]["own"]["memory"][place] == report.memory["params"]
+    assert totals(found, "memory")[0] == report.max_memory
+
+
+def test_calls_are_the_reports_in_run_order(trained, data):
+    calls, words = data["calls"], data["words"]
+    assert calls["n"] == list(range(len(trained.counted)))
+    assert calls["flops"] == [each.flops for each in trained.counted]
+    assert calls["macs"] == [each.macs for each in trained.counted]
+    assert [words[i] for i in calls["op"]] == [each.call.op for each in trained.counted]
+    assert [words[i] for i in calls["path"]] == [each.call.path for each in trained.counted]
+    assert [words[i] for i in calls["phase"]] == [each.call.phase for each in trained.counted]
+    assert calls["seconds"] == pytest.approx([each.call.seconds for each in trained.counted], rel=1e-4)
+
+
+def test_calls_have_their_place_under_the_roofline(trained, data):
+    for phase in ("forward", "backward"):
+        found = trained.roofline(DEVICE, phase)
+        mine = [i for i, p in enumerate(data["calls"]["phase"]) if data["words"][p] == phase]
+        assert [data["calls"]["work"][i] for i in mine] == [row.flops for row in found.rows]
+        assert [data["calls"]["bytes"][i] for i in mine] == [row.bytes for row in found.rows]
+        assert [data["words"][data["calls"]["binds"][i]] for i in mine] == [row.binds for row in found.rows]
+        bounds = {kind: row.bound_seconds for kind, row in found.by_bound().items()}
+        assert {kind: values[0] for kind, values in data["roofline"]["bounds"][phase].items()} == pytest.approx(bounds)
+    assert data["roofline"]["peaks"] == {"f32": 1e11}
+    assert not data["roofline"]["is_prediction"]
+
+
+def test_operators_are_summed_by_phase(trained, data):
+    ops, words = data["operators"], data["words"]
+    found = {(words[ops["phase"][i]], words[ops["op"][i]]): ops["flops"][i] for i in range(len(ops["op"]))}
+    for phase in ("forward", "backward"):
+        for name, row in trained.by_operator(phase).items():
+            assert found[phase, name] == row.total.flops
+
+
+def test_memory_has_its_course_and_its_owners(trained, data):
+    memory = data["memory"]
+    assert memory["peak"] == trained.max_memory
+    assert data["words"][memory["peak_at"]] == trained.memory.at
+    for i, name in enumerate(CATEGORIES):
+        if name in memory["live"]:
+            assert memory["live"][name] == [moment.live[i] for moment in trained.timeline]
+    owned = sum(held["bytes"] for held in memory["owners"]) + memory["others"]["bytes"]
+    assert owned == trained.max_memory
+    assert next(held for held in memory["owners"] if held["category"] == "params")["tensors"] == 14
+
+
+def test_only_what_was_measured_can_be_chosen():
+    with torch.device("meta"):
+        model, x = nn.Linear(4, 4), torch.empty(2, 4)
+    report = count(model, x)
+    found = payload(page_of(report, report._summary, report._tree_row))
+    assert [metric["key"] for metric in found["metrics"]] == ["flops", "macs", "params", "memory"]
+    assert found["roofline"] is None
+    assert "No roofline: nothing was timed." in page(page_of(report, report._summary, report._tree_row), NOT_PLOTLY)
+
+
+def test_a_device_named_gives_a_prediction_of_what_was_not_timed():
+    report = count(nn.Linear(64, 64), torch.ones(8, 64))
+    shown = page_of(report, report._summary, report._tree_row, "H100")
+    assert payload(shown)["roofline"]["is_prediction"]
+    assert "least time" in [card.label for card in cards(shown)]
+
+
+def test_several_models_and_steps_add_up_too():
+    encoder, decoder = nn.GRU(8, 16, batch_first=True), nn.Linear(16, 8)
+    with torch.no_grad(), profile({"encoder": encoder, "decoder": decoder}) as p:
+        for _ in range(2):
+            decoder(encoder(torch.randn(1, 5, 8))[0] + 1)
+    found = payload(page_of(p.report, p.report._summary, p.report._tree_row))
+    assert totals(found, "flops forward")[0] == p.report.total_flops
+    assert totals(found, "macs forward")[at(found, "encoder")] == p.report["encoder"].total.macs
+
+
+# What is too much
+
+
+def many(tiles=2, calls=2, states=0) -> Page:
+    metric = Metric("flops", "FLOPs", "count", "forward")
+    listed = [Tile("M", "M", "", None, 1, "", {})]
+    for i in range(tiles - 1):
+        parent = 0 if i % 10 == 0 else len(listed) - 1  # chains of ten
+        listed.append(Tile(f"m{i}", "Module", f"some.module.of.layer.m{i}", parent, 1, "linear", {metric.name: i}))
+    ops = [
+        Op("forward", "linear", f"some.module.of.layer.m{i}", 1, i, 2 * i, 1e-6 * i + 1e-9, f"f32[{i}] → f32[{i}]", 2 * i, 8 * i, 1e-7 * i, "f32", "memory")
+        for i in range(calls)
+    ]  # fmt: skip
+    course = Course(("params",), [State("a", "b", "forward", (i,)) for i in range(states)], states, "a", (), "storages")
+    summary = Summary("M", "", "", 0, sum(op.flops for op in ops), "torch_flops", "dense", calls, calls)
+    return Page(summary, [metric], listed, ops, [], course)
+
+
+def test_a_page_of_50_000_calls_stays_small_and_says_what_it_shows():
+    shown = many(tiles=20_000, calls=50_000, states=50_000)
+    found = payload(shown)
+    assert len(found["calls"]["n"]) == MOST_CALLS
+    assert found["calls_in_all"] == 50_000
+    assert found["calls"]["n"] == list(range(45_000, 50_000))  # the longest
+    assert found["calls_share"]["flops"] == pytest.approx(1 - 0.9**2, rel=1e-3)
+    assert len(found["tiles"]["name"]) <= MOST_TILES
+    assert found["tiles_left_out"] > 0
+    assert sum(found["tiles"]["own"]["flops forward"]) == sum(range(19_999))
+    assert len(found["memory"]["at"]) <= MOST_MOMENTS + 1
+    assert len(page(shown, plotly_script())) < 6_000_000
+
+
+def test_what_is_not_counted_is_never_left_out():
+    ops = [Op("forward", "linear", "", 1, 1, 1, 1.0)] * MOST_CALLS
+    ops += [Op("forward", "scan", "", 1, 0, 0, None, missing="no formula")]
+    assert MOST_CALLS in payload(replace(many(), calls=ops))["calls"]["n"]
+
+
+def test_modules_too_deep_are_added_to_those_they_are_in():
+    tiles = [
+        Tile("M", "M", "", None, 1, "", {}),
+        Tile("a", "A", "a", 0, 1, "", {}),
+        Tile("b", "B", "b", 0, 1, "relu", {"flops": 5}),
+        Tile("c", "C", "a.c", 1, 1, "linear", {"flops": 7}),
+        Tile("d", "D", "a.c.d", 3, 1, "conv", {"flops": 2, "params": 1}),
+    ]
+    kept = shallow(tiles, 3)
+    assert [tile.name for tile in kept] == ["M", "a", "b"]
+    assert kept[1].own == {"flops": 9, "params": 1}
+    assert kept[1].op == "linear"
+    assert shallow(tiles, 5) == tiles
+
+
+def test_thinning_keeps_the_highest_and_the_peak():
+    states = [State("", "", "forward", (i % 7, 1)) for i in range(1000)]
+    kept = thinned(states, 10, always=3)
+    assert 3 in kept
+    assert len(kept) <= 11
+    assert all(sum(states[i].live) == 7 for i in kept if i != 3)
+    assert thinned([], 10, 0) == []
+
+
+def test_the_peak_is_marked_in_its_module():
+    states = [State("a", "", "forward", (9,)), State("b", "", "forward", (5,)), State("b", "", "forward", (7,))]
+    assert place_of_peak(Course(("x",), states, 10, "b", (), "")) == 2
+    assert place_of_peak(Course(("x",), states, 10, "elsewhere", (), "")) == 0
+
+
+# The page
+
+
+class Elements(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.data = ""
+        self._in = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        self._in = "data" if dict(attrs).get("id") == "data" else tag
+
+    def handle_endtag(self, tag):
+        self._in = ""
+
+    def handle_data(self, data):
+        if self._in == "data":
+            self.data += data
+        elif self._in not in ("script", "style"):
+            self.text += data + "\n"
+
+
+def test_the_summary_says_how_much_where_how_fast(trained):
+    shown = page_of(trained, trained._summary, trained._tree_row, DEVICE)
+    text = Elements(page(shown, NOT_PLOTLY)).text
+    labels = [card.label for card in cards(shown)]
+    assert labels == [*("FLOPs", "MACs", "training FLOPs", "params", "latency", "peak memory", "speed", "utilization")]
+    exact = {card.label: card.exact for card in cards(shown)}
+    assert exact["FLOPs"] == f"{trained.total_flops:,}"
+    assert exact["training FLOPs"] == f"{trained.total_training_flops:,}"
+    assert exact["peak memory"] == f"{trained.max_memory:,} bytes"
+    assert "complete:" in text
+    assert "by operator" in text
+
+
+def test_it_loads_nothing_and_admits_only_its_own_scripts(trained):
+    text = trained.to_html(device=DEVICE)
+    found = Elements(text)
+    assert not [tag for tag, attributes in found.seen if {"src", "href", "srcset", "data"} & set(attributes)]
+    rule = next(a["content"] for t, a in found.seen if t == "meta" and a.get("http-equiv") == "Content-Security-Policy")
+    assert rule is not None
+    assert rule.startswith("default-src 'none'; script-src 'sha256-")
+    assert "http" not in rule
+    assert "unsafe" not in rule.partition("style-src")[0]
+    own = text.replace(plotly_script(), "")
+    assert "http:" not in own
+    assert "https:" not in own
+    assert len(text.encode()) < 6_000_000
+
+
+def test_the_policy_names_the_hash_of_each_script():
+    assert "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='" in policy([""])  # of nothing, as is well known
+
+
+def test_embedded_json_cannot_end_its_element():
+    text = embedded({"name": f"{ATTACK}<!--\u2028\u2029&\ud800"})
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == {"name": f"{ATTACK}<!--\u2028\u2029&\ud800"}
+    with pytest.raises(ValueError, match="JSON"):
+        embedded(math.nan)
+
+
+def named_badly() -> nn.Module:
+    inner = type(ATTACK, (nn.Module,), {"forward": lambda self, x: x + 1})()
+    outer = type(ATTACK, (nn.Sequential,), {})()
+    outer.add_module(ATTACK, inner)
+    outer.add_module("%{customdata[1]}<b>bold</b>", nn.Linear(4, 4))
+    return outer
+
+
+def test_names_of_the_model_stay_names():
+    found = Elements(count(named_badly(), torch.ones(2, 4)).to_html())
+    assert "img" not in [tag for tag, _ in found.seen]
+    assert not any(name.startswith("on") for _, attributes in found.seen for name in attributes)
+    assert ATTACK in json.loads(found.data)["words"]
+    assert ATTACK in found.text
+    assert "<" not in found.data
+
+
+def test_control_characters_are_made_visible():
+    model = nn.Sequential()
+    model.add_module("a\u202eb\n\ud800", nn.Linear(4, 4))
+    text = count(model, torch.ones(2, 4)).to_html()
+    assert "a\\u202eb\\n\\ud800" in json.loads(Elements(text).data)["words"]
+    text.encode()
+
+
+def test_what_is_missing_comes_first_with_the_lines_to_paste():
+    class Odd(nn.Module):
+        def forward(self, x):
+            return torch.from_numpy(x.numpy() + 1) * 2
+
+    report = analyze(nn.Sequential(nn.Linear(4, 4), Odd()), torch.ones(2, 4), repeats=1)
+    assert not report.complete
+    text = Elements(report.to_html()).text
+    assert text.index("INCOMPLETE") < text.index("not counted:") < text.index("MACs")
+    assert "≥" in text
+
+
+def test_lines_to_paste_are_shown():
+    from torch.library import custom_op
+
+    @custom_op("fxpage::scan", mutates_args=())
+    def scan(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    scan.register_fake(torch.empty_like)
+
+    class Scanned(nn.Module):
+        def forward(self, x):
+            return torch.ops.fxpage.scan(x)
+
+    report = count(Scanned(), torch.ones(2, 4))
+    text = Elements(report.to_html()).text
+    assert "To count it, paste:" in text
+    assert report.recipe() in text
+
+
+def test_it_is_written_to_a_path_and_returned_without(tmp_path, trained):
+    path = tmp_path / "report.html"
+    assert trained.to_html(path, device=DEVICE) is None
+    assert path.read_bytes().decode() == trained.to_html(device=DEVICE)
+
+
+def test_without_plotly_it_says_what_to_install(monkeypatch, trained):
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(FxflopsError, match=re.escape("pip install 'fxflops[report]'")):
+        trained.to_html()
+
+
+def test_notebooks_show_tree_operators_and_calls(trained):
+    found = Elements(trained._repr_html_())
+    tags = [tag for tag, _ in found.seen]
+    assert tags.count("table") == 3
+    assert "script" not in tags
+    assert not any({"src", "href", "id"} & set(attributes) for _, attributes in found.seen)
+    assert f"{trained.by_operator()['linear'].total.flops:,}" in trained._repr_html_()
+    assert f"{len(trained.counted)} calls, dearest first" in found.text
