@@ -85,7 +85,7 @@ def _remembered(
 ) -> Counted:
     """The count of a call; of one that was made again from memory, as it was counted before."""
     plans = table.plans
-    if plans is None or id(call.out) not in plans.outs:
+    if id(call.out) not in plans.outs:
         return _count(call, convention, table, module_at, attention)
     key = call.target, id(call.args), id(call.kwargs), id(call.out), id(call.settings), id(convention), attention
     found: Counted | None = plans.counts.get(key)

@@ -54,29 +54,33 @@ class Snapshot:
     """
 
     def __init__(self, model: nn.Module, inputs: Any, lazy: bool = False) -> None:
-        modules = modules_of(model)
-        self._objects = [(vars(module), vars(module).copy()) for module in modules]
+        self._objects = [(vars(module), vars(module).copy()) for module in modules_of(model)]
         self._containers: list[tuple[Any, Any]] = []
         self._empty: list[Any] = []
         held: list[Any] = []
         parameters: dict[int, nn.Parameter] = {}
         tensors: list[torch.Tensor] = []
         for attributes, _ in self._objects:
-            parameters.update((id(p), p) for p in attributes["_parameters"].values() if p is not None)
-            tensors.extend(buffer for buffer in attributes["_buffers"].values() if buffer is not None)
-            for value in [value for value in attributes.values() if type(value) not in ATOMS]:
-                if type(value) not in CONTAINERS:
-                    held.append(value)
-                elif not value:
-                    self._empty.append(value)
-                elif (
-                    value is attributes["_parameters"]
-                    or value is attributes["_buffers"]
-                    or value is attributes["_modules"]
-                ):
-                    self._containers.append((value, value.copy()))
+            for parameter in attributes["_parameters"].values():
+                if parameter is not None:
+                    parameters[id(parameter)] = parameter
+            for buffer in attributes["_buffers"].values():
+                if buffer is not None:
+                    tensors.append(buffer)
+            own, hooks, others = _parts_of(attributes)
+            for part in own:
+                if type(part) not in CONTAINERS:  # of TorchScript
+                    continue
+                if part:
+                    self._containers.append((part, part.copy()))
                 else:
-                    held.append(value)
+                    self._empty.append(part)
+            if any(hooks):
+                others = *others, *hooks
+            else:
+                self._empty.extend(hooks)
+            if not ATOMS.issuperset(map(type, others)):
+                held.extend(value for value in others if not _is_plain(value))
         for _, part in (*walk(held, DEPTH), *walk(inputs)):
             if isinstance(part, torch.Tensor) and id(part) not in parameters:
                 tensors.append(part)
@@ -148,11 +152,33 @@ def training_flags(model: nn.Module, mode: str) -> Iterator[None]:
             module.training = flag
 
 
+def _parts_of(attributes: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+    """A module's attributes: its own tensors and modules, its hooks, and others. Where they lie follows from
+    their names, and is remembered."""
+    key = tuple(attributes)
+    found = _LAYOUTS.get(key)
+    if found is None:
+        names = [name for name in attributes if name not in OWN and name not in HOOKS]
+        hooks = [name for name in HOOKS if name in attributes]
+        found = _LAYOUTS[key] = tuple(operator.itemgetter(*each) for each in (OWN, hooks, names))
+    own, hooks, others = found
+    return own(attributes), hooks(attributes), others(attributes)
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in ATOMS or (type(value) is tuple and ATOMS.issuperset(map(type, value)))
+
+
+OWN = ("_parameters", "_buffers", "_modules")
+HOOKS = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN]
+_LAYOUTS: dict[tuple[str, ...], tuple[Any, ...]] = {}
+
+
 def _same(container: Any, items: Any) -> bool:
     """Equal in order and by identity of the elements (comparing tensors by value would be no answer)."""
     if isinstance(container, dict):
         same = len(container) == len(items) and all(map(operator.is_, container.values(), items.values()))
-        return same and list(container) == list(items)
+        return same and all(map(operator.eq, container, items))
     if isinstance(container, set):
         return bool(container == items)
     return len(container) == len(items) and all(a is b for a, b in zip(container, items, strict=True))

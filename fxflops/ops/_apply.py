@@ -57,6 +57,24 @@ def _call(entry: Formula, function: FormulaFunction, call: Call, module: nn.Modu
     return function(*args, **kwargs, out=call.out)
 
 
+def bound(rule: Any, call: Call) -> dict[str, Any] | None:
+    """The arguments of a call by the names of a shape rule's parameters, those that it does not name left out; None where
+    a parameter without a default is not given."""
+    names, _, _ = _parameters(rule)
+    if isinstance(call.target, type):
+        values = _module_arguments(rule, call)
+    else:
+        args, values = _function_arguments(rule, call)
+        values.update(zip(names, args, strict=False))
+    return values if _required(rule) <= values.keys() else None
+
+
+@cache
+def _required(rule: Any) -> frozenset[str]:
+    parameters = inspect.signature(rule).parameters.values()
+    return frozenset(p.name for p in parameters if p.default is inspect.Parameter.empty)
+
+
 @cache
 def _parameters(function: Any) -> tuple[list[str], bool, bool]:
     """Names of the positional parameters, and whether it takes ``*args`` and keywords beyond them."""

@@ -49,12 +49,14 @@ class Plans:
     ``outs`` are the ids of what these calls put out, by which a call made again is known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, changes: int) -> None:
+        self.changes = changes
         self._plans: dict[Any, Any] = {}
         self.get = self._plans.get
         self.outs: set[int] = set()
         self.counts: dict[Any, Any] = {}
         self.held: list[Any] = []
+        self.classes: dict[type, Formula | None] = {}
 
     def keep(self, key: Any, out: Any, plan: Any) -> None:
         """Remember a plan by its key, and that it put this out."""
@@ -68,21 +70,30 @@ class Plans:
 class Table:
     """Formulas by target: module classes, functions, method descriptors, overloads and names; over a parent table."""
 
+    changes = 0
+    """How often any table has been changed."""
+
     def __init__(self, parent: Table | None = None) -> None:
         self.parent = parent
         self.entries: dict[Any, Formula] = {}
         self.fallback: Callable[[OpOverload], Formula | None] | None = parent.fallback if parent else None
-        self.plans: Plans | None = None
-        """What observers remember of calls counted by these formulas; forgotten when one is added."""
+        self._plans: Plans | None = None
         self.python_functions: dict[Any, FunctionType] = {} if parent is None else dict(parent.python_functions)
 
     def add(self, target: Any, entry: Formula) -> None:
         """Count ``target`` by ``entry`` from now on."""
         for key in _keys(target):
             self.entries[key] = entry
-        self.plans = None
+        Table.changes += 1
         if isinstance(target, FunctionType) and target.__module__.partition(".")[0] != "torch":
             self.python_functions[target.__code__] = target
+
+    @property
+    def plans(self) -> Plans:
+        """What is remembered of calls counted by these formulas; forgotten when any table is changed."""
+        if self._plans is None or self._plans.changes != Table.changes:
+            self._plans = Plans(Table.changes)
+        return self._plans
 
     def get(self, key: Any) -> Formula | None:
         """The entry written for exactly this key, here or in the parent."""
@@ -119,6 +130,12 @@ class Table:
 
     def find_class(self, cls: type) -> Formula | None:
         """The same for a module class."""
+        classes = self.plans.classes
+        if cls not in classes:
+            classes[cls] = self._entry_of(cls)
+        return classes[cls]
+
+    def _entry_of(self, cls: type) -> Formula | None:
         for base in cls.__mro__:
             entry = self.get(base) or self.get(("module", base.__name__))
             if entry is not None or "forward" in vars(base):

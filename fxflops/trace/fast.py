@@ -17,9 +17,10 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from ..ops import Plans
+from ..ops.shapes import rule_for, shape_of
 from ..records import Call, Scope, Spec, spec_of
-from .leaves import Forward
+from .functions import writes
+from .leaves import Forward, scope_of
 from .modes import transformed
 from .observe import Observer
 from .spelling import WRITTEN_AS, spelled
@@ -103,7 +104,7 @@ class FastObserver(Observer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._plans = self._table.plans = self._table.plans or Plans()
+        self._plans = self._table.plans
         self._mode = _FastMode(self)  # type: ignore[assignment]
 
     def _attach(self) -> None:
@@ -129,7 +130,11 @@ class FastObserver(Observer):
             return super().function(func, args, kwargs)
         if plan is None:
             return self._learn(key, func, args, kwargs)
-        target = spelled(func, sys._getframe(2), self.target) if func in WRITTEN_AS else func
+        return self._replayed(plan, func, args, kwargs, 3)
+
+    def _replayed(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> Any:
+        """The call made again; its author's frame is so deep below."""
+        target = spelled(func, sys._getframe(depth), self.target) if func in WRITTEN_AS else func
         if plan.kind is VIEW:
             args, kwargs = self._twins.replace(args, kwargs, func)  # type: ignore[union-attr]
             out = func(*args, **kwargs)
@@ -141,8 +146,22 @@ class FastObserver(Observer):
         self.calls.append(call if target is func else call._replace(target=target))
         return out
 
+    def _by_rule(self, key: Any, op: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+        """The plan of a call whose shape rule tells what it puts out."""
+        if writes(func, kwargs) or not _are_contiguous(args, kwargs):
+            return None
+        call = Call(op, func, spec_of(args), spec_of(kwargs), None, "")
+        out = shape_of(call)
+        return None if out is None else self._plan_by_rule(key, call, out)
+
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make the call the observer's way, and remember it if its metadata told all."""
+        """Make the call the observer's way, and remember it if its metadata told all; a shape rule may tell without."""
+        entry = self._table.find(func)
+        if entry is not None and rule_for(func) is not None:
+            with torch._C.DisableTorchFunction():
+                plan = self._by_rule(key, entry.op, func, args, kwargs)
+            if plan is not None:
+                return self._replayed(plan, func, args, kwargs, 4)
         calls, scopes, made = len(self.calls), len(self.scopes), self._ledger.entered  # type: ignore[union-attr]
         frame_target = spelled(func, sys._getframe(3), self.target) if func in WRITTEN_AS else func
         out = super().function(func, args, kwargs)
@@ -160,11 +179,7 @@ class FastObserver(Observer):
             kind, forms, sequence = self._outcome(args, kwargs, out)
             storages = len(forms)
             if kind and self._ledger.entered - made == storages:  # type: ignore[union-attr]
-                call = call._replace(seconds=None)
-                around = call[: Call._fields.index("path")], call[Call._fields.index("path") + 1 :]
-                self._plans.keep(
-                    key, call.out, Plan(*around, kind, forms, sequence, () if scope is None else scope[1:])
-                )
+                self._plans.keep(key, call.out, _plan(call._replace(seconds=None), kind, forms, sequence, scope))
 
     def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Form, ...], Any]:
         """How a result comes about; "" where it cannot be told."""
@@ -218,6 +233,8 @@ class FastObserver(Observer):
                     plan = self._plans.get(key)
                 except TypeError:  # a setting that has no hash, a list or an object
                     key = plan = None
+                if plan is None and key is not None:
+                    plan = self._leaf_by_rule(key, module, args, kwargs)
                 if plan is not None:
                     return self._leaf(plan, module, args, kwargs)
         calls, scopes, made = len(self.calls), len(self.scopes), self._ledger.entered  # type: ignore[union-attr]
@@ -227,12 +244,30 @@ class FastObserver(Observer):
             out = forward(module, *args, **kwargs)
         finally:
             self._leave_module(module, args, kwargs, out)
-        known = key is not None and all(
-            type(part) in PLAIN or type(part) is tuple or type(part) is type for part in key
-        )
+        known = key is not None and _is_plain_key(key)
         if known and len(self.calls) == calls + 1 and len(self.scopes) == scopes + 1:
             self._remember(key, self.calls[-1], args, kwargs, out, made, self.scopes[-1])
         return out
+
+    def _leaf_by_rule(self, key: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+        """The plan of a leaf whose shape rule tells what it puts out."""
+        entry = self._leaves[module]
+        cls: Any = type(module)
+        if entry is None or rule_for(cls) is None or not _is_plain_key(key) or not _are_contiguous(args, kwargs):
+            return None
+        settings, specs, kwspecs = self._settings[module], spec_of(args), spec_of(kwargs)
+        call = Call(entry.op, cls, specs, kwspecs, None, "", settings)
+        out = shape_of(call)
+        if out is None:
+            return None
+        scope = scope_of(module, "", settings, specs, kwspecs, out)
+        return self._plan_by_rule(key, call, out, scope)
+
+    def _plan_by_rule(self, key: Any, call: Call, out: Spec, scope: Scope | None = None) -> Plan:
+        kind, forms = (SAME, ()) if call.args and out is call.args[0] else (NEW, (_form_of(out),))
+        plan = _plan(call._replace(out=out), kind, forms, None, scope)
+        self._plans.keep(key, out, plan)
+        return plan
 
     def _leaf(self, plan: Plan, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         path = self._modules[module]
@@ -299,6 +334,30 @@ class FastObserver(Observer):
         if self._twins.is_own(tensor):
             return tensor.shape, tensor.stride(), tensor.dtype
         raise Unknown
+
+
+def _plan(call: Call, kind: str, forms: tuple[Form, ...], sequence: Any, scope: Scope | None) -> Plan:
+    at = Call._fields.index("path")
+    return Plan(call[:at], call[at + 1 :], kind, forms, sequence, () if scope is None else scope[1:])
+
+
+def _form_of(spec: Spec) -> Form:
+    """The form of a contiguous tensor."""
+    strides = [1]
+    for size in reversed(spec[1:]):
+        strides.append(strides[-1] * max(size, 1))
+    return Form(torch.Size(spec), tuple(reversed(strides[: len(spec)])), spec.dtype, spec.nbytes, spec)
+
+
+def _is_plain_key(key: Any) -> bool:
+    return all(type(part) in PLAIN or type(part) is tuple or type(part) is type for part in key)
+
+
+def _are_contiguous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    values = *args, *kwargs.values()
+    return all(value.is_contiguous() for value in values if isinstance(value, torch.Tensor)) and not any(
+        type(value) in (tuple, list) and any(isinstance(item, torch.Tensor) for item in value) for value in values
+    )
 
 
 _SETTINGS: dict[type, tuple[str, ...] | None] = {}

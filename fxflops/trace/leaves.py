@@ -76,7 +76,7 @@ def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
     There must be a formula for the class whose ``forward`` it runs; the forward must not be replaced on the instance,
     nor the weights computed (parametrizations, hooks), for then more happens than the formula knows.
     """
-    entry = table.find_module(module)
+    entry = table.find_class(type(module))
     if entry is None or type(vars(module).get("forward", None)) not in (NoneType, Forward):
         return None
     if "parametrizations" in module._modules:
@@ -87,7 +87,7 @@ def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
         nn_module._global_forward_hooks,
         nn_module._global_forward_pre_hooks,
     )
-    if any(not isinstance(key, Hooks) for registered in hooks for key in registered):
+    if any(hooks) and any(not isinstance(key, Hooks) for registered in hooks for key in registered):
         return None
     return entry
 
