@@ -148,13 +148,13 @@ class Report(Totals, Exports):
         """
         if check_phase(phase) != PHASES[0] and not self._has(phase):
             raise InputError(f"the run made no calls in its {phase}")
-        return Tree(self._tree_row(phase), depth, sort_by, fold, columns, units)
+        return Tree(self._tree_row_of(phase), depth, sort_by, fold, columns, units)
 
     def to_html(self, path: str | PathLike[str] | None = None, *, device: str | Device = "auto") -> str | None:
         """One page that opens from disk, drawn by plotly (``pip install 'fxflops[report]'``): its text, or written to a path."""
         from .html_report import to_html
 
-        return to_html(self, self._summary, self._tree_row(), path, device)
+        return to_html(self, self._summary, self._tree_row, path, device)
 
     def __str__(self) -> str:
         from .render.summary import summary
@@ -164,7 +164,7 @@ class Report(Totals, Exports):
     def _repr_html_(self) -> str:
         from .html_report import notebook
 
-        return notebook(self.counted, self._summary, self._tree_row())
+        return notebook(self.counted, self._summary, self._tree_row)
 
     def __repr__(self) -> str:
         least = "" if self.complete else ">= "
@@ -177,7 +177,11 @@ class Report(Totals, Exports):
         lines = [f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}" for m in self.missing]
         return "\n".join([*lines, "Count one:", self.recipe()])
 
-    def _tree_row(self, phase: str = PHASES[0]) -> TreeRow:
+    @cached_property
+    def _tree_row(self) -> TreeRow:
+        return self._tree_row_of(PHASES[0])
+
+    def _tree_row_of(self, phase: str) -> TreeRow:
         return tree_row(self._modules_of(phase), self._items(phase), self.nodes, phase)
 
     @cached_property
@@ -185,7 +189,7 @@ class Report(Totals, Exports):
         flops = {phase: self._flops_of(phase) for phase in PHASES}
         asked = {"convention": self.convention, "attention": self.attention}
         return summary_of(
-            self._run, self._tree_row(), self.by_operator(), self.counted, self.missing, self.recipe(), flops, asked
+            self._run, self._tree_row, self.by_operator(), self.counted, self.missing, self.recipe(), flops, asked
         )
 
     # Files

@@ -54,20 +54,21 @@ class Snapshot:
     """
 
     def __init__(self, model: nn.Module, inputs: Any, lazy: bool = False) -> None:
-        self._objects = [(vars(module), vars(module).copy()) for module in modules_of(model)]
+        modules = modules_of(model)
+        self._objects = [(vars(module), vars(module).copy()) for module in modules]
         self._containers: list[tuple[Any, Any]] = []
         self._empty: list[Any] = []
         held: list[Any] = []
         parameters: dict[int, nn.Parameter] = {}
         tensors: list[torch.Tensor] = []
-        for attributes, _ in self._objects:
-            for parameter in attributes["_parameters"].values():
+        for module in modules:
+            for parameter in module._parameters.values():
                 if parameter is not None:
                     parameters[id(parameter)] = parameter
-            for buffer in attributes["_buffers"].values():
+            for buffer in module._buffers.values():
                 if buffer is not None:
                     tensors.append(buffer)
-            own, hooks, others = _parts_of(attributes)
+            own, hooks, others = _parts_of(vars(module))
             for part in own:
                 if type(part) not in CONTAINERS:  # of TorchScript
                     continue
@@ -159,10 +160,10 @@ def _parts_of(attributes: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, .
     found = _LAYOUTS.get(key)
     if found is None:
         names = [name for name in attributes if name not in OWN and name not in HOOKS]
-        hooks = [name for name in HOOKS if name in attributes]
-        found = _LAYOUTS[key] = tuple(operator.itemgetter(*each) for each in (OWN, hooks, names))
-    own, hooks, others = found
-    return own(attributes), hooks(attributes), others(attributes)
+        groups = OWN, HOOKS, names
+        found = _LAYOUTS[key] = tuple(tuple(name for name in group if name in attributes) for group in groups)
+    own, hooks, others = (tuple(map(attributes.get, group)) for group in found)
+    return own, hooks, others
 
 
 def _is_plain(value: Any) -> bool:

@@ -20,7 +20,7 @@ from fxflops import (
     analyze,
     count,
 )
-from fxflops.ops import BASE
+from fxflops.ops import BASE, Table
 
 X = torch.ones(2, 3)
 
@@ -31,6 +31,7 @@ def _tables_as_before() -> Iterator[None]:
     yield
     BASE.entries.clear()
     BASE.entries.update(entries)
+    Table.changes += 1
     BASE.python_functions.clear()
     BASE.python_functions.update(functions)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fxflops.ops import BASE
+from fxflops.ops import BASE, Table
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.S | re.M)
@@ -26,6 +27,7 @@ def _formulas_as_before() -> Iterator[None]:
     yield
     BASE.entries.clear()
     BASE.entries.update(entries)
+    Table.changes += 1
 
 
 def printed(text: str) -> Iterator[tuple[re.Match[str], str]]:
@@ -41,7 +43,8 @@ def printed(text: str) -> Iterator[tuple[re.Match[str], str]]:
 
 
 @pytest.mark.usefixtures("_formulas_as_before")
-def test_the_code_prints_what_is_written() -> None:
+def test_the_code_prints_what_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)  # it writes files
     text = README.read_text(encoding="utf8")
     assert text.count("```python") == len(BLOCK.findall(text))
     for block, output in printed(text):
@@ -63,7 +66,9 @@ def test_links_lead_somewhere() -> None:
 def refill() -> None:
     """Write what the blocks print into their text blocks."""
     text = README.read_text(encoding="utf8")
-    for block, output in reversed(list(printed(text))):
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        blocks = list(printed(text))
+    for block, output in reversed(blocks):
         if block["output"] is not None:
             text = text[: block.start("output")] + output + text[block.end("output") :]
     README.write_text(text, encoding="utf8")

@@ -8,7 +8,6 @@ gradients, autocast, transforms, temporaries inside) goes the observer's own way
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from typing import Any, NamedTuple
@@ -130,11 +129,11 @@ class FastObserver(Observer):
             return super().function(func, args, kwargs)
         if plan is None:
             return self._learn(key, func, args, kwargs)
-        return self._replayed(plan, func, args, kwargs, 3)
+        return self._replayed(plan, func, args, kwargs)
 
-    def _replayed(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], depth: int) -> Any:
-        """The call made again; its author's frame is so deep below."""
-        target = spelled(func, sys._getframe(depth), self.target) if func in WRITTEN_AS else func
+    def _replayed(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call made again."""
+        target = spelled(func, self.target) if func in WRITTEN_AS else func
         if plan.kind is VIEW:
             args, kwargs = self._twins.replace(args, kwargs, func)  # type: ignore[union-attr]
             out = func(*args, **kwargs)
@@ -143,7 +142,7 @@ class FastObserver(Observer):
         else:
             out = args[0] if plan.kind is SAME else self._made(plan)
         call = plan.call(self._here())
-        self.calls.append(call if target is func else call._replace(target=target))
+        self.calls.append(call if target is call.target else call._replace(target=target))
         return out
 
     def _by_rule(self, key: Any, op: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
@@ -161,14 +160,12 @@ class FastObserver(Observer):
             with torch._C.DisableTorchFunction():
                 plan = self._by_rule(key, entry.op, func, args, kwargs)
             if plan is not None:
-                return self._replayed(plan, func, args, kwargs, 4)
+                return self._replayed(plan, func, args, kwargs)
         calls, scopes, made = len(self.calls), len(self.scopes), self._ledger.entered  # type: ignore[union-attr]
-        frame_target = spelled(func, sys._getframe(3), self.target) if func in WRITTEN_AS else func
         out = super().function(func, args, kwargs)
         if len(self.calls) == calls + 1 and len(self.scopes) == scopes:
             call = self.calls[-1]
-            if call.target is func or func in WRITTEN_AS:
-                self.calls[-1] = call._replace(target=frame_target)
+            if call.target is func or call.target is WRITTEN_AS.get(func):
                 self._remember(key, call, args, kwargs, out, made)
         return out
 

@@ -144,7 +144,7 @@ class Observer:
         specs, kwspecs = spec_of(args), spec_of(kwargs)
         self._check(entry, func, *given)
         noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
-        written = spelled(func, sys._getframe(2), self.target) if func in WRITTEN_AS else func
+        written = spelled(func, self.target) if func in WRITTEN_AS else func
         start = time.perf_counter()
         try:
             if entry is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dis
 import operator
+import sys
 from functools import lru_cache
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import torch
@@ -20,10 +21,20 @@ WRITTEN_AS = {
 """The operator that may have been written where a mode sees the method."""
 
 
-def spelled(method: Any, caller: FrameType, node: Any) -> Any:
-    """The operator where ``method`` was reached by one in ``caller``, or by a graph's node that calls one; else the method."""
+def spelled(method: Any, node: Any) -> Any:
+    """The operator where ``method`` was reached by one in the author's code, or by a graph's node that calls one; else the
+    method."""
     symbol = WRITTEN_AS[method]
-    return symbol if node is symbol or _is_operator(caller.f_code, caller.f_lasti) else method
+    if node is symbol:
+        return symbol
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in OBSERVING:
+        frame = frame.f_back
+    return symbol if _is_operator(frame.f_code, frame.f_lasti) else method
+
+
+OBSERVING = frozenset(f"{__package__}.{name}" for name in ("fast", "modes", "observe"))
+"""The modules whose frames lie between the author's code and here."""
 
 
 @lru_cache(maxsize=4096)

@@ -143,9 +143,9 @@ def test_memory_has_its_course_and_its_owners(trained, data):
     memory = data["memory"]
     assert memory["peak"] == trained.max_memory
     assert data["words"][memory["peak_at"]] == trained.memory.at
-    for i, name in enumerate(CATEGORIES):
+    for name in CATEGORIES:
         if name in memory["live"]:
-            assert memory["live"][name] == [moment.live[i] for moment in trained.timeline]
+            assert memory["live"][name] == [moment.live[name] for moment in trained.timeline]
     owned = sum(held["bytes"] for held in memory["owners"]) + memory["others"]["bytes"]
     assert owned == trained.max_memory
     assert next(held for held in memory["owners"] if held["category"] == "params")["tensors"] == 14
