@@ -216,7 +216,7 @@ def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple
         ledger=ledger,
         before_write=subject.snapshot.before_write,
         twins=twins,
-        placement=Placement(subject.device) if subject.device.type != "meta" else None,
+        placement=Placement(subject.device),
         strays=strays,
         facts=facts,
         tape=tape,

@@ -40,7 +40,7 @@ class Placement:
             torch.Tensor.device: device,
             torch.Tensor.is_cuda: device.type == "cuda",
             torch.Tensor.is_cpu: device.type == "cpu",
-            torch.Tensor.is_meta: False,
+            torch.Tensor.is_meta: device.type == "meta",
         }
 
     def answer(self, func: Any, args: tuple[Any, ...]) -> Any:
