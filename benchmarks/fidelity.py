@@ -130,7 +130,8 @@ def measured(name: str, batch: int, device: str) -> dict[str, Any]:
             model(*args, **kwargs)
         own = [seconds(lambda: model(*args, **kwargs), device) for _ in range(PAIRS)]
         found["latency"] = statistics.median(own)
-        report = fxflops.analyze(model, args, kwargs, progress=False)
+        repeats = 11 if found["latency"] < 0.3 else 5
+        report = fxflops.analyze(model, args, kwargs, repeats=repeats, progress=False)
         found["fxflops"] = report.total_time / report.latency
         found["overhead"] = report.latency / found["latency"]
         found["trace"] = report.trace
@@ -200,8 +201,9 @@ def main() -> None:
         "| predicted / peak | peak / allocator | backward | attributed |",
         "|---|---:|---:|---|---|---|---|---|---|---|---|---|",
     ]
-    for name in options.models.split(","):
-        for batch in (1, LARGER.get(name, 8)):
+    for is_larger in (False, True):
+        for name in options.models.split(","):
+            batch = LARGER.get(name, 8) if is_larger else 1
             runs = []
             for _ in range(options.processes):
                 command = [sys.executable, __file__, "--one", f"{name}:{batch}", "--device", options.device]

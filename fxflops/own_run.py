@@ -73,6 +73,7 @@ class Subject:
         self.optimizer: OptimizerLike | None = None
         self._args = args
         self._kwargs = kwargs
+        self._ran = False
         self.paths = modules_of(model)
         self.held: dict[str, list[tuple[str, torch.Tensor]]] = {
             "params": _named((path, module._parameters) for module, path in self.paths.items()),
@@ -84,7 +85,9 @@ class Subject:
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The inputs, everything rewound to how it was at first."""
-        self.snapshot.rewind()
+        if self._ran:
+            self.snapshot.rewind()
+        self._ran = True
         if self.backward:
             for tensor in self.state:
                 tensor.grad = None

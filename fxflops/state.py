@@ -95,7 +95,6 @@ class Snapshot:
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._gradients = [(p, p.grad) for p in self._parameters]
         self._random = _random_states()
-        self._touched = False
         if not lazy:
             self.keep_all()
 
@@ -118,11 +117,7 @@ class Snapshot:
                 self._saved[id(owner)] = (owner, _keep(owner))
 
     def rewind(self) -> None:
-        """Bring everything back to how it was when the snapshot was taken; nothing is to be done the first time, before
-        a run."""
-        if not self._touched:
-            self._touched = True
-            return
+        """Bring everything back to how it was when the snapshot was taken."""
         for container, items in (*self._containers, *self._objects):
             if not _same(container, items):
                 _refill(container, items)

@@ -84,7 +84,8 @@ def test_the_total_is_flop_counter_modes(name: str) -> None:
     assert report.total_macs == report.recount("torch_flops").total_macs
 
 
-TRAINED = [name for name in POOL if name not in ("ssdlite", "faster r-cnn")][::2]  # those two need values: not on meta
+ON_META = [name for name in POOL if name not in ("ssdlite", "faster r-cnn")]  # those two need values
+TRAINED = [*ON_META[::2], *ON_META[1:5:2]]
 
 
 @pytest.mark.parametrize("name", TRAINED)
@@ -102,6 +103,9 @@ def test_a_training_step_is_flop_counter_modes(name: str) -> None:
     training_macs = report.total_macs + (report.total_backward_macs or 0)
     assert (2 * training_macs < counter.get_total_flops()) == grouped
     assert grouped or 2 * training_macs == counter.get_total_flops()
+    assert len(TRAINED) == 30
+    of_modules = sum(row.own.flops for row in report.by_module("backward").values())
+    assert of_modules == report.recount("torch").by_module("backward")[""].total.flops == report.total_backward_flops
 
 
 def test_every_backward_call_has_an_owner() -> None:
