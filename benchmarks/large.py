@@ -39,11 +39,11 @@ def language_model(config: Any) -> tuple[nn.Module, dict[str, Any], dict[str, An
     cache = hf.DynamicCache(config=config)
     prompt = {"input_ids": torch.zeros(1, 2048, dtype=torch.long, device="cpu"), "use_cache": False}
     token = {"input_ids": torch.zeros(1, 1, dtype=torch.long, device="cpu"), "use_cache": True}
+    heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+    key = value = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if hasattr(config, "kv_lora_rank"):  # latent attention caches what keys and values are made of
+        heads, key, value = 1, config.kv_lora_rank, config.qk_rope_head_dim
     for layer in range(config.num_hidden_layers):
-        heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
-        key = getattr(config, "qk_head_dim", None) or getattr(config, "head_dim", None)
-        value = getattr(config, "v_head_dim", None) or key
-        key, value = (size or config.hidden_size // config.num_attention_heads for size in (key, value))
         cache.update(torch.empty(1, heads, CONTEXT - 1, key), torch.empty(1, heads, CONTEXT - 1, value), layer)
     return model, prompt, {**token, "past_key_values": cache}
 
