@@ -18,6 +18,7 @@ PACKAGE = TESTS.parent / "fxflops"
 # Tests of more than one file, or of none; so are those of users' reports.
 ACROSS = {
     "test_page_browser",
+    "test_large",
     "test_models",
     "test_layering",
     "test_imports",
