@@ -138,17 +138,17 @@ def observed_run(subject: Subject, table: Table, recorder: Recorder | None = Non
     return Watched(observer, ledger.history(observer.calls), out)
 
 
-def counted_run(subject: Subject, table: Table, facts: bool = False) -> tuple[Measured, str]:
+def counted_run(subject: Subject, table: Table, facts: bool = False, reuse: bool = True) -> tuple[Measured, str]:
     """The model's own run, watched, and "" where the meta device sufficed: no kernel computed, nothing was allocated.
 
-    With ``facts`` what masks leave is read. Where it needs values it is run on the real tensors, and the reason is returned. Raises InputError where those
+    With ``facts`` what masks leave is read; with ``reuse`` calls made before are made again from memory. Where it needs values it is run on the real tensors, and the reason is returned. Raises InputError where those
     pass the cap, RunError where the model raises there too, or has no real tensors.
     """
     try:
         strays = subject.backward or any(map(_is_scripted, subject.paths))
-        watched, twins = _on_meta(subject, table, facts, strays)
+        watched, twins = _on_meta(subject, table, facts, strays, reuse)
         if twins.stranger and not strays:
-            watched, _ = _on_meta(subject, table, facts, strays=True)
+            watched, _ = _on_meta(subject, table, facts, True, reuse)
         why = ""
     except (RunError, NotImplementedError) as error:
         if any(tensor.device.type == "meta" for tensor in subject.state):
@@ -205,12 +205,12 @@ def cap_of(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple[Watched, Twins]:
+def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool, reuse: bool) -> tuple[Watched, Twins]:
     args, kwargs = subject.inputs()
     twins = Twins(subject.state)
     ledger, tape = Ledger(subject.held), Tape() if subject.backward else None
     twins.moved = ledger.move
-    observer = (FastObserver if _can_be_fast(subject, table, strays) else Observer)(
+    observer = (FastObserver if reuse and _can_be_fast(subject, table, strays) else Observer)(
         subject.paths,
         table,
         ledger=ledger,
