@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules import module as nn_module
 from torch.optim import Optimizer
 
 from .errors import FxflopsError, RunError
@@ -27,6 +28,8 @@ from .trace.placement import Placement
 from .trace.record import Recorder
 from .trace.source import is_library
 from .trace.tape import Tape
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +234,10 @@ def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool, reuse: b
 
 def _can_be_fast(subject: Subject, table: Table, strays: bool) -> bool:
     """Whether calls may be made again from memory: nothing is learnt of the backward pass, of operators that nobody
-    announces, of plain functions, of what a forward replaced on an instance does."""
-    replaced = any("forward" in vars(module) for module in subject.paths)
-    return not (subject.backward or strays or replaced or table.python_functions)
+    announces, of plain functions, of what a forward replaced on an instance or a hook does."""
+    replaced = any("forward" in (own := vars(module)) or any(map(own.get, HOOKS)) for module in subject.paths)
+    hooked = any(getattr(nn_module, f"_global{name}", None) for name in HOOKS)
+    return not (subject.backward or strays or replaced or hooked or table.python_functions)
 
 
 def _is_scripted(module: nn.Module) -> bool:

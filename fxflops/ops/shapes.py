@@ -98,13 +98,17 @@ def is_odd(sizes: Sequence[int], strides: Strides) -> bool:
     each kernel decides for itself."""
     if 1 not in sizes or strides == contiguous(sizes):
         return False
-    last = in_order(sizes, (0, 2, 3, 1)) if len(sizes) == 4 else strides
-    return lies_in(sizes, strides, range(len(sizes))) or (strides != last and lies_in(sizes, strides, (0, 2, 3, 1)))
+    if lies_in(sizes, strides, range(len(sizes))):
+        return True
+    last = (0, 2, 3, 1)
+    return len(sizes) == 4 and lies_in(sizes, strides, last) and (strides != in_order(sizes, last) or 1 in sizes[1:])
 
 
 def in_format(out: Spec, tensors: Sequence[torch.Tensor]) -> Strides | None:
     """Channels last where all images are, else contiguous; of volumes, only where all are contiguous."""
     if out.ndim == 4:
+        if any(1 in tensor.shape[1:] and tensor.stride() != contiguous(tensor.shape) for tensor in tensors):
+            return None
         last = all(is_channels_last(tensor.shape, tensor.stride()) for tensor in tensors if tensor.ndim == 4)
         return in_order(out, (0, 2, 3, 1)) if last else contiguous(out)
     plain = out.ndim < 4 or all(tensor.stride() == contiguous(tensor.shape) for tensor in tensors)

@@ -151,7 +151,7 @@ def cat(tensors: tuple[Spec, ...], dim: int = 0) -> Spec | None:
     return Spec((*first[:dim], sum(spec[dim] for spec in tensors), *first[dim + 1 :]), first.dtype)
 
 
-@shape(torch.stack, layout=ANY)
+@shape(torch.stack)
 def stack(tensors: tuple[Spec, ...], dim: int = 0) -> Spec | None:
     """x[*], y[*] ... -> out[*, 2 ..., *]."""
     first = tensors[0] if tensors else None

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..ops.shapes import rule_for, shape_of
 from ..records import Call, Scope, Spec, spec_of
+from ..structure import tensors_in
 from .leaves import Forward, scope_of
 from .modes import transformed
 from .observe import ATTENTION, Observer
@@ -128,10 +129,10 @@ class FastObserver(Observer):
         target = spelled(func, sys._getframe(depth), self.target) if func in WRITTEN_AS else func
         if plan.beside or plan.kind is VIEW:
             args, kwargs = self._twins.replace(args, kwargs, func)  # type: ignore[union-attr]
+        self._ledger.call = len(self.calls)  # type: ignore[union-attr]
         if plan.kind is VIEW:
             out = func(*args, **kwargs)
             self._twins.saw(out)  # type: ignore[union-attr]
-            self._ledger.call = len(self.calls)  # type: ignore[union-attr]
         else:
             out = self._twins.of(args[0]) if plan.kind is SAME else self._made(plan)  # type: ignore[union-attr]
         call = plan.call(self._here())
@@ -141,6 +142,8 @@ class FastObserver(Observer):
     def _by_rule(self, key: Any, op: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
         """The plan of a call whose shape rule tells what it puts out."""
         args, kwargs = self._twins.replace(args, kwargs, func)  # type: ignore[union-attr]
+        if not any(tensor.is_meta for tensor in tensors_in((args, kwargs))):
+            return None
         return self._plan_by_rule(key, Call(op, func, spec_of(args), spec_of(kwargs), None, ""), args, kwargs)
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -199,7 +202,6 @@ class FastObserver(Observer):
         """Empty tensors of the plan's forms."""
         assert self._twins is not None
         assert self._ledger is not None
-        self._ledger.call = len(self.calls)
         outs = []
         for form in plan.forms:
             out = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=META)
@@ -255,7 +257,7 @@ class FastObserver(Observer):
         given = self._tensors((args, kwargs))
         own = () if module is None else [*module._parameters.values(), *module._buffers.values()]
         found = shape_of(call, given) if all(t is None or t.is_contiguous() for t in own) else None
-        if found is None or not (own or any(tensor.is_meta for tensor in given)):
+        if found is None:
             return None
         out, strides = found
         kind, forms = (NEW, (_form_of(out, strides),)) if strides is not None else (SAME, ())
@@ -268,6 +270,7 @@ class FastObserver(Observer):
         path = self._modules[module]
         if plan.beside:
             self._tensors((args, kwargs))
+        self._ledger.call = len(self.calls)  # type: ignore[union-attr]
         if plan.kind is VIEW:
             out = type(module).forward(module, *args, **kwargs)
             self._twins.saw(out)  # type: ignore[union-attr]
