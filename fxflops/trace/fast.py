@@ -131,6 +131,8 @@ class FastObserver(Observer):
             args, kwargs = self._twins.replace(args, kwargs, func)  # type: ignore[union-attr]
         self._ledger.call = len(self.calls)  # type: ignore[union-attr]
         if plan.kind is VIEW:
+            if self._placement is not None:
+                args, kwargs = self._placement.redirect(func, args, kwargs)
             out = func(*args, **kwargs)
             self._twins.saw(out)  # type: ignore[union-attr]
         else:
