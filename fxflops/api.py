@@ -160,6 +160,7 @@ def count(
     attention: str = "dense",
     formulas: Formulas | None = None,
     strict: bool = False,
+    reuse: bool = True,
 ) -> Report:
     """Count without computing: the model runs once on the meta device, whatever device it is on, and without a graph.
 
@@ -172,6 +173,9 @@ def count(
     With ``backward=True`` and an ``optimizer`` (a ``torch.optim.Optimizer`` of the model's parameters, or what makes one:
     ``torch.optim.AdamW``) its step is counted too, and its state is in the predicted peak of the training step. The
     optimizer itself takes no step.
+
+    With ``reuse``, calls of the same metadata are made once, in this count and those before it; False makes every call
+    anew. The report is the same.
     """
     optimizer = checked_optimizer(optimizer, backward)
     model = checked_model(model)
@@ -180,7 +184,7 @@ def count(
     check_attention(attention)
     with _running(model, args, kwargs, mode, backward, lazy=True) as (subject, mode):
         subject.optimizer = optimizer
-        measured, why = counted_run(subject, table, facts=attention == "exact")
+        measured, why = counted_run(subject, table, facts=attention == "exact", reuse=reuse)
         run = outcome_of(
             model,
             (args, kwargs),

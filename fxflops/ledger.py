@@ -147,6 +147,7 @@ class Ledger:
         self.most = self._most_after = 0
         self._most_in = -1
         self._held: dict[int, int] = {}
+        self._kept: list[Any] = []  # twins of views of what is held, so that no other storage takes their place
         for category, named in (held or {}).items():
             for name, tensor in named:
                 self._hold(name, tensor, category)
@@ -203,6 +204,7 @@ class Ledger:
         before, storage = tensor.untyped_storage(), twin.untyped_storage()
         if before._cdata in self._held:
             self._held[storage._cdata] = self._held[before._cdata]
+            self._kept.append(storage)
             return
         known = self._known.pop(id(before), None)
         if known is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules import module as nn_module
 from torch.optim import Optimizer
 
 from .errors import FxflopsError, RunError
@@ -27,6 +28,8 @@ from .trace.placement import Placement
 from .trace.record import Recorder
 from .trace.source import is_library
 from .trace.tape import Tape
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +144,17 @@ def observed_run(subject: Subject, table: Table, recorder: Recorder | None = Non
     return Watched(observer, ledger.history(observer.calls), out)
 
 
-def counted_run(subject: Subject, table: Table, facts: bool = False) -> tuple[Measured, str]:
+def counted_run(subject: Subject, table: Table, facts: bool = False, reuse: bool = True) -> tuple[Measured, str]:
     """The model's own run, watched, and "" where the meta device sufficed: no kernel computed, nothing was allocated.
 
-    With ``facts`` what masks leave is read. Where it needs values it is run on the real tensors, and the reason is returned. Raises InputError where those
+    With ``facts`` what masks leave is read; with ``reuse`` calls made before are made again from memory. Where it needs values it is run on the real tensors, and the reason is returned. Raises InputError where those
     pass the cap, RunError where the model raises there too, or has no real tensors.
     """
     try:
         strays = subject.backward or any(map(_is_scripted, subject.paths))
-        watched, twins = _on_meta(subject, table, facts, strays)
+        watched, twins = _on_meta(subject, table, facts, strays, reuse)
         if twins.stranger and not strays:
-            watched, _ = _on_meta(subject, table, facts, strays=True)
+            watched, _ = _on_meta(subject, table, facts, True, reuse)
         why = ""
     except (RunError, NotImplementedError) as error:
         if any(tensor.device.type == "meta" for tensor in subject.state):
@@ -208,12 +211,12 @@ def cap_of(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple[Watched, Twins]:
+def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool, reuse: bool) -> tuple[Watched, Twins]:
     args, kwargs = subject.inputs()
     twins = Twins(subject.state)
     ledger, tape = Ledger(subject.held), Tape() if subject.backward else None
     twins.moved = ledger.move
-    observer = (FastObserver if _can_be_fast(subject, table, strays) else Observer)(
+    observer = (FastObserver if reuse and _can_be_fast(subject, table, strays) else Observer)(
         subject.paths,
         table,
         ledger=ledger,
@@ -234,9 +237,10 @@ def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> tuple
 
 def _can_be_fast(subject: Subject, table: Table, strays: bool) -> bool:
     """Whether calls may be made again from memory: nothing is learnt of the backward pass, of operators that nobody
-    announces, of plain functions, of what a forward replaced on an instance does."""
-    replaced = any("forward" in vars(module) for module in subject.paths)
-    return not (subject.backward or strays or replaced or table.python_functions)
+    announces, of plain functions, of what a forward replaced on an instance or a hook does."""
+    replaced = any("forward" in (own := vars(module)) or any(map(own.get, HOOKS)) for module in subject.paths)
+    hooked = any(getattr(nn_module, f"_global{name}", None) for name in HOOKS)
+    return not (subject.backward or strays or replaced or hooked or table.python_functions)
 
 
 def _is_scripted(module: nn.Module) -> bool:

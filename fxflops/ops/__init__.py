@@ -43,6 +43,9 @@ from . import quantized as quantized
 from . import reduce as reduce
 from . import resample as resample
 from . import rnn as rnn
+from . import shapes_layers as shapes_layers
+from . import shapes_moves as shapes_moves
+from . import shapes_pointwise as shapes_pointwise
 from . import solve as solve
 from . import statistics as statistics
 from . import transformer as transformer

@@ -1,8 +1,9 @@
 """Shape rules: what a call puts out, without running it. For the ops that make up most models; others ask the kernel.
 
-A rule takes its op's own parameters by name, as a formula does, each tensor a Spec of a dense and contiguous tensor, and
-gives the Spec of the new and contiguous tensor that comes out, ``input`` itself where the op returns its very input, or
-None where it cannot tell. Rules are held to the kernels by property tests (tests/ops/test_shapes.py).
+A rule takes its op's own parameters by name, as a formula does, each tensor a Spec, and gives the Spec of the one new
+tensor that comes out, ``input`` itself where the op returns its very input, or None where it cannot tell, or where the
+kernel would raise. How that new tensor lies in memory follows from the rule's layout. Rules are held to the kernels by
+property tests (tests/ops/test_shapes.py).
 """
 
 from __future__ import annotations
@@ -12,116 +13,219 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import nn
 
 from ..records import Call, Spec
 from ._apply import bound
 
 Rule = Callable[..., "Spec | None"]
-RULES: dict[Any, Rule] = {}
-"""Rules by module class, function and method: the exact spelling, whose parameters they take."""
+Strides = tuple[int, ...]
+PLAIN, FIRST, ANY, KEPT, FORMAT, POINTWISE = "plain", "first", "any", "kept", "format", "pointwise"
+"""Layouts. PLAIN, FIRST and KEPT ask that the tensors after the first be contiguous.
+
+PLAIN: contiguous out of contiguous. FIRST: the first may be anything. ANY: contiguous out of whatever. KEPT: as the first. FORMAT: channels last if
+all images are, else contiguous. POINTWISE: as the operands, broadcast, decide together.
+"""
+RULES: dict[Any, tuple[Rule, str]] = {}
+"""Rules and their layouts by module class, function and method: the exact spelling, whose parameters they take."""
 
 
-def shape(*targets: Any) -> Callable[[Rule], Rule]:
+def shape(*targets: Any, layout: str = PLAIN) -> Callable[[Rule], Rule]:
     """Register the decorated rule for these module classes, functions and methods."""
 
     def register(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(targets, rule))
+        RULES.update(dict.fromkeys(targets, (rule, layout)))
         return rule
 
     return register
 
 
+def named(names: str, *namespaces: Any) -> list[Any]:
+    """What the namespaces have by these names."""
+    return [getattr(space, name) for name in names.split() for space in namespaces if hasattr(space, name)]
+
+
 @lru_cache(maxsize=4096)
-def rule_for(target: Any) -> Rule | None:
+def rule_for(target: Any) -> tuple[Rule, str] | None:
     """The rule for a call's target, of a class for the one whose ``forward`` it runs; None where there is none."""
     for cls in target.__mro__ if isinstance(target, type) else ():
-        if "forward" in vars(cls):
+        if cls in RULES or "forward" in vars(cls):
             return RULES.get(cls)
     return RULES.get(target)
 
 
-def shape_of(call: Call) -> Spec | None:
-    """What a call puts out, by the rule of its target; None where there is none, or it cannot tell."""
-    rule = rule_for(call.target)
-    if rule is None or "out" in call.kwargs:
+def shape_of(call: Call, tensors: Sequence[torch.Tensor]) -> tuple[Spec, Strides | None] | None:
+    """What a call given these tensors puts out, and its strides, None where it is the first argument; None
+    where there is no rule, or it cannot tell."""
+    found = rule_for(call.target)
+    if found is None or "out" in call.kwargs:
         return None
-    arguments = bound(rule, call)
-    return None if arguments is None else rule(**arguments)
-
-
-@shape(
-    *(
-        nn.ReLU,
-        nn.ReLU6,
-        nn.GELU,
-        nn.SiLU,
-        nn.Mish,
-        nn.ELU,
-        nn.Sigmoid,
-        nn.Hardsigmoid,
-        nn.Hardswish,
-        nn.Tanh,
-        nn.LeakyReLU,
-    ),
-    *(
-        F.relu,
-        F.gelu,
-        F.silu,
-        torch.relu,
-        torch.sigmoid,
-        torch.tanh,
-        torch.Tensor.relu,
-        torch.Tensor.sigmoid,
-        torch.Tensor.tanh,
-    ),
-)
-def same(input: Spec, inplace: bool = False) -> Spec | None:
-    """x[*] -> out[*]; of integers the kernel decides."""
-    if not input.dtype.is_floating_point:
+    rule, layout = found
+    try:
+        arguments = bound(rule, call)
+        out = None if arguments is None else rule(**arguments)
+    except Exception:  # arguments that no rule is written for: whether they are right the kernel says
         return None
-    return input if inplace else Spec(input, input.dtype)
-
-
-@shape(nn.Linear, F.linear)
-def linear(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec | None:
-    """input[*, i], weight[o, i] -> out[*, o]."""
-    if input.dtype is not weight.dtype or weight.ndim != 2 or not input.ndim or input[-1] != weight[1]:
+    if out is None:
         return None
-    return Spec((*input[:-1], weight[0]), input.dtype)
-
-
-@shape(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.LayerNorm, nn.GroupNorm)
-def normalized(input: Spec, weight: Spec | None = None) -> Spec | None:
-    """x[*] -> out[*]; where the weight is of another dtype the kernel decides."""
-    mixed = weight is not None and weight.dtype is not input.dtype
-    return None if mixed or not input.dtype.is_floating_point else Spec(input, input.dtype)
-
-
-@shape(nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d)
-def conv(
-    input: Spec,
-    weight: Spec,
-    bias: Spec | None = None,
-    stride: int | Sequence[int] = 1,
-    padding: int | str | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    padding_mode: str = "zeros",
-) -> Spec | None:
-    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m], m = (s + 2 padding - dilation (k - 1) - 1) // stride + 1."""
-    dims = weight.ndim - 2
-    if input.ndim != dims + 2 or input.dtype is not weight.dtype or padding_mode != "zeros" or isinstance(padding, str):
+    if call.args and out is call.args[0]:
+        return out, None
+    if any(out is value for value in call.kwargs.values()):
         return None
-    if input[1] != weight[1] * groups:
+    strides = _strides(layout, out, tensors)
+    return None if strides is None else (out, strides)
+
+
+def _strides(layout: str, out: Spec, tensors: Sequence[torch.Tensor]) -> Strides | None:
+    """The strides of what comes out; None where they cannot be told."""
+    if layout is FORMAT:
+        return in_format(out, tensors)
+    if any(is_odd(tensor.shape, tensor.stride()) for tensor in tensors):
         return None
-    steps, pads, gaps = (each(value, dims) for value in (stride, padding, dilation))
-    sizes = [
-        (s + 2 * p - d * (k - 1) - 1) // step + 1
-        for s, k, step, p, d in zip(input[2:], weight[2:], steps, pads, gaps, strict=True)
-    ]
-    return Spec((input[0], weight[0], *sizes), input.dtype) if min(sizes, default=1) > 0 else None
+    if layout is ANY:
+        return contiguous(out)
+    if layout is POINTWISE:
+        return pointwise(out, [(tensor.shape, tensor.stride()) for tensor in tensors])
+    if not all(tensor.stride() == contiguous(tensor.shape) for tensor in tensors[1:]):
+        return None
+    given = [(tensor.shape, tensor.stride()) for tensor in tensors[:1]]
+    if layout is FIRST or all(strides == contiguous(sizes) for sizes, strides in given):
+        return contiguous(out)
+    return pointwise(out, given) if layout is KEPT else None
+
+
+def is_odd(sizes: Sequence[int], strides: Strides) -> bool:
+    """Whether it lies contiguous or channels last but for the strides of dimensions of one element: what becomes of those
+    each kernel decides for itself."""
+    if 1 not in sizes or strides == contiguous(sizes):
+        return False
+    if lies_in(sizes, strides, range(len(sizes))):
+        return True
+    last = (0, 2, 3, 1)
+    return len(sizes) == 4 and lies_in(sizes, strides, last) and (strides != in_order(sizes, last) or 1 in sizes[1:])
+
+
+def in_format(out: Spec, tensors: Sequence[torch.Tensor]) -> Strides | None:
+    """Channels last where all images are, else contiguous; of volumes, only where all are contiguous."""
+    if out.ndim == 4:
+        if any(1 in tensor.shape[1:] and tensor.stride() != contiguous(tensor.shape) for tensor in tensors):
+            return None
+        last = all(is_channels_last(tensor.shape, tensor.stride()) for tensor in tensors if tensor.ndim == 4)
+        return in_order(out, (0, 2, 3, 1)) if last else contiguous(out)
+    plain = out.ndim < 4 or all(tensor.stride() == contiguous(tensor.shape) for tensor in tensors)
+    return contiguous(out) if plain else None
+
+
+def is_channels_last(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether an image is taken for one whose channels lie side by side, as torch's ``suggest_memory_format`` does."""
+    least = 0
+    if not strides[1]:
+        return False
+    for dim in (1, 3, 2, 0):
+        if not sizes[dim] or strides[dim] < least or (dim == 0 and least == strides[1]):
+            return False
+        least = strides[dim] * max(sizes[dim], 1)
+    return True
+
+
+def contiguous(sizes: Sequence[int]) -> Strides:
+    """The strides of a contiguous tensor."""
+    return in_order(sizes, range(len(sizes)))
+
+
+def in_order(sizes: Sequence[int], order: Sequence[int]) -> Strides:
+    """The strides of a dense tensor whose dimensions lie in this order."""
+    strides, step = [1] * len(sizes), 1
+    for dim in reversed(order):
+        strides[dim] = step
+        step *= max(sizes[dim], 1)
+    return tuple(strides)
+
+
+def pointwise(out: Sequence[int], operands: Sequence[tuple[Sequence[int], Strides]]) -> Strides | None:
+    """The strides that TensorIterator gives a result: its dimensions lie in the order in which the operands' do."""
+    plain = contiguous(out)
+    if all(tuple(sizes) == tuple(out) and strides == plain for sizes, strides in operands):
+        return plain
+    if 0 in out:
+        return None
+    if len(operands) == 1:
+        sizes, strides = operands[0]
+        if tuple(sizes) != tuple(out):
+            return None
+        return strides if is_dense(sizes, strides) else in_order(out, order_of(out, [strides]))
+    if len(out) < 2:
+        return plain
+    lying = [expanded(out, sizes, strides) for sizes, strides in operands]
+    if all(lies_in(out, strides, range(len(out))) for strides in lying):
+        if len(out) == 4 and all(lies_in(out, strides, (0, 2, 3, 1)) for strides in lying):
+            return None
+        return plain
+    return in_order(out, order_of(out, lying))
+
+
+def is_dense(sizes: Sequence[int], strides: Strides) -> bool:
+    """Whether the elements lie side by side, in whatever order."""
+    step = 1
+    for stride, size in sorted(zip(strides, sizes, strict=True)):
+        if size != 1:
+            if stride != step:
+                return False
+            step *= size
+    return True
+
+
+def lies_in(sizes: Sequence[int], strides: Strides, order: Sequence[int]) -> bool:
+    """Whether a tensor lies in this order, dimensions of one element aside."""
+    dense = in_order(sizes, order)
+    return all(size == 1 or stride == wanted for size, stride, wanted in zip(sizes, strides, dense, strict=True))
+
+
+def expanded(out: Sequence[int], sizes: Sequence[int], strides: Strides) -> Strides:
+    """The strides of a tensor that is expanded to the sizes of the result."""
+    new = len(out) - len(sizes)
+    result = [0] * len(out)
+    for dim in reversed(range(len(out))):
+        if dim >= new:
+            result[dim] = strides[dim - new] if sizes[dim - new] != 1 or out[dim] == 1 else 0
+        elif out[dim] == 1:
+            result[dim] = out[dim + 1] * result[dim + 1] if dim + 1 < len(out) else 1
+    return tuple(result)
+
+
+def order_of(sizes: Sequence[int], lying: Sequence[Strides]) -> list[int]:
+    """The order in which the dimensions of operands lie, the first that tells two of them apart deciding."""
+
+    def compared(a: int, b: int) -> int:
+        for strides in lying:
+            if strides[a] and strides[b]:
+                if strides[a] != strides[b]:
+                    return -1 if strides[a] < strides[b] else 1
+                if sizes[a] > sizes[b]:
+                    return 1
+        return 0
+
+    order = list(reversed(range(len(sizes))))
+    for i in range(1, len(order)):
+        at = i
+        for before in reversed(range(i)):
+            comparison = compared(order[before], order[at])
+            if comparison > 0:
+                order[before], order[at] = order[at], order[before]
+                at = before
+            elif comparison < 0:
+                break
+    return order[::-1]
+
+
+def broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
+    """The shape that these have together; None where they have none."""
+    out: list[int] = []
+    for dims in range(1, max(map(len, shapes), default=0) + 1):
+        sizes = {shape[-dims] for shape in shapes if len(shape) >= dims} - {1}
+        if len(sizes) > 1:
+            return None
+        out.append(sizes.pop() if sizes else 1)
+    return tuple(reversed(out))
 
 
 def each(value: int | Sequence[int], dims: int) -> Sequence[int]:

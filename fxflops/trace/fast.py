@@ -18,32 +18,23 @@ from torch.overrides import TorchFunctionMode
 
 from ..ops.shapes import rule_for, shape_of
 from ..records import Call, Scope, Spec, spec_of
-from .functions import writes
+from ..structure import tensors_in
 from .leaves import Forward, scope_of
 from .modes import transformed
-from .observe import Observer
+from .observe import ATTENTION, Observer
 from .spelling import WRITTEN_AS, spelled
 
 NEW, SAME, VIEW = "new", "the first argument", "view"
 META = torch.device("meta")
 PLAIN = frozenset(
     {
-        int,
-        bool,
-        float,
-        str,
-        type(None),
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-        type(...),
-        torch.Size,
+        *(int, bool, float, str, type(None), type(...), torch.Size),
+        *(torch.dtype, torch.device, torch.layout, torch.memory_format),
     }
 )
+REAL = "real"
+"""Marks, in a key, a tensor that has values. Beside one that has none it is replaced by its twin: they do not matter."""
 TENSORS = (torch.Tensor, nn.Parameter)
-BY_SHAPE_ALONE = frozenset({"embedding", "add", "sub", "mul", "div", "where", "masked_fill", "attention"})
-"""Ops that take real masks and positions beside meta tensors: what they put out does not depend on those values."""
 QUERIES = frozenset(
     [
         *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")),
@@ -69,7 +60,7 @@ class Form(NamedTuple):
 
 class Plan(NamedTuple):
     """A call to be made again: the parts of the Call before and after its path, and what comes out; of a leaf the Scope
-    after its path."""
+    after its path. With ``beside`` it takes tensors that have values, of which the twins are to be made."""
 
     before: tuple[Any, ...]
     after: tuple[Any, ...]
@@ -77,6 +68,7 @@ class Plan(NamedTuple):
     forms: tuple[Form, ...] = ()
     sequence: Any = None
     scope: tuple[Any, ...] = ()
+    beside: bool = False
 
     def call(self, path: str) -> Call:
         """The Call, made in the module of this path."""
@@ -118,7 +110,7 @@ class FastObserver(Observer):
     # Functions
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._stack.inside_leaf() or not self._is_plain():
+        if self._stack.inside_leaf() or not self._is_plain() or (self._facts and self._attends(func)):
             return super().function(func, args, kwargs)
         try:
             key = func, *map(self._key, args)
@@ -134,24 +126,26 @@ class FastObserver(Observer):
     def _replayed(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The call made again."""
         target = spelled(func, self.target) if func in WRITTEN_AS else func
-        if plan.kind is VIEW:
+        if plan.beside or plan.kind is VIEW:
             args, kwargs = self._twins.replace(args, kwargs, func)  # type: ignore[union-attr]
+        self._ledger.call = len(self.calls)  # type: ignore[union-attr]
+        if plan.kind is VIEW:
+            if self._placement is not None:
+                args, kwargs = self._placement.redirect(func, args, kwargs)
             out = func(*args, **kwargs)
             self._twins.saw(out)  # type: ignore[union-attr]
-            self._ledger.call = len(self.calls)  # type: ignore[union-attr]
         else:
-            out = args[0] if plan.kind is SAME else self._made(plan)
+            out = self._twins.of(args[0]) if plan.kind is SAME else self._made(plan)  # type: ignore[union-attr]
         call = plan.call(self._here())
         self.calls.append(call if target is call.target else call._replace(target=target))
         return out
 
     def _by_rule(self, key: Any, op: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
         """The plan of a call whose shape rule tells what it puts out."""
-        if writes(func, kwargs) or not _are_contiguous(args, kwargs):
+        args, kwargs = self._twins.replace(args, kwargs, func)  # type: ignore[union-attr]
+        if not any(tensor.is_meta for tensor in tensors_in((args, kwargs))):
             return None
-        call = Call(op, func, spec_of(args), spec_of(kwargs), None, "")
-        out = shape_of(call)
-        return None if out is None else self._plan_by_rule(key, call, out)
+        return self._plan_by_rule(key, Call(op, func, spec_of(args), spec_of(kwargs), None, ""), args, kwargs)
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make the call the observer's way, and remember it if its metadata told all; a shape rule may tell without."""
@@ -176,7 +170,8 @@ class FastObserver(Observer):
             kind, forms, sequence = self._outcome(args, kwargs, out)
             storages = len(forms)
             if kind and self._ledger.entered - made == storages:  # type: ignore[union-attr]
-                self._plans.keep(key, call.out, _plan(call._replace(seconds=None), kind, forms, sequence, scope))
+                plan = _plan(key, call._replace(seconds=None), kind, forms, sequence, scope)
+                self._plans.keep(key, call.out, plan)
 
     def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Form, ...], Any]:
         """How a result comes about; "" where it cannot be told."""
@@ -206,7 +201,6 @@ class FastObserver(Observer):
         """Empty tensors of the plan's forms."""
         assert self._twins is not None
         assert self._ledger is not None
-        self._ledger.call = len(self.calls)
         outs = []
         for form in plan.forms:
             out = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=META)
@@ -250,24 +244,32 @@ class FastObserver(Observer):
         """The plan of a leaf whose shape rule tells what it puts out."""
         entry = self._leaves[module]
         cls: Any = type(module)
-        if entry is None or rule_for(cls) is None or not _is_plain_key(key) or not _are_contiguous(args, kwargs):
+        if entry is None or rule_for(cls) is None or not _is_plain_key(key):
             return None
         settings, specs, kwspecs = self._settings[module], spec_of(args), spec_of(kwargs)
         call = Call(entry.op, cls, specs, kwspecs, None, "", settings)
-        out = shape_of(call)
-        if out is None:
-            return None
-        scope = scope_of(module, "", settings, specs, kwspecs, out)
-        return self._plan_by_rule(key, call, out, scope)
+        return self._plan_by_rule(key, call, args, kwargs, module)
 
-    def _plan_by_rule(self, key: Any, call: Call, out: Spec, scope: Scope | None = None) -> Plan:
-        kind, forms = (SAME, ()) if call.args and out is call.args[0] else (NEW, (_form_of(out),))
-        plan = _plan(call._replace(out=out), kind, forms, None, scope)
+    def _plan_by_rule(
+        self, key: Any, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], module: nn.Module | None = None
+    ) -> Plan | None:
+        given = self._tensors((args, kwargs))
+        own = () if module is None else [*module._parameters.values(), *module._buffers.values()]
+        found = shape_of(call, given) if all(t is None or t.is_contiguous() for t in own) else None
+        if found is None:
+            return None
+        out, strides = found
+        kind, forms = (NEW, (_form_of(out, strides),)) if strides is not None else (SAME, ())
+        scope = None if module is None else scope_of(module, "", dict(call.settings), call.args, call.kwargs, out)
+        plan = _plan(key, call._replace(out=out), kind, forms, None, scope)
         self._plans.keep(key, out, plan)
         return plan
 
     def _leaf(self, plan: Plan, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         path = self._modules[module]
+        if plan.beside:
+            self._tensors((args, kwargs))
+        self._ledger.call = len(self.calls)  # type: ignore[union-attr]
         if plan.kind is VIEW:
             out = type(module).forward(module, *args, **kwargs)
             self._twins.saw(out)  # type: ignore[union-attr]
@@ -289,7 +291,7 @@ class FastObserver(Observer):
             return None
         settings = map(held.get, names)
         own = [
-            None if t is None else (t.shape, t.dtype)
+            None if t is None else (t.shape, t.stride(), t.dtype)
             for t in (*held["_parameters"].values(), *held["_buffers"].values())
         ]
         try:
@@ -319,42 +321,40 @@ class FastObserver(Observer):
             return slice, value.start, value.stop, value.step
         raise Unknown
 
+    def _attends(self, func: Any) -> bool:
+        """Whether a function is attention, of whose mask the values may be asked for."""
+        entry = self._table.find(func)
+        return entry is not None and entry.op == ATTENTION
+
     def _tensor_key(self, tensor: torch.Tensor) -> Any:
         assert self._twins is not None
         if tensor.layout is not torch.strided or tensor.is_nested:
             raise Unknown
-        if tensor.is_meta:
-            seen = self._twins.seen.get(id(tensor))
-            if (seen is None or seen() is not tensor) and not self._twins.is_own(tensor):
-                raise Unknown
-            return tensor.shape, tensor.stride(), tensor.dtype
         if self._twins.is_own(tensor):
             return tensor.shape, tensor.stride(), tensor.dtype
-        raise Unknown
+        if not self._twins.is_known(tensor):
+            raise Unknown
+        if tensor.is_meta:
+            return tensor.shape, tensor.stride(), tensor.dtype
+        return tensor.shape, tensor.stride(), tensor.dtype, REAL
 
 
-def _plan(call: Call, kind: str, forms: tuple[Form, ...], sequence: Any, scope: Scope | None) -> Plan:
-    at = Call._fields.index("path")
-    return Plan(call[:at], call[at + 1 :], kind, forms, sequence, () if scope is None else scope[1:])
+def _plan(key: Any, call: Call, kind: str, forms: tuple[Form, ...], sequence: Any, scope: Scope | None) -> Plan:
+    at, beside = Call._fields.index("path"), _has_real(key)
+    return Plan(call[:at], call[at + 1 :], kind, forms, sequence, () if scope is None else scope[1:], beside)
 
 
-def _form_of(spec: Spec) -> Form:
-    """The form of a contiguous tensor."""
-    strides = [1]
-    for size in reversed(spec[1:]):
-        strides.append(strides[-1] * max(size, 1))
-    return Form(torch.Size(spec), tuple(reversed(strides[: len(spec)])), spec.dtype, spec.nbytes, spec)
+def _has_real(key: Any) -> bool:
+    return key is REAL or (type(key) is tuple and any(map(_has_real, key)))
+
+
+def _form_of(spec: Spec, strides: tuple[int, ...]) -> Form:
+    """The form of a dense tensor."""
+    return Form(torch.Size(spec), strides, spec.dtype, spec.nbytes, spec)
 
 
 def _is_plain_key(key: Any) -> bool:
     return all(type(part) in PLAIN or type(part) is tuple or type(part) is type for part in key)
-
-
-def _are_contiguous(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    values = *args, *kwargs.values()
-    return all(value.is_contiguous() for value in values if isinstance(value, torch.Tensor)) and not any(
-        type(value) in (tuple, list) and any(isinstance(item, torch.Tensor) for item in value) for value in values
-    )
 
 
 _SETTINGS: dict[type, tuple[str, ...] | None] = {}

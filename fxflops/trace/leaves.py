@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from types import MethodType, NoneType
 from typing import Any
@@ -40,14 +41,20 @@ class Hooks:
                 hooks.pop(self, None)  # type: ignore[call-overload]
 
 
+CALLED_BY = nn.Module._call_impl.__code__
+"""What calls the forward of a module without hooks that is called itself."""
+
+
 class Forward:
-    """Stands for the forward of a module that is observed; to who looks at it, it is that forward."""
+    """Stands for the forward of a module that is observed; to who looks at it, or calls it himself, it is that forward."""
 
     def __init__(self, module: nn.Module, run: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         self.module = module
         self.run = run
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_code is not CALLED_BY:
+            return type(self.module).forward(self.module, *args, **kwargs)
         return self.run(self.module, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:

@@ -67,6 +67,11 @@ class Twins:
         """Whether it belongs to the model or its inputs and always computes without data."""
         return id(tensor) in self._state and (tensor.is_floating_point() or tensor.is_complex())
 
+    def is_known(self, tensor: torch.Tensor) -> bool:
+        """Whether a call that was seen made it, or it is of the model or its inputs, and it has not lost its values."""
+        seen = self.seen.get(id(tensor))
+        return ((seen is not None and seen() is tensor) or id(tensor) in self._state) and not self._has_lost(tensor)
+
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The meta tensor that stands for this one."""
         if tensor.device.type == "meta":

@@ -46,10 +46,10 @@ class Observer:
     ``modules`` are the modules to tell calls apart by, with their paths. ``ledger`` is told of every tensor that a call
     returns; ``before_write`` of the arguments of calls that write in place; ``recorder`` of every call. With ``twins``,
     floating tensors are replaced by meta ones (kept there) before each call, so that no kernel computes, and
-    ``placement`` hides that they are elsewhere. With ``strays``, operators are seen too that no function call announces: those of scripted functions, of C++. With
-    ``facts``, what shapes do not tell is read: the pairs that an attention mask leaves. With a ``tape``, calls of the
-    backward pass are told from the forward's, and stand in the module whose gradients they compute. ``steps`` are the outermost calls
-    of modules: the path, and which calls were made in them.
+    ``placement`` hides that they are elsewhere. With ``strays``, operators are seen too that no function call
+    announces: those of scripted functions, of C++. With ``facts``, what shapes do not tell is read: the pairs that an
+    attention mask leaves. With a ``tape``, calls of the backward pass are told from the forward's, and stand in the
+    module whose gradients they compute. ``steps`` are the outermost calls of modules, with those made in them.
     """
 
     def __init__(
@@ -321,8 +321,7 @@ class Observer:
     def backward(self, out: Any, run: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
         """Run a backward pass, from the sum of the floating outputs, so that what it dispatches is seen.
 
-        Raises InputError where no output has a gradient.
-        """
+        Raises InputError where no output has a gradient."""
         self.path = self.node = ""
         self._noted = True  # no part of a recorded graph
         roots, ones = roots_of(out)
@@ -375,8 +374,9 @@ class Observer:
                     self.steps.append((running.path, range(self._begun, len(self.calls) + is_leaf)))
                 self.scopes.append(scope_of(module, running.path, settings, specs, kwspecs, result))
             if is_leaf:
-                given, seconds = (type(module), specs, kwspecs, result, running.path), end - running.start
-                self._record(self._leaves[module], *given, seconds, settings)
+                self._noting(())
+                given = type(module), specs, kwspecs, result, running.path, end - running.start, settings
+                self._record(self._leaves[module], *given)
                 self._owns((out, args))
                 if running.noted is not None and self._recorder is not None:
                     self._recorder.module(running.path, running.noted, out, keys)

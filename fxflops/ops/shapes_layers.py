@@ -1,0 +1,263 @@
+"""Shape rules of layers with weights, and of what mixes positions: contractions, convolutions, norms, attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..records import Spec
+from .shapes import ANY, FIRST, FORMAT, KEPT, broadcast, each, named, shape
+
+Sizes = int | Sequence[int]
+
+
+@shape(nn.Linear, F.linear, layout=ANY)
+def linear(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec | None:
+    """input[*, i], weight[o, i] -> out[*, o]."""
+    if input.dtype is not weight.dtype or weight.ndim != 2 or not input.ndim or input[-1] != weight[1]:
+        return None
+    if not input.dtype.is_floating_point or not fits(bias, weight[0], input):
+        return None
+    return Spec((*input[:-1], weight[0]), input.dtype)
+
+
+def fits(weight: Spec | None, size: int, input: Spec) -> bool:
+    """Whether a vector of weights, if there is one, has this size and the input's dtype."""
+    return weight is None or (tuple(weight) == (size,) and weight.dtype is input.dtype)
+
+
+@shape(*named("matmul __matmul__ bmm mm", torch, torch.Tensor), layout=ANY)
+def matmul(input: Spec, other: Spec) -> Spec | None:
+    """input[*, m, k], other[*, k, n] -> out[*, m, n]; of vectors the kernel decides."""
+    if input.ndim < 2 or other.ndim < 2 or input.dtype is not other.dtype or input[-1] != other[-2]:
+        return None
+    batch = broadcast(input[:-2], other[:-2])
+    if batch is None or not input.dtype.is_floating_point:
+        return None
+    return Spec((*batch, input[-2], other[-1]), input.dtype)
+
+
+@shape(*named("addmm baddbmm", torch, torch.Tensor), layout=ANY)
+def addmm(input: Spec, mat1: Spec, mat2: Spec) -> Spec | None:
+    """input[*], mat1[*, n, m], mat2[*, m, p] -> out[*, n, p]."""
+    out = matmul(mat1, mat2)
+    if out is None or mat1.ndim != mat2.ndim or mat1[:-2] != mat2[:-2] or input.dtype is not out.dtype:
+        return None
+    return out if broadcast(input, out) == tuple(out) else None
+
+
+@shape(nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d, layout=FIRST)
+def conv(
+    input: Spec,
+    weight: Spec,
+    bias: Spec | None = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+) -> Spec | None:
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m], m = (s + 2 padding - dilation (k - 1) - 1) // stride + 1."""
+    dims = weight.ndim - 2
+    if input.ndim != dims + 2 or input.dtype is not weight.dtype or padding_mode != "zeros":
+        return None
+    if input[1] != weight[1] * groups or weight[0] % groups or not fits(bias, weight[0], input):
+        return None
+    steps, gaps = each(stride, dims), each(dilation, dims)
+    if padding == "same":
+        sizes = list(input[2:])
+        if set(steps) != {1}:
+            return None
+    else:
+        pads = (0,) * dims if isinstance(padding, str) else each(padding, dims)
+        sizes = [
+            (s + 2 * p - d * (k - 1) - 1) // step + 1
+            for s, k, step, p, d in zip(input[2:], weight[2:], steps, pads, gaps, strict=True)
+        ]
+    return Spec((input[0], weight[0], *sizes), input.dtype) if min((*input, *sizes)) > 0 else None
+
+
+def conv_transposed(
+    input: Spec,
+    weight: Spec,
+    bias: Spec | None,
+    stride: Sizes,
+    padding: Sizes,
+    added: Sizes,
+    groups: int,
+    dilation: Sizes,
+) -> Spec | None:
+    dims = weight.ndim - 2
+    if input.ndim != dims + 2 or input.dtype is not weight.dtype or input[1] != weight[0] or weight[0] % groups:
+        return None
+    settings = [each(value, dims) for value in (stride, padding, added, dilation)]
+    if not fits(bias, weight[1] * groups, input) or any(a >= max(s, d) for s, _, a, d in zip(*settings, strict=True)):
+        return None
+    sizes = [
+        (s - 1) * step - 2 * p + d * (k - 1) + a + 1
+        for s, k, step, p, a, d in zip(input[2:], weight[2:], *settings, strict=True)
+    ]
+    return Spec((input[0], weight[1] * groups, *sizes), input.dtype) if min((*input, *sizes)) > 0 else None
+
+
+@shape(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, layout=FIRST)
+def conv_transpose(
+    input: Spec,
+    weight: Spec,
+    bias: Spec | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Spec | None:
+    """input[n, g*i, *s], weight[g*i, o, *k] -> out[n, g*o, *m], m = (s - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1."""
+    return conv_transposed(input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+@shape(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, layout=FIRST)
+def conv_transpose_module(
+    input: Spec,
+    weight: Spec,
+    bias: Spec | None,
+    stride: Sizes,
+    padding: Sizes,
+    output_padding: Sizes,
+    groups: int,
+    dilation: Sizes,
+    output_size: Any = None,
+) -> Spec | None:
+    """As the function; where an output size is asked for the kernel decides."""
+    if output_size is not None:
+        return None
+    return conv_transposed(input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def batch_normed(input: Spec, training: bool, *weights: Spec | None) -> Spec | None:
+    """x[n, c, *] -> out[n, c, *]; where a weight does not fit, or there is but one value to take a mean of, the kernel
+    decides."""
+    if input.ndim < 2 or not input.dtype.is_floating_point or not input.numel():
+        return None
+    if training and input.numel() == input[1]:
+        return None
+    return Spec(input, input.dtype) if all(fits(weight, input[1], input) for weight in weights) else None
+
+
+@shape(F.batch_norm, layout=KEPT)
+def batch_norm(
+    input: Spec,
+    running_mean: Spec | None,
+    running_var: Spec | None,
+    weight: Spec | None = None,
+    bias: Spec | None = None,
+    training: bool = False,
+) -> Spec | None:
+    """x[n, c, *] -> out[n, c, *]."""
+    if not training and (running_mean is None or running_var is None):
+        return None
+    return batch_normed(input, training, running_mean, running_var, weight, bias)
+
+
+@shape(nn.BatchNorm2d, layout=KEPT)
+def batch_norm2d(
+    input: Spec,
+    num_features: int,
+    running_mean: Spec | None = None,
+    running_var: Spec | None = None,
+    weight: Spec | None = None,
+    bias: Spec | None = None,
+    training: bool = False,
+    dims: tuple[int, ...] = (4,),
+) -> Spec | None:
+    """x[n, c, h, w] -> out[n, c, h, w]."""
+    if input.ndim not in dims or input[1] != num_features:
+        return None
+    return batch_normed(input, training or running_mean is None, running_mean, running_var, weight, bias)
+
+
+@shape(nn.BatchNorm1d, layout=KEPT)
+def batch_norm1d(
+    input: Spec,
+    num_features: int,
+    running_mean: Spec | None = None,
+    running_var: Spec | None = None,
+    weight: Spec | None = None,
+    bias: Spec | None = None,
+    training: bool = False,
+) -> Spec | None:
+    """x[n, c, *] -> out[n, c, *]."""
+    return batch_norm2d(input, num_features, running_mean, running_var, weight, bias, training, dims=(2, 3))
+
+
+@shape(nn.BatchNorm3d, layout=KEPT)
+def batch_norm3d(
+    input: Spec,
+    num_features: int,
+    running_mean: Spec | None = None,
+    running_var: Spec | None = None,
+    weight: Spec | None = None,
+    bias: Spec | None = None,
+    training: bool = False,
+) -> Spec | None:
+    """x[n, c, d, h, w] -> out[n, c, d, h, w]."""
+    return batch_norm2d(input, num_features, running_mean, running_var, weight, bias, training, dims=(5,))
+
+
+@shape(nn.LayerNorm, F.layer_norm, layout=ANY)
+def layer_norm(
+    input: Spec, normalized_shape: Sequence[int], weight: Spec | None = None, bias: Spec | None = None
+) -> Spec | None:
+    """x[*, *n] -> out[*, *n]; where a weight does not fit the kernel decides."""
+    sizes = tuple(normalized_shape)
+    if not sizes or tuple(input[-len(sizes) :]) != sizes or not input.dtype.is_floating_point or not input.numel():
+        return None
+    fit = all(w is None or (tuple(w) == sizes and w.dtype is input.dtype) for w in (weight, bias))
+    return Spec(input, input.dtype) if fit else None
+
+
+@shape(nn.RMSNorm, F.rms_norm, layout=ANY)
+def rms_norm(input: Spec, normalized_shape: Sequence[int], weight: Spec | None = None) -> Spec | None:
+    """x[*, *n] -> out[*, *n]."""
+    return layer_norm(input, normalized_shape, weight)
+
+
+@shape(nn.GroupNorm, F.group_norm, layout=FORMAT)
+def group_norm(input: Spec, num_groups: int, weight: Spec | None = None, bias: Spec | None = None) -> Spec | None:
+    """x[n, c, *] -> out[n, c, *]; where a weight does not fit the kernel decides."""
+    if input.ndim < 3 or not input.dtype.is_floating_point or input[1] % num_groups or input.numel() <= input[1]:
+        return None
+    return Spec(input, input.dtype) if all(fits(w, input[1], input) for w in (weight, bias)) else None
+
+
+@shape(F.scaled_dot_product_attention, layout=ANY)
+def attention(
+    query: Spec, key: Spec, value: Spec, attn_mask: Spec | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
+) -> Spec | None:  # fmt: skip
+    """query[b, h, l, e], key[b, h, s, e], value[b, h, s, v] -> out[b, h, l, v]."""
+    if {query.ndim, key.ndim, value.ndim} != {4} or len({query.dtype, key.dtype, value.dtype}) > 1:
+        return None
+    if not query[:2] == key[:2] == value[:2] or query[3] != key[3] or key[2] != value[2]:
+        return None
+    if enable_gqa or not query.dtype.is_floating_point or not min(*query, *key, *value):
+        return None
+    if attn_mask is not None:
+        known = attn_mask.dtype in (torch.bool, query.dtype) and not is_causal and attn_mask.ndim >= 2
+        pairs = (*query[:3], key[2])
+        if not known or broadcast(attn_mask, pairs) != pairs:
+            return None
+    return Spec((*query[:3], value[3]), query.dtype)
+
+
+@shape(nn.Embedding, F.embedding, layout=ANY)
+def embedding(input: Spec, weight: Spec, padding_idx: int | None = None, max_norm: float | None = None) -> Spec | None:
+    """input[*] of integers, weight[v, d] -> out[*, d]."""
+    if input.dtype not in (torch.int32, torch.int64) or weight.ndim != 2 or max_norm is not None:
+        return None
+    if padding_idx is not None and not -weight[0] <= padding_idx < weight[0]:
+        return None
+    return Spec((*input, weight[1]), weight.dtype)
