@@ -147,8 +147,9 @@ def observed_run(subject: Subject, table: Table, recorder: Recorder | None = Non
 def counted_run(subject: Subject, table: Table, facts: bool = False, reuse: bool = True) -> tuple[Measured, str]:
     """The model's own run, watched, and "" where the meta device sufficed: no kernel computed, nothing was allocated.
 
-    With ``facts`` what masks leave is read; with ``reuse`` calls made before are made again from memory. Where it needs values it is run on the real tensors, and the reason is returned. Raises InputError where those
-    pass the cap, RunError where the model raises there too, or has no real tensors.
+    With ``facts`` what masks leave is read; with ``reuse`` calls made before are made again from memory. Where it needs
+    values it is run on the real tensors, and the reason is returned; a model on meta, with all that it makes on meta too.
+    Raises InputError where the real tensors pass the cap, RunError where the model raises there too.
     """
     try:
         strays = subject.backward or any(map(_is_scripted, subject.paths))
@@ -158,7 +159,11 @@ def counted_run(subject: Subject, table: Table, facts: bool = False, reuse: bool
         why = ""
     except (RunError, NotImplementedError) as error:
         if any(tensor.device.type == "meta" for tensor in subject.state):
-            raise
+            try:
+                watched = observed_run(subject, table)
+            except RunError:
+                raise error from None
+            return measured_as_it_ran(watched, "predicted"), ""
         why = str(error)
         subject.snapshot.keep_all()
         watched = observed_run(subject, table, cap=cap_of(subject.device))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 LLAMA = """
-import json, resource
+import json
 import torch, transformers
 import fxflops
 
@@ -27,7 +27,7 @@ step = fxflops.count(model, kwargs=token)
 print(json.dumps({
     "prompt": prompt.total_macs, "step": step.total_macs, "complete": prompt.complete and step.complete,
     "params": prompt.total_params, "inputs": step.memory["inputs"], "trace": [prompt.trace, step.trace],
-    "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
+    "megabytes": int(open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]) / 1000,
 }))
 """
 
