@@ -15,7 +15,6 @@ import copy
 import io
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fxflops
+from benchmarks.machine import processor
 
 RESULTS = Path(__file__).parent / "results"
 Work = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
@@ -214,12 +214,6 @@ def main() -> None:
             lines.append(row(name, batch, runs))
             print(lines[-1], flush=True)
             (RESULTS / f"fidelity_{options.device}.md").write_text("\n".join(lines) + "\n")
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor()
 
 
 if __name__ == "__main__":

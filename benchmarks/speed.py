@@ -32,6 +32,7 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.machine import processor
 from benchmarks.peers import PEERS, of_flop_counter_mode
 
 RESULTS = Path(__file__).parent / "results"
@@ -149,13 +150,6 @@ def table(rows: list[dict[str, Any]], names: list[str], tools: list[str]) -> str
     means = [f"{math.exp(statistics.mean(map(math.log, each))):.1f}" if each else "-" for each in ratios.values()]
     lines.append("| geometric mean | | | | " + " | ".join(means) + " |")
     return "\n".join(lines) + "\n"
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown processor"
-    )
 
 
 def main() -> None:

@@ -187,10 +187,15 @@ class Ledger:
 
     def enter(self, storage: Any, nbytes: int, spec: Spec) -> None:
         """Enter a storage that is not there yet, with the tensor that it was made for."""
-        key, entry = id(storage), len(self._entries)
-        self._known[key] = weakref.ref(storage, lambda ref: self._leave(key, ref)), nbytes, entry
+        entry = len(self._entries)
+        self._watch(storage, nbytes, entry)
         self._entries.append((spec, self.call))
         self._change(entry, nbytes)
+
+    def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
+        """Hear of it when Python frees the storage of an entry."""
+        key = id(storage)
+        self._known[key] = weakref.ref(storage, lambda ref: self._leave(key, ref)), nbytes, entry
 
     @property
     def entered(self) -> int:
@@ -208,10 +213,10 @@ class Ledger:
             return
         known = self._known.pop(id(before), None)
         if known is not None:
-            key, (_, _, entry) = id(storage), known
+            _, nbytes, entry = known
             self._moved[id(before)] = entry
-            self._known[key] = (weakref.ref(storage, lambda ref: self._leave(key, ref)), storage.nbytes(), entry)
-            self._change(entry, storage.nbytes() - known[1])
+            self._watch(storage, storage.nbytes(), entry)
+            self._change(entry, storage.nbytes() - nbytes)
 
     def add_all(self, value: Any, call: int | None = None) -> None:
         """Enter every tensor in a value of tuples, lists and dicts, made by the call of this number."""
