@@ -130,7 +130,7 @@ def measured(name: str, batch: int, device: str) -> dict[str, Any]:
             model(*args, **kwargs)
         own = [seconds(lambda: model(*args, **kwargs), device) for _ in range(PAIRS)]
         found["latency"] = statistics.median(own)
-        repeats = 11 if found["latency"] < 0.3 else 5
+        repeats = 31 if found["latency"] < 0.1 else 11 if found["latency"] < 0.5 else 5
         report = fxflops.analyze(model, args, kwargs, repeats=repeats, progress=False)
         found["fxflops"] = report.total_time / report.latency
         found["overhead"] = report.latency / found["latency"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -58,10 +58,11 @@ class NodeRunner(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
+        work = self._work(n)
         for meter in self._meters:
             meter.before(n.name)
         try:
-            value = getattr(self, n.op)(n.target, args, kwargs)
+            value = work(*args, **kwargs)
         except Exception as error:
             raise _run_error(n, args, kwargs, error) from error
         for meter in reversed(self._meters):
@@ -70,8 +71,31 @@ class NodeRunner(fx.Interpreter):
             self._tape.own(n.name, value)
         return value
 
-    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return self._inputs[str(target).lstrip("*")]
+    def _work(self, n: fx.Node) -> Callable[..., Any]:
+        """What a node does, looked up before the meters begin: the model itself finds no module by its full name."""
+        target = str(n.target)
+        match n.op:
+            case "placeholder":
+                return lambda *_default: self._inputs[target.lstrip("*")]
+            case "get_attr":
+                owner, _, name = target.rpartition(".")
+                return partial(getattr, self.module.get_submodule(owner), name)
+            case "call_module":
+                return self.module.get_submodule(target)
+            case "call_method":
+                return partial(_call_method, target)
+            case "output":
+                return _same
+            case _:
+                return cast("Callable[..., Any]", n.target)
+
+
+def _call_method(name: str, owner: Any, *args: Any, **kwargs: Any) -> Any:
+    return getattr(owner, name)(*args, **kwargs)
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 class CallCollector:
