@@ -176,6 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--sizes", default="1,larger", help="batches to run: 1, larger, or both")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -201,9 +202,9 @@ def main() -> None:
         "| predicted / peak | peak / allocator | backward | attributed |",
         "|---|---:|---:|---|---|---|---|---|---|---|---|---|",
     ]
-    for is_larger in (False, True):
+    for size in options.sizes.split(","):
         for name in options.models.split(","):
-            batch = LARGER.get(name, 8) if is_larger else 1
+            batch = LARGER.get(name, 8) if size == "larger" else int(size)
             runs = []
             for _ in range(options.processes):
                 command = [sys.executable, __file__, "--one", f"{name}:{batch}", "--device", options.device]

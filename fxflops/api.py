@@ -22,7 +22,7 @@ from .own_run import Subject, counted_run
 from .progress import progress_bar
 from .records import FormulaFunction
 from .report import Report
-from .state import RUNNING, Snapshot, training_flags
+from .state import RUNNING, training_flags
 
 MODES = ("eval", "train", "as_is")
 Formulas = Mapping[Any, FormulaFunction]
@@ -128,7 +128,7 @@ def analyzed(
         if any(call.site for call in measured.calls):
             measured = measured.with_sites(author_lines(subject, table, made))
         run = outcome_of(
-            model,
+            subject.inventory,
             (args, kwargs),
             measured,
             name=type(model).__name__,
@@ -186,7 +186,7 @@ def count(
         subject.optimizer = optimizer
         measured, why = counted_run(subject, table, facts=attention == "exact", reuse=reuse)
         run = outcome_of(
-            model,
+            subject.inventory,
             (args, kwargs),
             measured,
             name=type(model).__name__,
@@ -214,8 +214,8 @@ def _running(
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
     grad = torch.enable_grad() if backward else torch.no_grad()
     with RUNNING, grad, training_flags(model, mode):
-        snapshot = Snapshot(model, (args, kwargs), lazy)
+        subject = Subject(model, args, kwargs, backward, lazy)
         try:
-            yield Subject(model, args, kwargs, snapshot, backward), mode
+            yield subject, mode
         finally:
-            snapshot.rewind()
+            subject.rewind()

@@ -11,8 +11,9 @@ from typing import Protocol
 from .bounds import Roofline
 from .devices import Device
 from .errors import FormulaError, FxflopsError, InputError
+from .inventory import Params
 from .ledger import CATEGORIES, LiveTensor, Moment
-from .outcome import Memory, Params
+from .outcome import Memory
 from .records import PHASES, Counted, specs_in
 from .render.data import Summary, TreeRow
 from .render.page_data import Ceilings, Course, Held, Metric, Op, Page, State, Tile

@@ -126,6 +126,28 @@ class History:
         return self.calls[number] if 0 <= number < len(self.calls) else None
 
 
+class Mark(NamedTuple):
+    """Where a ledger stands: its next entry, its next change, and the call under way."""
+
+    entry: int
+    change: int
+    call: int
+
+
+class Passage(NamedTuple):
+    """What happened in a ledger since a mark: the storages entered and how they came and went; ``rise`` is the most they
+    came to, after the change of this number, ``alive`` are those that are still there, from the mark's entry on."""
+
+    mark: Mark
+    entries: list[Entry]
+    changes: list[tuple[int, int, int]]
+    rise: int
+    top: int
+    net: int
+    call: int
+    alive: frozenset[int]
+
+
 class Ledger:
     """Bytes of the tensor storages that are alive: what an allocator would report, for devices that keep no such book.
 
@@ -149,20 +171,19 @@ class Ledger:
         self._held: dict[int, int] = {}
         self._kept: list[Any] = []  # twins of views of what is held, so that no other storage takes their place
         for category, named in (held or {}).items():
-            for name, tensor in named:
-                self._hold(name, tensor, category)
+            self._hold(named, category)
 
-    def _hold(self, name: str, tensor: torch.Tensor, category: str) -> None:
-        """Enter a tensor that is there before and after."""
-        if tensor.layout is not torch.strided:
-            return
-        storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key not in self._held:
-            entry = self._held[key] = len(self._entries)
-            self._entries.append(((tensor.shape, tensor.dtype), -1))
-            self._labels[entry] = category, name
-            self._change(entry, storage.nbytes())
+    def _hold(self, named: Named, category: str) -> None:
+        """Enter tensors that are there before and after."""
+        held, entries, strided = self._held, self._entries, torch.strided
+        for name, tensor in named:
+            if tensor.layout is strided:
+                storage = tensor.untyped_storage()
+                entry = len(entries)
+                if held.setdefault(storage._cdata, entry) == entry:
+                    entries.append(((tensor.shape, tensor.dtype), -1))
+                    self._labels[entry] = category, name
+                    self._change(entry, storage.nbytes())
 
     def add(self, tensor: torch.Tensor) -> None:
         """Enter the tensor's storage, if it is not there yet (or has been resized since). Sparse tensors have none."""
@@ -188,11 +209,11 @@ class Ledger:
     def enter(self, storage: Any, nbytes: int, spec: Spec) -> None:
         """Enter a storage that is not there yet, with the tensor that it was made for."""
         entry = len(self._entries)
-        self._watch(storage, nbytes, entry)
+        self.watch(storage, nbytes, entry)
         self._entries.append((spec, self.call))
         self._change(entry, nbytes)
 
-    def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
+    def watch(self, storage: Any, nbytes: int, entry: int) -> None:
         """Hear of it when Python frees the storage of an entry."""
         key = id(storage)
         self._known[key] = weakref.ref(storage, lambda ref: self._leave(key, ref)), nbytes, entry
@@ -201,6 +222,51 @@ class Ledger:
     def entered(self) -> int:
         """How many storages have been entered."""
         return len(self._entries)
+
+    def entry_of(self, storage: Any) -> int | None:
+        """The entry of a storage; None where it is not there, or held from the beginning."""
+        known = self._known.get(id(storage))
+        return None if known is None or known[0]() is not storage else known[2]
+
+    def mark(self) -> Mark:
+        """Where it stands now."""
+        return Mark(len(self._entries), len(self._changes), self.call)
+
+    def since(self, mark: Mark) -> Passage | None:
+        """What has happened since; None where a storage that was there before has come or gone."""
+        held: dict[int, int] = {}
+        level = rise = top = 0
+        changes = [change for change in self._changes[mark.change :] if change[1] or change[0] >= mark.entry]
+        for number, (entry, nbytes, _) in enumerate(changes, 1):
+            if entry < mark.entry:
+                return None
+            held[entry] = held.get(entry, 0) + nbytes
+            level += nbytes
+            if level > rise:
+                rise, top = level, number
+        alive = frozenset(entry - mark.entry for entry, nbytes in held.items() if nbytes)
+        return Passage(mark, self._entries[mark.entry :], changes, rise, top, level, self.call, alive)
+
+    def again(self, passage: Passage, later: int) -> None:
+        """Let happen what happened then, ``later`` calls further on."""
+        before, now = passage.mark, self.mark()
+        entries, changes = passage.entries, passage.changes
+        shift = now.entry - before.entry
+        if shift or later or now.call != before.call:
+            entries = [(spec, call + later) for spec, call in entries]
+            changes = [
+                (entry + shift, nbytes, now.call if call == before.call else call + later)
+                for entry, nbytes, call in changes
+            ]
+        self._entries.extend(entries)
+        self._changes.extend(changes)
+        highest = self.live + passage.rise
+        self.peak = max(self.peak, highest)
+        if highest > self.most:
+            self.most, self._most_after = highest, now.change + passage.top
+            self._most_in = changes[passage.top - 1][2]
+        self.live += passage.net
+        self.call = now.call if passage.call == before.call else passage.call + later
 
     def move(self, tensor: torch.Tensor, twin: torch.Tensor) -> None:
         """From now on ``twin`` stands for this tensor, if that is in the ledger."""
@@ -215,7 +281,7 @@ class Ledger:
         if known is not None:
             _, nbytes, entry = known
             self._moved[id(before)] = entry
-            self._watch(storage, storage.nbytes(), entry)
+            self.watch(storage, storage.nbytes(), entry)
             self._change(entry, storage.nbytes() - nbytes)
 
     def add_all(self, value: Any, call: int | None = None) -> None:

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
+from .inventory import Inventory, Module, Params
 from .ledger import CATEGORIES, Place
 from .own_run import Measured
-from .records import is_dense, spec_of, specs_in
-from .rollup import Module
-from .structure import modules_of
+from .records import spec_of, specs_in
 
 ALWAYS = ("params", "buffers", "inputs", "activations")
 """The categories of memory that are said also where they are 0."""
-
-
-class Params(NamedTuple):
-    """Parameters of a model, each tensor counted once however often it is shared; ``buffers`` in elements too."""
-
-    total: int
-    trainable: int
-    frozen: int
-    buffers: int
-    bytes: int
 
 
 class Environment(NamedTuple):
@@ -70,7 +57,7 @@ class Run:
 
 
 def outcome_of(
-    model: nn.Module,
+    inventory: Inventory,
     inputs: Any,
     measured: Measured,
     *,
@@ -80,15 +67,13 @@ def outcome_of(
     trace: str,
     why: str = "",
 ) -> Run:
-    """All that is kept of an analysis of ``model`` on ``inputs``; ``name`` is what the model is called."""
+    """All that is kept of an analysis on ``inputs`` of the model that consists of this; ``name`` is what it is called."""
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{os.cpu_count()} cores"
     place = f"{device} ({hardware})" if device.type in ("cpu", "cuda") else str(device)
     grad = "grad" if torch.is_grad_enabled() else "no_grad"
     environment = Environment(place, mode, grad, torch.__version__)
-    modules = modules_of(model)
-    params = _params(modules)
     shapes = " ".join(map(repr, specs_in(spec_of(inputs))))
-    return Run(name, shapes, measured, _modules(modules), params, environment, trace, why)
+    return Run(name, shapes, measured, inventory.modules, inventory.totals(), environment, trace, why)
 
 
 def _memory(measured: Measured) -> Memory:
@@ -99,42 +84,3 @@ def _memory(measured: Measured) -> Memory:
     found = {category: nbytes for category, nbytes in held.items() if nbytes or category in ALWAYS}
     other = measured.peak - sum(held.values())
     return Memory(found | ({"other": other} if other else {}), measured.source, measured.history.peak_in)
-
-
-def _params(modules: Iterable[nn.Module]) -> Params:
-    own = {id(p): p for module in modules for p in module._parameters.values() if p is not None}
-    buffers = {id(b): b for module in modules for b in module._buffers.values() if b is not None}
-    trainable = frozen = 0
-    for p in own.values():
-        if p.requires_grad:
-            trainable += p.numel()
-        else:
-            frozen += p.numel()
-    elements = sum(b.numel() for b in buffers.values())
-    return Params(trainable + frozen, trainable, frozen, elements, _bytes(own.values()))
-
-
-def _bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the storages that tensors stand on, each once."""
-    storages = {s._cdata: s for t in tensors if is_dense(t) for s in [t.untyped_storage()]}
-    return sum(storage.nbytes() for storage in storages.values())
-
-
-FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
-NONE: frozenset[Any] = frozenset()
-
-
-def _modules(paths: Mapping[nn.Module, str]) -> tuple[Module, ...]:
-    """Every module with its own parameters, a shared one where it is met first."""
-    seen: set[int] = set()
-    modules = []
-    for module, path in paths.items():
-        params = 0
-        for p in module._parameters.values():
-            if p is not None and id(p) not in seen:
-                seen.add(id(p))
-                params += p.numel()
-        held = vars(module).values()
-        keeps = NONE if FUNCTIONS.isdisjoint(map(type, held)) else frozenset(v for v in held if type(v) in FUNCTIONS)
-        modules.append(Module(path, type(module).__name__, params, keeps))
-    return tuple(modules)

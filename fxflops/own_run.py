@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -14,13 +15,15 @@ from torch.optim import Optimizer
 
 from .errors import FxflopsError, RunError
 from .inputs import bind
+from .inventory import Inventory
 from .ledger import History, Ledger, Named, Remembered
 from .ops import Table
 from .optimizing import OptimizerLike, stand_in
 from .records import Call, Node, Scope, Timing, spec_of
 from .run import uncompiled
 from .state import Snapshot
-from .structure import modules_of, tensors_in
+from .structure import tensors_in
+from .trace.blocks import Memory
 from .trace.fast import FastObserver
 from .trace.meta import Twins
 from .trace.observe import Observer
@@ -67,29 +70,55 @@ class Subject:
         model: nn.Module,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        snapshot: Snapshot,
         backward: bool = False,
+        lazy: bool = False,
     ) -> None:
         self.model = model
-        self.snapshot = snapshot
+        self._lazy = lazy
         self.backward = backward
         self.optimizer: OptimizerLike | None = None
         self._args = args
         self._kwargs = kwargs
+        if backward or not lazy:
+            self.keep()
         self._ran = False
-        self.paths = modules_of(model)
+        self.inventory = Inventory(model)
+        self.paths = self.inventory.paths
         self.held: dict[str, list[tuple[str, torch.Tensor]]] = {
-            "params": _named((path, module._parameters) for module, path in self.paths.items()),
-            "buffers": _named((path, module._buffers) for module, path in self.paths.items()),
+            "params": self.inventory.params,
+            "buffers": self.inventory.buffers,
             "inputs": [("", tensor) for tensor in tensors_in((args, kwargs))],
         }
         self.state = [tensor for named in self.held.values() for _, tensor in named]
         self.device = self.state[0].device if self.state else torch.device("cpu")
 
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """How everything was at first: taken when it is first asked for."""
+        return Snapshot(self.model, (self._args, self._kwargs), self._lazy)
+
+    def keep(self) -> None:
+        """Take the snapshot, if it is not taken yet: something is about to run."""
+        _ = self.snapshot
+
+    def writes(self) -> int:
+        """How often a call has announced that it writes to the model or the inputs."""
+        return self.snapshot.writes
+
+    def rewind(self) -> None:
+        """Bring everything back to how it was at first, if anything has run."""
+        if self.has_run:
+            self.snapshot.rewind()
+
+    @property
+    def has_run(self) -> bool:
+        """Whether anything of the model's has run, which is not so where all was made again from memory."""
+        return "snapshot" in vars(self)
+
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The inputs, everything rewound to how it was at first."""
         if self._ran:
-            self.snapshot.rewind()
+            self.rewind()
         self._ran = True
         if self.backward:
             for tensor in self.state:
@@ -105,16 +134,6 @@ class Subject:
         """The model's own run, ready to be started."""
         args, kwargs = self.inputs()
         return lambda: self.model(*args, **kwargs)
-
-
-def _named(owned: Iterable[tuple[str, Mapping[str, torch.Tensor | None]]]) -> list[tuple[str, torch.Tensor]]:
-    """The tensors of modules by their full names, each once, where it is met first."""
-    found: dict[int, tuple[str, torch.Tensor]] = {}
-    for path, tensors in owned:
-        for name, tensor in tensors.items():
-            if tensor is not None and id(tensor) not in found:
-                found[id(tensor)] = f"{path}.{name}" if path else name, tensor
-    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +172,12 @@ def counted_run(subject: Subject, table: Table, facts: bool = False, reuse: bool
     """
     try:
         strays = subject.backward or any(map(_is_scripted, subject.paths))
-        watched, twins = _on_meta(subject, table, facts, strays, reuse)
-        if twins.stranger and not strays:
-            watched, _ = _on_meta(subject, table, facts, True, reuse)
+        if not strays:
+            fast = reuse and _can_be_fast(subject, table)
+            watched, twins = (_fast_on_meta if fast else _on_meta)(subject, table, facts)
+            strays = twins.stranger
+        if strays:
+            watched, _ = _on_meta(subject, table, facts, strays=True)
         why = ""
     except (RunError, NotImplementedError) as error:
         if any(tensor.device.type == "meta" for tensor in subject.state):
@@ -216,36 +238,60 @@ def cap_of(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool, reuse: bool) -> tuple[Watched, Twins]:
+def _fast_on_meta(subject: Subject, table: Table, facts: bool) -> tuple[Watched, Twins]:
+    """The model's own run on meta, calls and blocks made again from memory where they can be.
+
+    Where something changes that no module tells of (a random generator, a list of a module's), blocks made again may be
+    wrong: then it runs once more without them.
+    """
+    memory = Memory(subject.writes, blocks=not facts)
+    watched, twins = _on_meta(subject, table, facts, memory=memory)
+    if not memory.blocks or not subject.has_run or twins.stranger:
+        return watched, twins
+    if not subject.snapshot.has_strayed(modules=not memory.told):
+        table.plans.keep_blocks(memory.found)
+    elif memory.replayed:
+        watched, twins = _on_meta(subject, table, facts, memory=Memory(subject.writes, blocks=False))
+    return watched, twins
+
+
+def _on_meta(
+    subject: Subject, table: Table, facts: bool, strays: bool = False, memory: Memory | None = None
+) -> tuple[Watched, Twins]:
+    """The model's own run on meta; with ``memory`` by the fast observer."""
     args, kwargs = subject.inputs()
     twins = Twins(subject.state)
     ledger, tape = Ledger(subject.held), Tape() if subject.backward else None
     twins.moved = ledger.move
-    observer = (FastObserver if reuse and _can_be_fast(subject, table, strays) else Observer)(
+    make: Callable[..., Observer] = Observer
+    if memory is not None:
+        make = partial(FastObserver, memory)
+    observer = make(
         subject.paths,
         table,
         ledger=ledger,
-        before_write=subject.snapshot.before_write,
+        before_write=lambda value: subject.snapshot.before_write(value),
         twins=twins,
         placement=Placement(subject.device),
         strays=strays,
         facts=facts,
         tape=tape,
     )
-    out = _watch(subject, observer, args, kwargs)
-    twins.meet(out)
+    if not isinstance(observer, FastObserver) or not observer.recalls(subject.model, args, kwargs):
+        subject.keep()
+        twins.meet(_watch(subject, observer, args, kwargs))
     if tape is not None:
         ledger.label(gradients_of([(name, twins.of(p)) for name, p in subject.held["params"]]), "gradients")
     _step(subject, observer, ledger, tape, twins.of)
     return Watched(observer, ledger.history(observer.calls), None), twins
 
 
-def _can_be_fast(subject: Subject, table: Table, strays: bool) -> bool:
+def _can_be_fast(subject: Subject, table: Table) -> bool:
     """Whether calls may be made again from memory: nothing is learnt of the backward pass, of operators that nobody
     announces, of plain functions, of what a forward replaced on an instance or a hook does."""
     replaced = any("forward" in (own := vars(module)) or any(map(own.get, HOOKS)) for module in subject.paths)
     hooked = any(getattr(nn_module, f"_global{name}", None) for name in HOOKS)
-    return not (subject.backward or strays or replaced or hooked or table.python_functions)
+    return not (replaced or hooked or table.python_functions)
 
 
 def _is_scripted(module: nn.Module) -> bool:

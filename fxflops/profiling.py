@@ -17,6 +17,7 @@ from .conventions import Convention, find_convention
 from .counting import check_attention
 from .errors import FxflopsError, InputError
 from .inputs import checked_model
+from .inventory import Inventory
 from .ledger import Ledger, Named
 from .ops import BASE
 from .outcome import outcome_of
@@ -115,7 +116,7 @@ class profile:
         watched = Watched(self._observer, self._ledger.history(self._observer.calls), None)
         measured = measured_as_it_ran(watched, "storages", tuple(self._steps(self._observer.steps)))
         run = outcome_of(
-            self._model,
+            Inventory(self._model),
             (),
             measured,
             name=_name_of(self._model),

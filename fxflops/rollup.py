@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from .errors import InputError
+from .inventory import Module
 from .records import PHASES, Counted, specs_in
 
 K = TypeVar("K")
@@ -45,18 +46,6 @@ class Item(NamedTuple):
     op: str
     dtype: str
     sums: Sums
-
-
-class Module(NamedTuple):
-    """A module of the model: its path, class name, and how many parameters are its own (each counted once, where first met).
-
-    ``keeps`` are the functions among its attributes: ``self.act = F.gelu``.
-    """
-
-    path: str
-    cls: str
-    params: int = 0
-    keeps: frozenset[Any] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

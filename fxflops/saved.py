@@ -38,11 +38,11 @@ import torch
 from .conventions import CONVENTIONS, Convention
 from .counting import dense
 from .errors import InputError
+from .inventory import Module, Params
 from .ledger import CATEGORIES, LiveTensor, Moment, Place, Remembered
-from .outcome import Environment, Params, Run
+from .outcome import Environment, Run
 from .own_run import Measured
 from .records import Call, Cost, Counted, Kernel, Node, Scope, Spec, Timing
-from .rollup import Module
 from .targets import Absent, Classes, described, name_of, target_of
 
 SCHEMA, VERSION = "fxflops.report", 1

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -57,6 +57,7 @@ class Snapshot:
         modules = modules_of(model)
         self._objects = [(vars(module), vars(module).copy()) for module in modules]
         self._containers: list[tuple[Any, Any]] = []
+        self._others: list[tuple[Any, Any]] = []
         self._empty: list[Any] = []
         held: list[Any] = []
         parameters: dict[int, nn.Parameter] = {}
@@ -86,13 +87,14 @@ class Snapshot:
             if isinstance(part, torch.Tensor) and id(part) not in parameters:
                 tensors.append(part)
             if isinstance(part, (dict, list, set)):
-                self._containers.append((part, copy.copy(part)))
+                self._others.append((part, copy.copy(part)))
             if is_object(part):
-                self._objects.append((vars(part), dict(vars(part))))
+                self._others.append((vars(part), dict(vars(part))))
         self._tensors = tensors
         self._parameters = list(parameters.values())
         self._addresses: dict[int, torch.Tensor] | None = None
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.writes = 0
         self._gradients = [(p, p.grad) for p in self._parameters]
         self._random = _random_states()
         if not lazy:
@@ -113,12 +115,15 @@ class Snapshot:
                 known = [t for t in (*self._tensors, *self._parameters) if is_dense(t) and t.device.type != "meta"]
                 self._addresses = {_address(t): t for t in known}
             owner = self._addresses.get(_address(tensor))
-            if owner is not None and id(owner) not in self._saved:
+            if owner is None:
+                continue
+            self.writes += 1
+            if id(owner) not in self._saved:
                 self._saved[id(owner)] = (owner, _keep(owner))
 
     def rewind(self) -> None:
         """Bring everything back to how it was when the snapshot was taken."""
-        for container, items in (*self._containers, *self._objects):
+        for container, items in (*self._containers, *self._objects, *self._others):
             if not _same(container, items):
                 _refill(container, items)
         for container in self._empty:
@@ -129,8 +134,15 @@ class Snapshot:
                 parameter.grad = gradient
         for tensor, kept in self._saved.values():
             _bring_back(tensor, kept)
-        for restore, state in self._random:
-            restore(state)
+        for generator, state in self._random:
+            generator.set(state)
+
+    def has_strayed(self, modules: bool) -> bool:
+        """Whether something has changed that no tensor's write tells of: a container or an object, the random generators;
+        and with ``modules`` the attributes of modules."""
+        held = (*self._others, *self._containers, *self._objects) if modules else self._others
+        changed = any(not _same(container, items) for container, items in held)
+        return changed or not all(_alike(generator.get(), state) for generator, state in self._random)
 
 
 @contextmanager
@@ -205,14 +217,30 @@ def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _random_states() -> list[tuple[Callable[[Any], Any], Any]]:
-    states: list[tuple[Callable[[Any], Any], Any]] = [
-        (torch.set_rng_state, torch.get_rng_state()),
-        (random.setstate, random.getstate()),
-    ]
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two states of a random generator are the same."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, (tuple, list)) and len(one) < SHORT:
+        return len(one) == len(other) and all(map(_alike, one, other))
+    return bool(one == other) if not hasattr(one, "tobytes") else one.tobytes() == other.tobytes()
+
+
+SHORT = 10
+
+
+class Generator(NamedTuple):
+    """How the state of a random generator is read and written."""
+
+    get: Callable[[], Any]
+    set: Callable[[Any], Any]
+
+
+def _random_states() -> list[tuple[Generator, Any]]:
+    generators = [Generator(torch.get_rng_state, torch.set_rng_state), Generator(random.getstate, random.setstate)]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
+        generators.append(Generator(torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all))
     if "numpy" in sys.modules:
-        numpy = sys.modules["numpy"]
-        states.append((numpy.random.set_state, numpy.random.get_state()))
-    return states
+        numpy = sys.modules["numpy"].random
+        generators.append(Generator(numpy.get_state, numpy.set_state))
+    return [(generator, generator.get()) for generator in generators]

@@ -14,10 +14,11 @@ from . import ops
 from .conventions import Convention, find_convention
 from .counting import NO_FORMULA, count_calls, is_users
 from .errors import InputError
+from .inventory import Params
 from .ledger import LiveTensor, Moment
 from .listings import PYTHON, module_and_operator_rows, module_rows, operations, operator_rows
 from .missing import Missing, missing_in, recipe_for
-from .outcome import Environment, Memory, Params, Run
+from .outcome import Environment, Memory, Run
 from .records import PHASES, Call, Counted, Node, Timing
 from .rollup import (
     Item,

@@ -34,7 +34,7 @@ LEVELS = [
     ["trace"],
     ["ops"],
     ["meter", "kernels", "state", "progress", "optimizing"],
-    ["ledger"],
+    ["ledger", "inventory"],
     ["records", "inputs", "devices"],
     ["units", "errors", "structure", "targets"],
 ]

@@ -18,6 +18,7 @@ from ..targets import Absent
 from ._spellings import REACHED_AS
 
 MOST_PLANS = 50_000
+MOST_CALLS = 1_000_000
 F = TypeVar("F", bound=FormulaFunction)
 Style = Literal["op", "module", "mapping"]
 ESCAPE = "escape"
@@ -46,17 +47,32 @@ class Formula:
 class Plans:
     """What is remembered of calls, by all that they depend on; and what they were counted as.
 
-    ``outs`` are the ids of what these calls put out, by which a call made again is known.
+    ``outs`` are the ids of what these calls put out, by which a call made again is known. ``blocks`` are modules' calls as
+    a whole, ``tokens`` the numbers by which modules are known.
     """
 
     def __init__(self, changes: int) -> None:
         self.changes = changes
+        self.dtype = torch.get_default_dtype()
         self._plans: dict[Any, Any] = {}
         self.get = self._plans.get
         self.outs: set[int] = set()
         self.counts: dict[Any, Any] = {}
         self.held: list[Any] = []
         self.classes: dict[type, Formula | None] = {}
+        self.tokens: dict[Any, int] = {}
+        self.blocks: dict[Any, Any] = {}
+        self._blocks_calls = 0
+
+    def keep_blocks(self, blocks: Mapping[Any, Any]) -> None:
+        """Remember blocks by their keys; too many calls in all, and they are forgotten."""
+        self._blocks_calls += sum(len(block.calls) for block in blocks.values())
+        if self._blocks_calls > MOST_CALLS:
+            self.tokens.clear()
+            self.blocks.clear()
+            self._blocks_calls = 0
+        else:
+            self.blocks.update(blocks)
 
     def keep(self, key: Any, out: Any, plan: Any) -> None:
         """Remember a plan by its key, and that it put this out."""
@@ -90,10 +106,12 @@ class Table:
 
     @property
     def plans(self) -> Plans:
-        """What is remembered of calls counted by these formulas; forgotten when any table is changed."""
-        if self._plans is None or self._plans.changes != Table.changes:
-            self._plans = Plans(Table.changes)
-        return self._plans
+        """What is remembered of calls counted by these formulas; forgotten when any table is changed, or torch's default
+        dtype."""
+        known = self._plans
+        if known is None or known.changes != Table.changes or known.dtype is not torch.get_default_dtype():
+            known = self._plans = Plans(Table.changes)
+        return known
 
     def get(self, key: Any) -> Formula | None:
         """The entry written for exactly this key, here or in the parent."""

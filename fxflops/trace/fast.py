@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
@@ -19,22 +20,16 @@ from torch.overrides import TorchFunctionMode
 from ..ops.shapes import rule_for, shape_of
 from ..records import Call, Scope, Spec, spec_of
 from ..structure import tensors_in
+from .blocks import Block, Blocks, Memory
+from .keys import Keys, has_real
 from .leaves import Forward, scope_of
 from .modes import transformed
 from .observe import ATTENTION, Observer
 from .spelling import WRITTEN_AS, spelled
+from .tokens import TENSORS, Tokens, Unknown, is_torchs, may_write, telling_of_writes
 
 NEW, SAME, VIEW = "new", "the first argument", "view"
 META = torch.device("meta")
-PLAIN = frozenset(
-    {
-        *(int, bool, float, str, type(None), type(...), torch.Size),
-        *(torch.dtype, torch.device, torch.layout, torch.memory_format),
-    }
-)
-REAL = "real"
-"""Marks, in a key, a tensor that has values. Beside one that has none it is replaced by its twin: they do not matter."""
-TENSORS = (torch.Tensor, nn.Parameter)
 QUERIES = frozenset(
     [
         *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")),
@@ -75,10 +70,6 @@ class Plan(NamedTuple):
         return tuple.__new__(Call, (*self.before, path, *self.after))
 
 
-class Unknown(Exception):
-    """The call's result does not follow from its metadata alone."""
-
-
 class _FastMode(TorchFunctionMode):
     def __init__(self, observer: FastObserver) -> None:
         super().__init__()
@@ -93,16 +84,38 @@ class _FastMode(TorchFunctionMode):
 class FastObserver(Observer):
     """The observer of ``count()``, without a tape: it makes calls again from memory where it can."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, memory: Memory, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._memory = memory
         self._plans = self._table.plans
         self._mode = _FastMode(self)  # type: ignore[assignment]
+        assert self._twins is not None
+        assert self._ledger is not None
+        self._tokens = Tokens(self._plans.tokens, self._modules)
+        self._key = Keys(self._twins, self._tokens).of
+        device = str(self._placement.device) if self._placement is not None else ""
+        self._blocks = Blocks(
+            memory,
+            self._plans.blocks,
+            self._key,
+            self._tokens,
+            device,
+            self.calls,
+            self.scopes,
+            self._ledger,
+            self._twins,
+        )
+        self._telling = ExitStack()
 
     def _attach(self) -> None:
+        self._memory.told = any(map(may_write, set[Any](map(type, self._modules))))
+        if self._memory.told:
+            self._telling.enter_context(telling_of_writes(self._tokens.forget))
         for module in self._modules:
             vars(module)["forward"] = Forward(module, self._module)
 
     def _detach(self) -> None:
+        self._telling.close()
         for module in self._modules:
             if type(vars(module).get("forward")) is Forward:
                 del vars(module)["forward"]
@@ -216,18 +229,22 @@ class FastObserver(Observer):
         forward = type(module).forward
         if threading.get_ident() != self._thread:
             return forward(module, *args, **kwargs)
-        key = None
-        if self._leaves[module] is not None and not self._stack.inside_leaf() and self._is_plain():
+        key = mark = None
+        if not self._stack.inside_leaf() and self._is_plain():
             with torch._C.DisableTorchFunction():
-                key = self._leaf_key(module, args, kwargs)
-                try:
-                    plan = self._plans.get(key)
-                except TypeError:  # a setting that has no hash, a list or an object
-                    key = plan = None
-                if plan is None and key is not None:
-                    plan = self._leaf_by_rule(key, module, args, kwargs)
-                if plan is not None:
-                    return self._leaf(plan, module, args, kwargs)
+                if self._leaves[module] is not None:
+                    key = self._leaf_key(module, args, kwargs)
+                    plan = self._plans.get(key) or self._leaf_by_rule(key, module, args, kwargs)
+                    if plan is not None:
+                        return self._leaf(plan, module, args, kwargs)
+                elif self._is_block(module):
+                    key, given = self._blocks.key(module, args, kwargs)
+                    block = self._blocks.known(key)
+                    if block is not None:
+                        return self._again(block, self._modules[module], given)
+                    if key is not None:
+                        mark = self._blocks.mark(given)
+                    del given  # an argument may go while the block runs
         calls, scopes, made = len(self.calls), len(self.scopes), self._ledger.entered  # type: ignore[union-attr]
         out = None
         self._enter_module(module, args, kwargs)
@@ -235,16 +252,40 @@ class FastObserver(Observer):
             out = forward(module, *args, **kwargs)
         finally:
             self._leave_module(module, args, kwargs, out)
-        known = key is not None and _is_plain_key(key)
-        if known and len(self.calls) == calls + 1 and len(self.scopes) == scopes + 1:
+        if mark is not None:
+            if self._is_plain():
+                self._blocks.learn(key, self._modules[module], mark, (args, kwargs), out)
+        elif key is not None and len(self.calls) == calls + 1 and len(self.scopes) == scopes + 1:
             self._remember(key, self.calls[-1], args, kwargs, out, made, self.scopes[-1])
+        return out
+
+    def recalls(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether the whole run is known; then it is made again."""
+        if not self._is_block(model) or type(model).__call__ is not nn.Module.__call__ or not self._is_plain():
+            return False
+        path = self._modules[model]
+        key, given = self._blocks.key(model, args, kwargs)
+        block = self._blocks.known(key)
+        if block is not None:
+            self._again(block, path, given)
+        return block is not None
+
+    def _is_block(self, module: nn.Module) -> bool:
+        return self._memory.blocks and self._leaves[module] is None
+
+    def _again(self, block: Block, path: str, given: list[torch.Tensor]) -> Any:
+        """The call of a module made again, with all the calls in it."""
+        first = len(self.calls)
+        out = self._blocks.again(block, path, given)
+        if not self._stack.running:
+            self.steps.append((path, range(first, len(self.calls))))
         return out
 
     def _leaf_by_rule(self, key: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
         """The plan of a leaf whose shape rule tells what it puts out."""
         entry = self._leaves[module]
         cls: Any = type(module)
-        if entry is None or rule_for(cls) is None or not _is_plain_key(key):
+        if key is None or entry is None or rule_for(cls) is None:
             return None
         settings, specs, kwspecs = self._settings[module], spec_of(args), spec_of(kwargs)
         call = Call(entry.op, cls, specs, kwspecs, None, "", settings)
@@ -283,19 +324,12 @@ class FastObserver(Observer):
 
     def _leaf_key(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """All that the result of a leaf depends on; None where that is more than can be told."""
-        cls, held = type(module), vars(module)
-        if cls not in _SETTINGS:
-            _SETTINGS[cls] = _settings(module)
-        names = _SETTINGS[cls]
-        if names is None or held["_modules"]:
+        cls: Any = type(module)
+        token = self._tokens.of(module) if is_torchs(cls) and not module._modules else None
+        if token is None:
             return None
-        settings = map(held.get, names)
-        own = [
-            None if t is None else (t.shape, t.stride(), t.dtype)
-            for t in (*held["_parameters"].values(), *held["_buffers"].values())
-        ]
         try:
-            key = cls, len(held), *settings, *own, *map(self._key, args)
+            key = token, *map(self._key, args)
             return (*key, *kwargs, *map(self._key, kwargs.values())) if kwargs else key
         except Unknown:
             return None
@@ -306,62 +340,17 @@ class FastObserver(Observer):
         """Whether metadata tells all: no transform, no autocast, no gradients, nothing that was left empty on purpose."""
         return not (torch._C._is_any_autocast_enabled() or torch.is_grad_enabled() or self._unwritten or transformed())
 
-    def _key(self, value: Any) -> Any:
-        """What a result depends on of an argument. Raises Unknown where that is more than metadata."""
-        kind = type(value)
-        if kind in TENSORS:
-            return self._tensor_key(value)
-        if kind is int or value is None:
-            return value
-        if kind in PLAIN:
-            return kind, value
-        if kind is tuple or kind is list:
-            return kind, *map(self._key, value)
-        if kind is slice:
-            return slice, value.start, value.stop, value.step
-        raise Unknown
-
     def _attends(self, func: Any) -> bool:
         """Whether a function is attention, of whose mask the values may be asked for."""
         entry = self._table.find(func)
         return entry is not None and entry.op == ATTENTION
 
-    def _tensor_key(self, tensor: torch.Tensor) -> Any:
-        assert self._twins is not None
-        if tensor.layout is not torch.strided or tensor.is_nested:
-            raise Unknown
-        if self._twins.is_own(tensor):
-            return tensor.shape, tensor.stride(), tensor.dtype
-        if not self._twins.is_known(tensor):
-            raise Unknown
-        if tensor.is_meta:
-            return tensor.shape, tensor.stride(), tensor.dtype
-        return tensor.shape, tensor.stride(), tensor.dtype, REAL
-
 
 def _plan(key: Any, call: Call, kind: str, forms: tuple[Form, ...], sequence: Any, scope: Scope | None) -> Plan:
-    at, beside = Call._fields.index("path"), _has_real(key)
+    at, beside = Call._fields.index("path"), has_real(key)
     return Plan(call[:at], call[at + 1 :], kind, forms, sequence, () if scope is None else scope[1:], beside)
-
-
-def _has_real(key: Any) -> bool:
-    return key is REAL or (type(key) is tuple and any(map(_has_real, key)))
 
 
 def _form_of(spec: Spec, strides: tuple[int, ...]) -> Form:
     """The form of a dense tensor."""
     return Form(torch.Size(spec), strides, spec.dtype, spec.nbytes, spec)
-
-
-def _is_plain_key(key: Any) -> bool:
-    return all(type(part) in PLAIN or type(part) is tuple or type(part) is type for part in key)
-
-
-_SETTINGS: dict[type, tuple[str, ...] | None] = {}
-
-
-def _settings(module: nn.Module) -> tuple[str, ...] | None:
-    """The attributes on which the forward of a class of torch's own may depend; None for any other class."""
-    if not type(module).forward.__module__.startswith("torch.nn.modules."):
-        return None
-    return tuple(name for name in vars(module) if name[0] != "_" and name != "forward")

@@ -41,13 +41,12 @@ class Twins:
         self.stranger = False
         self.moved = moved
         self._learning = torch.is_grad_enabled()
-        self._state: dict[int, torch.Tensor] = {}
+        self._state = {id(tensor): tensor for tensor in state}
         self._twins: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self.seen: dict[int, weakref.ref[torch.Tensor]] = {}
         self._lost: dict[int, Any] = {}
-        for tensor in state:
-            self._state[id(tensor)] = tensor
-            if tensor.device.type == "meta" and tensor.layout is not torch.strided:
+        for tensor in self._state.values():
+            if tensor.is_meta and tensor.layout is not torch.strided:
                 self.saw(tensor)
 
     def saw(self, value: Any) -> None:
@@ -71,6 +70,11 @@ class Twins:
         """Whether a call that was seen made it, or it is of the model or its inputs, and it has not lost its values."""
         seen = self.seen.get(id(tensor))
         return ((seen is not None and seen() is tensor) or id(tensor) in self._state) and not self._has_lost(tensor)
+
+    def storage_of(self, tensor: torch.Tensor) -> int | None:
+        """The storage of the meta tensor that stands for this one; None where there is none yet."""
+        known = (None, tensor) if tensor.is_meta else self._twins.get(id(tensor))
+        return None if known is None else known[1].untyped_storage()._cdata
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The meta tensor that stands for this one."""

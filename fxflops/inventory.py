@@ -1,0 +1,83 @@
+"""What a model consists of, found in one walk: its modules with their paths, its parameters and buffers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from .records import is_dense
+from .structure import modules_of
+
+FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
+NONE: frozenset[Any] = frozenset()
+
+
+class Params(NamedTuple):
+    """Parameters of a model, each tensor counted once however often it is shared; ``buffers`` in elements too."""
+
+    total: int
+    trainable: int
+    frozen: int
+    buffers: int
+    bytes: int
+
+
+class Module(NamedTuple):
+    """A module of the model: its path, class name, and how many parameters are its own (each counted once, where first met).
+
+    ``keeps`` are the functions among its attributes: ``self.act = F.gelu``.
+    """
+
+    path: str
+    cls: str
+    params: int = 0
+    keeps: frozenset[Any] = frozenset()
+
+
+class Inventory:
+    """The modules of a model, and its parameters and buffers by their full names: each once, where it is met first."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.paths = modules_of(model)
+        self.params: list[tuple[str, torch.Tensor]] = []
+        self.buffers: list[tuple[str, torch.Tensor]] = []
+        self._own: list[int] = []
+        found = set[int]()
+        for module, path in self.paths.items():
+            before = len(self.params)
+            for kind, named in ((module._parameters, self.params), (module._buffers, self.buffers)):
+                for name, tensor in kind.items():
+                    if tensor is not None and id(tensor) not in found:
+                        found.add(id(tensor))
+                        named.append((f"{path}.{name}" if path else name, tensor))
+            self._own.append(sum(tensor.numel() for _, tensor in self.params[before:]))
+
+    @cached_property
+    def modules(self) -> tuple[Module, ...]:
+        """Every module with the number of its own parameters."""
+        return tuple(
+            Module(path, type(module).__name__, own, _functions_of(module))
+            for (module, path), own in zip(self.paths.items(), self._own, strict=True)
+        )
+
+    def totals(self) -> Params:
+        """How many parameters and buffers there are."""
+        trainable = sum(p.numel() for _, p in self.params if p.requires_grad)
+        total, buffers = sum(self._own), sum(b.numel() for _, b in self.buffers)
+        return Params(total, trainable, total - trainable, buffers, _bytes(p for _, p in self.params))
+
+
+def _functions_of(module: nn.Module) -> frozenset[Any]:
+    held = vars(module).values()
+    return NONE if FUNCTIONS.isdisjoint(map(type, held)) else frozenset(v for v in held if type(v) in FUNCTIONS)
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the storages that tensors stand on, each once."""
+    storages = {s._cdata: s for t in tensors if is_dense(t) for s in [t.untyped_storage()]}
+    return sum(storage.nbytes() for storage in storages.values())

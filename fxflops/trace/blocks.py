@@ -1,0 +1,274 @@
+"""Blocks: a module that holds others, called before with the same metadata, is made again as a whole.
+
+What its forward does follows from its code, its settings and those of its submodules (:class:`~.tokens.Tokens`), and
+from its arguments: of tensors on meta their form, of others their values. So the calls that it made are made again,
+in the module that is called now, and the same storages come and go. A call that left more behind than what it returned
+(an attribute, a tensor kept elsewhere, something written) is not remembered.
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..ledger import Ledger, Mark, Passage
+from ..records import Call, Scope
+from ..structure import Hole, fill, template_of, walk
+from .meta import Twins
+from .tokens import TENSORS, Tokens, Unknown
+
+META = torch.device("meta")
+HOLDERS = (tuple, list, dict, Hole, type(None), bool, int, float, str, torch.Size, torch.dtype, torch.device)
+
+
+class Base(NamedTuple):
+    """A storage that a block makes: its entry in the ledger, from the block's first, its bytes, and a tensor on it."""
+
+    entry: int
+    nbytes: int
+    dtype: torch.dtype
+    shape: torch.Size | tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+ARGUMENT, VIEW, BASE, PART = "argument", "view of an argument", "base", "part of a base"
+
+
+class Out(NamedTuple):
+    """A tensor that a block returns: an argument, a base, or a view of one; a view's offset is from the argument's own."""
+
+    kind: str
+    number: int
+    shape: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+
+class BlockMark(NamedTuple):
+    """Where a run stands as a block begins: the numbers of its next call and scope, the ledger, what was written so far, the arguments."""
+
+    calls: int
+    scopes: int
+    ledger: Mark
+    writes: tuple[int, ...]
+    given: tuple[weakref.ref[torch.Tensor], ...]
+
+
+class Block(NamedTuple):
+    """A module's call: what it did, and what it returned."""
+
+    path: str
+    mark: BlockMark
+    calls: list[Call]
+    scopes: list[Scope]
+    passage: Passage
+    template: Any
+    outs: tuple[Out, ...]
+    bases: tuple[Base, ...]
+
+    def calls_in(self, path: str) -> list[Call]:
+        """The calls as they are made in the module of this path."""
+        if path == self.path:
+            return self.calls
+        moved = self._moved
+        return [tuple.__new__(Call, (*call[:5], moved(call[5], path), *call[6:])) for call in self.calls]
+
+    def scopes_in(self, path: str) -> list[Scope]:
+        """The modules' calls likewise."""
+        if path == self.path:
+            return self.scopes
+        return [tuple.__new__(Scope, (self._moved(scope[0], path), *scope[1:])) for scope in self.scopes]
+
+    def _moved(self, inner: str, path: str) -> str:
+        """The path of a submodule of the block, where the block is the module of ``path``."""
+        below = inner[len(self.path) :].lstrip(".")
+        return f"{path}.{below}" if path and below else path or below
+
+
+assert Call._fields.index("path") == 5
+assert Scope._fields.index("path") == 0
+
+
+def arguments_in(value: Any) -> list[torch.Tensor]:
+    """The tensors among a call's arguments, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
+    return [tensor for item in items for tensor in arguments_in(item)]
+
+
+class Memory:
+    """What a fast observer needs of its run, and what it finds: ``writes`` tells how often the model's state was written so far; with
+    ``blocks``, modules are made again as a whole. ``told``: the observer hears of each attribute of a module that is written, for
+    some code may do that."""
+
+    def __init__(self, writes: Callable[[], int], blocks: bool) -> None:
+        self.writes = writes
+        self.blocks = blocks
+        self.told = False
+        self.replayed = 0
+        self.found: dict[Any, Block] = {}
+
+
+class Blocks:
+    """The blocks of a run: those found in it, and those ``known`` before."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        known: Mapping[Any, Block],
+        key_of: Callable[[Any, bool], Any],
+        tokens: Tokens,
+        device: str,
+        calls: list[Call],
+        scopes: list[Scope],
+        ledger: Ledger,
+        twins: Twins,
+    ) -> None:
+        self._memory = memory
+        self._known = known
+        self._key_of = key_of
+        self._tokens = tokens
+        self._device = device
+        self._calls = calls
+        self._scopes = scopes
+        self._ledger = ledger
+        self._twins = twins
+
+    def key(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]:
+        """All that the calls made in a module depend on, None where that is more than can be told; and the tensors given."""
+        given = arguments_in((args, kwargs))
+        token = self._tokens.of(module)
+        if token is None:
+            return None, given
+        try:
+            key = token, self._device, *(self._key_of(value, True) for value in args)
+            if kwargs:
+                key = *key, *kwargs, *(self._key_of(value, True) for value in kwargs.values())
+        except Unknown:
+            return None, given
+        if len(given) > 1:
+            ids = [*map(id, given)]
+            key = *key, *map(ids.index, ids)
+        return key, given
+
+    def known(self, key: Any) -> Block | None:
+        """The block of this key."""
+        return self._memory.found.get(key) or self._known.get(key)
+
+    def mark(self, given: list[torch.Tensor]) -> BlockMark:
+        """Where the run stands as a block begins, given these tensors."""
+        refs = tuple(map(weakref.ref, given))
+        return BlockMark(len(self._calls), len(self._scopes), self._ledger.mark(), self._writes(given), refs)
+
+    def _writes(self, given: list[torch.Tensor]) -> tuple[int, ...]:
+        """How often something was written that a block does not tell of: attributes of modules, tensors of the model,
+        arguments that have values."""
+        versions = (tensor._version for tensor in given if not tensor.is_meta)
+        return self._tokens.writes, self._memory.writes(), *versions
+
+    def learn(self, key: Any, path: str, mark: BlockMark, arguments: Any, out: Any) -> None:
+        """Remember a module's call that was just made, if it left nothing behind but what it returned."""
+        with torch._C.DisableTorchFunction():
+            given = arguments_in(arguments)
+            same = len(given) == len(mark.given) and all(map(operator.is_, given, (ref() for ref in mark.given)))
+            if same and self._writes(given) == mark.writes:
+                calls = [c if c.seconds is None else c._replace(seconds=None) for c in self._calls[mark.calls :]]
+                scopes = self._scopes[mark.scopes :]
+                block = block_of(path, mark, calls, scopes, given, out, self._ledger, self._twins)
+                if block is not None:
+                    self._memory.found[key] = block
+
+    def again(self, block: Block, path: str, given: list[torch.Tensor]) -> Any:
+        """What the module of this path returns, all its calls made again."""
+        first, entry = len(self._calls), self._ledger.entered
+        self._ledger.again(block.passage, first - block.mark.calls)
+        out = made_again(block, entry, given, self._ledger, self._twins)
+        self._calls.extend(block.calls_in(path))
+        self._scopes.extend(block.scopes_in(path))
+        self._memory.replayed += 1
+        return out
+
+
+def block_of(
+    path: str,
+    mark: BlockMark,
+    calls: list[Call],
+    scopes: list[Scope],
+    given: list[torch.Tensor],
+    out: Any,
+    ledger: Ledger,
+    twins: Twins,
+) -> Block | None:
+    """The block of a call that was just made; None where it left behind more than what it returned."""
+    passage = ledger.since(mark.ledger)
+    if passage is None:
+        return None
+    template, tensors = template_of(out)
+    if any(type(part) not in HOLDERS and not isinstance(part, dict) for _, part in walk(template)):
+        return None
+    outs = _outs(tensors, given, ledger, mark.ledger, twins)
+    if outs is None or passage.alive - {base.entry for base in outs[1]}:
+        return None
+    return Block(path, mark, calls, scopes, passage, template, *outs)
+
+
+def _outs(
+    tensors: list[torch.Tensor], given: list[torch.Tensor], ledger: Ledger, mark: Mark, twins: Twins
+) -> tuple[tuple[Out, ...], tuple[Base, ...]] | None:
+    """How the tensors that a block returns come about; None where that cannot be told."""
+    outs: list[Out] = []
+    bases: dict[int, Base] = {}
+    for tensor in tensors:
+        if type(tensor) not in TENSORS or not tensor.is_meta or tensor.layout is not torch.strided or tensor.is_nested:
+            return None
+        storage, form = tensor.untyped_storage(), (tensor.shape, tuple(tensor.stride()))
+        stands_on = [i for i, t in enumerate(given) if twins.storage_of(t) == storage._cdata]
+        same = [i for i in stands_on if given[i] is tensor]
+        if stands_on:
+            number = (same or stands_on)[0]
+            offset = int(tensor.storage_offset() - twins.of(given[number]).storage_offset())
+            outs.append(Out(ARGUMENT if same else VIEW, number, *form, offset))
+            continue
+        entry, size = ledger.entry_of(storage), storage.nbytes()
+        if entry is None or entry < mark.entry:
+            return None
+        if entry in bases:
+            outs.append(Out(PART, list(bases).index(entry), *form, int(tensor.storage_offset())))
+        elif tensor.numel() * tensor.itemsize == size:
+            outs.append(Out(BASE, len(bases), *form, 0))
+            bases[entry] = Base(entry - mark.entry, size, tensor.dtype, *form)
+        else:
+            outs.append(Out(PART, len(bases), *form, int(tensor.storage_offset())))
+            bases[entry] = Base(entry - mark.entry, size, tensor.dtype, (size // tensor.itemsize,), (1,))
+        if bases[entry].dtype is not tensor.dtype:
+            return None
+    return tuple(outs), tuple(bases.values())
+
+
+def made_again(block: Block, first_entry: int, given: list[torch.Tensor], ledger: Ledger, twins: Twins) -> Any:
+    """What the block returns, on these arguments; its storages have their entries in the ledger from ``first_entry`` on."""
+    bases = []
+    for base in block.bases:
+        tensor = torch.empty_strided(base.shape, base.stride, dtype=base.dtype, device=META)
+        ledger.watch(tensor.untyped_storage(), base.nbytes, first_entry + base.entry)
+        bases.append(tensor)
+    made = []
+    for kind, number, shape, stride, offset in block.outs:
+        if kind is ARGUMENT:
+            tensor = given[number]
+        elif kind is BASE:
+            tensor = bases[number]
+        elif kind is PART:
+            tensor = bases[number].as_strided(shape, stride, offset)
+        else:
+            tensor = twins.of(given[number])
+            tensor = tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
+        twins.seen[id(tensor)] = weakref.ref(tensor)
+        made.append(tensor)
+    return made[0] if type(block.template) is Hole else fill(block.template, *made)
