@@ -151,7 +151,7 @@ def measured(name: str, batch: int, device: str) -> dict[str, Any]:
                     found[peer] = statistics.median(ratios)
                 except Exception as error:
                     found[peer] = f"raises {type(error).__name__}"
-    report = fxflops.analyze(model, args, kwargs, backward=True, repeats=2, progress=False)
+    report = fxflops.analyze(model, args, kwargs, backward=True, repeats=3, progress=False)
     back = sum(node.backward_timing.median for node in report.nodes if node.backward_timing is not None)
     found["backward"] = back / report.backward_timing.median
     flops = [c.flops for c in report.counted if c.call.phase == "backward"]

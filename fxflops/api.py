@@ -14,6 +14,7 @@ from .conventions import Convention, find_convention
 from .counting import check_attention
 from .errors import InputError, RunError, TraceError
 from .inputs import as_call, checked_model
+from .inventory import Inventory
 from .measure import Traced, author_lines, measure, traced
 from .ops import BASE, Table
 from .optimizing import OptimizerLike, checked_optimizer
@@ -174,8 +175,10 @@ def count(
     ``torch.optim.AdamW``) its step is counted too, and its state is in the predicted peak of the training step. The
     optimizer itself takes no step.
 
-    With ``reuse``, calls of the same metadata are made once, in this count and those before it; False makes every call
-    anew. The report is the same.
+    With ``reuse``, a call is made once, in this count and those before it, and made again from memory where its metadata is the
+    same; a module's forward runs once where its code, its settings, those of its submodules and its arguments are the same
+    and it writes nothing. False makes every call anew. The report is the same, unless a forward depends on what neither
+    modules nor arguments hold (a global counter, the time).
     """
     optimizer = checked_optimizer(optimizer, backward)
     model = checked_model(model)
@@ -213,8 +216,9 @@ def _running(
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
     grad = torch.enable_grad() if backward else torch.no_grad()
-    with RUNNING, grad, training_flags(model, mode):
-        subject = Subject(model, args, kwargs, backward, lazy)
+    inventory = Inventory(model)
+    with RUNNING, grad, training_flags(inventory.paths, mode):
+        subject = Subject(model, inventory, args, kwargs, backward, lazy)
         try:
             yield subject, mode
         finally:

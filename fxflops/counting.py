@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -48,13 +49,17 @@ def count_calls(
     ``module_at`` gives the module of a path, for formulas that read its settings. Raises FormulaError where a formula
     of the user's does not fit its call; where one of ours does not, the call is missing, and says why.
     """
-    if attention == "dense":
-        calls = map(dense, calls)
-    known = known or {}
-    counted = [
-        known[i]._replace(call=call) if i in known else _remembered(call, convention, table, module_at, attention)
-        for i, call in enumerate(calls)
-    ]
+    calls, known, plans = tuple(calls), known or {}, table.plans
+    key = len(calls), id(calls[0]) if calls else 0, id(convention), attention
+    same, counted = plans.runs.get(key, ((), []))
+    if known or len(same) != len(calls) or not all(map(operator.is_, same, calls)):
+        misses = plans.misses
+        counted = [
+            known[i]._replace(call=call) if i in known else _remembered(call, convention, table, module_at, attention)
+            for i, call in enumerate(map(dense, calls) if attention == "dense" else calls)
+        ]
+        if plans.misses == misses:
+            plans.runs[key] = calls, counted
     return tuple(as_seen(counted, convention, scopes, kept))
 
 
@@ -85,11 +90,13 @@ def _remembered(
 ) -> Counted:
     """The count of a call; of one that was made again from memory, as it was counted before."""
     plans = table.plans
-    if id(call.out) not in plans.outs:
+    if id(call.out) not in plans.kept and id(call.args) not in plans.kept:
+        plans.misses += 1
         return _count(call, convention, table, module_at, attention)
     key = call.target, id(call.args), id(call.kwargs), id(call.out), id(call.settings), id(convention), attention
     found: Counted | None = plans.counts.get(key)
     if found is None:
+        plans.misses += 1
         found = _count(call, convention, table, module_at, attention)
         entry = _entry_of(call, table)
         if entry is not None and entry.style == "op":

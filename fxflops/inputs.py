@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from .errors import InputError
-from .structure import modules_of, tensors_in
+from .structure import tensors_in
 
 
 def checked_model(model: Any) -> nn.Module:
@@ -22,12 +21,6 @@ def checked_model(model: Any) -> nn.Module:
         raise InputError(f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)")
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__} ({model!r:.60})")
-    own = (item for module in modules_of(model) for item in module._parameters.items())
-    lazy = [name for name, parameter in own if isinstance(parameter, UninitializedTensorMixin)]
-    if lazy:
-        raise InputError(
-            f"{type(model).__name__} has parameters without a shape yet ({lazy[0]}): run it once on an input"
-        )
     compiled = type(model).__name__ == "OptimizedModule" and "_orig_mod" in model._modules
     return model.get_submodule("_orig_mod") if compiled else model
 

@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
+from .errors import InputError
 from .records import is_dense
 from .structure import modules_of
 
@@ -40,7 +42,10 @@ class Module(NamedTuple):
 
 
 class Inventory:
-    """The modules of a model, and its parameters and buffers by their full names: each once, where it is met first."""
+    """The modules of a model, and its parameters and buffers by their full names: each once, where it is met first.
+
+    Raises InputError where a parameter has no shape yet.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self.paths = modules_of(model)
@@ -55,6 +60,12 @@ class Inventory:
                     if tensor is not None and id(tensor) not in found:
                         found.add(id(tensor))
                         named.append((f"{path}.{name}" if path else name, tensor))
+            for name, parameter in self.params[before:]:
+                if isinstance(parameter, UninitializedTensorMixin):
+                    raise InputError(
+                        f"{type(model).__name__} has parameters without a shape yet ({name.rpartition('.')[2]}): "
+                        "run it once on an input"
+                    )
             self._own.append(sum(tensor.numel() for _, tensor in self.params[before:]))
 
     @cached_property

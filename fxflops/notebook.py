@@ -74,7 +74,7 @@ class TorchFLOPsByFX:
         if self._graph is None:
             if self._trace == "record":
                 raise TraceError("there is no graph yet: call propagate(*inputs), which records a run")
-            with RUNNING, training_flags(self._model, "eval"):
+            with RUNNING, training_flags(self._model.modules(), "eval"):
                 table = BASE.derive(self._formulas)
                 try:
                     self._graph = symbolic(self._model, table, constants_of(self._model))

@@ -21,7 +21,7 @@ from .ops import Table
 from .optimizing import OptimizerLike, stand_in
 from .records import Call, Node, Scope, Timing, spec_of
 from .run import uncompiled
-from .state import Snapshot
+from .state import Snapshot, collecting_later
 from .structure import tensors_in
 from .trace.blocks import Memory
 from .trace.fast import FastObserver
@@ -68,6 +68,7 @@ class Subject:
     def __init__(
         self,
         model: nn.Module,
+        inventory: Inventory,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         backward: bool = False,
@@ -82,7 +83,7 @@ class Subject:
         if backward or not lazy:
             self.keep()
         self._ran = False
-        self.inventory = Inventory(model)
+        self.inventory = inventory
         self.paths = self.inventory.paths
         self.held: dict[str, list[tuple[str, torch.Tensor]]] = {
             "params": self.inventory.params,
@@ -171,7 +172,7 @@ def counted_run(subject: Subject, table: Table, facts: bool = False, reuse: bool
     Raises InputError where the real tensors pass the cap, RunError where the model raises there too.
     """
     try:
-        strays = subject.backward or any(map(_is_scripted, subject.paths))
+        strays = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in {*map(type, subject.paths)})
         if not strays:
             fast = reuse and _can_be_fast(subject, table)
             watched, twins = (_fast_on_meta if fast else _on_meta)(subject, table, facts)
@@ -241,17 +242,18 @@ def cap_of(device: torch.device) -> int:
 def _fast_on_meta(subject: Subject, table: Table, facts: bool) -> tuple[Watched, Twins]:
     """The model's own run on meta, calls and blocks made again from memory where they can be.
 
-    Where something changes that no module tells of (a random generator, a list of a module's), blocks made again may be
-    wrong: then it runs once more without them.
+    Where something changes that no module tells of (a list of a module's), blocks made again may be wrong: then it runs
+    once more without them. What follows from a random generator is not remembered.
     """
-    memory = Memory(subject.writes, blocks=not facts)
+    memory = Memory(subject.writes)
     watched, twins = _on_meta(subject, table, facts, memory=memory)
-    if not memory.blocks or not subject.has_run or twins.stranger:
-        return watched, twins
-    if not subject.snapshot.has_strayed(modules=not memory.told):
-        table.plans.keep_blocks(memory.found)
-    elif memory.replayed:
-        watched, twins = _on_meta(subject, table, facts, memory=Memory(subject.writes, blocks=False))
+    if subject.has_run and not twins.stranger and not facts:
+        strayed = subject.snapshot.has_strayed(modules=not memory.told)
+        if strayed and memory.replayed:
+            memory = Memory(subject.writes, blocks=False)
+            watched, twins = _on_meta(subject, table, facts, memory=memory)
+        if not subject.snapshot.has_drawn():
+            table.plans.keep_blocks(memory.whole if strayed else {**memory.found, **memory.whole})
     return watched, twins
 
 
@@ -259,6 +261,13 @@ def _on_meta(
     subject: Subject, table: Table, facts: bool, strays: bool = False, memory: Memory | None = None
 ) -> tuple[Watched, Twins]:
     """The model's own run on meta; with ``memory`` by the fast observer."""
+    with collecting_later():
+        return _watched_on_meta(subject, table, facts, strays, memory)
+
+
+def _watched_on_meta(
+    subject: Subject, table: Table, facts: bool, strays: bool, memory: Memory | None
+) -> tuple[Watched, Twins]:
     args, kwargs = subject.inputs()
     twins = Twins(subject.state)
     ledger, tape = Ledger(subject.held), Tape() if subject.backward else None
@@ -277,9 +286,11 @@ def _on_meta(
         facts=facts,
         tape=tape,
     )
-    if not isinstance(observer, FastObserver) or not observer.recalls(subject.model, args, kwargs):
+    recalled = observer.recalled(subject.model, args, kwargs) if isinstance(observer, FastObserver) else None
+    if recalled is None:
         subject.keep()
-        twins.meet(_watch(subject, observer, args, kwargs))
+        out = _watch(subject, observer, args, kwargs)  # alive until the step is over, as it is in a loop
+        twins.meet(out)
     if tape is not None:
         ledger.label(gradients_of([(name, twins.of(p)) for name, p in subject.held["params"]]), "gradients")
     _step(subject, observer, ledger, tape, twins.of)
@@ -292,10 +303,6 @@ def _can_be_fast(subject: Subject, table: Table) -> bool:
     replaced = any("forward" in (own := vars(module)) or any(map(own.get, HOOKS)) for module in subject.paths)
     hooked = any(getattr(nn_module, f"_global{name}", None) for name in HOOKS)
     return not (replaced or hooked or table.python_functions)
-
-
-def _is_scripted(module: nn.Module) -> bool:
-    return isinstance(module, torch.jit.ScriptModule)
 
 
 def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -26,7 +26,6 @@ from .records import FormulaFunction
 from .report import Report
 from .run import uncompiled
 from .state import RUNNING
-from .structure import modules_of
 from .trace.observe import Observer
 from .trace.tape import Tape
 
@@ -86,7 +85,7 @@ class profile:
         for category, tensors in held.items():
             self._ledger.add_all([tensor for _, tensor in tensors])
             self._ledger.label(tensors, category)
-        paths = modules_of(self._model)
+        paths = dict(Inventory(self._model).paths)
         if isinstance(self._model, _Several):
             del paths[self._model]
         tape = Tape()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import gc
 import operator
 import random
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
@@ -141,15 +142,18 @@ class Snapshot:
         """Whether something has changed that no tensor's write tells of: a container or an object, the random generators;
         and with ``modules`` the attributes of modules."""
         held = (*self._others, *self._containers, *self._objects) if modules else self._others
-        changed = any(not _same(container, items) for container, items in held)
-        return changed or not all(_alike(generator.get(), state) for generator, state in self._random)
+        return any(not _same(container, items) for container, items in held) or self.has_drawn()
+
+    def has_drawn(self) -> bool:
+        """Whether a random generator has been used."""
+        return not all(_alike(generator.get(), state) for generator, state in self._random)
 
 
 @contextmanager
-def training_flags(model: nn.Module, mode: str) -> Iterator[None]:
-    """The model in ``mode`` ("eval", "train", "as_is"): flags are set without calling ``.eval()``, and restored."""
+def training_flags(modules: Iterable[nn.Module], mode: str) -> Iterator[None]:
+    """All modules of a model in ``mode`` ("eval", "train", "as_is"): flags are set without calling ``.eval()``, and restored."""
     wanted = mode == "train"
-    before = [] if mode == "as_is" else [module for module in modules_of(model) if module.training is not wanted]
+    before = [] if mode == "as_is" else [module for module in modules if module.training is not wanted]
     flags = [module.training for module in before]
     try:
         for module in before:
@@ -158,6 +162,19 @@ def training_flags(model: nn.Module, mode: str) -> Iterator[None]:
     finally:
         for module, flag in zip(before, flags, strict=True):
             module.training = flag
+
+
+@contextmanager
+def collecting_later() -> Iterator[None]:
+    """Python looks for garbage in cycles afterwards: to go through all objects that there are takes it longer than a count, and
+    what it frees and when would tell of what else is in memory."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _parts_of(attributes: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:

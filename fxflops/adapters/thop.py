@@ -130,7 +130,7 @@ def _handled(
     """What the handlers add up on these modules in a run of the model, which is then brought back to how it was."""
     if not modules:
         return {}
-    with RUNNING, torch.no_grad(), training_flags(model, "eval"):
+    with RUNNING, torch.no_grad(), training_flags(model.modules(), "eval"):
         snapshot = Snapshot(model, inputs)
         try:
             for module in modules:

@@ -19,6 +19,7 @@ from torch import nn
 from ..api import count
 from ..errors import InputError
 from ..inputs import checked_model
+from ..inventory import Inventory
 from ..records import spec_of
 from ..state import RUNNING
 from ..structure import fill, template_of
@@ -73,6 +74,7 @@ def summary(
         kwargs: inputs by name.
     """
     model = checked_model(model)
+    Inventory(model)  # which refuses parameters without a shape
     has_input = input_data is not None or input_size is not None
     shown = ("output_size", "num_params") if has_input else ("num_params",)
     columns = tuple(_chosen(ColumnSettings, name) for name in (shown if col_names is None else col_names))

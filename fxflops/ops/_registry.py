@@ -47,8 +47,8 @@ class Formula:
 class Plans:
     """What is remembered of calls, by all that they depend on; and what they were counted as.
 
-    ``outs`` are the ids of what these calls put out, by which a call made again is known. ``blocks`` are modules' calls as
-    a whole, ``tokens`` the numbers by which modules are known.
+    ``kept`` are the ids of what these calls put out or took, by which a call made again is known. ``runs`` are
+    whole runs as they were counted, ``misses`` how many calls were not remembered. ``blocks`` are modules' calls as a whole, ``tokens`` the numbers by which modules are known.
     """
 
     def __init__(self, changes: int) -> None:
@@ -56,31 +56,39 @@ class Plans:
         self.dtype = torch.get_default_dtype()
         self._plans: dict[Any, Any] = {}
         self.get = self._plans.get
-        self.outs: set[int] = set()
+        self.kept: set[int] = set()
         self.counts: dict[Any, Any] = {}
         self.held: list[Any] = []
+        self.runs: dict[Any, Any] = {}
+        self.misses = 0
         self.classes: dict[type, Formula | None] = {}
-        self.tokens: dict[Any, int] = {}
+        self.tokens: Any = None
         self.blocks: dict[Any, Any] = {}
-        self._blocks_calls = 0
-
-    def keep_blocks(self, blocks: Mapping[Any, Any]) -> None:
-        """Remember blocks by their keys; too many calls in all, and they are forgotten."""
-        self._blocks_calls += sum(len(block.calls) for block in blocks.values())
-        if self._blocks_calls > MOST_CALLS:
-            self.tokens.clear()
-            self.blocks.clear()
-            self._blocks_calls = 0
-        else:
-            self.blocks.update(blocks)
+        self._block_calls = 0
 
     def keep(self, key: Any, out: Any, plan: Any) -> None:
         """Remember a plan by its key, and that it put this out."""
         if len(self._plans) >= MOST_PLANS:
-            for part in (self._plans, self.outs, self.counts, self.held):
-                part.clear()
+            self._forget()
         self._plans[key] = plan
-        self.outs.add(id(out))
+        self.kept.add(id(out))
+
+    def keep_blocks(self, blocks: Mapping[Any, Any]) -> None:
+        """Remember blocks by their keys."""
+        new = {key: block for key, block in blocks.items() if key not in self.blocks}
+        self._block_calls += sum(len(block.calls) for block in new.values())
+        if self._block_calls > MOST_CALLS:
+            self._forget()
+        else:
+            self.blocks.update(new)
+            self.kept.update(id(call.args) for block in new.values() for call in block.calls if call.args)
+
+    def _forget(self) -> None:
+        """Too much: everything is forgotten together, for ids are known only as long as what has them is kept."""
+        for part in (self._plans, self.kept, self.counts, self.held, self.runs, self.blocks):
+            part.clear()
+        self.tokens = None
+        self._block_calls = 0
 
 
 class Table:

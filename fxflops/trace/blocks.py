@@ -23,6 +23,7 @@ from .meta import Twins
 from .tokens import TENSORS, Tokens, Unknown
 
 META = torch.device("meta")
+WHOLE = "the whole run"
 HOLDERS = (tuple, list, dict, Hole, type(None), bool, int, float, str, torch.Size, torch.dtype, torch.device)
 
 
@@ -104,15 +105,16 @@ def arguments_in(value: Any) -> list[torch.Tensor]:
 
 class Memory:
     """What a fast observer needs of its run, and what it finds: ``writes`` tells how often the model's state was written so far; with
-    ``blocks``, modules are made again as a whole. ``told``: the observer hears of each attribute of a module that is written, for
-    some code may do that."""
+    ``blocks``, modules are made again as a whole, without, only the whole run. ``told``: the observer hears of each attribute of a
+    module that is written, for some code may do that."""
 
-    def __init__(self, writes: Callable[[], int], blocks: bool) -> None:
+    def __init__(self, writes: Callable[[], int], blocks: bool = True) -> None:
         self.writes = writes
         self.blocks = blocks
         self.told = False
         self.replayed = 0
         self.found: dict[Any, Block] = {}
+        self.whole: dict[Any, Block] = {}
 
 
 class Blocks:
@@ -157,9 +159,10 @@ class Blocks:
             key = *key, *map(ids.index, ids)
         return key, given
 
-    def known(self, key: Any) -> Block | None:
-        """The block of this key."""
-        return self._memory.found.get(key) or self._known.get(key)
+    def known(self, key: Any, whole: bool = False) -> Block | None:
+        """The block of this key; with ``whole`` one that is all of a run will do."""
+        block = self._memory.found.get(key) or self._known.get(key)
+        return self._known.get((WHOLE, key)) if block is None and whole else block
 
     def mark(self, given: list[torch.Tensor]) -> BlockMark:
         """Where the run stands as a block begins, given these tensors."""
@@ -172,17 +175,23 @@ class Blocks:
         versions = (tensor._version for tensor in given if not tensor.is_meta)
         return self._tokens.writes, self._memory.writes(), *versions
 
-    def learn(self, key: Any, path: str, mark: BlockMark, arguments: Any, out: Any) -> None:
-        """Remember a module's call that was just made, if it left nothing behind but what it returned."""
+    def learn(self, key: Any, path: str, mark: BlockMark, arguments: Any, out: Any, whole: bool) -> None:
+        """Remember a module's call that was just made, if it left nothing behind but what it returned.
+
+        If it is the ``whole`` run, it may: all that is taken back when the run is over.
+        """
         with torch._C.DisableTorchFunction():
             given = arguments_in(arguments)
             same = len(given) == len(mark.given) and all(map(operator.is_, given, (ref() for ref in mark.given)))
-            if same and self._writes(given) == mark.writes:
+            clean = same and self._writes(given) == mark.writes
+            if clean or whole:
                 calls = [c if c.seconds is None else c._replace(seconds=None) for c in self._calls[mark.calls :]]
                 scopes = self._scopes[mark.scopes :]
                 block = block_of(path, mark, calls, scopes, given, out, self._ledger, self._twins)
-                if block is not None:
+                if block is not None and clean and block.passage.alive == {base.entry for base in block.bases}:
                     self._memory.found[key] = block
+                elif block is not None and whole:
+                    self._memory.whole[WHOLE, key] = block
 
     def again(self, block: Block, path: str, given: list[torch.Tensor]) -> Any:
         """What the module of this path returns, all its calls made again."""
@@ -205,7 +214,7 @@ def block_of(
     ledger: Ledger,
     twins: Twins,
 ) -> Block | None:
-    """The block of a call that was just made; None where it left behind more than what it returned."""
+    """The block of a call that was just made; None where it cannot be told how what it returned came about."""
     passage = ledger.since(mark.ledger)
     if passage is None:
         return None
@@ -213,9 +222,7 @@ def block_of(
     if any(type(part) not in HOLDERS and not isinstance(part, dict) for _, part in walk(template)):
         return None
     outs = _outs(tensors, given, ledger, mark.ledger, twins)
-    if outs is None or passage.alive - {base.entry for base in outs[1]}:
-        return None
-    return Block(path, mark, calls, scopes, passage, template, *outs)
+    return None if outs is None else Block(path, mark, calls, scopes, passage, template, *outs)
 
 
 def _outs(

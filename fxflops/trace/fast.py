@@ -26,7 +26,7 @@ from .leaves import Forward, scope_of
 from .modes import transformed
 from .observe import ATTENTION, Observer
 from .spelling import WRITTEN_AS, spelled
-from .tokens import TENSORS, Tokens, Unknown, is_torchs, may_write, telling_of_writes
+from .tokens import TENSORS, Numbers, Tokens, Unknown, is_torchs, may_write, telling_of_writes
 
 NEW, SAME, VIEW = "new", "the first argument", "view"
 META = torch.device("meta")
@@ -91,6 +91,7 @@ class FastObserver(Observer):
         self._mode = _FastMode(self)  # type: ignore[assignment]
         assert self._twins is not None
         assert self._ledger is not None
+        self._plans.tokens = self._plans.tokens or Numbers()
         self._tokens = Tokens(self._plans.tokens, self._modules)
         self._key = Keys(self._twins, self._tokens).of
         device = str(self._placement.device) if self._placement is not None else ""
@@ -237,9 +238,9 @@ class FastObserver(Observer):
                     plan = self._plans.get(key) or self._leaf_by_rule(key, module, args, kwargs)
                     if plan is not None:
                         return self._leaf(plan, module, args, kwargs)
-                elif self._is_block(module):
+                elif not self._facts:
                     key, given = self._blocks.key(module, args, kwargs)
-                    block = self._blocks.known(key)
+                    block = self._blocks.known(key) if self._memory.blocks else None
                     if block is not None:
                         return self._again(block, self._modules[module], given)
                     if key is not None:
@@ -254,24 +255,18 @@ class FastObserver(Observer):
             self._leave_module(module, args, kwargs, out)
         if mark is not None:
             if self._is_plain():
-                self._blocks.learn(key, self._modules[module], mark, (args, kwargs), out)
+                self._blocks.learn(key, self._modules[module], mark, (args, kwargs), out, not self._stack.running)
         elif key is not None and len(self.calls) == calls + 1 and len(self.scopes) == scopes + 1:
             self._remember(key, self.calls[-1], args, kwargs, out, made, self.scopes[-1])
         return out
 
-    def recalls(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether the whole run is known; then it is made again."""
-        if not self._is_block(model) or type(model).__call__ is not nn.Module.__call__ or not self._is_plain():
-            return False
-        path = self._modules[model]
+    def recalled(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
+        """What the model returns, all of its run made again; None where that is not known as a whole."""
+        if self._facts or self._leaves[model] is not None or type(model).__call__ is not nn.Module.__call__:
+            return None
         key, given = self._blocks.key(model, args, kwargs)
-        block = self._blocks.known(key)
-        if block is not None:
-            self._again(block, path, given)
-        return block is not None
-
-    def _is_block(self, module: nn.Module) -> bool:
-        return self._memory.blocks and self._leaves[module] is None
+        block = self._blocks.known(key, whole=True) if self._is_plain() else None
+        return None if block is None else (self._again(block, self._modules[model], given),)
 
     def _again(self, block: Block, path: str, given: list[torch.Tensor]) -> Any:
         """The call of a module made again, with all the calls in it."""

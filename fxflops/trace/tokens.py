@@ -9,7 +9,6 @@ from __future__ import annotations
 import dis
 import enum
 import functools
-import hashlib
 import inspect
 import itertools
 import operator
@@ -27,8 +26,9 @@ from ..state import ATOMS, HOOKS, OWN
 from ..structure import is_object
 
 DEEPEST = 8
-LARGEST = 2**24
-"""Bytes of the largest tensor of which the values are read, to tell it from others."""
+LARGEST = 2**22
+MOST_COPIES = 16
+"""Bytes of the largest tensor of which the values are read, to tell it from others; how many of one form are kept."""
 PLAIN_TYPES = (torch.layout, torch.memory_format, enum.Enum, type(...))
 TENSORS = (torch.Tensor, nn.Parameter)
 
@@ -37,18 +37,37 @@ class Unknown(Exception):
     """What is done follows from more than can be told."""
 
 
+class Numbers:
+    """The numbers that were given, to modules by all that tells them apart, and to values by copies of them."""
+
+    def __init__(self) -> None:
+        self.modules: dict[Any, int] = {}
+        self._values: dict[Any, list[torch.Tensor]] = {}
+
+    def number_of(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor's values: among those of its form."""
+        copies = self._values.setdefault((tensor.shape, tensor.dtype), [])
+        for number, copy in enumerate(copies):
+            if torch.equal(copy, tensor):
+                return number
+        if len(copies) == MOST_COPIES:
+            raise Unknown
+        copies.append(tensor.detach().clone())
+        return len(copies) - 1
+
+
 class Tokens:
     """The numbers of a model's modules, each found when it is first asked for; ``known`` holds all that were ever given.
 
     ``modules`` are the model's, with their paths: a submodule that is at home elsewhere has no number here.
     """
 
-    def __init__(self, known: dict[Any, int], modules: Mapping[nn.Module, str]) -> None:
+    def __init__(self, known: Numbers, modules: Mapping[nn.Module, str]) -> None:
         self._known = known
         self._modules = modules
         self._tokens: dict[nn.Module, int | None] = {}
         self._objects: dict[int, tuple[Any, Any]] = {}
-        self._values: dict[int, tuple[weakref.ref[torch.Tensor], int, bytes]] = {}
+        self._values: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
         self.writes = 0
 
     def of(self, module: nn.Module) -> int | None:
@@ -57,7 +76,7 @@ class Tokens:
             try:
                 with torch._C.DisableTorchFunction():
                     key = self._key(module)
-                    self._tokens[module] = self._known.setdefault(key, len(self._known))
+                    self._tokens[module] = self._known.modules.setdefault(key, len(self._known.modules))
             except (Unknown, TypeError):  # TypeError: no hash
                 self._tokens[module] = None
         return self._tokens[module]
@@ -69,6 +88,8 @@ class Tokens:
 
     def _key(self, module: nn.Module) -> tuple[Any, ...]:
         cls: Any = type(module)
+        if not SPEAKERS.isdisjoint(words_of(cls)):  # what it says it is to say each time
+            raise Unknown
         held = vars(module)
         layout, values_of = _layout_of(held)
         values = values_of(held)
@@ -98,20 +119,18 @@ class Tokens:
             about += name, token, path[home:] if home else f".{path}"
         return tuple(about)
 
-    def values(self, tensor: torch.Tensor) -> bytes:
-        """A digest of a tensor's values. Raises Unknown where they are not at hand."""
-        if tensor.numel() == 1 and tensor.device.type == "cpu":
-            return repr(tensor.item()).encode()
-        known = self._values.get(id(tensor))
-        if known is not None and known[0]() is tensor and known[1] == tensor._version:
-            return known[2]
-        if tensor.device.type != "cpu" or tensor.untyped_storage().nbytes() > LARGEST:
+    def values(self, tensor: torch.Tensor) -> Any:
+        """What tells a tensor's values from others. Raises Unknown where they are not at hand."""
+        if tensor.device.type != "cpu" or tensor.nbytes > LARGEST:
             raise Unknown
-        with _disable_current_modes():
-            raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-            digest = hashlib.blake2b(raw.tobytes(), digest_size=16).digest()
-        self._values[id(tensor)] = weakref.ref(tensor), tensor._version, digest
-        return digest
+        if tensor.numel() == 1:
+            return repr(tensor.item())
+        known = self._values.get(id(tensor))
+        if known is None or known[0]() is not tensor or known[1] != tensor._version:
+            with _disable_current_modes():
+                number = self._known.number_of(tensor)
+            known = self._values[id(tensor)] = weakref.ref(tensor), tensor._version, number
+        return known[2]
 
     def _all_frozen(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
         """Values as ones that can be compared, by themselves where they are plain and tuples of these."""
@@ -152,24 +171,27 @@ def is_torchs(cls: Any) -> bool:
 
 WRITING = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"})
 WRITERS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars", "globals"})
+SPEAKERS = frozenset({"print", "warn"})
+
+
+def may_write(cls: Any) -> bool:
+    """Whether the forward of a class, or a method that it calls, has code that writes an attribute or a global name."""
+    return not (WRITING.isdisjoint(words := words_of(cls)) and WRITERS.isdisjoint(words))
 
 
 @functools.cache
-def may_write(cls: Any) -> bool:
-    """Whether the forward of a class, or a method that it calls, has code that writes an attribute or a global name."""
-    if is_torchs(cls):
-        return False
-    seen, waiting = set[CodeType](), [_code_of(vars(base).get("forward")) for base in cls.__mro__]
+def words_of(cls: Any) -> frozenset[str]:
+    """The names and the instructions in the code of a class's forward, and of the methods that it calls."""
+    words, seen = set[str](), set[CodeType]()
+    waiting = [] if is_torchs(cls) else [_code_of(vars(base).get("forward")) for base in cls.__mro__]
     while waiting:
         code = waiting.pop()
-        if code is None or code in seen:
-            continue
-        seen.add(code)
-        if any(step.opname in WRITING for step in dis.get_instructions(code)) or not WRITERS.isdisjoint(code.co_names):
-            return True
-        waiting += [part for part in code.co_consts if isinstance(part, CodeType)]
-        waiting += [_code_of(getattr(cls, name, None)) for name in code.co_names if not hasattr(nn.Module, name)]
-    return False
+        if code is not None and code not in seen:
+            seen.add(code)
+            words.update(code.co_names, (step.opname for step in dis.get_instructions(code)))
+            waiting += [part for part in code.co_consts if isinstance(part, CodeType)]
+            waiting += [_code_of(getattr(cls, name, None)) for name in code.co_names if not hasattr(nn.Module, name)]
+    return frozenset(words)
 
 
 def _code_of(function: Any) -> CodeType | None:

@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 import torchvision
 import transformers
+from anew import assert_same
 from torch import nn
 
 import fxflops
 from fxflops.ops import BASE
-from fxflops.report import Report
 from fxflops.trace.fast import FastObserver
 
 TIMM = """
@@ -28,36 +28,6 @@ TIMM = """
 """.split()
 FIXED = ("vit", "swin", "cait", "levit", "mixer", "eva", "beit", "coatnet")
 """Models that take images of one size."""
-
-
-def facts_of(report: Report) -> dict[str, Any]:
-    """All that a report says of a run."""
-
-    return {
-        "calls": [
-            (c.op, c.target, repr(c.args), repr(c.kwargs), repr(c.out), c.path, repr(dict(c.settings)), c.phase)
-            for c in report.calls
-        ],
-        "scopes": [repr(scope) for scope in report.scopes],
-        "flops": report.total_flops,
-        "max_memory": report.max_memory,
-        "memory": repr(report.memory),
-        "timeline": [repr(moment) for moment in report.timeline],
-        "live_at_peak": sorted(map(repr, report.live_at_peak)),
-        "trace": report.trace,
-        "missing": repr(report.missing),
-    }
-
-
-def assert_same(model: nn.Module, *args: Any, first: bool = True, **settings: Any) -> None:
-    """What is counted with nothing remembered, and again from memory, is what is counted anew."""
-    wanted = facts_of(fxflops.count(model, *args, **settings, reuse=False))
-    if first:
-        BASE._plans = None
-    for time in ("first", "second"):
-        found = facts_of(fxflops.count(model, *args, **settings))
-        for name, value in wanted.items():
-            assert found[name] == value, (time, name)
 
 
 @pytest.mark.filterwarnings("ignore")
