@@ -35,6 +35,9 @@ from benchmarks.machine import processor
 RESULTS = Path(__file__).parent / "results"
 Work = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 PAIRS = 5
+KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+"""glibc keeps what is freed, as the allocators that PyTorch's tuning guide recommends do. Else a run's time depends by some
+15% on what ran before it: on how many pages the kernel has to bring anew."""
 
 
 def of_timm(name: str, batch: int) -> Work:
@@ -144,14 +147,16 @@ def measured(name: str, batch: int, device: str) -> dict[str, Any]:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 try:
                     ratios = []
-                    for _ in range(3):
+                    for _ in range(3 if found["latency"] < 1 else 1):
                         before = seconds(lambda: model(*args, **kwargs), device)
                         spent = by(model, args, kwargs)
                         ratios.append(2 * spent / (before + seconds(lambda: model(*args, **kwargs), device)))
                     found[peer] = statistics.median(ratios)
                 except Exception as error:
                     found[peer] = f"raises {type(error).__name__}"
-    report = fxflops.analyze(model, args, kwargs, backward=True, repeats=3, progress=False)
+    report = fxflops.analyze(
+        model, args, kwargs, backward=True, repeats=3 if found["latency"] < 1 else 2, progress=False
+    )
     back = sum(node.backward_timing.median for node in report.nodes if node.backward_timing is not None)
     found["backward"] = back / report.backward_timing.median
     flops = [c.flops for c in report.counted if c.call.phase == "backward"]
@@ -190,7 +195,7 @@ def main() -> None:
         "# Fidelity: what is measured against what the model does",
         "",
         f"{where}, torch {torch.__version__}, fxflops {fxflops.__version__}. Each cell has one number for each of "
-        f"{options.processes} processes.",
+        f"{options.processes} processes. The allocator keeps what is freed.",
         "",
         "- sum of nodes / latency: all nodes' medians to the median of the model's own runs, in interleaved pairs",
         "- latency / bare: the own latency that fxflops reports to the model's latency measured without it",
@@ -204,11 +209,11 @@ def main() -> None:
     ]
     for size in options.sizes.split(","):
         for name in options.models.split(","):
-            batch = LARGER.get(name, 8) if size == "larger" else int(size)
+            batch = LARGER.get(name, 4) if size == "larger" else int(size)
             runs = []
             for _ in range(options.processes):
                 command = [sys.executable, __file__, "--one", f"{name}:{batch}", "--device", options.device]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | KEEPING)
                 if done.returncode:
                     sys.exit(f"{name} at batch {batch} failed:\n{done.stderr[-2000:]}")
                 runs.append(json.loads(done.stdout.splitlines()[-1]))

@@ -134,6 +134,7 @@ def table(rows: list[dict[str, Any]], names: list[str], tools: list[str]) -> str
         "|---|---:|---:|---:|" + "---|" * len(others),
     ]
     ratios: dict[str, list[float]] = {tool: [] for tool in others}
+    to_first: dict[str, list[float]] = {tool: [] for tool in others}
     for name in names:
         ours = [row for row in of.get((name, REFERENCE), []) if "again" in row]
         if not ours:
@@ -145,10 +146,12 @@ def table(rows: list[dict[str, Any]], names: list[str], tools: list[str]) -> str
             each = sorted(t / o["again"] for t, o in zip(theirs, ours, strict=False))
             if each:
                 ratios[tool].append(statistics.median(each))
+                to_first[tool].append(statistics.median(theirs) / first)
             cells.append(f"{each[0]:.1f}-{each[-1]:.1f}" if len(each) > 1 else f"{each[0]:.1f}" if each else "-")
         lines.append(f"| {name} | {first * 1e3:.1f} | {again * 1e3:.1f} | {grown:.0f} | " + " | ".join(cells) + " |")
-    means = [f"{math.exp(statistics.mean(map(math.log, each))):.1f}" if each else "-" for each in ratios.values()]
-    lines.append("| geometric mean | | | | " + " | ".join(means) + " |")
+    for title, found in (("geometric mean", ratios), ("the same, to the first count", to_first)):
+        means = [f"{math.exp(statistics.mean(map(math.log, each))):.1f}" if each else "-" for each in found.values()]
+        lines.append(f"| {title} | | | | " + " | ".join(means) + " |")
     return "\n".join(lines) + "\n"
 
 

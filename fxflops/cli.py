@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,6 +95,7 @@ def top(
         "fxflops run hf:LlamaForCausalLM --dtype bf16 --counts-only --convention torch",
         "fxflops run timm:vit_tiny_patch16_224 --counts-only --json > vit.json",
         "fxflops run timm:vit_tiny_patch16_224 --device cuda --save vit.html --save vit.json",
+        "fxflops run vit.json --table --sort-by time --top 5",
     ),
 )
 def run(
@@ -121,8 +123,11 @@ def run(
     json: option.AsJson = False,
     save: option.Save = None,
 ) -> None:
-    """Run a model on random inputs and show what it computes, where, how long it takes and how much memory."""
-    from .cli_runs import Asked, analyzed, counted
+    """Run a model on random inputs and show what it computes, where, how long it takes and how much memory.
+
+    Of a report that was saved as JSON, show what it holds.
+    """
+    from .cli_runs import Asked, analyzed, counted, is_saved, loaded_or
     from .cli_shown import Shown
 
     asked = Asked(tuple(input or ()), input_ids, batch, device, dtype, train, backward, convention, attention)
@@ -130,14 +135,13 @@ def run(
     shown.check()
     for path in save or ():
         check_suffix(path)
-    if counts_only and (trace, repeats) != ("auto", "auto"):
-        raise InputError("--trace and --repeats are of a run; --counts-only makes none")
+    if (counts_only or is_saved(model)) and (trace, repeats) != ("auto", "auto"):
+        made = "--counts-only makes none" if counts_only else f"{model} is of a run that was made"
+        raise InputError(f"--trace and --repeats are of a run; {made}")
     if repeats != "auto" and not repeats.isdecimal():
         raise InputError(f"--repeats {repeats!r}: auto or a whole number from 0")
-    if counts_only:
-        report = counted(model, asked)
-    else:
-        report = analyzed(model, asked, trace=trace, repeats=repeats if repeats == "auto" else int(repeats))
+    runs = partial(analyzed, trace=trace, repeats=repeats if repeats == "auto" else int(repeats))
+    report = loaded_or(counted if counts_only else runs, model, asked)
     typer.echo(shown.text(report, colored()))
     for path in save or ():
         write(report, path)
@@ -153,7 +157,7 @@ def run(
     ),
 )
 def explain(
-    model: option.Target,
+    model: option.Model,
     a: Annotated[str, typer.Argument(metavar="A", help="A convention.", autocompletion=option.conventions)],
     b: Annotated[str, typer.Argument(metavar="B", help="Another.", autocompletion=option.conventions)],
     input: option.Input = None,
@@ -183,7 +187,7 @@ def explain(
     ),
 )
 def diff(
-    a: option.Target,
+    a: option.Model,
     b: Annotated[str, typer.Argument(metavar="MODEL", help="Another.", show_default=False)],
     input: option.Input = None,
     input_ids: option.InputIds = None,
@@ -214,7 +218,7 @@ def diff(
     ),
 )
 def check(
-    model: option.Target,
+    model: option.Model,
     max_flops: option.MaxFlops = None,
     max_macs: option.MaxMacs = None,
     max_params: option.MaxParams = None,

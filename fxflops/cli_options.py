@@ -38,11 +38,12 @@ def conventions() -> list[str]:
 
 COUNT, SIZE, SECONDS = (read_by(read) for read in (units.read_count, units.read_size, units.read_seconds))
 
-HELP_MODEL = "timm:NAME, torchvision:NAME, hf:TYPE or hf:CLASS or hf:CONFIG.json, FILE.py:NAME or PACKAGE.MODULE:NAME."
-HELP_TARGET = "A model, as for fxflops run, or a report saved as JSON."
+HELP_MODEL = (
+    "timm:NAME, torchvision:NAME, hf:TYPE or hf:CLASS or hf:CONFIG.json, FILE.py:NAME or PACKAGE.MODULE:NAME; "
+    "or a report saved as FILE.json."
+)
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=HELP_MODEL, show_default=False)]
-Target = Annotated[str, typer.Argument(metavar="MODEL", help=HELP_TARGET, show_default=False)]
 
 Input = Annotated[
     list[str] | None,

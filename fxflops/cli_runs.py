@@ -97,9 +97,14 @@ def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str
         return api.analyze(model, args, kwargs, trace=trace, repeats=repeats, **asked.settings())
 
 
+def is_saved(target: str) -> bool:
+    """Whether a target is a report in a file, and no model."""
+    return target.endswith(".json") and not is_from_a_library(target)
+
+
 def loaded_or(make: Callable[[str, Asked], Report], target: str, asked: Asked) -> Report:
     """The report saved in a file, counted as it was unless asked otherwise; of anything else, what ``make`` makes of it."""
-    if not target.endswith(".json") or is_from_a_library(target):
+    if not is_saved(target):
         return make(target, asked)
     if not Path(target).is_file():
         raise InputError(f"there is no file {target!r}")

@@ -20,6 +20,8 @@ class KernelMeter:
     Times are torch.profiler's: on CUDA each kernel's own on the device, on a CPU the self time of each operator.
     """
 
+    frees = False
+
     def __init__(self, device: torch.device) -> None:
         self.kernels: dict[str, tuple[Kernel, ...]] = {}
         self._names: list[str] = []

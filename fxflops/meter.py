@@ -16,7 +16,9 @@ Bytes = tuple[int, int, int]
 
 class Meter(Protocol):
     """Called before and after each node, which in a backward pass may come in several pieces; ``finish`` once at the end
-    of the pass."""
+    of the pass. ``frees``: what is freed when a node is done is part of it."""
+
+    frees: bool
 
     def before(self, name: str) -> None: ...
 
@@ -28,6 +30,8 @@ class Meter(Protocol):
 class Clock:
     """Seconds per node by the host's clock: for devices whose calls return when the work is done."""
 
+    frees = True
+
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self.now = now
         self.seconds: dict[str, float] = {}
@@ -36,7 +40,8 @@ class Clock:
         self._start = self.now()
 
     def after(self, name: str, value: Any) -> None:
-        self.seconds[name] = self.seconds.get(name, 0.0) + self.now() - self._start
+        end = self.now()
+        self.seconds[name] = self.seconds.get(name, 0.0) + end - self._start
 
     def finish(self) -> None:
         pass
@@ -44,6 +49,8 @@ class Clock:
 
 class CudaClock:
     """Seconds per node by CUDA events in stream order, and by the host's clock; the device is waited for once, in ``finish``."""
+
+    frees = True
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -73,6 +80,8 @@ class CudaClock:
 class StorageMemory:
     """Bytes before, after and at the peak of each node, from live storages (CPU, meta)."""
 
+    frees = False
+
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self.bytes: dict[str, Bytes] = {}
@@ -91,6 +100,8 @@ class StorageMemory:
 
 class CudaMemory:
     """Bytes before, after and at the peak of each node, from the CUDA caching allocator."""
+
+    frees = False
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

@@ -44,29 +44,39 @@ class NodeRunner(fx.Interpreter):
     +-- run_node
         +-- meter.before
         +-- placeholder | get_attr | call_function | call_method | call_module | output
-        +-- meter.after
+        +-- meter.after, of memory
+        +-- what no later node uses is freed, as the model frees it
+        +-- meter.after, of time
     """
 
     def __init__(
         self, graph: fx.GraphModule, inputs: Mapping[str, Any], meters: Sequence[Meter], tape: Tape | None = None
     ) -> None:
         super().__init__(graph)
+        self.garbage_collect_values = False  # it would free between nodes, where nobody reads the clock
         self.extra_traceback = False
         self._inputs = inputs
         self._meters = meters
+        self._before_freeing = [meter for meter in reversed(meters) if not meter.frees]
+        self._after_freeing = [meter for meter in reversed(meters) if meter.frees]
         self._tape = tape
 
     def run_node(self, n: fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
-        work = self._work(n)
+        work, name, dead = self._work(n), n.name, self.user_to_last_uses.get(n, ())
         for meter in self._meters:
-            meter.before(n.name)
+            meter.before(name)
         try:
             value = work(*args, **kwargs)
         except Exception as error:
             raise _run_error(n, args, kwargs, error) from error
-        for meter in reversed(self._meters):
-            meter.after(n.name, value)
+        for meter in self._before_freeing:
+            meter.after(name, value)
+        del args, kwargs, work
+        for each in dead:
+            del self.env[each]
+        for meter in self._after_freeing:
+            meter.after(name, value)
         if self._tape is not None:
             self._tape.own(n.name, value)
         return value
@@ -100,6 +110,8 @@ def _same(value: Any) -> Any:
 
 class CallCollector:
     """Tells the observer which node runs, and keeps which of its calls each node made."""
+
+    frees = False
 
     def __init__(self, observer: Observer, graph: fx.Graph) -> None:
         self.observer = observer

@@ -281,7 +281,10 @@ def test_diff_of_two_models_and_of_saved_reports() -> None:
 
 
 def test_a_saved_report_is_explained_and_recounted() -> None:
-    out("run model.py:with_args --counts-only --convention fvcore --save a.json")
+    shown = out("run model.py:with_args --counts-only --convention fvcore --save a.json")
+    assert out("run a.json") == shown
+    assert out("run a.json --convention torch_flops").splitlines()[1].split()[3] == "48"
+    assert "a run that was made" in invoke("run a.json --repeats 3").stderr
     assert out("explain a.json torch_flops fvcore").startswith("torch_flops 48   fvcore 24")
     assert out("check a.json --max-flops 24").startswith("ok    FLOPs")
     assert invoke("check a.json --max-flops 24 --convention torch_flops").exit_code == 1

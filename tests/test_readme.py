@@ -76,3 +76,9 @@ def refill() -> None:
 
 if __name__ == "__main__":
     refill()
+
+
+def test_every_picture_is_there() -> None:
+    pictures = re.findall(r"!\[.+?\]\((.+?)\)", README.read_text(encoding="utf8"))
+    assert pictures
+    assert [name for name in pictures if not (README.parent / name).is_file()] == []

@@ -1,4 +1,4 @@
-"""Blocks: a module that holds others, called before with the same metadata, is made again as a whole.
+"""Blocks: the call of a module that is no leaf, made before with the same metadata, is made again as a whole.
 
 What its forward does follows from its code, its settings and those of its submodules (:class:`~.tokens.Tokens`), and
 from its arguments: of tensors on meta their form, of others their values. So the calls that it made are made again,
@@ -56,7 +56,7 @@ class BlockMark(NamedTuple):
     calls: int
     scopes: int
     ledger: Mark
-    writes: tuple[int, ...]
+    writes: tuple[Any, ...]
     given: tuple[weakref.ref[torch.Tensor], ...]
 
 
@@ -169,11 +169,11 @@ class Blocks:
         refs = tuple(map(weakref.ref, given))
         return BlockMark(len(self._calls), len(self._scopes), self._ledger.mark(), self._writes(given), refs)
 
-    def _writes(self, given: list[torch.Tensor]) -> tuple[int, ...]:
+    def _writes(self, given: list[torch.Tensor]) -> tuple[Any, ...]:
         """How often something was written that a block does not tell of: attributes of modules, tensors of the model,
-        arguments that have values."""
-        versions = (tensor._version for tensor in given if not tensor.is_meta)
-        return self._tokens.writes, self._memory.writes(), *versions
+        arguments that have values; and how the others lie."""
+        arguments = ((t.shape, t.stride()) if t.is_meta else t._version for t in given)
+        return self._tokens.writes, self._memory.writes(), *arguments
 
     def learn(self, key: Any, path: str, mark: BlockMark, arguments: Any, out: Any, whole: bool) -> None:
         """Remember a module's call that was just made, if it left nothing behind but what it returned.

@@ -183,6 +183,8 @@ class FastObserver(Observer):
         with torch._C.DisableTorchFunction():
             kind, forms, sequence = self._outcome(args, kwargs, out)
             storages = len(forms)
+            if kind is SAME and self._key(args[0]) != key[1]:  # x.unsqueeze_(0)
+                return
             if kind and self._ledger.entered - made == storages:  # type: ignore[union-attr]
                 plan = _plan(key, call._replace(seconds=None), kind, forms, sequence, scope)
                 self._plans.keep(key, call.out, plan)

@@ -272,6 +272,32 @@ def test_what_is_done_to_a_list_of_arguments_is_done_each_time() -> None:
     assert_same(Pops(), X)
 
 
+class Unsqueezing(nn.Module):
+    """Changes the form of its argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.unsqueeze_(0))
+
+
+class Unsqueezed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(Unsqueezing() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        a, b = x + 1, x + 1
+        outs = [self.parts[0](a), self.parts[1](b)]
+        return outs[0].sum() + outs[1].sum() + a.sum(-1)[0] + b.sum(-1)[0]
+
+
+def test_what_is_done_to_the_form_of_an_argument_is_done_each_time() -> None:
+    assert_same(Unsqueezed(), X)
+
+
 class Shared(nn.Module):
     """Its blocks share a layer, which is at home in the first."""
 

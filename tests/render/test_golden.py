@@ -1,0 +1,169 @@
+"""What is printed, as it was looked at and found good: on a terminal of a fixed width, by a clock that tells made-up times.
+
+``python tests/render/test_golden.py`` writes the files anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import os
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+
+import fxflops
+from fxflops import meter, run
+from fxflops.notebook import TorchFLOPsByFX
+
+GOLDEN = Path(__file__).parent / "golden"
+WIDTH = 100
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.q_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(width, width, bias=False) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, n, width = x.shape
+        q, k, v = (
+            project(x).view(b, n, self.heads, -1).transpose(1, 2) for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o_proj(attended.transpose(1, 2).reshape(b, n, width))
+
+
+class Mlp(nn.Module):
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__()
+        self.gate_proj, self.up_proj = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down_proj = nn.Linear(hidden, width, bias=False)
+        self.act_fn = nn.SiLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.input_layernorm, self.post_attention_layernorm = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.self_attn, self.mlp = Attention(width, 8), Mlp(width, 3 * width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x))
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Llama(nn.Module):
+    def __init__(self, width: int = 256, layers: int = 6, words: int = 2000) -> None:
+        super().__init__()
+        self.embed_tokens = nn.Embedding(words, width)
+        self.layers = nn.ModuleList(DecoderLayer(width) for _ in range(layers))
+        self.norm = nn.RMSNorm(width)
+        self.lm_head = nn.Linear(width, words, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed_tokens(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.lm_head(self.norm(x))
+
+
+@torch.library.custom_op("golden::scan", mutates_args=())
+def scan(x: torch.Tensor) -> torch.Tensor:
+    return x.cumsum(1)
+
+
+scan.register_fake(torch.empty_like)
+
+
+class Ssm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inward, self.outward = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.outward(scan(self.inward(x)))
+
+
+def unknown() -> nn.Module:
+    return nn.Sequential(*(Ssm(64) for _ in range(3)), nn.Linear(64, 10))
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
+    "resnet50": (lambda: torchvision.models.resnet50(weights=None), lambda: torch.zeros(1, 3, 224, 224)),
+    "vit_b_16": (lambda: torchvision.models.vit_b_16(weights=None), lambda: torch.zeros(1, 3, 224, 224)),
+    "llama": (Llama, lambda: torch.zeros(1, 128, dtype=torch.long)),
+    "unknown": (unknown, lambda: torch.zeros(1, 32, 64)),
+}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def terminal(**environment: str) -> Iterator[Terminal]:
+    """A terminal of 100 columns, and a machine of two cores whose clock goes on by 1, 2, 3, 1 ... ms each time it is read."""
+    steps = itertools.accumulate(itertools.cycle((0.001, 0.002, 0.003)))
+    now: Any = lambda: next(steps)  # noqa: E731
+    screen = Terminal()
+    with (
+        mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), "TERM": "xterm-256color", **environment}),
+        mock.patch.object(run, "time", types.SimpleNamespace(perf_counter=now)),
+        mock.patch.object(meter.Clock.__init__, "__defaults__", (now,)),
+        mock.patch.object(os, "cpu_count", return_value=2),
+        contextlib.redirect_stdout(screen),
+    ):
+        yield screen
+
+
+def printed(name: str, **environment: str) -> str:
+    """The summary, the tree and the largest rows of the table."""
+    make, given = CASES[name]
+    torch.manual_seed(0)
+    model = make()
+    with terminal(**environment) as screen:
+        report = fxflops.analyze(model, given(), repeats=1, progress=False)
+        print(report, "\n")
+        print(report.tree(depth=3), "\n")
+        flops = TorchFLOPsByFX(model)
+        flops.propagate(given())
+        flops.print_result_table(sort_by="flops", top=4, columns=["op_type", "op_target", "flops", "mem_delta"])
+    return re.sub(r"\(test_golden\.py:\d+\)|\S*test_golden\.py:\d+", "(here)", screen.getvalue())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_printed(name: str) -> None:
+    text = printed(name, NO_COLOR="1")
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert "\x1b" not in text
+    assert text == (GOLDEN / f"{name}.txt").read_text(encoding="utf8")
+
+
+def test_what_is_printed_in_colour() -> None:
+    environment = {name: "" for name in ("NO_COLOR",) if name in os.environ}
+    text = printed("unknown", **environment)
+    assert text == (GOLDEN / "unknown.ansi").read_text(encoding="utf8")
+    assert re.sub(r"\x1b\[[\d;]*m", "", text) == (GOLDEN / "unknown.txt").read_text(encoding="utf8")
+
+
+if __name__ == "__main__":
+    for each in CASES:
+        (GOLDEN / f"{each}.txt").write_text(printed(each, NO_COLOR="1"), encoding="utf8")
+    (GOLDEN / "unknown.ansi").write_text(printed("unknown"), encoding="utf8")
+    sys.exit()
