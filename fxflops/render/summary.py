@@ -60,9 +60,14 @@ def facts(data: Summary) -> list[Fact]:
 
 
 def flow(start: str, parts: Sequence[str], separator: str, limit: int | None, indent: int) -> list[str]:
-    """``start`` and the parts in lines of at most ``limit`` cells; a part is never broken."""
+    """``start`` and the parts in lines of at most ``limit`` cells; a part is broken only before a plus, if it fits in no line."""
     lines, empty = [start], cells(start) >= indent and start.endswith(" ")
     for part in parts:
+        first, *terms = part.split(" + ")
+        if terms and limit is not None and indent + cells(part) > limit:
+            lines[-1:] = flow(lines[-1], [first, *(f"+ {term}" for term in terms)], " ", limit, indent)
+            empty = False
+            continue
         joined = lines[-1] + ("" if empty else separator) + part
         if limit is None or empty or cells(joined) <= limit:
             lines[-1] = joined
