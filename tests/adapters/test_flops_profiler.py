@@ -21,6 +21,7 @@ from flops_profiler import profiler as original
 from torch import nn
 
 from fxflops import count
+from fxflops.adapters import _flops_profiler_recording
 from fxflops.adapters import flops_profiler as ours
 from fxflops.adapters.flops_profiler import FlopsProfiler, get_model_profile
 from fxflops.errors import InputError, RunError
@@ -30,6 +31,29 @@ from pool import built
 from replaced import Runs, restored
 
 Numbers = tuple[Any, Any, Any]
+
+
+class Clock:
+    """A clock whose next step is always longer than its last.
+
+    By a real one, two modules of a list may have taken as long as each other to the digit shown: then torch prints one
+    line for both.
+    """
+
+    def __init__(self) -> None:
+        self.readings = 0
+
+    def time(self) -> float:
+        self.readings += 1
+        return self.readings**2 / 100
+
+    perf_counter = time
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(original, "time", Clock())
+    monkeypatch.setattr(_flops_profiler_recording, "time", Clock())
 
 
 @pytest.fixture(autouse=True)
