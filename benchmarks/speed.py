@@ -15,11 +15,10 @@ import contextlib
 import copy
 import io
 import json
-import math
+import multiprocessing
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import time
 import warnings
@@ -35,6 +34,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.machine import processor
 from benchmarks.peers import PEERS, of_flop_counter_mode
 
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["__main__", "timm", "torchvision", "transformers"])
 RESULTS = Path(__file__).parent / "results"
 REFERENCE, ON_META = "fxflops", "FlopCounterMode on meta"
 TOOLS = [
@@ -89,6 +90,7 @@ def once(name: str, tool: str) -> dict[str, Any]:
     if tool == ON_META:
         model, x = model.to("meta"), x.to("meta")
         small = small[0].to("meta"), small[1].to("meta")
+    warnings.simplefilter("ignore")
     silent = io.StringIO()
     with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent), torch.no_grad():
         count(*small)
@@ -105,15 +107,14 @@ def once(name: str, tool: str) -> dict[str, Any]:
 
 
 def measured(name: str, tool: str) -> dict[str, Any]:
-    command = [sys.executable, __file__, "--one", f"{name}|{tool}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    except subprocess.TimeoutExpired:
-        return {"error": "took more than 300 s"}
-    if done.returncode:
-        return {"error": done.stderr.strip().splitlines()[-1][:100] if done.stderr.strip() else "died"}
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    """The same in a process of its own, forked from one that has imported everything and counted nothing."""
+    with PROCESSES.Pool(1) as pool:
+        try:
+            return pool.apply_async(once, (name, tool)).get(timeout=300)
+        except multiprocessing.TimeoutError:
+            return {"error": "no answer within 300 s"}
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:100]}
 
 
 def table(rows: list[dict[str, Any]], names: list[str], tools: list[str]) -> str:
@@ -150,7 +151,7 @@ def table(rows: list[dict[str, Any]], names: list[str], tools: list[str]) -> str
             cells.append(f"{each[0]:.1f}-{each[-1]:.1f}" if len(each) > 1 else f"{each[0]:.1f}" if each else "-")
         lines.append(f"| {name} | {first * 1e3:.1f} | {again * 1e3:.1f} | {grown:.0f} | " + " | ".join(cells) + " |")
     for title, found in (("geometric mean", ratios), ("the same, to the first count", to_first)):
-        means = [f"{math.exp(statistics.mean(map(math.log, each))):.1f}" if each else "-" for each in found.values()]
+        means = [f"{statistics.geometric_mean(each):.1f}" if each else "-" for each in found.values()]
         lines.append(f"| {title} | | | | " + " | ".join(means) + " |")
     return "\n".join(lines) + "\n"
 
@@ -161,12 +162,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=3)
     parser.add_argument("--models", default=",".join(everything))
     parser.add_argument("--tools", default=",".join(TOOLS))
-    parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")
-    if options.one:
-        print(json.dumps(once(*options.one.split("|"))))
-        return
     kept = RESULTS / "speed.jsonl"
     rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
     names, tools = options.models.split(","), options.tools.split(",")

@@ -15,7 +15,6 @@ import argparse
 import importlib
 import json
 import logging
-import math
 import os
 import statistics
 import sys
@@ -83,7 +82,7 @@ def facts(report: fxflops.Report) -> tuple[Any, ...]:
 
 
 def mean(ratios: list[float]) -> str:
-    return f"{math.exp(statistics.mean(map(math.log, ratios))):.1f}"
+    return f"{statistics.geometric_mean(ratios):.1f}"
 
 
 def table(library: str, rows: list[Row]) -> str:

@@ -14,6 +14,7 @@ from .errors import FormulaError, InputError
 from .ops import ESCAPE, Formula, Table, apply
 from .ops._cost import first
 from .records import Call, Cost, Counted, FormulaFunction, Scope, Spec, specs_in
+from .trace.plans import Plans, plans_of
 
 COMPLEX_MULTIPLY, COMPLEX_ADD = 6, 2
 
@@ -49,18 +50,80 @@ def count_calls(
     ``module_at`` gives the module of a path, for formulas that read its settings. Raises FormulaError where a formula
     of the user's does not fit its call; where one of ours does not, the call is missing, and says why.
     """
-    calls, known, plans = tuple(calls), known or {}, table.plans
+    calls, known, plans = tuple(calls), known or {}, plans_of(table)
     key = len(calls), id(calls[0]) if calls else 0, id(convention), attention
     same, counted = plans.runs.get(key, ((), []))
     if known or len(same) != len(calls) or not all(map(operator.is_, same, calls)):
-        misses = plans.misses
+        found = _Counts(plans, convention, table, module_at, attention)
         counted = [
-            known[i]._replace(call=call) if i in known else _remembered(call, convention, table, module_at, attention)
+            known[i]._replace(call=call) if i in known else found.of(call)
             for i, call in enumerate(map(dense, calls) if attention == "dense" else calls)
         ]
-        if plans.misses == misses:
+        if found.remembered and not known:
             plans.runs[key] = calls, counted
     return tuple(as_seen(counted, convention, scopes, kept))
+
+
+class _Counts:
+    """The counts of a run's calls; ``remembered`` as long as all were counted before."""
+
+    def __init__(
+        self,
+        plans: Plans,
+        convention: Convention,
+        table: Table,
+        module_at: Callable[[str], nn.Module],
+        attention: str,
+    ) -> None:
+        self.remembered = True
+        self._plans = plans
+        self._convention = convention
+        self._table = table
+        self._module_at = module_at
+        self._attention = attention
+
+    def of(self, call: Call) -> Counted:
+        """The count of a call; of one that was made again from memory, as it was counted before."""
+        if id(call.out) not in self._plans.kept and id(call.args) not in self._plans.kept:
+            self.remembered = False
+            return self._anew(call)
+        ids = id(call.args), id(call.kwargs), id(call.out), id(call.settings), id(self._convention)
+        key = call.target, *ids, self._attention
+        found = self._plans.counts.get(key)
+        if found is None:
+            self.remembered = False
+            found = self._anew(call)
+            entry = _entry_of(call, self._table)
+            if entry is not None and entry.style == "op":
+                self._plans.counts[key] = found
+                self._plans.held.append(self._convention)
+        return Counted(call, *found[1:])
+
+    def _anew(self, call: Call) -> Counted:
+        entry = _entry_of(call, self._table)
+        if entry is None:
+            return Counted(call, None, "", f"{NO_FORMULA} for {call.op}")
+        if entry.reason == ESCAPE:
+            return Counted(call, None, "", "its data goes where no call is seen; what is computed there is not counted")
+        if call.op == "attention" and self._attention == "exact" and "pairs" not in first(call.out).facts:
+            return Counted(call, None, "", UNKNOWN_PAIRS)
+        module = self._module_at(call.path) if entry.style != "op" and isinstance(call.target, type) else None
+        rule: Any = entry.reason or entry.function
+        convention = self._convention
+        try:
+            cost = weighed(_applied(entry, call, module), call)
+            row = _row_for(call, convention)
+            if row is not None and _is_ours(entry):
+                cost = weighed(_applied(Formula(entry.op, row), call, None), call)._replace(macs=cost.macs)
+                rule = row
+            elif convention.of is not None and _is_ours(entry):
+                cost = convention.of(cost, call)
+                rule = convention.of if cost.flops else NOT_COUNTED
+        except FormulaError as error:
+            if not _is_ours(entry):
+                raise
+            return Counted(call, None, "", str(error))
+        return Counted(call, cost, rule, integer=_is_integer(call) and not convention.integers)
 
 
 def is_users(call: Call, table: Table) -> bool:
@@ -83,54 +146,6 @@ def dense(call: Call) -> Call:
 
 def _without(spec: Spec, fact: str) -> Spec:
     return Spec(spec, spec.dtype, spec.layout, {name: value for name, value in spec.facts.items() if name != fact})
-
-
-def _remembered(
-    call: Call, convention: Convention, table: Table, module_at: Callable[[str], nn.Module], attention: str
-) -> Counted:
-    """The count of a call; of one that was made again from memory, as it was counted before."""
-    plans = table.plans
-    if id(call.out) not in plans.kept and id(call.args) not in plans.kept:
-        plans.misses += 1
-        return _count(call, convention, table, module_at, attention)
-    key = call.target, id(call.args), id(call.kwargs), id(call.out), id(call.settings), id(convention), attention
-    found: Counted | None = plans.counts.get(key)
-    if found is None:
-        plans.misses += 1
-        found = _count(call, convention, table, module_at, attention)
-        entry = _entry_of(call, table)
-        if entry is not None and entry.style == "op":
-            plans.counts[key] = found
-            plans.held.append(convention)
-    return Counted(call, *found[1:])
-
-
-def _count(
-    call: Call, convention: Convention, table: Table, module_at: Callable[[str], nn.Module], attention: str
-) -> Counted:
-    entry = _entry_of(call, table)
-    if entry is None:
-        return Counted(call, None, "", f"{NO_FORMULA} for {call.op}")
-    if entry.reason == ESCAPE:
-        return Counted(call, None, "", "its data goes where no call is seen; what is computed there is not counted")
-    if call.op == "attention" and attention == "exact" and "pairs" not in first(call.out).facts:
-        return Counted(call, None, "", UNKNOWN_PAIRS)
-    module = module_at(call.path) if entry.style != "op" and isinstance(call.target, type) else None
-    rule: Any = entry.reason or entry.function
-    try:
-        cost = weighed(_applied(entry, call, module), call)
-        row = _row_for(call, convention)
-        if row is not None and _is_ours(entry):
-            cost = weighed(_applied(Formula(entry.op, row), call, None), call)._replace(macs=cost.macs)
-            rule = row
-        elif convention.of is not None and _is_ours(entry):
-            cost = convention.of(cost, call)
-            rule = convention.of if cost.flops else NOT_COUNTED
-    except FormulaError as error:
-        if not _is_ours(entry):
-            raise
-        return Counted(call, None, "", str(error))
-    return Counted(call, cost, rule, integer=_is_integer(call) and not convention.integers)
 
 
 def _row_for(call: Call, convention: Convention) -> FormulaFunction | None:

@@ -23,11 +23,12 @@ from .records import Call, Node, Scope, Timing, spec_of
 from .run import uncompiled
 from .state import Snapshot, collecting_later
 from .structure import tensors_in
-from .trace.blocks import Memory
+from .trace.blocks import Learned
 from .trace.fast import FastObserver
 from .trace.meta import Twins
 from .trace.observe import Observer
 from .trace.placement import Placement
+from .trace.plans import plans_of
 from .trace.record import Recorder
 from .trace.source import is_library
 from .trace.tape import Tape
@@ -245,36 +246,36 @@ def _fast_on_meta(subject: Subject, table: Table, facts: bool) -> tuple[Watched,
     Where something changes that no module tells of (a list of a module's), blocks made again may be wrong: then it runs
     once more without them. What follows from a random generator is not remembered.
     """
-    memory = Memory(subject.writes)
-    watched, twins = _on_meta(subject, table, facts, memory=memory)
+    learned = Learned(subject.writes)
+    watched, twins = _on_meta(subject, table, facts, learned=learned)
     if subject.has_run and not twins.stranger and not facts:
-        strayed = subject.snapshot.has_strayed(modules=not memory.told)
-        if strayed and memory.replayed:
-            memory = Memory(subject.writes, blocks=False)
-            watched, twins = _on_meta(subject, table, facts, memory=memory)
+        strayed = subject.snapshot.has_strayed(modules=not learned.told)
+        if strayed and learned.replayed:
+            learned = Learned(subject.writes, blocks=False)
+            watched, twins = _on_meta(subject, table, facts, learned=learned)
         if not subject.snapshot.has_drawn():
-            table.plans.keep_blocks(memory.whole if strayed else {**memory.found, **memory.whole})
+            plans_of(table).keep_blocks(learned.whole if strayed else {**learned.found, **learned.whole})
     return watched, twins
 
 
 def _on_meta(
-    subject: Subject, table: Table, facts: bool, strays: bool = False, memory: Memory | None = None
+    subject: Subject, table: Table, facts: bool, strays: bool = False, learned: Learned | None = None
 ) -> tuple[Watched, Twins]:
-    """The model's own run on meta; with ``memory`` by the fast observer."""
+    """The model's own run on meta; with ``learned`` by the fast observer."""
     with collecting_later():
-        return _watched_on_meta(subject, table, facts, strays, memory)
+        return _watched_on_meta(subject, table, facts, strays, learned)
 
 
 def _watched_on_meta(
-    subject: Subject, table: Table, facts: bool, strays: bool, memory: Memory | None
+    subject: Subject, table: Table, facts: bool, strays: bool, learned: Learned | None
 ) -> tuple[Watched, Twins]:
     args, kwargs = subject.inputs()
     twins = Twins(subject.state)
     ledger, tape = Ledger(subject.held), Tape() if subject.backward else None
     twins.moved = ledger.move
     make: Callable[..., Observer] = Observer
-    if memory is not None:
-        make = partial(FastObserver, memory)
+    if learned is not None:
+        make = partial(FastObserver, learned)
     observer = make(
         subject.paths,
         table,

@@ -54,7 +54,6 @@ from ._apply import apply as apply
 from ._registry import BASE as BASE
 from ._registry import ESCAPE as ESCAPE
 from ._registry import Formula as Formula
-from ._registry import Plans as Plans
 from ._registry import Table as Table
 from ._registry import formula as formula
 from ._registry import zero as zero

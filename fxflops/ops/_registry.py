@@ -17,8 +17,6 @@ from ..records import FormulaFunction
 from ..targets import Absent
 from ._spellings import REACHED_AS
 
-MOST_PLANS = 50_000
-MOST_CALLS = 1_000_000
 F = TypeVar("F", bound=FormulaFunction)
 Style = Literal["op", "module", "mapping"]
 ESCAPE = "escape"
@@ -44,53 +42,6 @@ class Formula:
         return self.reason or (inspect.getdoc(self.function) or "").partition("\n")[0]
 
 
-class Plans:
-    """What is remembered of calls, by all that they depend on; and what they were counted as.
-
-    ``kept`` are the ids of what these calls put out or took, by which a call made again is known. ``runs`` are
-    whole runs as they were counted, ``misses`` how many calls were not remembered. ``blocks`` are modules' calls as a whole, ``tokens`` the numbers by which modules are known.
-    """
-
-    def __init__(self, changes: int) -> None:
-        self.changes = changes
-        self.dtype = torch.get_default_dtype()
-        self._plans: dict[Any, Any] = {}
-        self.get = self._plans.get
-        self.kept: set[int] = set()
-        self.counts: dict[Any, Any] = {}
-        self.held: list[Any] = []
-        self.runs: dict[Any, Any] = {}
-        self.misses = 0
-        self.classes: dict[type, Formula | None] = {}
-        self.tokens: Any = None
-        self.blocks: dict[Any, Any] = {}
-        self._block_calls = 0
-
-    def keep(self, key: Any, out: Any, plan: Any) -> None:
-        """Remember a plan by its key, and that it put this out."""
-        if len(self._plans) >= MOST_PLANS:
-            self._forget()
-        self._plans[key] = plan
-        self.kept.add(id(out))
-
-    def keep_blocks(self, blocks: Mapping[Any, Any]) -> None:
-        """Remember blocks by their keys."""
-        new = {key: block for key, block in blocks.items() if key not in self.blocks}
-        self._block_calls += sum(len(block.calls) for block in new.values())
-        if self._block_calls > MOST_CALLS:
-            self._forget()
-        else:
-            self.blocks.update(new)
-            self.kept.update(id(call.args) for block in new.values() for call in block.calls if call.args)
-
-    def _forget(self) -> None:
-        """Too much: everything is forgotten together, for ids are known only as long as what has them is kept."""
-        for part in (self._plans, self.kept, self.counts, self.held, self.runs, self.blocks):
-            part.clear()
-        self.tokens = None
-        self._block_calls = 0
-
-
 class Table:
     """Formulas by target: module classes, functions, method descriptors, overloads and names; over a parent table."""
 
@@ -101,7 +52,7 @@ class Table:
         self.parent = parent
         self.entries: dict[Any, Formula] = {}
         self.fallback: Callable[[OpOverload], Formula | None] | None = parent.fallback if parent else None
-        self._plans: Plans | None = None
+        self._classes: tuple[int, dict[type, Formula | None]] = 0, {}
         self.python_functions: dict[Any, FunctionType] = {} if parent is None else dict(parent.python_functions)
 
     def add(self, target: Any, entry: Formula) -> None:
@@ -111,15 +62,6 @@ class Table:
         Table.changes += 1
         if isinstance(target, FunctionType) and target.__module__.partition(".")[0] != "torch":
             self.python_functions[target.__code__] = target
-
-    @property
-    def plans(self) -> Plans:
-        """What is remembered of calls counted by these formulas; forgotten when any table is changed, or torch's default
-        dtype."""
-        known = self._plans
-        if known is None or known.changes != Table.changes or known.dtype is not torch.get_default_dtype():
-            known = self._plans = Plans(Table.changes)
-        return known
 
     def get(self, key: Any) -> Formula | None:
         """The entry written for exactly this key, here or in the parent."""
@@ -156,7 +98,9 @@ class Table:
 
     def find_class(self, cls: type) -> Formula | None:
         """The same for a module class."""
-        classes = self.plans.classes
+        changes, classes = self._classes
+        if changes != Table.changes:
+            self._classes = Table.changes, (classes := {})
         if cls not in classes:
             classes[cls] = self._entry_of(cls)
         return classes[cls]

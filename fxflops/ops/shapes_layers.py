@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -162,49 +162,29 @@ def batch_norm(
     return batch_normed(input, training, running_mean, running_var, weight, bias)
 
 
-@shape(nn.BatchNorm2d, layout=KEPT)
-def batch_norm2d(
-    input: Spec,
-    num_features: int,
-    running_mean: Spec | None = None,
-    running_var: Spec | None = None,
-    weight: Spec | None = None,
-    bias: Spec | None = None,
-    training: bool = False,
-    dims: tuple[int, ...] = (4,),
-) -> Spec | None:
-    """x[n, c, h, w] -> out[n, c, h, w]."""
-    if input.ndim not in dims or input[1] != num_features:
-        return None
-    return batch_normed(input, training or running_mean is None, running_mean, running_var, weight, bias)
+def batch_norm_of(*dims: int) -> Callable[..., Spec | None]:
+    """The rule of BatchNorm modules that take inputs of so many dimensions."""
+
+    def batch_norm(
+        input: Spec,
+        num_features: int,
+        running_mean: Spec | None = None,
+        running_var: Spec | None = None,
+        weight: Spec | None = None,
+        bias: Spec | None = None,
+        training: bool = False,
+    ) -> Spec | None:
+        """x[n, c, *] -> out[n, c, *]."""
+        if input.ndim not in dims or input[1] != num_features:
+            return None
+        return batch_normed(input, training or running_mean is None, running_mean, running_var, weight, bias)
+
+    return batch_norm
 
 
-@shape(nn.BatchNorm1d, layout=KEPT)
-def batch_norm1d(
-    input: Spec,
-    num_features: int,
-    running_mean: Spec | None = None,
-    running_var: Spec | None = None,
-    weight: Spec | None = None,
-    bias: Spec | None = None,
-    training: bool = False,
-) -> Spec | None:
-    """x[n, c, *] -> out[n, c, *]."""
-    return batch_norm2d(input, num_features, running_mean, running_var, weight, bias, training, dims=(2, 3))
-
-
-@shape(nn.BatchNorm3d, layout=KEPT)
-def batch_norm3d(
-    input: Spec,
-    num_features: int,
-    running_mean: Spec | None = None,
-    running_var: Spec | None = None,
-    weight: Spec | None = None,
-    bias: Spec | None = None,
-    training: bool = False,
-) -> Spec | None:
-    """x[n, c, d, h, w] -> out[n, c, d, h, w]."""
-    return batch_norm2d(input, num_features, running_mean, running_var, weight, bias, training, dims=(5,))
+shape(nn.BatchNorm1d, layout=KEPT)(batch_norm_of(2, 3))
+shape(nn.BatchNorm2d, layout=KEPT)(batch_norm_of(4))
+shape(nn.BatchNorm3d, layout=KEPT)(batch_norm_of(5))
 
 
 @shape(nn.LayerNorm, F.layer_norm, layout=ANY)

@@ -19,8 +19,9 @@ from torch import nn
 from ..ledger import Ledger, Mark, Passage
 from ..records import Call, Scope
 from ..structure import Hole, fill, template_of, walk
+from .keys import Keys
 from .meta import Twins
-from .tokens import TENSORS, Tokens, Unknown
+from .tokens import TENSORS, Unknown
 
 META = torch.device("meta")
 WHOLE = "the whole run"
@@ -103,10 +104,13 @@ def arguments_in(value: Any) -> list[torch.Tensor]:
     return [tensor for item in items for tensor in arguments_in(item)]
 
 
-class Memory:
-    """What a fast observer needs of its run, and what it finds: ``writes`` tells how often the model's state was written so far; with
-    ``blocks``, modules are made again as a whole, without, only the whole run. ``told``: the observer hears of each attribute of a
-    module that is written, for some code may do that."""
+class Learned:
+    """What a fast observer learns in its run: the blocks ``found``, and the ``whole`` run.
+
+    ``writes`` tells how often the model's state was written so far. With ``blocks``, modules are made again as a whole, without,
+    only the whole run; ``replayed`` is how many were. ``told``: the observer hears of each attribute of a module that is
+    written, for some code may do that.
+    """
 
     def __init__(self, writes: Callable[[], int], blocks: bool = True) -> None:
         self.writes = writes
@@ -117,30 +121,25 @@ class Memory:
         self.whole: dict[Any, Block] = {}
 
 
+class Seen(NamedTuple):
+    """What has been seen of a run so far, where a block adds its own."""
+
+    calls: list[Call]
+    scopes: list[Scope]
+    ledger: Ledger
+    twins: Twins
+
+
 class Blocks:
     """The blocks of a run: those found in it, and those ``known`` before."""
 
-    def __init__(
-        self,
-        memory: Memory,
-        known: Mapping[Any, Block],
-        key_of: Callable[[Any, bool], Any],
-        tokens: Tokens,
-        device: str,
-        calls: list[Call],
-        scopes: list[Scope],
-        ledger: Ledger,
-        twins: Twins,
-    ) -> None:
-        self._memory = memory
+    def __init__(self, learned: Learned, known: Mapping[Any, Block], keys: Keys, device: str, seen: Seen) -> None:
+        self._learned = learned
         self._known = known
-        self._key_of = key_of
-        self._tokens = tokens
+        self._keys = keys
+        self._tokens = keys.tokens
         self._device = device
-        self._calls = calls
-        self._scopes = scopes
-        self._ledger = ledger
-        self._twins = twins
+        self._seen = seen
 
     def key(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[torch.Tensor]]:
         """All that the calls made in a module depend on, None where that is more than can be told; and the tensors given."""
@@ -149,9 +148,9 @@ class Blocks:
         if token is None:
             return None, given
         try:
-            key = token, self._device, *(self._key_of(value, True) for value in args)
+            key = token, self._device, *(self._keys.of(value, True) for value in args)
             if kwargs:
-                key = *key, *kwargs, *(self._key_of(value, True) for value in kwargs.values())
+                key = *key, *kwargs, *(self._keys.of(value, True) for value in kwargs.values())
         except Unknown:
             return None, given
         if len(given) > 1:
@@ -161,19 +160,19 @@ class Blocks:
 
     def known(self, key: Any, whole: bool = False) -> Block | None:
         """The block of this key; with ``whole`` one that is all of a run will do."""
-        block = self._memory.found.get(key) or self._known.get(key)
+        block = self._learned.found.get(key) or self._known.get(key)
         return self._known.get((WHOLE, key)) if block is None and whole else block
 
     def mark(self, given: list[torch.Tensor]) -> BlockMark:
         """Where the run stands as a block begins, given these tensors."""
-        refs = tuple(map(weakref.ref, given))
-        return BlockMark(len(self._calls), len(self._scopes), self._ledger.mark(), self._writes(given), refs)
+        seen, refs = self._seen, tuple(map(weakref.ref, given))
+        return BlockMark(len(seen.calls), len(seen.scopes), seen.ledger.mark(), self._writes(given), refs)
 
     def _writes(self, given: list[torch.Tensor]) -> tuple[Any, ...]:
         """How often something was written that a block does not tell of: attributes of modules, tensors of the model,
         arguments that have values; and how the others lie."""
         arguments = ((t.shape, t.stride()) if t.is_meta else t._version for t in given)
-        return self._tokens.writes, self._memory.writes(), *arguments
+        return self._tokens.writes, self._learned.writes(), *arguments
 
     def learn(self, key: Any, path: str, mark: BlockMark, arguments: Any, out: Any, whole: bool) -> None:
         """Remember a module's call that was just made, if it left nothing behind but what it returned.
@@ -185,48 +184,40 @@ class Blocks:
             same = len(given) == len(mark.given) and all(map(operator.is_, given, (ref() for ref in mark.given)))
             clean = same and self._writes(given) == mark.writes
             if clean or whole:
-                calls = [c if c.seconds is None else c._replace(seconds=None) for c in self._calls[mark.calls :]]
-                scopes = self._scopes[mark.scopes :]
-                block = block_of(path, mark, calls, scopes, given, out, self._ledger, self._twins)
+                block = block_of(path, mark, self._seen, given, out)
                 if block is not None and clean and block.passage.alive == {base.entry for base in block.bases}:
-                    self._memory.found[key] = block
+                    self._learned.found[key] = block
                 elif block is not None and whole:
-                    self._memory.whole[WHOLE, key] = block
+                    self._learned.whole[WHOLE, key] = block
 
     def again(self, block: Block, path: str, given: list[torch.Tensor]) -> Any:
         """What the module of this path returns, all its calls made again."""
-        first, entry = len(self._calls), self._ledger.entered
-        self._ledger.again(block.passage, first - block.mark.calls)
-        out = made_again(block, entry, given, self._ledger, self._twins)
-        self._calls.extend(block.calls_in(path))
-        self._scopes.extend(block.scopes_in(path))
-        self._memory.replayed += 1
+        first, entry = len(self._seen.calls), self._seen.ledger.entered
+        self._seen.ledger.again(block.passage, first - block.mark.calls)
+        out = made_again(block, entry, given, self._seen)
+        self._seen.calls.extend(block.calls_in(path))
+        self._seen.scopes.extend(block.scopes_in(path))
+        self._learned.replayed += 1
         return out
 
 
-def block_of(
-    path: str,
-    mark: BlockMark,
-    calls: list[Call],
-    scopes: list[Scope],
-    given: list[torch.Tensor],
-    out: Any,
-    ledger: Ledger,
-    twins: Twins,
-) -> Block | None:
+def block_of(path: str, mark: BlockMark, seen: Seen, given: list[torch.Tensor], out: Any) -> Block | None:
     """The block of a call that was just made; None where it cannot be told how what it returned came about."""
-    passage = ledger.since(mark.ledger)
+    passage = seen.ledger.since(mark.ledger)
     if passage is None:
         return None
     template, tensors = template_of(out)
     if any(type(part) not in HOLDERS and not isinstance(part, dict) for _, part in walk(template)):
         return None
-    outs = _outs(tensors, given, ledger, mark.ledger, twins)
-    return None if outs is None else Block(path, mark, calls, scopes, passage, template, *outs)
+    outs = _outs(tensors, given, mark.ledger, seen)
+    if outs is None:
+        return None
+    calls = [c if c.seconds is None else c._replace(seconds=None) for c in seen.calls[mark.calls :]]
+    return Block(path, mark, calls, seen.scopes[mark.scopes :], passage, template, *outs)
 
 
 def _outs(
-    tensors: list[torch.Tensor], given: list[torch.Tensor], ledger: Ledger, mark: Mark, twins: Twins
+    tensors: list[torch.Tensor], given: list[torch.Tensor], mark: Mark, seen: Seen
 ) -> tuple[tuple[Out, ...], tuple[Base, ...]] | None:
     """How the tensors that a block returns come about; None where that cannot be told."""
     outs: list[Out] = []
@@ -235,14 +226,14 @@ def _outs(
         if type(tensor) not in TENSORS or not tensor.is_meta or tensor.layout is not torch.strided or tensor.is_nested:
             return None
         storage, form = tensor.untyped_storage(), (tensor.shape, tuple(tensor.stride()))
-        stands_on = [i for i, t in enumerate(given) if twins.storage_of(t) == storage._cdata]
+        stands_on = [i for i, t in enumerate(given) if seen.twins.storage_of(t) == storage._cdata]
         same = [i for i in stands_on if given[i] is tensor]
         if stands_on:
             number = (same or stands_on)[0]
-            offset = int(tensor.storage_offset() - twins.of(given[number]).storage_offset())
+            offset = int(tensor.storage_offset() - seen.twins.of(given[number]).storage_offset())
             outs.append(Out(ARGUMENT if same else VIEW, number, *form, offset))
             continue
-        entry, size = ledger.entry_of(storage), storage.nbytes()
+        entry, size = seen.ledger.entry_of(storage), storage.nbytes()
         if entry is None or entry < mark.entry:
             return None
         if entry in bases:
@@ -258,12 +249,12 @@ def _outs(
     return tuple(outs), tuple(bases.values())
 
 
-def made_again(block: Block, first_entry: int, given: list[torch.Tensor], ledger: Ledger, twins: Twins) -> Any:
+def made_again(block: Block, first_entry: int, given: list[torch.Tensor], seen: Seen) -> Any:
     """What the block returns, on these arguments; its storages have their entries in the ledger from ``first_entry`` on."""
     bases = []
     for base in block.bases:
         tensor = torch.empty_strided(base.shape, base.stride, dtype=base.dtype, device=META)
-        ledger.watch(tensor.untyped_storage(), base.nbytes, first_entry + base.entry)
+        seen.ledger.watch(tensor.untyped_storage(), base.nbytes, first_entry + base.entry)
         bases.append(tensor)
     made = []
     for kind, number, shape, stride, offset in block.outs:
@@ -274,8 +265,8 @@ def made_again(block: Block, first_entry: int, given: list[torch.Tensor], ledger
         elif kind is PART:
             tensor = bases[number].as_strided(shape, stride, offset)
         else:
-            tensor = twins.of(given[number])
+            tensor = seen.twins.of(given[number])
             tensor = tensor.as_strided(shape, stride, tensor.storage_offset() + offset)
-        twins.seen[id(tensor)] = weakref.ref(tensor)
+        seen.twins.seen[id(tensor)] = weakref.ref(tensor)
         made.append(tensor)
     return made[0] if type(block.template) is Hole else fill(block.template, *made)

@@ -1,7 +1,7 @@
 """The fast path of counting on meta: a call made before with the same metadata has the same result, and no kernel runs.
 
 What a call puts out on meta follows from its function, the shapes, strides and dtypes of its tensors and its plain
-arguments; a leaf module's from its class and settings too. So a call is remembered (:class:`Plan`) as the observer saw
+arguments; a leaf module's from its class and settings too. So a call is remembered (:class:`~.plans.Plan`) as the observer saw
 it, and made again from memory: the same Call, and empty tensors of the same form. Whatever is not of this kind (values,
 gradients, autocast, transforms, temporaries inside) goes the observer's own way.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import weakref
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,13 +20,14 @@ from torch.overrides import TorchFunctionMode
 from ..ops.shapes import rule_for, shape_of
 from ..records import Call, Scope, Spec, spec_of
 from ..structure import tensors_in
-from .blocks import Block, Blocks, Memory
+from .blocks import Block, Blocks, Learned, Seen, arguments_in
 from .keys import Keys, has_real
 from .leaves import Forward, scope_of
 from .modes import transformed
 from .observe import ATTENTION, Observer
+from .plans import Form, Plan, plans_of
 from .spelling import WRITTEN_AS, spelled
-from .tokens import TENSORS, Numbers, Tokens, Unknown, is_torchs, may_write, telling_of_writes
+from .tokens import TENSORS, Tokens, Unknown, is_torchs, may_write, telling_of_writes
 
 NEW, SAME, VIEW = "new", "the first argument", "view"
 META = torch.device("meta")
@@ -43,33 +44,6 @@ QUERIES = frozenset(
 """What a real tensor answers as its twin does."""
 
 
-class Form(NamedTuple):
-    """What an empty tensor is made of."""
-
-    shape: torch.Size
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    nbytes: int
-    spec: Spec
-
-
-class Plan(NamedTuple):
-    """A call to be made again: the parts of the Call before and after its path, and what comes out; of a leaf the Scope
-    after its path. With ``beside`` it takes tensors that have values, of which the twins are to be made."""
-
-    before: tuple[Any, ...]
-    after: tuple[Any, ...]
-    kind: str
-    forms: tuple[Form, ...] = ()
-    sequence: Any = None
-    scope: tuple[Any, ...] = ()
-    beside: bool = False
-
-    def call(self, path: str) -> Call:
-        """The Call, made in the module of this path."""
-        return tuple.__new__(Call, (*self.before, path, *self.after))
-
-
 class _FastMode(TorchFunctionMode):
     def __init__(self, observer: FastObserver) -> None:
         super().__init__()
@@ -84,33 +58,24 @@ class _FastMode(TorchFunctionMode):
 class FastObserver(Observer):
     """The observer of ``count()``, without a tape: it makes calls again from memory where it can."""
 
-    def __init__(self, memory: Memory, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, learned: Learned, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._memory = memory
-        self._plans = self._table.plans
+        self._learned = learned
+        self._plans = plans_of(self._table)
         self._mode = _FastMode(self)  # type: ignore[assignment]
         assert self._twins is not None
         assert self._ledger is not None
-        self._plans.tokens = self._plans.tokens or Numbers()
-        self._tokens = Tokens(self._plans.tokens, self._modules)
-        self._key = Keys(self._twins, self._tokens).of
+        self._tokens = Tokens(self._plans.numbers, self._modules)
+        keys = Keys(self._twins, self._tokens)
+        self._key = keys.of
+        seen = Seen(self.calls, self.scopes, self._ledger, self._twins)
         device = str(self._placement.device) if self._placement is not None else ""
-        self._blocks = Blocks(
-            memory,
-            self._plans.blocks,
-            self._key,
-            self._tokens,
-            device,
-            self.calls,
-            self.scopes,
-            self._ledger,
-            self._twins,
-        )
+        self._blocks = Blocks(learned, self._plans.blocks, keys, device, seen)
         self._telling = ExitStack()
 
     def _attach(self) -> None:
-        self._memory.told = any(map(may_write, set[Any](map(type, self._modules))))
-        if self._memory.told:
+        self._learned.told = any(map(may_write, set[Any](map(type, self._modules))))
+        if self._learned.told:
             self._telling.enter_context(telling_of_writes(self._tokens.forget))
         for module in self._modules:
             vars(module)["forward"] = Forward(module, self._module)
@@ -208,10 +173,7 @@ class FastObserver(Observer):
         return NEW, forms, None if single else type(out)
 
     def _tensors(self, value: Any) -> list[torch.Tensor]:
-        if isinstance(value, torch.Tensor):
-            return [self._twins.of(value)] if self._twins is not None else [value]
-        items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
-        return [tensor for item in items for tensor in self._tensors(item)]
+        return [*map(self._twins.of, arguments_in(value))]  # type: ignore[union-attr]
 
     def _made(self, plan: Plan) -> Any:
         """Empty tensors of the plan's forms."""
@@ -242,7 +204,7 @@ class FastObserver(Observer):
                         return self._leaf(plan, module, args, kwargs)
                 elif not self._facts:
                     key, given = self._blocks.key(module, args, kwargs)
-                    block = self._blocks.known(key) if self._memory.blocks else None
+                    block = self._blocks.known(key) if self._learned.blocks else None
                     if block is not None:
                         return self._again(block, self._modules[module], given)
                     if key is not None:

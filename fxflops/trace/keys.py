@@ -24,7 +24,7 @@ class Keys:
 
     def __init__(self, twins: Twins, tokens: Tokens) -> None:
         self._twins = twins
-        self._tokens = tokens
+        self.tokens = tokens
 
     def of(self, value: Any, valued: bool = False) -> Any:
         """What a result depends on of an argument; with ``valued`` on the values of tensors that have any. Raises Unknown
@@ -51,7 +51,7 @@ class Keys:
             raise Unknown
         if tensor.is_meta:
             return tensor.shape, tensor.stride(), tensor.dtype
-        return tensor.shape, tensor.stride(), tensor.dtype, self._tokens.values(tensor) if valued else REAL
+        return tensor.shape, tensor.stride(), tensor.dtype, self.tokens.values(tensor) if valued else REAL
 
 
 def has_real(key: Any) -> bool:

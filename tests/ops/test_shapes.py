@@ -304,7 +304,7 @@ CASES: dict[str, Callable[[Draw, Any], Made]] = {
     "softmax_function": softmaxed, "arithmetic": binary, "arithmetic_in_place": binary, "comparison": binary,
     "addcmul": ternary, "where": chosen, "masked_fill": filled, "linear": linear, "matmul": contracted,
     "addmm": contracted_and_added, "conv": convolved, "conv_transpose": convolved, "conv_transpose_module": convolved,
-    "batch_norm": normalized, "batch_norm1d": normalized, "batch_norm2d": normalized, "batch_norm3d": normalized,
+    "batch_norm": normalized,
     "group_norm": normalized, "layer_norm": layer_normed, "rms_norm": layer_normed, "attention": attended,
     "embedding": embedded, "max_pool2d": pooled, "avg_pool2d": pooled, "adaptive_avg_pool2d": pooled_to,
     "interpolate": resampled, "mean": reduced, "amax": reduced, "norm": normed, "cat": joined, "stack": joined,

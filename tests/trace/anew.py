@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 import fxflops
-from fxflops.ops import BASE
 from fxflops.report import Report
+from fxflops.trace.plans import forget
 
 
 def facts_of(report: Report) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def assert_same(model: nn.Module, *args: Any, first: bool = True, **settings: An
     """What is counted with nothing remembered, and again from memory, is what is counted anew."""
     wanted = facts_of(fxflops.count(model, *args, **settings, reuse=False))
     if first:
-        BASE._plans = None
+        forget()
     for time in ("first", "second"):
         found = facts_of(fxflops.count(model, *args, **settings))
         for name, value in wanted.items():

@@ -12,7 +12,7 @@ from anew import assert_same
 from torch import nn
 
 import fxflops
-from fxflops.ops import BASE
+from fxflops.trace.plans import forget
 from fxflops.trace.tokens import may_write
 
 RAN: list[str] = []
@@ -46,7 +46,7 @@ class Stack(nn.Module):
 
 @pytest.fixture(autouse=True)
 def anew() -> None:
-    BASE._plans = None
+    forget()
     RAN.clear()
 
 

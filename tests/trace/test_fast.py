@@ -19,6 +19,7 @@ from torch import nn
 import fxflops
 from fxflops.ops import BASE
 from fxflops.trace.fast import FastObserver
+from fxflops.trace.plans import forget, plans_of
 
 TIMM = """
     resnet18 vgg11_bn densenet121 mobilenetv3_small_100 mobilenetv2_100 efficientnet_b0 convnext_atto regnetx_002
@@ -241,8 +242,8 @@ def test_formulas_are_respected_and_plans_forgotten() -> None:
         fxflops.count(model, x, formulas={nn.ReLU: lambda module, input, *, out: 1000}).total_flops == plain - 16 + 1000
     )
     assert fxflops.count(model, x).total_flops == plain
-    plans = BASE.plans
-    assert plans is BASE.plans
+    plans = plans_of(BASE)
+    assert plans is plans_of(BASE)
 
     class Own(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -255,11 +256,11 @@ def test_formulas_are_respected_and_plans_forgotten() -> None:
         return 7
 
     try:
-        assert BASE.plans is not plans
+        assert plans_of(BASE) is not plans
         assert fxflops.count(Own(), x).total_flops == fxflops.count(Own(), x).total_flops == 7
     finally:
         del BASE.entries[Own]
-        BASE._plans = None
+        forget()
 
 
 def test_calls_are_not_made_where_a_rule_or_a_plan_tells(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +268,7 @@ def test_calls_are_not_made_where_a_rule_or_a_plan_tells(monkeypatch: pytest.Mon
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)),
         torch.randn(1, 3, 8, 8),
     )
-    BASE._plans = None
+    forget()
     made: list[str] = []
     enter = FastObserver._enter_module
     monkeypatch.setattr(
