@@ -47,12 +47,13 @@ class Numbers:
     def number_of(self, tensor: torch.Tensor) -> int:
         """The number of a tensor's values: among those of its form."""
         copies = self._values.setdefault((tensor.shape, tensor.dtype), [])
+        tensor = tensor.detach().to("cpu", copy=True)
         for number, copy in enumerate(copies):
             if torch.equal(copy, tensor):
                 return number
         if len(copies) == MOST_COPIES:
             raise Unknown
-        copies.append(tensor.detach().clone())
+        copies.append(tensor)
         return len(copies) - 1
 
 
@@ -120,8 +121,10 @@ class Tokens:
         return tuple(about)
 
     def values(self, tensor: torch.Tensor) -> Any:
-        """What tells a tensor's values from others. Raises Unknown where they are not at hand."""
-        if tensor.device.type != "cpu" or tensor.nbytes > LARGEST:
+        """What tells a tensor's values from others; on meta it has none. Raises Unknown where there are too many."""
+        if tensor.is_meta:
+            return None
+        if tensor.nbytes > LARGEST:
             raise Unknown
         if tensor.numel() == 1:
             return repr(tensor.item())

@@ -66,6 +66,21 @@ def test_equal_layers_run_once_and_the_second_count_not_at_all() -> None:
     assert_same(model, X)
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_buffers_of_integers_may_be_anywhere(device: str) -> None:
+    model = Stack(*(Layer(norm=nn.BatchNorm1d(8)) for _ in range(3))).to(device)
+    for layer in model.layers:
+        layer.register_buffer("positions", torch.arange(4, device=device))
+    x = X.to(device)
+    fxflops.count(model, x)
+    fxflops.count(model, x)
+    assert RAN == ["Layer"]
+    if device != "meta":
+        model.layers[1].positions += 1
+        fxflops.count(model, x)
+        assert RAN == ["Layer", "Layer"]
+
+
 def test_a_known_model_inside_another_is_made_again() -> None:
     fxflops.count(Layer(), X)
     report = fxflops.count(Stack(Layer(), Layer()), X)
