@@ -26,6 +26,7 @@ from ..inputs import signature_of
 from ..ops._registry import is_method
 from ..records import is_dense
 from ..structure import Step, fill, template_of, tensors_in, walk
+from .graph import graph_module
 from .source import author_line
 
 PLAIN = (
@@ -125,7 +126,7 @@ class Recorder:
                 self._objects[name] = self._objects[node.target]
                 node.target = name
         used = {str(node.target) for node in self._graph.nodes if node.op in ("call_module", "get_attr")}
-        graph = fx.GraphModule({name: self._objects[name] for name in used}, self._graph, type(self._model).__name__)
+        graph = graph_module({name: self._objects[name] for name in used}, self._graph, type(self._model).__name__)
         graph.training = self._model.training
         return graph
 

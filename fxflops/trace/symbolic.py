@@ -12,6 +12,7 @@ from torch import fx, nn
 from ..errors import TraceError
 from ..inputs import signature_of
 from ..ops import Table
+from .graph import graph_module
 from .leaves import leaf_formula
 from .source import is_library
 
@@ -54,7 +55,7 @@ def symbolic(
     tracer.record_stack_traces = stack_traces
     try:
         graph = tracer.trace(model)
-        return fx.GraphModule(tracer.root, graph, type(model).__name__)
+        return graph_module(tracer.root, graph, type(model).__name__)
     except Exception as error:
         raise TraceError(
             f"torch.fx cannot trace {type(model).__name__} symbolically: {type(error).__name__}: {_first_line(error)}"
@@ -81,7 +82,7 @@ def _leaf_graph(model: nn.Module, constants: Mapping[str, Any]) -> fx.GraphModul
     node = graph.call_module(name, tuple(args), kwargs)
     node.meta["nn_module_stack"] = {"": ("", type(model))}
     graph.output(node)
-    return fx.GraphModule({name: model}, graph, name)
+    return graph_module({name: model}, graph, name)
 
 
 def _first_line(error: Exception) -> str:
