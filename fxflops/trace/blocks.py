@@ -11,7 +11,8 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -19,12 +20,14 @@ from torch import nn
 from ..ledger import Ledger, Mark, Passage
 from ..records import Call, Scope
 from ..structure import Hole, fill, template_of, walk
+from .attributes import NUMBERS
 from .keys import Keys
 from .meta import Twins
 from .tokens import TENSORS, Unknown
 
 META = torch.device("meta")
 WHOLE = "the whole run"
+T = TypeVar("T", Call, Scope)
 HOLDERS = (tuple, list, dict, Hole, type(None), bool, int, float, str, torch.Size, torch.dtype, torch.device)
 
 
@@ -52,19 +55,22 @@ class Out(NamedTuple):
 
 
 class BlockMark(NamedTuple):
-    """Where a run stands as a block begins: the numbers of its next call and scope, the ledger, what was written so far, the arguments."""
+    """Where a run stands as a block begins: the numbers of its next call and scope, the ledger, how many numbers of layers
+    were read and what was written so far, the arguments."""
 
     calls: int
     scopes: int
     ledger: Mark
+    reads: int
     writes: tuple[Any, ...]
     given: tuple[weakref.ref[torch.Tensor], ...]
 
 
 class Block(NamedTuple):
-    """A module's call: what it did, and what it returned."""
+    """A module's call: what it did, and what it returned. ``numbers`` are those of the layers in it."""
 
     path: str
+    numbers: tuple[Any, ...]
     mark: BlockMark
     calls: list[Call]
     scopes: list[Scope]
@@ -133,11 +139,20 @@ class Seen(NamedTuple):
 class Blocks:
     """The blocks of a run: those found in it, and those ``known`` before."""
 
-    def __init__(self, learned: Learned, known: Mapping[Any, Block], keys: Keys, device: str, seen: Seen) -> None:
+    def __init__(
+        self,
+        learned: Learned,
+        known: Mapping[Any, Block],
+        keys: Keys,
+        paths: Mapping[nn.Module, str],
+        device: str,
+        seen: Seen,
+    ) -> None:
         self._learned = learned
         self._known = known
         self._keys = keys
         self._tokens = keys.tokens
+        self._paths = paths
         self._device = device
         self._seen = seen
 
@@ -158,15 +173,24 @@ class Blocks:
             key = *key, *map(ids.index, ids)
         return key, given
 
-    def known(self, key: Any, whole: bool = False) -> Block | None:
-        """The block of this key; with ``whole`` one that is all of a run will do."""
-        block = self._learned.found.get(key) or self._known.get(key)
-        return self._known.get((WHOLE, key)) if block is None and whole else block
+    def known(self, key: Any, module: nn.Module, whole: bool = False) -> Block | None:
+        """The block of this key, or of it and the numbers of the module's layers; with ``whole`` one that is all of a run will
+        do."""
+        numbers = self._tokens.numbers_in(module)
+        for each in (key, (key, numbers)) if numbers else (key,):
+            block = self._learned.found.get(each) or self._known.get(each)
+            if block is None and whole:
+                block = self._known.get((WHOLE, each))
+            if block is not None:
+                self._tokens.reads += each is not key  # by it, and so by what is being made around it
+                return block
+        return None
 
     def mark(self, given: list[torch.Tensor]) -> BlockMark:
         """Where the run stands as a block begins, given these tensors."""
         seen, refs = self._seen, tuple(map(weakref.ref, given))
-        return BlockMark(len(seen.calls), len(seen.scopes), seen.ledger.mark(), self._writes(given), refs)
+        where = len(seen.calls), len(seen.scopes), seen.ledger.mark()
+        return BlockMark(*where, self._tokens.reads, self._writes(given), refs)
 
     def _writes(self, given: list[torch.Tensor]) -> tuple[Any, ...]:
         """How often something was written that a block does not tell of: attributes of modules, tensors of the model,
@@ -174,7 +198,7 @@ class Blocks:
         arguments = ((t.shape, t.stride()) if t.is_meta else t._version for t in given)
         return self._tokens.writes, self._learned.writes(), *arguments
 
-    def learn(self, key: Any, path: str, mark: BlockMark, arguments: Any, out: Any, whole: bool) -> None:
+    def learn(self, key: Any, module: nn.Module, mark: BlockMark, arguments: Any, out: Any, whole: bool) -> None:
         """Remember a module's call that was just made, if it left nothing behind but what it returned.
 
         If it is the ``whole`` run, it may: all that is taken back when the run is over.
@@ -184,24 +208,44 @@ class Blocks:
             same = len(given) == len(mark.given) and all(map(operator.is_, given, (ref() for ref in mark.given)))
             clean = same and self._writes(given) == mark.writes
             if clean or whole:
-                block = block_of(path, mark, self._seen, given, out)
+                numbers = self._tokens.numbers_in(module)
+                block = block_of(self._paths[module], numbers, mark, self._seen, given, out)
+                if self._tokens.reads != mark.reads:
+                    key = key, numbers
                 if block is not None and clean and block.passage.alive == {base.entry for base in block.bases}:
                     self._learned.found[key] = block
                 elif block is not None and whole:
                     self._learned.whole[WHOLE, key] = block
 
-    def again(self, block: Block, path: str, given: list[torch.Tensor]) -> Any:
-        """What the module of this path returns, all its calls made again."""
-        first, entry = len(self._seen.calls), self._seen.ledger.entered
-        self._seen.ledger.again(block.passage, first - block.mark.calls)
-        out = made_again(block, entry, given, self._seen)
-        self._seen.calls.extend(block.calls_in(path))
-        self._seen.scopes.extend(block.scopes_in(path))
+    def again(self, block: Block, module: nn.Module, given: list[torch.Tensor]) -> Any:
+        """What the module returns, all its calls made again."""
+        seen, path = self._seen, self._paths[module]
+        first, entry = len(seen.calls), seen.ledger.entered
+        seen.ledger.again(block.passage, first - block.mark.calls)
+        out = made_again(block, entry, given, seen)
+        calls, scopes = block.calls_in(path), block.scopes_in(path)
+        if block.numbers != self._tokens.numbers_in(module):
+            calls, scopes = [*map(self._numbered, calls)], [*map(self._numbered, scopes)]
+        seen.calls.extend(calls)
+        seen.scopes.extend(scopes)
         self._learned.replayed += 1
         return out
 
+    def _numbered(self, made: T) -> T:
+        """A call with the numbers of the layers that make it now."""
+        if NUMBERS.isdisjoint(made.settings):
+            return made
+        held = vars(self._modules_at[made.path])
+        return made._replace(settings={name: held[name] if name in NUMBERS else v for name, v in made.settings.items()})
 
-def block_of(path: str, mark: BlockMark, seen: Seen, given: list[torch.Tensor], out: Any) -> Block | None:
+    @cached_property
+    def _modules_at(self) -> dict[str, nn.Module]:
+        return {path: module for module, path in self._paths.items()}
+
+
+def block_of(
+    path: str, numbers: tuple[Any, ...], mark: BlockMark, seen: Seen, given: list[torch.Tensor], out: Any
+) -> Block | None:
     """The block of a call that was just made; None where it cannot be told how what it returned came about."""
     passage = seen.ledger.since(mark.ledger)
     if passage is None:
@@ -213,7 +257,7 @@ def block_of(path: str, mark: BlockMark, seen: Seen, given: list[torch.Tensor], 
     if outs is None:
         return None
     calls = [c if c.seconds is None else c._replace(seconds=None) for c in seen.calls[mark.calls :]]
-    return Block(path, mark, calls, seen.scopes[mark.scopes :], passage, template, *outs)
+    return Block(path, numbers, mark, calls, seen.scopes[mark.scopes :], passage, template, *outs)
 
 
 def _outs(

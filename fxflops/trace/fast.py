@@ -20,14 +20,16 @@ from torch.overrides import TorchFunctionMode
 from ..ops.shapes import rule_for, shape_of
 from ..records import Call, Scope, Spec, spec_of
 from ..structure import tensors_in
+from .attributes import telling_of_reads, telling_of_writes
 from .blocks import Block, Blocks, Learned, Seen, arguments_in
+from .forwards import is_torchs, may_write
 from .keys import Keys, has_real
 from .leaves import Forward, scope_of
 from .modes import transformed
 from .observe import ATTENTION, Observer
 from .plans import Form, Plan, plans_of
 from .spelling import WRITTEN_AS, spelled
-from .tokens import TENSORS, Tokens, Unknown, is_torchs, may_write, telling_of_writes
+from .tokens import TENSORS, Tokens, Unknown
 
 NEW, SAME, VIEW = "new", "the first argument", "view"
 META = torch.device("meta")
@@ -70,13 +72,14 @@ class FastObserver(Observer):
         self._key = keys.of
         seen = Seen(self.calls, self.scopes, self._ledger, self._twins)
         device = str(self._placement.device) if self._placement is not None else ""
-        self._blocks = Blocks(learned, self._plans.blocks, keys, device, seen)
+        self._blocks = Blocks(learned, self._plans.blocks, keys, self._modules, device, seen)
         self._telling = ExitStack()
 
     def _attach(self) -> None:
         self._learned.told = any(map(may_write, set[Any](map(type, self._modules))))
         if self._learned.told:
             self._telling.enter_context(telling_of_writes(self._tokens.forget))
+        self._telling.enter_context(telling_of_reads(self._modules, self._tokens.has_read))
         for module in self._modules:
             vars(module)["forward"] = Forward(module, self._module)
 
@@ -204,9 +207,9 @@ class FastObserver(Observer):
                         return self._leaf(plan, module, args, kwargs)
                 elif not self._facts:
                     key, given = self._blocks.key(module, args, kwargs)
-                    block = self._blocks.known(key) if self._learned.blocks else None
+                    block = self._blocks.known(key, module) if self._learned.blocks else None
                     if block is not None:
-                        return self._again(block, self._modules[module], given)
+                        return self._again(block, module, given)
                     if key is not None:
                         mark = self._blocks.mark(given)
                     del given  # an argument may go while the block runs
@@ -219,7 +222,7 @@ class FastObserver(Observer):
             self._leave_module(module, args, kwargs, out)
         if mark is not None:
             if self._is_plain():
-                self._blocks.learn(key, self._modules[module], mark, (args, kwargs), out, not self._stack.running)
+                self._blocks.learn(key, module, mark, (args, kwargs), out, not self._stack.running)
         elif key is not None and len(self.calls) == calls + 1 and len(self.scopes) == scopes + 1:
             self._remember(key, self.calls[-1], args, kwargs, out, made, self.scopes[-1])
         return out
@@ -229,15 +232,15 @@ class FastObserver(Observer):
         if self._facts or self._leaves[model] is not None or type(model).__call__ is not nn.Module.__call__:
             return None
         key, given = self._blocks.key(model, args, kwargs)
-        block = self._blocks.known(key, whole=True) if self._is_plain() else None
-        return None if block is None else (self._again(block, self._modules[model], given),)
+        block = self._blocks.known(key, model, whole=True) if self._is_plain() else None
+        return None if block is None else (self._again(block, model, given),)
 
-    def _again(self, block: Block, path: str, given: list[torch.Tensor]) -> Any:
+    def _again(self, block: Block, module: nn.Module, given: list[torch.Tensor]) -> Any:
         """The call of a module made again, with all the calls in it."""
         first = len(self.calls)
-        out = self._blocks.again(block, path, given)
+        out = self._blocks.again(block, module, given)
         if not self._stack.running:
-            self.steps.append((path, range(first, len(self.calls))))
+            self.steps.append((self._modules[module], range(first, len(self.calls))))
         return out
 
     def _leaf_by_rule(self, key: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:

@@ -6,17 +6,13 @@ and so do their submodules. What cannot be told (an object of a library, a tenso
 
 from __future__ import annotations
 
-import dis
 import enum
 import functools
-import inspect
 import itertools
 import operator
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from types import CodeType
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -24,6 +20,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..state import ATOMS, HOOKS, OWN
 from ..structure import is_object
+from .attributes import NUMBERS, is_heard
+from .forwards import SPEAKERS, is_torchs, words_of
 
 DEEPEST = 8
 LARGEST = 2**22
@@ -67,9 +65,12 @@ class Tokens:
         self._known = known
         self._modules = modules
         self._tokens: dict[nn.Module, int | None] = {}
+        self._numbers: dict[nn.Module, tuple[Any, ...]] = {}
+        self._heard: dict[type, bool] = {}
         self._objects: dict[int, tuple[Any, Any]] = {}
         self._values: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
         self.writes = 0
+        self.reads = 0
 
     def of(self, module: nn.Module) -> int | None:
         """The module's number; None where it has none."""
@@ -86,14 +87,32 @@ class Tokens:
         """An attribute of a module was written."""
         self.writes += 1
         self._tokens.clear()
+        self._numbers.clear()
+
+    def has_read(self) -> None:
+        """A layer's number was read."""
+        self.reads += 1
+
+    def numbers_in(self, module: nn.Module) -> tuple[Any, ...]:
+        """The numbers of layers in a module, itself one of them, that are no part of its token: what it does follows from
+        them only if one is read."""
+        return self._numbers.get(module, ())
+
+    def _hears(self, cls: type) -> bool:
+        if cls not in self._heard:
+            self._heard[cls] = is_heard(cls)
+        return self._heard[cls]
 
     def _key(self, module: nn.Module) -> tuple[Any, ...]:
         cls: Any = type(module)
         if not SPEAKERS.isdisjoint(words_of(cls)):  # what it says it is to say each time
             raise Unknown
         held = vars(module)
-        layout, values_of = _layout_of(held)
+        layout, values_of, named = _layout_of(held)
         values = values_of(held)
+        numbers = tuple(held[name] for name in named)
+        if numbers and not (self._hears(cls) and {*map(type, numbers)} == {int}):
+            values, numbers = values + numbers, ()
         kinds = tuple(map(type, values))
         about = [cls, layout, kinds, values]
         if not ATOMS.issuperset(kinds):
@@ -108,6 +127,7 @@ class Tokens:
                     about.append(self.values(tensor))
         about += *held["_parameters"], *held["_buffers"]
         if not held["_modules"]:
+            self._numbers.update({module: numbers} if numbers else {})
             return tuple(about)
         home = len(self._modules[module])
         for name, child in held["_modules"].items():
@@ -118,6 +138,8 @@ class Tokens:
             if token is None or not (path.startswith(self._modules[module]) and path[home:]):
                 raise Unknown
             about += name, token, path[home:] if home else f".{path}"
+            numbers += self._numbers.get(child, ())
+        self._numbers.update({module: numbers} if numbers else {})
         return tuple(about)
 
     def values(self, tensor: torch.Tensor) -> Any:
@@ -166,63 +188,6 @@ class Tokens:
         return self._objects[id(value)][1]
 
 
-@functools.cache
-def is_torchs(cls: Any) -> bool:
-    """Whether the forward of a module class is one of torch's own."""
-    return str(cls.forward.__module__).startswith("torch.nn.modules.")
-
-
-WRITING = frozenset({"STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "DELETE_GLOBAL"})
-WRITERS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__", "__dict__", "vars", "globals"})
-SPEAKERS = frozenset({"print", "warn"})
-
-
-def may_write(cls: Any) -> bool:
-    """Whether the forward of a class, or a method that it calls, has code that writes an attribute or a global name."""
-    return not (WRITING.isdisjoint(words := words_of(cls)) and WRITERS.isdisjoint(words))
-
-
-@functools.cache
-def words_of(cls: Any) -> frozenset[str]:
-    """The names and the instructions in the code of a class's forward, and of the methods that it calls."""
-    words, seen = set[str](), set[CodeType]()
-    waiting = [] if is_torchs(cls) else [_code_of(vars(base).get("forward")) for base in cls.__mro__]
-    while waiting:
-        code = waiting.pop()
-        if code is not None and code not in seen:
-            seen.add(code)
-            words.update(code.co_names, (step.opname for step in dis.get_instructions(code)))
-            waiting += [part for part in code.co_consts if isinstance(part, CodeType)]
-            waiting += [_code_of(getattr(cls, name, None)) for name in code.co_names if not hasattr(nn.Module, name)]
-    return frozenset(words)
-
-
-def _code_of(function: Any) -> CodeType | None:
-    return getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-
-
-@contextmanager
-def telling_of_writes(tell: Callable[[], None]) -> Iterator[None]:
-    """Tell of every attribute of a module that is written or deleted meanwhile. To enter and leave it takes milliseconds: Python
-    forgets what it knows of all classes of modules."""
-    kept: Any = nn.Module.__setattr__, nn.Module.__delattr__
-
-    def write(module: nn.Module, name: str, value: Any) -> None:
-        tell()
-        kept[0](module, name, value)
-
-    def delete(module: nn.Module, name: str) -> None:
-        tell()
-        kept[1](module, name)
-
-    patched: Any = nn.Module
-    patched.__setattr__, patched.__delattr__ = write, delete
-    try:
-        yield
-    finally:
-        patched.__setattr__, patched.__delattr__ = kept
-
-
 def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
     if type(tensor) not in TENSORS or tensor.layout is not torch.strided or tensor.is_nested:
         raise Unknown
@@ -230,16 +195,26 @@ def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, stride, tensor.dtype, tensor.requires_grad, tensor.device
 
 
-def _layout_of(held: dict[str, Any]) -> tuple[int, Callable[[dict[str, Any]], tuple[Any, ...]]]:
-    """What gives a module's attributes but its own tensors, modules and hooks, and the observer's forward; and its number."""
+class _Layout(NamedTuple):
+    """The attributes of modules that have them under the same names: but for their own tensors, modules and hooks, and the
+    observer's forward. ``number`` is the layout's, ``values`` gives them, ``numbers`` are the names of layers' numbers."""
+
+    number: int
+    values: Callable[[dict[str, Any]], tuple[Any, ...]]
+    numbers: tuple[str, ...]
+
+
+def _layout_of(held: dict[str, Any]) -> _Layout:
     key = tuple(held)
     found = _LAYOUTS.get(key)
     if found is None:
         names = tuple(name for name in key if name not in OWN and name not in HOOKS and name != "forward")
-        number = _NUMBERS.setdefault(names, len(_NUMBERS))
-        found = _LAYOUTS[key] = number, operator.itemgetter(*names, "training")  # twice, so that it gives a tuple
+        number = _KNOWN.setdefault(names, len(_KNOWN))
+        others = (name for name in names if name not in NUMBERS)
+        values = operator.itemgetter(*others, "training")  # twice, so that it gives a tuple
+        found = _LAYOUTS[key] = _Layout(number, values, tuple(name for name in names if name in NUMBERS))
     return found
 
 
-_LAYOUTS: dict[tuple[str, ...], tuple[int, Callable[[dict[str, Any]], tuple[Any, ...]]]] = {}
-_NUMBERS: dict[tuple[str, ...], int] = {}
+_LAYOUTS: dict[tuple[str, ...], _Layout] = {}
+_KNOWN: dict[tuple[str, ...], int] = {}

@@ -12,8 +12,8 @@ from anew import assert_same
 from torch import nn
 
 import fxflops
+from fxflops.trace.forwards import may_write
 from fxflops.trace.plans import forget
-from fxflops.trace.tokens import may_write
 
 RAN: list[str] = []
 """The layers whose forward really ran: a list that no module holds."""
