@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -60,8 +61,13 @@ class Spec(tuple[int, ...]):
     def numel(self) -> int:
         return math.prod(self)
 
+    @property
+    def dtype_name(self) -> str:
+        """The dtype as it is written in short: f32."""
+        return DTYPE_NAMES.get(self.dtype) or str(self.dtype).removeprefix("torch.")
+
     def __repr__(self) -> str:
-        return f"{DTYPE_NAMES.get(self.dtype, str(self.dtype).removeprefix('torch.'))}[{','.join(map(str, self))}]"
+        return f"{self.dtype_name}[{','.join(map(str, self))}]"
 
 
 QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
@@ -298,9 +304,14 @@ class Counted(NamedTuple):
         """What the rule counts, in words: the formula's line without its shapes, or why there is nothing to count."""
         if self.missing or isinstance(self.rule, str):
             return self.missing or str(self.rule)
-        line = str(inspect.getdoc(self.rule) or getattr(self.rule, "__name__", "")).partition("\n")[0].rstrip(".")
-        signature, colon, counted = line.partition(": ")
-        return counted if colon and "->" in signature else line
+        return _in_words(self.rule)
+
+
+@functools.cache
+def _in_words(formula: Any) -> str:
+    line = str(inspect.getdoc(formula) or getattr(formula, "__name__", "")).partition("\n")[0].rstrip(".")
+    signature, colon, counted = line.partition(": ")
+    return counted if colon and "->" in signature else line
 
 
 FormulaFunction = Callable[..., "Cost | int"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -13,8 +14,7 @@ from .records import PHASES, Counted, specs_in
 K = TypeVar("K")
 
 
-@dataclass(frozen=True, slots=True)
-class Sums:
+class Sums(NamedTuple):
     """What a set of calls adds up to. ``seconds`` is None where nothing was timed; ``missing`` calls have no formula."""
 
     calls: int = 0
@@ -37,6 +37,9 @@ class Sums:
             seconds,
             self.missing + other.missing,
         )
+
+
+NOTHING = Sums()
 
 
 class Item(NamedTuple):
@@ -76,30 +79,30 @@ class OperatorRow:
 
 def item_of(counted: Counted) -> Item:
     """A counted call as an item. Activations are the elements that contractions put out (fvcore's definition)."""
-    outputs = list(specs_in(counted.call.out))
-    activations = sum(spec.numel() for spec in outputs) if counted.macs else 0
-    dtype = next((repr(spec).partition("[")[0] for spec in (*outputs, *counted.call.inputs())), "")
-    sums = Sums(
-        1, counted.flops, counted.macs, counted.int_ops, activations, counted.call.seconds, int(counted.cost is None)
-    )
-    return Item(counted.call.path, counted.call.op, dtype, sums)
+    call, macs = counted.call, counted.macs
+    outputs = list(specs_in(call.out))
+    activations = sum(spec.numel() for spec in outputs) if macs else 0
+    dtype = next((spec.dtype_name for spec in itertools.chain(outputs, call.inputs())), "")
+    sums = Sums(1, counted.flops, macs, counted.int_ops, activations, call.seconds, int(counted.cost is None))
+    return Item(call.path, call.op, dtype, sums)
 
 
 def sum_by(items: Iterable[Item], key: Callable[[Item], K]) -> dict[K, Sums]:
     """The sums of the items of each key, in order of first appearance."""
     sums: dict[K, Sums] = {}
     for item in items:
-        found = sums.get(key(item))
-        sums[key(item)] = item.sums if found is None else found.plus(item.sums)
+        found = sums.get(at := key(item))
+        sums[at] = item.sums if found is None else found.plus(item.sums)
     return sums
 
 
 def prefixes(path: str) -> Iterator[str]:
     """A path with all its ancestors, the root "" first: ``"a.b" -> "", "a", "a.b"``."""
     yield ""
-    for position, letter in enumerate(path):
-        if letter == ".":
-            yield path[:position]
+    end = path.find(".")
+    while end >= 0:
+        yield path[:end]
+        end = path.find(".", end + 1)
     if path:
         yield path
 
@@ -112,7 +115,7 @@ def by_module(
     total: dict[str, Sums] = {}
     for path, sums in own.items():
         for prefix in prefixes(path):
-            total[prefix] = total.get(prefix, Sums()).plus(sums)
+            total[prefix] = total.get(prefix, NOTHING).plus(sums)
     params: dict[str, int] = {}
     listed = list(modules)
     for module in listed:
@@ -125,8 +128,8 @@ def by_module(
             module_calls.get(m.path, 0),
             params[m.path],
             m.params,
-            total.get(m.path, Sums()),
-            own.get(m.path, Sums()),
+            total.get(m.path, NOTHING),
+            own.get(m.path, NOTHING),
         )
         for m in listed
     }
@@ -144,7 +147,7 @@ def by_module_and_operator(items: Iterable[Item], modules: Iterable[Module]) -> 
     for (path, op), sums in sum_by(items, lambda item: (item.path, item.op)).items():
         for prefix in prefixes(path):
             row = found.setdefault(prefix, {})
-            row[op] = row.get(op, Sums()).plus(sums)
+            row[op] = row.get(op, NOTHING).plus(sums)
     return {path: {op: OperatorRow(op, s.calls, s) for op, s in ops.items()} for path, ops in found.items()}
 
 

@@ -28,9 +28,11 @@ Functions and classes are names (:mod:`fxflops.targets`).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from types import NoneType
 from typing import Any
 
 import torch
@@ -46,6 +48,7 @@ from .records import Call, Cost, Counted, Kernel, Node, Scope, Spec, Timing
 from .targets import Absent, Classes, described, name_of, target_of
 
 SCHEMA, VERSION = "fxflops.report", 1
+JSONS_OWN = frozenset({NoneType, bool, int, str})
 TORCHS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
 NODES_TIMES = ("timing", "backward_timing", "host_timing")
 BY_NAME = "known by name alone"
@@ -102,10 +105,10 @@ def to_json_data(
 
 def encoded(value: Any) -> Any:
     """A value of a Call as JSON data."""
+    if type(value) in JSONS_OWN:
+        return value
     if isinstance(value, Spec):
         return {"tensor": _tensor(value)}
-    if value is None or isinstance(value, bool):
-        return value
     if isinstance(value, int):
         return int(value)
     if isinstance(value, float):
@@ -131,12 +134,13 @@ def encoded(value: Any) -> Any:
 
 
 def _tensor(spec: Spec) -> list[Any]:
-    parts: list[Any] = [list(spec), _torch_name(spec.dtype)]
+    parts: list[Any] = [[*spec], _torch_name(spec.dtype)]
     if spec.layout is not torch.strided or spec.facts:
         parts += [_torch_name(spec.layout), encoded(dict(spec.facts))]
     return parts
 
 
+@functools.cache
 def _torch_name(value: Any) -> str:
     return str(value).removeprefix("torch.")
 
