@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -197,15 +198,23 @@ def diff(
     train: option.Train = False,
     convention: option.Convention = None,
     attention: option.Attention = None,
+    json: option.TableAsJson = False,
 ) -> None:
     """What grew from one model, or saved report, to another, and where."""
     from .cli_runs import Asked, counted, loaded_or
+    from .tables import as_json
 
     asked = Asked(
         tuple(input or ()), input_ids, batch, device, dtype, train, convention=convention, attention=attention
     )
     one, other = (loaded_or(counted, each, asked) for each in (a, b))
-    typer.echo(str(one.diff(other)))
+    found = one.diff(other)
+    found = replace(found, a=f"{a}   {found.a}", b=f"{b}   {found.b}")
+    if json:
+        totals = {name: change._asdict() for name, change in found.totals.items()}
+        typer.echo(as_json({"a": found.a, "b": found.b, "totals": totals, "modules": found.to_dicts()}))
+    else:
+        typer.echo(str(found))
 
 
 @app.command(
@@ -233,6 +242,7 @@ def check(
     train: option.Train = False,
     convention: option.Convention = None,
     attention: option.Attention = None,
+    json: option.TableAsJson = False,
 ) -> None:
     """Hold a model, or a saved report, to budgets: exit code 0 within all of them, 1 otherwise.
 
@@ -240,6 +250,7 @@ def check(
     """
     from .budget import budgets_of
     from .cli_runs import Asked, analyzed, counted, loaded_or
+    from .tables import as_json
 
     limits: dict[str, Any] = {
         "max_flops": max_flops,
@@ -256,8 +267,11 @@ def check(
     )
     report = loaded_or(counted if max_time is None else analyzed, model, asked)
     budgets = budgets_of(report, **limits)
-    lines = [*map(str, budgets), *incomplete_lines(report)]
-    typer.echo("\n".join(lines))
+    if json:
+        kept = [{"name": b.name, "value": b.value, "limit": b.limit, "kept": b.kept} for b in budgets]
+        typer.echo(as_json({"complete": report.complete, "budgets": kept}))
+    else:
+        typer.echo("\n".join([*map(str, budgets), *incomplete_lines(report)]))
     if not all(budget.kept for budget in budgets) or not (report.complete or allow_incomplete):
         raise typer.Exit(OVER)
 
@@ -297,12 +311,15 @@ def incomplete_lines(report: Report) -> list[str]:
 
 def check_suffix(path: Path) -> None:
     """InputError for a file that cannot be written, before anything is run."""
+    from .html_report import plotly_script
     from .report import FORMATS
 
     if not path.name.lower().endswith(tuple(FORMATS)):
         raise InputError(f"--save {path}: the suffix says the format, one of {', '.join(FORMATS)}")
     if not path.parent.is_dir():
         raise InputError(f"--save {path}: there is no folder {str(path.parent)!r}")
+    if path.name.lower().endswith(".html"):
+        plotly_script()
 
 
 def write(report: Report, path: Path) -> None:

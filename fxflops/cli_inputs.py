@@ -80,17 +80,21 @@ def device_of(name: str) -> torch.device:
 def tensors_of(
     inputs: Iterable[Given], device: torch.device, dtype: torch.dtype, vocabulary: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and named inputs: real numbers are random, integers 0 (1 in a mask), booleans true, tokens random."""
+    """Positional and named inputs: real numbers are random, integers 0 (1 in a mask), booleans true, tokens random.
+
+    For a model on meta, integers and booleans are on the CPU: masks and positions are to keep their values.
+    """
     made = [(each.name, _tensor(each, device, dtype, vocabulary)) for each in inputs]
     return tuple(tensor for name, tensor in made if not name), {name: tensor for name, tensor in made if name}
 
 
 def _tensor(given: Given, device: torch.device, dtype: torch.dtype, vocabulary: int) -> torch.Tensor:
+    chosen = dtype if given.dtype in ("", TOKENS) else dtype_of(given.dtype)
+    if given.dtype != TOKENS and (chosen.is_floating_point or chosen.is_complex):
+        return torch.randn(given.shape, device=device, dtype=chosen)
+    device = torch.device("cpu") if device.type == "meta" else device
     if given.dtype == TOKENS:
         return torch.randint(vocabulary, given.shape, device=device)
-    chosen = dtype_of(given.dtype) if given.dtype else dtype
-    if chosen.is_floating_point or chosen.is_complex:
-        return torch.randn(given.shape, device=device, dtype=chosen)
     is_mask = chosen is torch.bool or "mask" in given.name
     return torch.full(given.shape, int(is_mask), device=device, dtype=chosen)
 

@@ -68,7 +68,8 @@ def load(name: str, on_meta: bool = False) -> Loaded:
         except FxflopsError:
             raise
         except Exception as error:
-            raise InputError(f"{name} cannot be made{' on meta' * on_meta}: {_told(error)}") from error
+            full = "" if on_meta or "allocate" not in str(error) else "\n--counts-only makes no weights"
+            raise InputError(f"{name} cannot be made{' on meta' * on_meta}: {_told(error)}{full}") from error
 
 
 @contextmanager

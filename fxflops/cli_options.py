@@ -95,6 +95,7 @@ SortBy = Annotated[str | None, typer.Option(metavar="COLUMN", help="Largest firs
 Columns = Annotated[str | None, typer.Option(metavar="A,B,...", help="The columns to show.")]
 Units = Annotated[str | None, typer.Option(metavar="UNIT", help="One unit for all rows: G, M, ms, MiB ...")]
 AsJson = Annotated[bool, typer.Option("--json", help="The report as JSON, and nothing else, on stdout.")]
+TableAsJson = Annotated[bool, typer.Option("--json", help="As JSON, for other programs.")]
 Save = Annotated[
     list[Path] | None,
     typer.Option(metavar="FILE", help="Write the report: .html, .json, .csv, .md ... by suffix; once for each file."),
@@ -104,7 +105,10 @@ MaxFlops = Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, hel
 MaxMacs = Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, help="As 2.1G.")]
 MaxParams = Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, help="As 30M.")]
 MaxMemory = Annotated[int | None, typer.Option(metavar="BYTES", parser=SIZE, help="At the peak: 2GiB, 500MB ...")]
-MaxTime = Annotated[float | None, typer.Option(metavar="TIME", parser=SECONDS, help="Of one run: 50ms, 1.5s ...")]
+MaxTime = Annotated[
+    float | None,
+    typer.Option(metavar="TIME", parser=SECONDS, help="Of one run: 50ms, 1.5s ...; seconds where no unit is said."),
+]
 AllowIncomplete = Annotated[
     bool, typer.Option("--allow-incomplete", help="Pass although operations without a formula are not in the counts.")
 ]

@@ -31,6 +31,7 @@ from .counting import check_attention
 from .errors import FxflopsError, InputError
 from .inputs import checked_model, signature_of
 from .own_run import cap_of
+from .progress import working
 from .report import Report
 from .structure import fill, template_of
 
@@ -68,7 +69,7 @@ class Asked:
     def settings(self) -> dict[str, Any]:
         """The arguments that count and analyze share."""
         return {
-            "mode": "train" if self.train else None,
+            "mode": "train" if self.train else "eval",
             "backward": self.backward,
             "convention": self.convention or CONVENTION,
             "attention": self.attention or ATTENTION,
@@ -118,7 +119,8 @@ def loaded_or(make: Callable[[str, Asked], Report], target: str, asked: Asked) -
 
 def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     """The model on its device in its dtype, and its inputs."""
-    loaded = load(name, on_meta)
+    with working(f"loading {name}"):
+        loaded = load(name, on_meta)
     model = checked_model(loaded.model)
     model = model if asked.dtype is None else model.to(dtype_of(asked.dtype))
     model = model if asked.device is None else model.to(device_of(asked.device))

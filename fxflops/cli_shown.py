@@ -5,10 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from .errors import InputError
 from .listings import OPERATIONS
 from .ops.catalogue import Row, counts
+from .records import PHASES
 from .render.columns import MODULE_COLUMNS, check_units, find, pick
 from .render.summary import summary
 from .render.table import grid, ordered
@@ -16,7 +18,7 @@ from .render.text import align, terminal_width
 from .render.tree import tree
 from .report import Report
 
-USUAL = ("op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
+USUAL = ("phase", "op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +67,20 @@ class Shown:
         return "\n\n".join(parts)
 
     def _tree(self, report: Report, color: bool) -> str:
-        view = report.tree()
-        return tree(
-            view.root, depth=self.depth, sort_by=self.sort_by, columns=self.columns, units=self.units, color=color
-        )
+        """The modules; where there was a backward pass, once for each phase."""
+        asked: dict[str, Any] = {"depth": self.depth, "sort_by": self.sort_by, "columns": self.columns}
+        seen = {each.call.phase for each in report.counted}
+        trees = {
+            p: tree(report.tree(phase=p).root, units=self.units, color=color, **asked) for p in PHASES[:2] if p in seen
+        }
+        return "\n\n".join(trees.values() if len(trees) == 1 else (f"{p}\n{text}" for p, text in trees.items()))
 
     def _table(self, report: Report) -> str:
         """The operations in run order, in the columns asked for or, of the usual ones, those that were measured."""
         table = report.table
         header = [replace(column, key=column.header) for column in OPERATIONS]
         usual = [find(OPERATIONS, key) for key in USUAL]
-        measured = [i for i in usual if any(row[i] is not None for row in table.rows)]
+        measured = [i for i in usual if any(row[i] not in (None, PHASES[0]) for row in table.rows)]
         return grid(
             header,
             table.rows,

@@ -25,7 +25,7 @@ TITLES: dict[str, tuple[str, Kind]] = {
     "macs": ("MACs", "flops"),
     "params": ("params", "elements"),
     "seconds": ("time", "s"),
-    "bytes_peak": ("peak mem", "B"),
+    "bytes_peak": ("replay peak", "B"),
 }
 TOP_MODULES, TOP_OPERATORS = 10, 5
 

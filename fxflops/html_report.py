@@ -79,9 +79,7 @@ def plotly_script() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise FxflopsError(
-            "to_html() draws with plotly, which is not installed:\n  pip install 'fxflops[report]'"
-        ) from error
+        raise FxflopsError("the page is drawn with plotly, which is not installed:\n  pip install plotly") from error
     return str(get_plotlyjs())
 
 

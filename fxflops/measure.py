@@ -24,7 +24,7 @@ from .trace.observe import Observer
 from .trace.record import Recorder
 from .trace.source import is_library
 from .trace.symbolic import constants_of, symbolic
-from .trace.tape import BACKWARD, FORWARD, RECOMPUTE, Tape, roots_of
+from .trace.tape import BACKWARD, FORWARD, RECOMPUTE, Tape, backward_from, roots_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def _cuda_memory(subject: Subject, graph: fx.GraphModule) -> tuple[tuple[Spans, 
     torch.cuda.reset_peak_memory_stats(subject.device)
     out = call()
     if subject.backward:
-        torch.autograd.backward(*roots_of(out))
+        backward_from(*roots_of(out))
     del out
     peak = torch.cuda.max_memory_allocated(subject.device)
     meter, meter_back, tape = (

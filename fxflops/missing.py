@@ -35,7 +35,7 @@ def _missing(op: str, found: list[Counted]) -> Missing:
 
 
 def recipe_for(call: Call) -> str:
-    """The lines to paste that count a call's op as one operation per output element."""
+    """The lines to paste that count a call's op as one operation per output element, which is a guess."""
     name = call.op.rpartition("::")[2].rpartition(".")[2]
     if "::" in call.op:
         target = "torch.ops." + call.op.replace("::", ".")
@@ -43,4 +43,4 @@ def recipe_for(call: Call) -> str:
         target = repr(name) if call.op.startswith("Tensor.") else call.op
     names = [f"x{i}" for i in range(1, len(call.args) + 1)] if len(call.args) > 1 else ["x"] * len(call.args)
     out = "out" if isinstance(call.out, Spec) or not isinstance(call.out, tuple) else "out[0]"
-    return f"@fxflops.formula({target})\ndef {name}({', '.join([*names, '*', 'out'])}): return {out}.numel()"
+    return f"@fxflops.formula({target})\ndef {name}({', '.join([*names, '*', 'out'])}): return {out}.numel()  # 1 per element: a guess"

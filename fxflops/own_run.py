@@ -31,7 +31,7 @@ from .trace.placement import Placement
 from .trace.plans import plans_of
 from .trace.record import Recorder
 from .trace.source import is_library
-from .trace.tape import Tape
+from .trace.tape import Tape, backward_from
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -311,7 +311,7 @@ def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: 
         with uncompiled(), observer:
             out = subject.model(*args, **kwargs)
             if subject.backward:
-                observer.backward(out, torch.autograd.backward)
+                observer.backward(out, backward_from)
             return out
     except FxflopsError:
         raise

@@ -1,10 +1,22 @@
-"""A progress bar on long work: on the terminal only, and gone when the work is done."""
+"""A word or a bar on long work: on the terminal only, and gone when the work is done."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+
+@contextmanager
+def working(label: str) -> Iterator[None]:
+    """Says on a terminal, on stderr, what takes a while, as long as it does."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(label):
+        yield
 
 
 @contextmanager

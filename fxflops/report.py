@@ -125,7 +125,7 @@ class Report(Totals, Exports):
         """This report; MissingFormulaError when it must be complete and is not."""
         if strict and not self.complete:
             raise MissingFormulaError(
-                f"{sum(m.calls for m in self.missing)} calls have no formula\n{self._missing_text()}"
+                f"calls without a formula: {sum(m.calls for m in self.missing)}\n{self._missing_text()}"
             )
         return self
 
@@ -151,7 +151,7 @@ class Report(Totals, Exports):
         return Tree(self._tree_row_of(phase), depth, sort_by, fold, columns, units)
 
     def to_html(self, path: str | PathLike[str] | None = None, *, device: str | Device = "auto") -> str | None:
-        """One page that opens from disk, drawn by plotly (``pip install 'fxflops[report]'``): its text, or written to a path."""
+        """One page that opens from disk, drawn by plotly (``pip install plotly``): its text, or written to a path."""
         from .html_report import to_html
 
         return to_html(self, self._summary, self._tree_row, path, device)

@@ -20,7 +20,7 @@ from .records import Timing, spec_of
 from .trace.observe import Observer
 from .trace.record import AUTOCAST_DEVICES, UNCOUNTED
 from .trace.symbolic import stack_of
-from .trace.tape import Tape, roots_of
+from .trace.tape import Tape, backward_from, roots_of
 
 SECONDS_CAP = 2.0
 STABLE = 0.05
@@ -179,7 +179,7 @@ def run_back(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor], tape: 
 
     handles = tape.watch(enter)
     try:
-        torch.autograd.backward(roots, ones)
+        backward_from(roots, ones)
         leave()
     finally:
         for handle in handles:
@@ -223,7 +223,7 @@ def time_nodes(
         out = _timed(model(), device, own)
         if backward:
             roots, ones = roots_of(out)
-            _timed(partial(torch.autograd.backward, roots, ones), device, own_back)
+            _timed(partial(backward_from, roots, ones), device, own_back)
             del roots, ones
         del out
         tick()

@@ -55,7 +55,7 @@ class Exports:
         try:
             import pandas
         except ImportError as error:
-            raise FxflopsError("to_dataframe() needs pandas: pip install 'fxflops[report]'") from error
+            raise FxflopsError("to_dataframe() needs pandas: pip install pandas") from error
         table = self._as_table()
         frame = {}
         for i, column in enumerate(table.columns):

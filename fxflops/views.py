@@ -74,6 +74,7 @@ def summary_of(
         int_ops=sum(each.int_ops for each in counted if each.call.phase == "forward"),
         backward_flops=flops["backward"],
         recompute_flops=flops["recompute"],
+        optimizer_flops=flops["optimizer"],
         **asked,
         counted_calls=sum(each.cost is not None for each in counted),
         calls=len(counted),

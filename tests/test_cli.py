@@ -198,7 +198,7 @@ def test_strict_shows_what_there_is_and_fails() -> None:
     result = invoke("run model.py:Unknown --input 2,3 --repeats 1 --strict")
     assert result.exit_code == 1
     assert "INCOMPLETE" in result.stdout
-    assert "fxflops: 1 calls have no formula" in result.stderr
+    assert "fxflops: calls without a formula: 1" in result.stderr
     assert invoke("run model.py:Unknown --input 2,3 --repeats 1").exit_code == 0
 
 
@@ -264,6 +264,51 @@ def test_no_model_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     out("run torchvision:lraspp_mobilenet_v3_large --counts-only")
 
 
+def test_masks_and_positions_keep_their_values_where_weights_have_none() -> None:
+    assert "observed on meta" in out("run model.py:Words --input words=2,5:i64 --input mask=2,5:bool --counts-only")
+    pytest.importorskip("transformers")
+    Path("llama.json").write_text(
+        json.dumps({"model_type": "llama", "hidden_size": 16, "intermediate_size": 8, "num_attention_heads": 2})
+    )
+    mask = "--input input_ids=1,16:i64 --input attention_mask=1,16:i64"
+    result = invoke(f"run hf:llama.json {mask} --counts-only")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "meta · eval" in result.stdout
+
+
+def test_a_backward_pass_that_raises_is_a_mistake_of_the_question() -> None:
+    Path("own.py").write_text(
+        "import torch\n"
+        "@torch.library.custom_op('clitest::forward_only', mutates_args=())\n"
+        "def forward_only(x: torch.Tensor) -> torch.Tensor:\n    return x.clone()\n"
+        "forward_only.register_fake(torch.empty_like)\n"
+        "class Net(torch.nn.Linear):\n    def forward(self, x):\n        return forward_only(super().forward(x))\n"
+        "def make():\n    return Net(3, 3), (torch.ones(1, 3),)\n"
+    )
+    for how in ("--counts-only", "--repeats 1", "--repeats 0 --trace record"):
+        result = invoke(f"run own.py:make --backward {how}")
+        assert result.exit_code == 2
+        assert result.stderr.startswith("fxflops: the backward pass raised\n  RuntimeError: ")
+        assert "clitest.forward_only" in result.stderr
+
+
+def test_the_phases_of_a_training_step_are_told_apart() -> None:
+    text = out("run model.py:with_args --counts-only --backward --tree --table")
+    assert text.count("\nmodule ") == 2
+    assert text.index("\nforward\n") < text.index("\nbackward\n")
+    assert re.search(r"^backward +matmul ", text, re.M)
+    assert " · eval · grad · " in text
+    assert " · train · grad · " in out("run model.py:with_args --counts-only --backward --train")
+    assert "phase" not in out("run model.py:with_args --counts-only --table")
+
+
+def test_a_page_that_cannot_be_drawn_is_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    result = invoke("run model.py:nothing_of_this_name --save page.html")
+    assert result.exit_code == 2
+    assert "pip install plotly" in result.stderr
+
+
 # explain, diff, check, ops, conventions
 
 
@@ -277,7 +322,12 @@ def test_diff_of_two_models_and_of_saved_reports() -> None:
     assert re.search(r"^params +314 +618 +\+304 ", text, re.M)
     for name in ("before", "after"):
         out(f"run model.py:{name} --input 1,3,64,64 --counts-only --save {name}.json")
-    assert out("diff before.json after.json") == text
+    saved = out("diff before.json after.json")
+    assert saved.replace("before.json", "model.py:before").replace("after.json", "model.py:after") == text
+    told = json.loads(out("diff before.json after.json --json"))
+    assert told["totals"]["params"] == {"a": 314, "b": 618}
+    assert told["a"].startswith("before.json")
+    assert {row["module"] for row in told["modules"]} == {"", "0", "1", "2", "3"}
 
 
 def test_a_saved_report_is_explained_and_recounted() -> None:
@@ -311,6 +361,11 @@ def test_a_budget_both_ways(budget: str, kept: bool) -> None:
     assert result.exit_code == (0 if kept else 1)
     assert result.stdout.startswith("ok    " if kept else "OVER  ")
     assert result.stdout.count("\n") == 1
+    told = invoke(f"check model.py:with_args {budget} --json")
+    assert told.exit_code == result.exit_code
+    data = json.loads(told.stdout)
+    assert data["complete"]
+    assert [b["kept"] for b in data["budgets"]] == [kept]
 
 
 def test_the_published_total_is_the_limit() -> None:

@@ -203,6 +203,12 @@ def test_a_formula_that_does_not_fit_says_so() -> None:
         count(nn.Linear(3, 4), X, formulas={nn.Linear: lambda module, x, *, out: "many"})
     with pytest.raises(FormulaError, match="a target is"):
         fxflops.formula(3)(lambda x, *, out: 1)
+    with pytest.raises(FormulaError, match="cannot count one Linear: a formula is of its class"):
+        fxflops.formula(nn.Linear(3, 3))(lambda module, input, *, out: 1)
+    with pytest.raises(FormulaError, match="a count cannot be negative"):
+        count(nn.Linear(3, 3), X, formulas={nn.Linear: lambda module, input, *, out: -1})
+    with pytest.raises(FormulaError, match="give muls and adds too"):
+        count(nn.Linear(3, 3), X, formulas={nn.Linear: lambda module, input, *, out: Cost(macs=1)})
     with pytest.raises(FormulaError, match="at least one target"):
         fxflops.formula()(lambda x, *, out: 1)
 
@@ -239,3 +245,19 @@ def test_the_recipe_of_an_op_with_several_results_works() -> None:
     report = count(Svd(), X)
     exec(report.recipe(), {"fxflops": fxflops, "torch": torch})
     assert count(Svd(), X).complete
+
+
+def test_an_operator_as_custom_op_gives_it() -> None:
+    @torch.library.custom_op("fxflops_tests::as_given", mutates_args=())
+    def as_given(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    as_given.register_fake(torch.empty_like)
+
+    class Own(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return as_given(x)
+
+    assert not count(Own(), X).complete
+    report = count(Own(), X, formulas={as_given: lambda x, *, out: 5 * out.numel()})
+    assert (report.complete, report.total_flops) == (True, 30)

@@ -15,6 +15,11 @@ from ..records import Call, Cost, FormulaFunction, Spec
 from ._registry import Formula, is_method
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+CALLED = {
+    "op": "by the op's own names",
+    "module": "with the module first",
+    "mapping": "as torch_flops calls it",
+}
 ALIASES = {
     "self": "input", "x": "input", "axis": "dim", "keepdims": "keepdim", "mat2": "other", "vec": "other", "tensor": "other",
 }  # fmt: skip
@@ -23,13 +28,14 @@ ALIASES = {
 def apply(entry: Formula, call: Call, module: nn.Module | None = None) -> Cost:
     """The cost of ``call`` by ``entry``; ``module`` is the leaf it ran, needed only where the formula reads it.
 
-    Raises FormulaError when the formula raises, does not fit the call's arguments, or returns neither Cost nor int.
+    Raises FormulaError when the formula raises, does not fit the call's arguments, or returns neither a Cost nor an int that can
+    be: none is negative, and who multiplies and accumulates computes.
     """
     if entry.function is None:
         return Cost()
     try:
         result = _call(entry, entry.function, call, module)
-        return result if isinstance(result, Cost) else Cost(others=operator.index(result))
+        return _checked(result if isinstance(result, Cost) else Cost(others=operator.index(result)))
     except Exception as error:
         given = ", ".join([*map(repr, call.args), *(f"{name}={value!r}" for name, value in call.kwargs.items())])
         name = getattr(entry.function, "__name__", repr(entry.function))
@@ -37,8 +43,16 @@ def apply(entry: Formula, call: Call, module: nn.Module | None = None) -> Cost:
             f"the formula {name} of {entry.op!r} failed on ({given}) -> {call.out!r}"
             + (f" in module {call.path!r}" if call.path else "")
             + f": {type(error).__name__}: {error}\n"
-            f"It was called as {entry.style!r}; its signature is {name}{inspect.signature(entry.function)}"
+            f"It was called {CALLED[entry.style]}; its signature is {name}{inspect.signature(entry.function)}"
         ) from error
+
+
+def _checked(cost: Cost) -> Cost:
+    if min(cost) < 0:
+        raise ValueError(f"a count cannot be negative: {cost}")
+    if cost.macs and not cost.flops:
+        raise ValueError(f"{cost} counts no FLOPs: macs are a second view of the same work, give muls and adds too")
+    return cost
 
 
 def _call(entry: Formula, function: FormulaFunction, call: Call, module: nn.Module | None) -> Cost | int:

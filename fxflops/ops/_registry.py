@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
+from torch._library.custom_ops import CustomOpDef
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from ..errors import FormulaError
@@ -195,6 +196,8 @@ def _is_module_class(target: Any) -> bool:
 
 def _keys(target: Any) -> list[Any]:
     """What the table files a target under: overloads and packets by qualified name, methods by their descriptor."""
+    if isinstance(target, CustomOpDef):
+        target = target._opoverload
     if isinstance(target, OpOverload):
         return [target.name()]
     if isinstance(target, OpOverloadPacket):
@@ -211,6 +214,10 @@ def _keys(target: Any) -> list[Any]:
         return [getattr(torch.Tensor, target)]
     if isinstance(target, type) and not _is_module_class(target):
         raise FormulaError(f"cannot count {target!r}: a class must be a subclass of torch.nn.Module")
+    if isinstance(target, nn.Module):
+        raise FormulaError(
+            f"cannot count one {type(target).__name__}: a formula is of its class, {type(target).__name__}"
+        )
     if not callable(target) and not hasattr(target, "run"):
         raise FormulaError(
             f"cannot count {target!r}: a target is a module class, a function, an OpOverload, a Triton kernel, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import Any, Literal
 
@@ -76,7 +77,7 @@ MODULE_COLUMNS = (
     Column("flops%", "%", "%"),
     Column("time", "time", "s"),
     Column("time%", "%", "%"),
-    Column("memory", "peak mem", "B"),
+    Column("memory", "replay peak", "B"),
 )
 ALIASES = {"memory": ("mem_delta", "bytes_peak")}
 
@@ -106,7 +107,9 @@ def find(columns: Sequence[Column], name: str) -> int:
         for position, column in enumerate(columns):
             if spelling in (column.header.lower(), column.key.lower()):
                 return position
-    raise InputError(f"no column {name!r}: one of {', '.join(column.key for column in columns)}")
+    known = [column.key for column in columns]
+    near = ", ".join(get_close_matches(wanted, {*known, *(column.header.lower() for column in columns)}, n=1))
+    raise InputError(f"no column {name!r}{f', but {near}' if near else ''}: one of {', '.join(known)}")
 
 
 def pick(columns: Sequence[Column], names: Sequence[str] | str | None) -> list[int]:

@@ -83,6 +83,7 @@ class Summary:
     int_ops: int = 0
     backward_flops: int | None = None
     recompute_flops: int | None = None
+    optimizer_flops: int | None = None
     params_total: int = 0
     params_trainable: int = 0
     params_frozen: int = 0

@@ -33,7 +33,8 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
         details = [paint(part, "red", color and part.startswith("INCOMPLETE")) for part in fact.details]
         lines += flow(pad(fact.label, LABEL) + pad(fact.value, VALUE), details, fact.separator, limit, MARGIN)
     table = cost_lines(data, None if limit is None else limit - MARGIN, color)
-    lines += [pad("" if position else "where the cost is", MARGIN) + line for position, line in enumerate(table)]
+    title = "where the cost is" if data.backward_flops is None else "forward's cost"
+    lines += [pad("" if position else title, MARGIN) + line for position, line in enumerate(table)]
     for label, shares in operator_shares(data):
         lines += flow(pad(label, MARGIN), shares, " · ", limit, MARGIN)
     lines += [paint(line, "red", color) for line in missing_lines(data.missing)]
@@ -47,6 +48,8 @@ def facts(data: Summary) -> list[Fact]:
     found = [_counts(data)]
     if data.backward_flops is not None:
         found.append(_training(data, data.backward_flops))
+    if data.optimizer_flops is not None:
+        found.append(Fact("step", units.count(data.optimizer_flops), ["FLOPs of the optimizer"]))
     found.append(_params(data))
     if data.latency is not None or data.nodes_seconds is not None:
         found.append(_latency("latency", data.latency, data.nodes_seconds, data.flops))

@@ -98,10 +98,13 @@ def matching(columns: Sequence[Column], rows: Sequence[Sequence[Any]], where: Wh
 
 
 def ordered(columns: Sequence[Column], rows: Sequence[Sequence[Any]], by: str | None) -> list[Sequence[Any]]:
-    """The rows by a column: numbers descending, then text ascending, then None; equal ones stay in order."""
+    """The rows by a column: numbers descending, then text ascending, then None; equal ones stay in order. InputError where the
+    column has none."""
     if by is None:
         return list(rows)
     position = find(columns, by)
+    if rows and columns[position].is_number and all(row[position] is None for row in rows):
+        raise InputError(f"cannot sort by {by!r}: no row has a number there, it was not measured")
     return sorted(rows, key=lambda row: _rank(row[position]))
 
 

@@ -147,15 +147,17 @@ class FastObserver(Observer):
 
     def _remember(
         self, key: Any, call: Call, args: Any, kwargs: Any, out: Any, made: int, scope: Scope | None = None
-    ) -> None:
+    ) -> bool:
+        """Remember a call, if its metadata told all; whether it did."""
         with torch._C.DisableTorchFunction():
             kind, forms, sequence = self._outcome(args, kwargs, out)
             storages = len(forms)
             if kind is SAME and self._key(args[0]) != key[1]:  # x.unsqueeze_(0)
-                return
-            if kind and self._ledger.entered - made == storages:  # type: ignore[union-attr]
-                plan = _plan(key, call._replace(seconds=None), kind, forms, sequence, scope)
-                self._plans.keep(key, call.out, plan)
+                return False
+            if not kind or self._ledger.entered - made != storages:  # type: ignore[union-attr]
+                return False
+            self._plans.keep(key, call.out, _plan(key, call._replace(seconds=None), kind, forms, sequence, scope))
+            return True
 
     def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Form, ...], Any]:
         """How a result comes about; "" where it cannot be told."""
@@ -197,20 +199,20 @@ class FastObserver(Observer):
         forward = type(module).forward
         if threading.get_ident() != self._thread:
             return forward(module, *args, **kwargs)
-        key = mark = None
+        leaf_key = block_key = mark = None
         if not self._stack.inside_leaf() and self._is_plain():
             with torch._C.DisableTorchFunction():
                 if self._leaves[module] is not None:
-                    key = self._leaf_key(module, args, kwargs)
-                    plan = self._plans.get(key) or self._leaf_by_rule(key, module, args, kwargs)
+                    leaf_key = self._leaf_key(module, args, kwargs)
+                    plan = self._plans.get(leaf_key) or self._leaf_by_rule(leaf_key, module, args, kwargs)
                     if plan is not None:
                         return self._leaf(plan, module, args, kwargs)
-                elif not self._facts:
-                    key, given = self._blocks.key(module, args, kwargs)
-                    block = self._blocks.known(key, module) if self._learned.blocks else None
+                if not self._facts:
+                    block_key, given = self._blocks.key(module, args, kwargs)
+                    block = self._blocks.known(block_key, module) if self._learned.blocks else None
                     if block is not None:
                         return self._again(block, module, given)
-                    if key is not None:
+                    if block_key is not None:
                         mark = self._blocks.mark(given)
                     del given  # an argument may go while the block runs
         calls, scopes, made = len(self.calls), len(self.scopes), self._ledger.entered  # type: ignore[union-attr]
@@ -220,11 +222,11 @@ class FastObserver(Observer):
             out = forward(module, *args, **kwargs)
         finally:
             self._leave_module(module, args, kwargs, out)
-        if mark is not None:
-            if self._is_plain():
-                self._blocks.learn(key, module, mark, (args, kwargs), out, not self._stack.running)
-        elif key is not None and len(self.calls) == calls + 1 and len(self.scopes) == scopes + 1:
-            self._remember(key, self.calls[-1], args, kwargs, out, made, self.scopes[-1])
+        alone = len(self.calls) == calls + 1 and len(self.scopes) == scopes + 1
+        last = leaf_key is not None and alone and (self.calls[-1], self.scopes[-1])
+        planned = last and self._remember(leaf_key, last[0], args, kwargs, out, made, last[1])
+        if mark is not None and not planned and self._is_plain():
+            self._blocks.learn(block_key, module, mark, (args, kwargs), out, not self._stack.running)
         return out
 
     def recalled(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:

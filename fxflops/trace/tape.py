@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..errors import InputError
+from ..errors import InputError, RunError
 from ..records import PHASES, Call
 from ..structure import tensors_in
 
@@ -80,6 +80,14 @@ def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         if not roots:
             raise InputError("backward=True, but no output depends on a parameter or input that requires a gradient")
         return roots, [torch.ones_like(root) for root in roots]
+
+
+def backward_from(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor]) -> None:
+    """The backward pass from these. Raises RunError where it raises."""
+    try:
+        torch.autograd.backward(roots, ones)
+    except Exception as error:
+        raise RunError(f"the backward pass raised\n  {type(error).__name__}: {error}") from error
 
 
 def _accumulates(node: Any) -> bool:

@@ -68,6 +68,7 @@ class Tokens:
         self._numbers: dict[nn.Module, tuple[Any, ...]] = {}
         self._heard: dict[type, bool] = {}
         self._objects: dict[int, tuple[Any, Any]] = {}
+        self._own: dict[int, str] = {}
         self._values: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
         self.writes = 0
         self.reads = 0
@@ -116,6 +117,7 @@ class Tokens:
         kinds = tuple(map(type, values))
         about = [cls, layout, kinds, values]
         if not ATOMS.issuperset(kinds):
+            self._own = {id(tensor): name for name, tensor in held["_parameters"].items()}
             about[3:] = self._all_frozen(values)
         for tensor in held["_parameters"].values():
             about.append(None if tensor is None else _form(tensor))
@@ -173,6 +175,10 @@ class Tokens:
             return kind, value
         if depth > DEEPEST:
             raise Unknown
+        if kind in TENSORS and id(value) in self._own:  # an RNN keeps lists of its parameters
+            return nn.Parameter, self._own[id(value)]
+        if kind is weakref.ref:
+            return kind, self._frozen(value(), depth + 1)
         if kind in (tuple, list):
             return kind, *(self._frozen(item, depth + 1) for item in value)
         if isinstance(value, dict) and kind.__module__ in ("builtins", "collections"):

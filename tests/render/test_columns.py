@@ -79,12 +79,12 @@ def test_find_takes_header_and_bare_name(name):
 
 def test_memory_means_the_delta_in_the_result_table_and_the_peak_in_a_tree():
     assert RESULT_HEADER[find([column_of(title) for title in RESULT_HEADER], "memory")] == "mem_delta(B)"
-    assert MODULE_COLUMNS[find(MODULE_COLUMNS, "memory")].header == "peak mem"
+    assert MODULE_COLUMNS[find(MODULE_COLUMNS, "memory")].header == "replay peak"
 
 
 def test_an_unknown_column_names_the_valid_ones():
     with pytest.raises(
-        InputError, match="no column 'tme': one of calls, params, macs, flops, flops%, time, time%, memory"
+        InputError, match="no column 'tme', but time: one of calls, params, macs, flops, flops%, time, time%, memory"
     ):
         find(MODULE_COLUMNS, "tme")
 

@@ -172,7 +172,7 @@ def test_a_name_cannot_break_the_line():
     [
         (
             {"sort_by": "tme"},
-            "no column 'tme': one of node_name, node_op, op_target, which_module, flops, time, mem_before_op",
+            "no column 'tme', but time: one of node_name, node_op, op_target, which_module, flops, time, mem_before_op",
         ),
         ({"columns": ["name"]}, "no column 'name'"),
         ({"where": {"op": 1}}, "no column 'op'"),
@@ -184,6 +184,13 @@ def test_a_name_cannot_break_the_line():
 def test_unknown_words(arguments, said):
     with pytest.raises(InputError, match=said):
         result_table(RESULT_HEADER, ROWS, **arguments)
+
+
+def test_what_was_not_measured_sorts_nothing():
+    rows = [["linear", None], ["add", None]]
+    with pytest.raises(InputError, match=r"cannot sort by 'time'.*not measured"):
+        grid(["operator", "time(s)"], rows, sort_by="time")
+    assert grid(["operator", "time(s)"], [], sort_by="time")
 
 
 def test_grid():

@@ -12,6 +12,7 @@ from anew import assert_same
 from torch import nn
 
 import fxflops
+from fxflops.trace.fast import FastObserver
 from fxflops.trace.forwards import may_write
 from fxflops.trace.plans import forget
 
@@ -79,6 +80,37 @@ def test_buffers_of_integers_may_be_anywhere(device: str) -> None:
         model.layers[1].positions += 1
         fxflops.count(model, x)
         assert RAN == ["Layer", "Layer"]
+
+
+class Recurrent(Layer):
+    """An RNN keeps its parameters in lists, too, and puts out tuples of tuples."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.rnn = getattr(nn, kind)(8, 8, num_layers=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        RAN.append("Recurrent")
+        return x + self.rnn(x)[0]
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_equal_rnns_run_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Stack(Recurrent(kind), Recurrent(kind), Layer(rnn=getattr(nn, kind)(8, 8)))
+    assert_same(model, X)
+    forget()
+    RAN.clear()
+    fxflops.count(model, X)
+    assert RAN == ["Recurrent", "Layer"]
+    entered: list[nn.Module] = []
+    enter = FastObserver._enter_module
+    monkeypatch.setattr(FastObserver, "_enter_module", lambda *args: (entered.append(args[1]), enter(*args))[1])
+    rnn = getattr(nn, kind)(8, 8, num_layers=2)
+    assert fxflops.count(rnn, X).total_flops == fxflops.count(rnn, X, reuse=False).total_flops
+    assert not any(module is rnn for module in entered)
+    rnn._flat_weights = [weight.clone() for weight in rnn._flat_weights]
+    fxflops.count(rnn, X)
+    assert any(module is rnn for module in entered)
 
 
 def test_a_known_model_inside_another_is_made_again() -> None:
