@@ -25,6 +25,7 @@ from .state import Snapshot, collecting_later
 from .structure import tensors_in
 from .trace.blocks import Learned
 from .trace.fast import FastObserver
+from .trace.forwards import has_own_code
 from .trace.meta import Twins
 from .trace.observe import Observer
 from .trace.placement import Placement
@@ -301,7 +302,7 @@ def _watched_on_meta(
 def _can_be_fast(subject: Subject, table: Table) -> bool:
     """Whether calls may be made again from memory: nothing is learnt of the backward pass, of operators that nobody
     announces, of plain functions, of what a forward replaced on an instance or a hook does."""
-    replaced = any("forward" in (own := vars(module)) or any(map(own.get, HOOKS)) for module in subject.paths)
+    replaced = any(not has_own_code(module) or any(map(vars(module).get, HOOKS)) for module in subject.paths)
     hooked = any(getattr(nn_module, f"_global{name}", None) for name in HOOKS)
     return not (replaced or hooked or table.python_functions)
 

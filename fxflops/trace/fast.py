@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,9 +23,9 @@ from ..records import Call, Scope, Spec, spec_of
 from ..structure import tensors_in
 from .attributes import telling_of_reads, telling_of_writes
 from .blocks import Block, Blocks, Learned, Seen, arguments_in
-from .forwards import is_torchs, may_write
+from .forwards import Forward, is_torchs, may_write, own_forward
 from .keys import Keys, has_real
-from .leaves import Forward, scope_of
+from .leaves import scope_of
 from .modes import transformed
 from .observe import ATTENTION, Observer
 from .plans import Form, Plan, plans_of
@@ -76,7 +77,8 @@ class FastObserver(Observer):
         self._telling = ExitStack()
 
     def _attach(self) -> None:
-        self._learned.told = any(map(may_write, set[Any](map(type, self._modules))))
+        codes = {(type(module), getattr(own_forward(module), "__func__", None)) for module in self._modules}
+        self._learned.told = any(may_write(*code) for code in codes)
         if self._learned.told:
             self._telling.enter_context(telling_of_writes(self._tokens.forget))
         self._telling.enter_context(telling_of_reads(self._modules, self._tokens.has_read))
@@ -86,8 +88,9 @@ class FastObserver(Observer):
     def _detach(self) -> None:
         self._telling.close()
         for module in self._modules:
-            if type(vars(module).get("forward")) is Forward:
-                del vars(module)["forward"]
+            forward = vars(module).get("forward")
+            if type(forward) is Forward:
+                forward.leave()
 
     # Functions
 
@@ -194,11 +197,12 @@ class FastObserver(Observer):
 
     # Modules
 
-    def _module(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What stands for the forward of one of the modules while it is observed."""
-        forward = type(module).forward
+    def _module(
+        self, module: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What stands for the ``forward`` of one of the modules while it is observed."""
         if threading.get_ident() != self._thread:
-            return forward(module, *args, **kwargs)
+            return forward(*args, **kwargs)
         leaf_key = block_key = mark = None
         if not self._stack.inside_leaf() and self._is_plain():
             with torch._C.DisableTorchFunction():
@@ -219,7 +223,7 @@ class FastObserver(Observer):
         out = None
         self._enter_module(module, args, kwargs)
         try:
-            out = forward(module, *args, **kwargs)
+            out = forward(*args, **kwargs)
         finally:
             self._leave_module(module, args, kwargs, out)
         alone = len(self.calls) == calls + 1 and len(self.scopes) == scopes + 1

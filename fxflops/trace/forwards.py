@@ -1,14 +1,60 @@
-"""What the code of a module's forward does, as far as its text tells."""
+"""What is called as a module's forward, and what its code does, as far as its text tells."""
 
 from __future__ import annotations
 
 import dis
 import functools
 import inspect
-from types import CodeType
+import sys
+from collections.abc import Callable
+from types import CodeType, MethodType
 from typing import Any
 
 from torch import nn
+
+CALLED_BY = nn.Module._call_impl.__code__
+"""What calls the forward of a module without hooks that is called itself."""
+
+
+class Forward:
+    """Stands for the forward of a module that is observed; to who looks at it, or calls it himself, it is that forward."""
+
+    def __init__(self, module: nn.Module, run: Callable[..., Any]) -> None:
+        self.module = module
+        self.run = run
+        self.own = vars(module).get("forward")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if sys._getframe(1).f_code is not CALLED_BY:
+            return self.__wrapped__(*args, **kwargs)
+        return self.run(self.module, self.__wrapped__, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    @property
+    def __wrapped__(self) -> Any:
+        return MethodType(type(self.module).forward, self.module) if self.own is None else self.own
+
+    def leave(self) -> None:
+        """Put back what was there."""
+        if self.own is None:
+            del vars(self.module)["forward"]
+        else:
+            vars(self.module)["forward"] = self.own
+
+
+def own_forward(module: nn.Module) -> Any:
+    """What stands for the class's forward on this module alone (``self.forward = self.forward_slicing``), or None."""
+    found = vars(module).get("forward")
+    return found.own if type(found) is Forward else found
+
+
+def has_own_code(module: nn.Module) -> bool:
+    """Whether what runs as the module's forward is code of its class, or a method called on it, and nothing that was bound to
+    more."""
+    own = own_forward(module)
+    return own is None or (type(own) is MethodType and own.__self__ is module)
 
 
 @functools.cache
@@ -22,16 +68,18 @@ WRITERS = frozenset({"setattr", "delattr", "__setattr__", "__delattr__", "__dict
 SPEAKERS = frozenset({"print", "warn"})
 
 
-def may_write(cls: Any) -> bool:
-    """Whether the forward of a class, or a method that it calls, has code that writes an attribute or a global name."""
-    return not (WRITING.isdisjoint(words := words_of(cls)) and WRITERS.isdisjoint(words))
+def may_write(cls: Any, own: Any = None) -> bool:
+    """Whether the forward of a class, or a method that it calls, has code that writes an attribute or a global name. ``own`` is
+    the function that a module has in its place."""
+    return not (WRITING.isdisjoint(words := words_of(cls, own)) and WRITERS.isdisjoint(words))
 
 
 @functools.cache
-def words_of(cls: Any) -> frozenset[str]:
+def words_of(cls: Any, own: Any = None) -> frozenset[str]:
     """The names and the instructions in the code of a class's forward, and of the methods that it calls."""
     words, seen = set[str](), set[CodeType]()
     waiting = [] if is_torchs(cls) else [_code_of(vars(base).get("forward")) for base in cls.__mro__]
+    waiting.append(_code_of(own))
     while waiting:
         code = waiting.pop()
         if code is not None and code not in seen:

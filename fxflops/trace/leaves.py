@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
-from types import MethodType, NoneType
 from typing import Any
 
 from torch import nn
@@ -12,6 +10,7 @@ from torch.nn.modules import module as nn_module
 
 from ..ops import Formula, Table
 from ..records import Scope, spec_of
+from .forwards import own_forward
 
 
 class Hooks:
@@ -41,30 +40,6 @@ class Hooks:
                 hooks.pop(self, None)  # type: ignore[call-overload]
 
 
-CALLED_BY = nn.Module._call_impl.__code__
-"""What calls the forward of a module without hooks that is called itself."""
-
-
-class Forward:
-    """Stands for the forward of a module that is observed; to who looks at it, or calls it himself, it is that forward."""
-
-    def __init__(self, module: nn.Module, run: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], Any]) -> None:
-        self.module = module
-        self.run = run
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if sys._getframe(1).f_code is not CALLED_BY:
-            return type(self.module).forward(self.module, *args, **kwargs)
-        return self.run(self.module, args, kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.__wrapped__, name)
-
-    @property
-    def __wrapped__(self) -> Any:
-        return MethodType(type(self.module).forward, self.module)
-
-
 class Leaves(dict[nn.Module, "Formula | None"]):
     """The formulas that count modules as a whole, each looked up when it is first asked for."""
 
@@ -84,7 +59,7 @@ def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
     nor the weights computed (parametrizations, hooks), for then more happens than the formula knows.
     """
     entry = table.find_class(type(module))
-    if entry is None or type(vars(module).get("forward", None)) not in (NoneType, Forward):
+    if entry is None or own_forward(module) is not None:
         return None
     if "parametrizations" in module._modules:
         return None

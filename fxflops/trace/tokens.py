@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..state import ATOMS, HOOKS, OWN
 from ..structure import is_object
 from .attributes import NUMBERS, is_heard
-from .forwards import SPEAKERS, is_torchs, words_of
+from .forwards import SPEAKERS, has_own_code, is_torchs, own_forward, words_of
 
 DEEPEST = 8
 LARGEST = 2**22
@@ -106,19 +106,25 @@ class Tokens:
 
     def _key(self, module: nn.Module) -> tuple[Any, ...]:
         cls: Any = type(module)
-        if not SPEAKERS.isdisjoint(words_of(cls)):  # what it says it is to say each time
-            raise Unknown
         held = vars(module)
+        own = own_forward(module)
+        if own is not None:
+            if not has_own_code(module):
+                raise Unknown
+            own = own.__func__
+        if not SPEAKERS.isdisjoint(words_of(cls, own)):  # what it says it is to say each time
+            raise Unknown
         layout, values_of, named = _layout_of(held)
         values = values_of(held)
         numbers = tuple(held[name] for name in named)
-        if numbers and not (self._hears(cls) and {*map(type, numbers)} == {int}):
+        if numbers and not (own is None and self._hears(cls) and {*map(type, numbers)} == {int}):
             values, numbers = values + numbers, ()
         kinds = tuple(map(type, values))
         about = [cls, layout, kinds, values]
         if not ATOMS.issuperset(kinds):
             self._own = {id(tensor): name for name, tensor in held["_parameters"].items()}
             about[3:] = self._all_frozen(values)
+        about.append(own)
         for tensor in held["_parameters"].values():
             about.append(None if tensor is None else _form(tensor))
         if held["_buffers"]:

@@ -113,6 +113,47 @@ def test_equal_rnns_run_once(kind: str, monkeypatch: pytest.MonkeyPatch) -> None
     assert any(module is rnn for module in entered)
 
 
+class Renamed(Layer):
+    """Has another method as its forward, as FasterNet's partial convolutions have."""
+
+    def __init__(self, name: str, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.forward = getattr(self, name)
+
+    def slicing(self, x: torch.Tensor) -> torch.Tensor:
+        RAN.append("slicing")
+        return self.linear(x)[:, :4].repeat(1, 2)
+
+    def writing(self, x: torch.Tensor) -> torch.Tensor:
+        self.n += 1
+        return self.linear(x.repeat(self.n, 1))[: len(x)]
+
+    def speaking(self, x: torch.Tensor) -> torch.Tensor:
+        print("x")
+        return self.linear(x)
+
+
+def test_a_method_in_place_of_forward_is_what_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Stack(*(Renamed("slicing") for _ in range(3)), Renamed("writing", n=0), Layer(), Renamed("writing", n=0))
+    before = [dict(vars(layer)) for layer in model.layers]
+    report = fxflops.count(model, X)
+    assert RAN == ["slicing", "Layer"]
+    assert report.total_macs == 6 * 2 * 8 * 8
+    assert_same(model, X)
+    for layer, attributes in zip(model.layers, before, strict=True):
+        assert vars(layer) == attributes
+        assert list(vars(layer)) == list(attributes)
+    capsys.readouterr()
+    fxflops.count(Stack(Renamed("speaking"), Renamed("speaking")), X)
+    assert capsys.readouterr().out == "x\nx\n"
+    plain, other = Layer(), Layer()
+    other.forward = plain.forward  # type: ignore[method-assign]
+    assert_same(Stack(plain, other), X)
+    linear = nn.Linear(8, 8)
+    linear.forward = Renamed.slicing.__get__(Renamed("slicing"))  # type: ignore[method-assign]
+    assert_same(Stack(linear, nn.Linear(8, 8)), X)
+
+
 def test_a_known_model_inside_another_is_made_again() -> None:
     fxflops.count(Layer(), X)
     report = fxflops.count(Stack(Layer(), Layer()), X)
