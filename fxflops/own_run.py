@@ -271,7 +271,7 @@ def _watched_on_meta(
     subject: Subject, table: Table, facts: bool, strays: bool, learned: Learned | None
 ) -> tuple[Watched, Twins]:
     args, kwargs = subject.inputs()
-    twins = Twins(subject.state)
+    twins = Twins(subject.state, lambda tensor: subject.snapshot.holds(tensor))
     ledger, tape = Ledger(subject.held), Tape() if subject.backward else None
     twins.moved = ledger.move
     make: Callable[..., Observer] = Observer

@@ -107,6 +107,10 @@ class Snapshot:
             if id(tensor) not in self._saved:
                 self._saved[id(tensor)] = (tensor, _keep(tensor))
 
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor was there, if not among the parameters: a buffer, an input, what the model had cached."""
+        return any(tensor is known for known in self._tensors)
+
     def before_write(self, value: Any) -> None:
         """Copy each tensor, parameters too, whose storage one of these shares: it is about to be written to."""
         for tensor in tensors_in(value):

@@ -32,14 +32,15 @@ class Twins:
 
     ``moved`` is told of each real tensor and its twin.
     ``stranger`` tells that a call was given a tensor that neither belongs to the model nor was made by a call seen: a
-    constant of the author's, or the result of something that only the dispatcher sees.
+    constant of the author's, or the result of something that only the dispatcher sees. ``was_there`` tells what is neither.
     """
 
     def __init__(
-        self, state: Iterable[torch.Tensor], moved: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
+        self, state: Iterable[torch.Tensor], was_there: Callable[[torch.Tensor], bool] = lambda tensor: False
     ) -> None:
         self.stranger = False
-        self.moved = moved
+        self.moved: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
+        self._was_there = was_there
         self._learning = torch.is_grad_enabled()
         self._state = {id(tensor): tensor for tensor in state}
         self._twins: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
@@ -126,7 +127,7 @@ class Twins:
         if isinstance(value, torch.Tensor):
             known = self.seen.get(id(value))
             if (known is None or known() is not value) and id(value) not in self._state:
-                self.stranger = True
+                self.stranger |= not self._was_there(value)
             if value.device.type == "meta":
                 return True
             own = id(value) in self._state or value.numel() > SMALL or self._has_lost(value)

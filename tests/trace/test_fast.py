@@ -17,6 +17,7 @@ from anew import assert_same
 from torch import nn
 
 import fxflops
+from fxflops import own_run
 from fxflops.ops import BASE
 from fxflops.trace.fast import FastObserver
 from fxflops.trace.plans import forget, plans_of
@@ -283,3 +284,30 @@ def test_calls_are_not_made_where_a_rule_or_a_plan_tells(monkeypatch: pytest.Mon
     assert made == []
     fxflops.count(nn.Sequential(model, nn.ReLU()), x)
     assert made == ["Sequential"]  # the outer one: the inner is known
+
+
+def test_what_a_model_cached_before_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Caching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+            self.cache: dict[str, torch.Tensor] = {}
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if "bias" not in self.cache:
+                self.cache["bias"] = torch.linspace(0, 1, 8).exp()
+            return self.linear(x) + self.cache["bias"]
+
+    model, x = Caching(), torch.randn(2, 8)
+    assert fxflops.count(model, x).total_flops == 2 * 2 * 8 * 8 + 2 * 8 + 8
+    model(x)
+    runs: list[bool] = []
+    on_meta = own_run._on_meta
+    monkeypatch.setattr(
+        own_run,
+        "_on_meta",
+        lambda *args, strays=False, **kwargs: (runs.append(strays), on_meta(*args, strays=strays, **kwargs))[1],
+    )
+    assert fxflops.count(model, x).total_flops == 2 * 2 * 8 * 8 + 2 * 8
+    assert runs == [False]
+    assert_same(model, x)
