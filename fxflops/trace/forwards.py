@@ -75,6 +75,12 @@ def may_write(cls: Any, own: Any = None) -> bool:
 
 
 @functools.cache
+def speaks(cls: Any, own: Any = None) -> bool:
+    """Whether it has code that prints or warns."""
+    return not SPEAKERS.isdisjoint(words_of(cls, own))
+
+
+@functools.cache
 def words_of(cls: Any, own: Any = None) -> frozenset[str]:
     """The names and the instructions in the code of a class's forward, and of the methods that it calls."""
     words, seen = set[str](), set[CodeType]()

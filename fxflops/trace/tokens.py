@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..state import ATOMS, HOOKS, OWN
 from ..structure import is_object
 from .attributes import NUMBERS, is_heard
-from .forwards import SPEAKERS, has_own_code, is_torchs, own_forward, words_of
+from .forwards import has_own_code, is_torchs, own_forward, speaks
 
 DEEPEST = 8
 LARGEST = 2**22
@@ -75,11 +75,16 @@ class Tokens:
 
     def of(self, module: nn.Module) -> int | None:
         """The module's number; None where it has none."""
+        if module in self._tokens:
+            return self._tokens[module]
+        with torch._C.DisableTorchFunction():
+            return self._of(module)
+
+    def _of(self, module: nn.Module) -> int | None:
         if module not in self._tokens:
             try:
-                with torch._C.DisableTorchFunction():
-                    key = self._key(module)
-                    self._tokens[module] = self._known.modules.setdefault(key, len(self._known.modules))
+                key = self._key(module)
+                self._tokens[module] = self._known.modules.setdefault(key, len(self._known.modules))
             except (Unknown, TypeError):  # TypeError: no hash
                 self._tokens[module] = None
         return self._tokens[module]
@@ -107,16 +112,16 @@ class Tokens:
     def _key(self, module: nn.Module) -> tuple[Any, ...]:
         cls: Any = type(module)
         held = vars(module)
-        own = own_forward(module)
+        own = own_forward(module) if "forward" in held else None
         if own is not None:
             if not has_own_code(module):
                 raise Unknown
             own = own.__func__
-        if not SPEAKERS.isdisjoint(words_of(cls, own)):  # what it says it is to say each time
+        if speaks(cls) if own is None else speaks(cls, own):  # what it says it is to say each time
             raise Unknown
         layout, values_of, named = _layout_of(held)
         values = values_of(held)
-        numbers = tuple(held[name] for name in named)
+        numbers = tuple(held[name] for name in named) if named else ()
         if numbers and not (own is None and self._hears(cls) and {*map(type, numbers)} == {int}):
             values, numbers = values + numbers, ()
         kinds = tuple(map(type, values))
@@ -135,19 +140,21 @@ class Tokens:
                     about.append(self.values(tensor))
         about += *held["_parameters"], *held["_buffers"]
         if not held["_modules"]:
-            self._numbers.update({module: numbers} if numbers else {})
+            if numbers:
+                self._numbers[module] = numbers
             return tuple(about)
         home = len(self._modules[module])
         for name, child in held["_modules"].items():
             if child is None:
                 about += name, None
                 continue
-            token, path = self.of(child), self._modules.get(child, "")
+            token, path = self._of(child), self._modules.get(child, "")
             if token is None or not (path.startswith(self._modules[module]) and path[home:]):
                 raise Unknown
             about += name, token, path[home:] if home else f".{path}"
             numbers += self._numbers.get(child, ())
-        self._numbers.update({module: numbers} if numbers else {})
+        if numbers:
+            self._numbers[module] = numbers
         return tuple(about)
 
     def values(self, tensor: torch.Tensor) -> Any:
