@@ -3,7 +3,7 @@
     python benchmarks/speed.py [--processes 3] [--models resnet50,...] [--tools fxflops,FlopCounterMode,...]
 
 A process imports everything, has the tool count a small model, and then counts the model: the first time, and again until
-5 times or 5 seconds have passed. FlopCounterMode and fxflops are given the model on the CPU, as the others are, and
+5 times or 3 seconds have passed. FlopCounterMode and fxflops are given the model on the CPU, as the others are, and
 FlopCounterMode also the model on meta, where it is at its fastest. The table is ``benchmarks/results/speed.md``; what was
 measured is kept in ``speed.jsonl`` beside it, so that a run goes on where one was stopped.
 """
@@ -96,7 +96,7 @@ def once(name: str, tool: str) -> dict[str, Any]:
         count(*small)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         seconds: list[float] = []
-        while len(seconds) < 2 or (len(seconds) < 6 and sum(seconds) < 5):
+        while len(seconds) < 2 or (len(seconds) < 6 and sum(seconds) < 3):
             # some tools cannot count one model twice
             given = model if tool in (REFERENCE, ON_META, "FlopCounterMode") else copy.deepcopy(model)
             start = time.perf_counter()
