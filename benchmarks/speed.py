@@ -129,7 +129,7 @@ def table(rows: list[dict[str, Any]], names: list[str], tools: list[str]) -> str
         "",
         f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}, batch 1, {processes} fresh process(es) for each "
         "model and tool, in one run. fxflops: milliseconds of the first count and of those after it, and MiB that the process "
-        'grew by. Others: their time to that of fxflops (again to again), lowest-highest; "-" where the tool raises.',
+        'grew by. Others: their time to that of fxflops (again to again), lowest-highest; "-" where the tool raises, or was not run.',
         "",
         "| model | first (ms) | again (ms) | MiB | " + " | ".join(others) + " |",
         "|---|---:|---:|---:|" + "---|" * len(others),
