@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -304,14 +303,9 @@ class Counted(NamedTuple):
         """What the rule counts, in words: the formula's line without its shapes, or why there is nothing to count."""
         if self.missing or isinstance(self.rule, str):
             return self.missing or str(self.rule)
-        return _in_words(self.rule)
-
-
-@functools.cache
-def _in_words(formula: Any) -> str:
-    line = str(inspect.getdoc(formula) or getattr(formula, "__name__", "")).partition("\n")[0].rstrip(".")
-    signature, colon, counted = line.partition(": ")
-    return counted if colon and "->" in signature else line
+        line = str(inspect.getdoc(self.rule) or getattr(self.rule, "__name__", "")).partition("\n")[0].rstrip(".")
+        signature, colon, counted = line.partition(": ")
+        return counted if colon and "->" in signature else line
 
 
 FormulaFunction = Callable[..., "Cost | int"]

@@ -117,7 +117,7 @@ class Tokens:
             if not has_own_code(module):
                 raise Unknown
             own = own.__func__
-        if speaks(cls) if own is None else speaks(cls, own):  # what it says it is to say each time
+        if speaks(cls, own):  # what it says it is to say each time
             raise Unknown
         layout, values_of, named = _layout_of(held)
         values = values_of(held)
