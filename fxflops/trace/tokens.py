@@ -188,10 +188,11 @@ class Tokens:
             return kind, value
         if depth > DEEPEST:
             raise Unknown
-        if kind in TENSORS and id(value) in self._own:  # an RNN keeps lists of its parameters
+        # An RNN keeps lists of its parameters. What an object holds, deeper, is known for other modules too.
+        if kind in TENSORS and depth < 2 and id(value) in self._own:
             return nn.Parameter, self._own[id(value)]
         if kind is weakref.ref:
-            return kind, self._frozen(value(), depth + 1)
+            return kind, self._frozen(value(), depth)
         if kind in (tuple, list):
             return kind, *(self._frozen(item, depth + 1) for item in value)
         if isinstance(value, dict) and kind.__module__ in ("builtins", "collections"):

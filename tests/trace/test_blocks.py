@@ -154,6 +154,29 @@ def test_a_method_in_place_of_forward_is_what_runs(capsys: pytest.CaptureFixture
     assert_same(Stack(linear, nn.Linear(8, 8)), X)
 
 
+class Helper:
+    """Holds a parameter of one module, for others."""
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        self.weight = weight
+
+
+class Helped(Layer):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        RAN.append("Helped")
+        return x + (self.linear(x) @ self.helper.weight).sum()
+
+
+@pytest.mark.parametrize("width", [4, 12])
+def test_an_object_with_a_parameter_of_one_module_says_nothing_of_another(width: int) -> None:
+    for wide in (6, width):
+        helper = Helper(nn.Parameter(torch.randn(8, wide)))
+        owner = Layer(weight=helper.weight, helper=helper)
+        fxflops.count(Stack(owner, Helped(helper=helper)), X)
+    assert RAN.count("Helped") == 2
+    assert_same(Stack(owner, Helped(helper=helper)), X)
+
+
 def test_a_known_model_inside_another_is_made_again() -> None:
     fxflops.count(Layer(), X)
     report = fxflops.count(Stack(Layer(), Layer()), X)
