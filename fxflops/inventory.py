@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
+from itertools import pairwise
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
@@ -41,6 +42,13 @@ class Module(NamedTuple):
     keeps: frozenset[Any] = frozenset()
 
 
+class Contents(NamedTuple):
+    """What a report says of a model itself: every module with the number of its own parameters, and how many there are in all."""
+
+    modules: tuple[Module, ...]
+    params: Params
+
+
 class Inventory:
     """The modules of a model, and its parameters and buffers by their full names: each once, where it is met first.
 
@@ -51,36 +59,34 @@ class Inventory:
         self.paths = modules_of(model)
         self.params: list[tuple[str, torch.Tensor]] = []
         self.buffers: list[tuple[str, torch.Tensor]] = []
-        self._own: list[int] = []
+        self._met: list[int] = []
         found = set[int]()
         for module, path in self.paths.items():
-            before = len(self.params)
+            self._met.append(len(self.params))
             for kind, named in ((module._parameters, self.params), (module._buffers, self.buffers)):
-                for name, tensor in kind.items():
+                for name, tensor in kind.items() if kind else ():
                     if tensor is not None and id(tensor) not in found:
                         found.add(id(tensor))
                         named.append((f"{path}.{name}" if path else name, tensor))
-            for name, parameter in self.params[before:]:
-                if isinstance(parameter, UninitializedTensorMixin):
-                    raise InputError(
-                        f"{type(model).__name__} has parameters without a shape yet ({name.rpartition('.')[2]}): "
-                        "run it once on an input"
-                    )
-            self._own.append(sum(tensor.numel() for _, tensor in self.params[before:]))
+        self._met.append(len(self.params))
+        if any(issubclass(cls, UninitializedTensorMixin) for cls in {type(p) for _, p in self.params}):
+            name = next(name for name, p in self.params if isinstance(p, UninitializedTensorMixin))
+            raise InputError(
+                f"{type(model).__name__} has parameters without a shape yet ({name.rpartition('.')[2]}): run it once on an input"
+            )
 
     @cached_property
-    def modules(self) -> tuple[Module, ...]:
-        """Every module with the number of its own parameters."""
-        return tuple(
-            Module(path, type(module).__name__, own, _functions_of(module))
-            for (module, path), own in zip(self.paths.items(), self._own, strict=True)
+    def contents(self) -> Contents:
+        """What a report says of the model itself."""
+        sizes = [parameter.numel() for _, parameter in self.params]
+        modules = tuple(
+            Module(path, type(module).__name__, sum(sizes[first:last]), _functions_of(module))
+            for (module, path), (first, last) in zip(self.paths.items(), pairwise(self._met), strict=True)
         )
-
-    def totals(self) -> Params:
-        """How many parameters and buffers there are."""
-        trainable = sum(p.numel() for _, p in self.params if p.requires_grad)
-        total, buffers = sum(self._own), sum(b.numel() for _, b in self.buffers)
-        return Params(total, trainable, total - trainable, buffers, _bytes(p for _, p in self.params))
+        total, buffers = sum(sizes), sum(buffer.numel() for _, buffer in self.buffers)
+        trainable = sum(size for size, (_, p) in zip(sizes, self.params, strict=True) if p.requires_grad)
+        nbytes = _bytes(parameter for _, parameter in self.params)
+        return Contents(modules, Params(total, trainable, total - trainable, buffers, nbytes))
 
 
 def _functions_of(module: nn.Module) -> frozenset[Any]:

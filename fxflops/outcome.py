@@ -73,7 +73,7 @@ def outcome_of(
     grad = "grad" if torch.is_grad_enabled() else "no_grad"
     environment = Environment(place, mode, grad, torch.__version__)
     shapes = " ".join(map(repr, specs_in(spec_of(inputs))))
-    return Run(name, shapes, measured, inventory.modules, inventory.totals(), environment, trace, why)
+    return Run(name, shapes, measured, *inventory.contents, environment, trace, why)
 
 
 def _memory(measured: Measured) -> Memory:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules import module as nn_module
 from torch.optim import Optimizer
 
 from .errors import FxflopsError, RunError
@@ -25,7 +24,7 @@ from .state import Snapshot, collecting_later
 from .structure import tensors_in
 from .trace.blocks import Learned
 from .trace.fast import FastObserver
-from .trace.forwards import has_own_code
+from .trace.forwards import HOOKS, has_own_code
 from .trace.meta import Twins
 from .trace.observe import Observer
 from .trace.placement import Placement
@@ -33,8 +32,8 @@ from .trace.plans import plans_of
 from .trace.record import Recorder
 from .trace.source import is_library
 from .trace.tape import Tape, backward_from
-
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+from .trace.tokens import Numbers
+from .trace.whole import Whole, is_hooked, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +93,10 @@ class Subject:
         }
         self.state = [tensor for named in self.held.values() for _, tensor in named]
         self.device = self.state[0].device if self.state else torch.device("cpu")
+
+    def key(self, numbers: Numbers) -> Any:
+        """All that a run on meta depends on; None where that is more than can be told."""
+        return key_of(self.model, self.inventory, self._args, self._kwargs, self.device, numbers)
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -169,19 +172,28 @@ def observed_run(subject: Subject, table: Table, recorder: Recorder | None = Non
 def counted_run(subject: Subject, table: Table, facts: bool = False, reuse: bool = True) -> tuple[Measured, str]:
     """The model's own run, watched, and "" where the meta device sufficed: no kernel computed, nothing was allocated.
 
-    With ``facts`` what masks leave is read; with ``reuse`` calls made before are made again from memory. Where it needs
-    values it is run on the real tensors, and the reason is returned; a model on meta, with all that it makes on meta too.
-    Raises InputError where the real tensors pass the cap, RunError where the model raises there too.
+    With ``facts`` what masks leave is read; with ``reuse`` calls made before are made again from memory, whole runs too.
+    Where it needs values it is run on the real tensors, and the reason is returned; a model on meta, with all that it makes
+    on meta too. Raises InputError where the real tensors pass the cap, RunError where the model raises there too.
     """
+    plans = plans_of(table)
+    strays = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in {*map(type, subject.paths)})
+    key = subject.key(plans.numbers) if reuse and not (strays or facts or table.python_functions) else None
+    known = plans.wholes.get(key)
+    if known is not None:
+        measured, subject.inventory.contents = known
+        return measured, ""
     try:
-        strays = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in {*map(type, subject.paths)})
         if not strays:
             fast = reuse and _can_be_fast(subject, table)
             watched, twins = (_fast_on_meta if fast else _on_meta)(subject, table, facts)
             strays = twins.stranger
         if strays:
             watched, _ = _on_meta(subject, table, facts, strays=True)
-        why = ""
+        measured = measured_as_it_ran(watched, "predicted")
+        if key is not None and not (strays or subject.snapshot.has_drawn()):
+            plans.keep_whole(key, Whole(measured, subject.inventory.contents))
+        return measured, ""
     except (RunError, NotImplementedError) as error:
         if any(tensor.device.type == "meta" for tensor in subject.state):
             try:
@@ -189,10 +201,9 @@ def counted_run(subject: Subject, table: Table, facts: bool = False, reuse: bool
             except RunError:
                 raise error from None
             return measured_as_it_ran(watched, "predicted"), ""
-        why = str(error)
         subject.snapshot.keep_all()
         watched = observed_run(subject, table, cap=cap_of(subject.device))
-    return measured_as_it_ran(watched, "storages" if why else "predicted"), why
+        return measured_as_it_ran(watched, "storages"), str(error)
 
 
 def _step(
@@ -255,7 +266,7 @@ def _fast_on_meta(subject: Subject, table: Table, facts: bool) -> tuple[Watched,
             learned = Learned(subject.writes, blocks=False)
             watched, twins = _on_meta(subject, table, facts, learned=learned)
         if not subject.snapshot.has_drawn():
-            plans_of(table).keep_blocks(learned.whole if strayed else {**learned.found, **learned.whole})
+            plans_of(table).keep_blocks({} if strayed else learned.found)
     return watched, twins
 
 
@@ -288,11 +299,9 @@ def _watched_on_meta(
         facts=facts,
         tape=tape,
     )
-    recalled = observer.recalled(subject.model, args, kwargs) if isinstance(observer, FastObserver) else None
-    if recalled is None:
-        subject.keep()
-        out = _watch(subject, observer, args, kwargs)  # alive until the step is over, as it is in a loop
-        twins.meet(out)
+    subject.keep()
+    out = _watch(subject, observer, args, kwargs)  # alive until the step is over, as it is in a loop
+    twins.meet(out)
     if tape is not None:
         ledger.label(gradients_of([(name, twins.of(p)) for name, p in subject.held["params"]]), "gradients")
     _step(subject, observer, ledger, tape, twins.of)
@@ -303,8 +312,7 @@ def _can_be_fast(subject: Subject, table: Table) -> bool:
     """Whether calls may be made again from memory: nothing is learnt of the backward pass, of operators that nobody
     announces, of plain functions, of what a forward replaced on an instance or a hook does."""
     replaced = any(not has_own_code(module) or any(map(vars(module).get, HOOKS)) for module in subject.paths)
-    hooked = any(getattr(nn_module, f"_global{name}", None) for name in HOOKS)
-    return not (replaced or hooked or table.python_functions)
+    return not (replaced or is_hooked() or table.python_functions)
 
 
 def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

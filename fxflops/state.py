@@ -187,8 +187,8 @@ def _parts_of(attributes: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, .
     key = tuple(attributes)
     found = _LAYOUTS.get(key)
     if found is None:
-        names = [name for name in attributes if name not in OWN and name not in HOOKS]
-        groups = OWN, HOOKS, names
+        names = [name for name in attributes if name not in OWN and name not in CONTAINED]
+        groups = OWN, CONTAINED, names
         found = _LAYOUTS[key] = tuple(tuple(name for name in group if name in attributes) for group in groups)
     own, hooks, others = (tuple(map(attributes.get, group)) for group in found)
     return own, hooks, others
@@ -199,7 +199,7 @@ def _is_plain(value: Any) -> bool:
 
 
 OWN = ("_parameters", "_buffers", "_modules")
-HOOKS = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN]
+CONTAINED = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN]
 _LAYOUTS: dict[tuple[str, ...], tuple[Any, ...]] = {}
 
 

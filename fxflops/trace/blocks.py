@@ -26,7 +26,6 @@ from .meta import Twins
 from .tokens import TENSORS, Unknown
 
 META = torch.device("meta")
-WHOLE = "the whole run"
 T = TypeVar("T", Call, Scope)
 HOLDERS = (tuple, list, dict, Hole, type(None), bool, int, float, str, torch.Size, torch.dtype, torch.device)
 
@@ -111,11 +110,11 @@ def arguments_in(value: Any) -> list[torch.Tensor]:
 
 
 class Learned:
-    """What a fast observer learns in its run: the blocks ``found``, and the ``whole`` run.
+    """What a fast observer learns in its run: the blocks ``found``.
 
-    ``writes`` tells how often the model's state was written so far. With ``blocks``, modules are made again as a whole, without,
-    only the whole run; ``replayed`` is how many were. ``told``: the observer hears of each attribute of a module that is
-    written, for some code may do that.
+    ``writes`` tells how often the model's state was written so far. With ``blocks``, modules are made again as a whole;
+    ``replayed`` is how many were. ``told``: the observer hears of each attribute of a module that is written, for some code
+    may do that.
     """
 
     def __init__(self, writes: Callable[[], int], blocks: bool = True) -> None:
@@ -124,7 +123,6 @@ class Learned:
         self.told = False
         self.replayed = 0
         self.found: dict[Any, Block] = {}
-        self.whole: dict[Any, Block] = {}
 
 
 class Seen(NamedTuple):
@@ -173,14 +171,11 @@ class Blocks:
             key = *key, *map(ids.index, ids)
         return key, given
 
-    def known(self, key: Any, module: nn.Module, whole: bool = False) -> Block | None:
-        """The block of this key, or of it and the numbers of the module's layers; with ``whole`` one that is all of a run will
-        do."""
+    def known(self, key: Any, module: nn.Module) -> Block | None:
+        """The block of this key, or of it and the numbers of the module's layers."""
         numbers = self._tokens.numbers_in(module)
         for each in (key, (key, numbers)) if numbers else (key,):
             block = self._learned.found.get(each) or self._known.get(each)
-            if block is None and whole:
-                block = self._known.get((WHOLE, each))
             if block is not None:
                 self._tokens.reads += each is not key  # by it, and so by what is being made around it
                 return block
@@ -198,24 +193,18 @@ class Blocks:
         arguments = ((t.shape, t.stride()) if t.is_meta else t._version for t in given)
         return self._tokens.writes, self._learned.writes(), *arguments
 
-    def learn(self, key: Any, module: nn.Module, mark: BlockMark, arguments: Any, out: Any, whole: bool) -> None:
-        """Remember a module's call that was just made, if it left nothing behind but what it returned.
-
-        If it is the ``whole`` run, it may: all that is taken back when the run is over.
-        """
+    def learn(self, key: Any, module: nn.Module, mark: BlockMark, arguments: Any, out: Any) -> None:
+        """Remember a module's call that was just made, if it left nothing behind but what it returned."""
         with torch._C.DisableTorchFunction():
             given = arguments_in(arguments)
             same = len(given) == len(mark.given) and all(map(operator.is_, given, (ref() for ref in mark.given)))
-            clean = same and self._writes(given) == mark.writes
-            if clean or whole:
+            if same and self._writes(given) == mark.writes:
                 numbers = self._tokens.numbers_in(module)
                 block = block_of(self._paths[module], numbers, mark, self._seen, given, out)
                 if self._tokens.reads != mark.reads:
                     key = key, numbers
-                if block is not None and clean and block.passage.alive == {base.entry for base in block.bases}:
+                if block is not None and block.passage.alive == {base.entry for base in block.bases}:
                     self._learned.found[key] = block
-                elif block is not None and whole:
-                    self._learned.whole[WHOLE, key] = block
 
     def again(self, block: Block, module: nn.Module, given: list[torch.Tensor]) -> Any:
         """What the module returns, all its calls made again."""

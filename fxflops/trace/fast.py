@@ -26,7 +26,7 @@ from .blocks import Block, Blocks, Learned, Seen, arguments_in
 from .forwards import Forward, is_torchs, may_write, own_forward
 from .keys import Keys, has_real
 from .leaves import scope_of
-from .modes import transformed
+from .modes import metadata_tells_all
 from .observe import ATTENTION, Observer
 from .plans import Form, Plan, plans_of
 from .spelling import WRITTEN_AS, spelled
@@ -230,16 +230,8 @@ class FastObserver(Observer):
         last = leaf_key is not None and alone and (self.calls[-1], self.scopes[-1])
         planned = last and self._remember(leaf_key, last[0], args, kwargs, out, made, last[1])
         if mark is not None and not planned and self._is_plain():
-            self._blocks.learn(block_key, module, mark, (args, kwargs), out, not self._stack.running)
+            self._blocks.learn(block_key, module, mark, (args, kwargs), out)
         return out
-
-    def recalled(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any] | None:
-        """What the model returns, all of its run made again; None where that is not known as a whole."""
-        if self._facts or self._leaves[model] is not None or type(model).__call__ is not nn.Module.__call__:
-            return None
-        key, given = self._blocks.key(model, args, kwargs)
-        block = self._blocks.known(key, model, whole=True) if self._is_plain() else None
-        return None if block is None else (self._again(block, model, given),)
 
     def _again(self, block: Block, module: nn.Module, given: list[torch.Tensor]) -> Any:
         """The call of a module made again, with all the calls in it."""
@@ -305,8 +297,8 @@ class FastObserver(Observer):
     # Keys
 
     def _is_plain(self) -> bool:
-        """Whether metadata tells all: no transform, no autocast, no gradients, nothing that was left empty on purpose."""
-        return not (torch._C._is_any_autocast_enabled() or torch.is_grad_enabled() or self._unwritten or transformed())
+        """Whether metadata tells all, and nothing was left empty on purpose."""
+        return not self._unwritten and metadata_tells_all()
 
     def _attends(self, func: Any) -> bool:
         """Whether a function is attention, of whose mask the values may be asked for."""

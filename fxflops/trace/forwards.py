@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 CALLED_BY = nn.Module._call_impl.__code__
 """What calls the forward of a module without hooks that is called itself."""
 

@@ -49,6 +49,11 @@ def transformed() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+def metadata_tells_all() -> bool:
+    """Whether what a call puts out on meta follows from its arguments: no transform, no autocast, no gradients."""
+    return not (torch._C._is_any_autocast_enabled() or torch.is_grad_enabled() or transformed())
+
+
 def dispatching(mode: AtenMode) -> AbstractContextManager[Any]:
     """The dispatch mode on, if it is not on already."""
     return nullcontext() if mode in _get_current_dispatch_mode_stack() else mode

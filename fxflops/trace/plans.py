@@ -12,6 +12,7 @@ from ..ops import Table
 from ..records import Call, Counted, Spec
 from .blocks import Block
 from .tokens import Numbers
+from .whole import Whole
 
 MOST_PLANS = 50_000
 MOST_CALLS = 1_000_000
@@ -47,21 +48,22 @@ class Plan(NamedTuple):
 class Plans:
     """Calls by all that they depend on, ``blocks`` (modules' calls as a whole) likewise, and what calls were counted as.
 
-    ``numbers`` are those by which modules are known. ``kept`` are the ids of what the calls put out or took, by which one
-    made again is known; ``counts`` their costs, and ``runs`` whole runs as they were counted. All are forgotten together,
-    for ids are known only as long as what has them is kept.
+    ``wholes`` are whole runs. ``numbers`` are those by which modules are known. ``kept`` are the ids of what the calls put
+    out or took, by which one made again is known; ``counts`` their costs, and ``runs`` whole runs as they were counted. All
+    are forgotten together, for ids are known only as long as what has them is kept.
     """
 
     def __init__(self) -> None:
         self._plans: dict[Any, Plan] = {}
         self.get = self._plans.get
         self.blocks: dict[Any, Block] = {}
+        self.wholes: dict[Any, Whole] = {}
         self.numbers = Numbers()
         self.kept: set[int] = set()
         self.counts: dict[Any, Counted] = {}
         self.held: list[Any] = []
         self.runs: dict[Any, tuple[tuple[Call, ...], list[Counted]]] = {}
-        self._block_calls = 0
+        self._calls = 0
 
     def keep(self, key: Any, out: Any, plan: Plan) -> None:
         """Remember a plan by its key, and that it put this out."""
@@ -73,18 +75,29 @@ class Plans:
     def keep_blocks(self, blocks: Mapping[Any, Block]) -> None:
         """Remember blocks by their keys."""
         new = {key: block for key, block in blocks.items() if key not in self.blocks}
-        self._block_calls += sum(len(block.calls) for block in new.values())
-        if self._block_calls > MOST_CALLS:
-            self._forget()
-        else:
+        if self._has_room(sum(len(block.calls) for block in new.values())):
             self.blocks.update(new)
             self.kept.update(id(call.args) for block in new.values() for call in block.calls if call.args)
 
+    def keep_whole(self, key: Any, whole: Whole) -> None:
+        """Remember a whole run by its key."""
+        if self._has_room(len(whole.measured.calls)):
+            self.wholes[key] = whole
+
+    def _has_room(self, calls: int) -> bool:
+        """Whether there is room for so many calls more; if not, all is forgotten."""
+        fits = self._calls + calls <= MOST_CALLS
+        if fits:
+            self._calls += calls
+        else:
+            self._forget()
+        return fits
+
     def _forget(self) -> None:
-        for part in (self._plans, self.blocks, self.kept, self.counts, self.held, self.runs):
+        for part in (self._plans, self.blocks, self.wholes, self.kept, self.counts, self.held, self.runs):
             part.clear()
         self.numbers = Numbers()
-        self._block_calls = 0
+        self._calls = 0
 
 
 _KNOWN: weakref.WeakKeyDictionary[Table, tuple[Any, Plans]] = weakref.WeakKeyDictionary()

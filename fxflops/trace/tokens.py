@@ -18,10 +18,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..state import ATOMS, HOOKS, OWN
+from ..state import ATOMS, CONTAINED, OWN
 from ..structure import is_object
 from .attributes import NUMBERS, is_heard
-from .forwards import has_own_code, is_torchs, own_forward, speaks
+from .forwards import HOOKS, has_own_code, is_torchs, own_forward, speaks
 
 DEEPEST = 8
 LARGEST = 2**22
@@ -110,41 +110,9 @@ class Tokens:
         return self._heard[cls]
 
     def _key(self, module: nn.Module) -> tuple[Any, ...]:
-        cls: Any = type(module)
-        held = vars(module)
-        own = own_forward(module) if "forward" in held else None
-        if own is not None:
-            if not has_own_code(module):
-                raise Unknown
-            own = own.__func__
-        if speaks(cls, own):  # what it says it is to say each time
-            raise Unknown
-        layout, values_of, named = _layout_of(held)
-        values = values_of(held)
-        numbers = tuple(held[name] for name in named) if named else ()
-        if numbers and not (own is None and self._hears(cls) and {*map(type, numbers)} == {int}):
-            values, numbers = values + numbers, ()
-        kinds = tuple(map(type, values))
-        about = [cls, layout, kinds, values]
-        if not ATOMS.issuperset(kinds):
-            self._own = {id(tensor): name for name, tensor in held["_parameters"].items()}
-            about[3:] = self._all_frozen(values)
-        about.append(own)
-        for tensor in held["_parameters"].values():
-            about.append(None if tensor is None else _form(tensor))
-        if held["_buffers"]:
-            unread = is_torchs(cls)  # torch's own modules read no values of their integers
-            for tensor in held["_buffers"].values():
-                about.append(None if tensor is None else _form(tensor))
-                if not (unread or tensor is None or tensor.is_floating_point() or tensor.is_complex()):
-                    about.append(self.values(tensor))
-        about += *held["_parameters"], *held["_buffers"]
-        if not held["_modules"]:
-            if numbers:
-                self._numbers[module] = numbers
-            return tuple(about)
+        about, numbers = self._own_of(module)
         home = len(self._modules[module])
-        for name, child in held["_modules"].items():
+        for name, child in module._modules.items():
             if child is None:
                 about += name, None
                 continue
@@ -156,6 +124,58 @@ class Tokens:
         if numbers:
             self._numbers[module] = numbers
         return tuple(about)
+
+    def whole(self) -> list[Any]:
+        """All that tells a model of these modules from others, as it is now. Raises Unknown where that is more than can be
+        told: where somebody's hook hears of a call, too."""
+        about: list[Any] = []
+        at = self._modules.get
+        with torch._C.DisableTorchFunction():
+            for module in self._modules:
+                if any(map(vars(module).get, HOOKS)):
+                    raise Unknown
+                own, numbers = self._own_of(module)
+                about += own
+                about += numbers
+                if children := module._modules:
+                    about += children
+                    about += map(at, children.values())  # type: ignore[arg-type]
+        return about
+
+    def _own_of(self, module: nn.Module) -> tuple[list[Any], tuple[Any, ...]]:
+        """What tells a module from others, but for its submodules; and the numbers of layers that it keeps beside that."""
+        cls: Any = type(module)
+        held = module.__dict__
+        own = own_forward(module) if "forward" in held else None
+        if own is not None:
+            if not has_own_code(module):
+                raise Unknown
+            own = own.__func__
+        if speaks(cls, own):  # what it says it is to say each time
+            raise Unknown
+        layout = _layout_of(held)
+        values = layout.values(held)
+        numbers = tuple(held[name] for name in layout.numbers) if layout.numbers else ()
+        if numbers and not (own is None and self._hears(cls) and {*map(type, numbers)} == {int}):
+            values, numbers = values + numbers, ()
+        kinds = tuple(map(type, values))
+        parameters, buffers = held["_parameters"], held["_buffers"]
+        about = [cls, layout.number, kinds, values, own, len(parameters), len(buffers)]
+        if kinds not in layout.plain:
+            if ATOMS.issuperset(kinds):
+                layout.plain.add(kinds)
+            else:
+                self._own = {id(tensor): name for name, tensor in parameters.items()}
+                about[3] = self._all_frozen(values)
+        if parameters:
+            about += parameters
+            about += map(_form, parameters.values())
+        if buffers:
+            about += buffers
+            about += map(_form, buffers.values())
+            if not is_torchs(cls):  # torch's own modules read no values of their integers
+                about += [self.values(b) for b in buffers.values() if not (b is None or _is_floating(b))]
+        return about, numbers
 
     def values(self, tensor: torch.Tensor) -> Any:
         """What tells a tensor's values from others; on meta it has none. Raises Unknown where there are too many."""
@@ -208,31 +228,39 @@ class Tokens:
         return self._objects[id(value)][1]
 
 
-def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+def _form(tensor: torch.Tensor | None) -> tuple[Any, ...] | None:
+    if tensor is None:
+        return None
     if type(tensor) not in TENSORS or tensor.layout is not torch.strided or tensor.is_nested:
         raise Unknown
     stride = None if tensor.is_contiguous() else tensor.stride()
     return tensor.shape, stride, tensor.dtype, tensor.requires_grad, tensor.device
 
 
+def _is_floating(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 class _Layout(NamedTuple):
     """The attributes of modules that have them under the same names: but for their own tensors, modules and hooks, and the
-    observer's forward. ``number`` is the layout's, ``values`` gives them, ``numbers`` are the names of layers' numbers."""
+    observer's forward. ``number`` is the layout's, ``values`` gives them, ``numbers`` are the names of layers' numbers;
+    ``plain`` are types of values that can be compared as they are."""
 
     number: int
     values: Callable[[dict[str, Any]], tuple[Any, ...]]
     numbers: tuple[str, ...]
+    plain: set[tuple[type, ...]]
 
 
 def _layout_of(held: dict[str, Any]) -> _Layout:
     key = tuple(held)
     found = _LAYOUTS.get(key)
     if found is None:
-        names = tuple(name for name in key if name not in OWN and name not in HOOKS and name != "forward")
+        names = tuple(name for name in key if name not in OWN and name not in CONTAINED and name != "forward")
         number = _KNOWN.setdefault(names, len(_KNOWN))
         others = (name for name in names if name not in NUMBERS)
         values = operator.itemgetter(*others, "training")  # twice, so that it gives a tuple
-        found = _LAYOUTS[key] = _Layout(number, values, tuple(name for name in names if name in NUMBERS))
+        found = _LAYOUTS[key] = _Layout(number, values, tuple(name for name in names if name in NUMBERS), set())
     return found
 
 

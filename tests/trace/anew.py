@@ -27,6 +27,8 @@ def facts_of(report: Report) -> dict[str, Any]:
         "live_at_peak": sorted(map(repr, report.live_at_peak)),
         "trace": report.trace,
         "missing": repr(report.missing),
+        "params": report.params,
+        "modules": report._run.modules,
     }
 
 
