@@ -3,7 +3,7 @@
     python benchmarks/zoo.py [timm torchvision transformers diffusers] [--only resnet,vit] [--workers 2]
 
 For each model: how it was traced and whether the report is complete; MACs; whether a recorded graph counts the same as a
-symbolic one, module by module, and ``count()`` the same as either; our total under ``convention="torch"`` beside
+symbolic one, and ``count()`` the same as either, module by module and operator by operator; our total under ``convention="torch"`` beside
 FlopCounterMode's, and fvcore's. Rows are kept in ``benchmarks/results/<library>.jsonl``, so that a run goes on where it
 stopped (``--fresh`` begins anew); the table is ``benchmarks/results/<library>.md``.
 
@@ -77,7 +77,7 @@ def measured(job: tuple[str, str, tuple[str, ...]]) -> Row:
 
 
 def by_graph(model: nn.Module, args: Any, kwargs: Any) -> Row:
-    """The graph that ``analyze`` takes, and a recorded one where that is symbolic."""
+    """The graph that ``analyze`` takes, and beside it a recorded one where that is symbolic, and ``count()``."""
     report = fxflops.analyze(model, args, kwargs, repeats=0, progress=False)
     row = {
         **totals(report),
@@ -89,6 +89,7 @@ def by_graph(model: nn.Module, args: Any, kwargs: Any) -> Row:
     if row["trace"] == "symbolic":
         recorded = fxflops.analyze(model, args, kwargs, trace="record", repeats=0, progress=False)
         row["record_differs"] = differences(report, recorded)
+    row["count_differs"] = differences(report, fxflops.count(model, args, kwargs))
     return row
 
 
@@ -153,9 +154,11 @@ def totals(report: fxflops.Report) -> Row:
 
 
 def differences(one: fxflops.Report, other: fxflops.Report) -> list[str]:
-    """Modules whose total or own sums are not the same in both."""
+    """Modules whose total or own sums are not the same in both, and operators whose sums are not."""
     rows, others = one.by_module(), other.by_module()
-    return [p for p in rows if p not in others or (rows[p].total, rows[p].own) != (others[p].total, others[p].own)]
+    modules = [p for p in rows if p not in others or (rows[p].total, rows[p].own) != (others[p].total, others[p].own)]
+    sums, others_sums = ({op: row.total for op, row in report.by_operator().items()} for report in (one, other))
+    return modules + [op for op in {**sums, **others_sums} if sums.get(op) != others_sums.get(op)]
 
 
 @contextlib.contextmanager
@@ -186,6 +189,7 @@ def table(library: str, rows: list[Row]) -> str:
     complete = [r for r in counted if r["graph"]["complete"]]
     meta = [r for r in runs if r["count"].get("trace") == "observed on meta"]
     same = [r for r in counted if r["count"].get("macs") == r["graph"]["macs"]]
+    alike = [r for r in counted if not r["graph"]["count_differs"]]
     compared = [r for r in counted if "flops" in r["flop_counter"]]
     equal = [r for r in compared if r["flop_counter"]["flops"] == r["graph"]["torch"]]
     modules = [r for r in symbolic if not r["graph"]["record_differs"]]
@@ -201,6 +205,7 @@ def table(library: str, rows: list[Row]) -> str:
         f"- complete: {len(complete)}; refused: {len(runs) - len(counted)}",
         f"- recorded and symbolic trace the same, totals and every module: {len(modules)} of {len(symbolic)}",
         f"- `count()`: the same MACs on {len(same)} of {len(counted)}, on meta {len(meta)}, the rest on real tensors",
+        f"- `count()`'s sums of every module and operator those of `analyze()`: {len(alike)} of {len(counted)}",
         f'- `convention="torch"` equal to FlopCounterMode: {len(equal)} of {len(compared)} on which it runs',
         "",
         *section("Not complete, or refused", (incomplete(r) for r in runs if r not in complete)),
@@ -219,6 +224,10 @@ def table(library: str, rows: list[Row]) -> str:
                 for r in counted
                 if r not in same
             ),
+        ),
+        *section(
+            "Where its sums differ",
+            (f"{r['model']}: {', '.join(map(repr, r['graph']['count_differs'][:4]))}" for r in counted if r not in alike),
         ),
         *section("Why `count()` took the real tensors", grouped(reason(r["count"]) for r in same if r not in meta)),
         *section("Where FlopCounterMode raises", grouped(r["flop_counter"]["raises"] for r in runs if "raises" in r["flop_counter"])),
