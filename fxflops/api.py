@@ -23,7 +23,7 @@ from .own_run import Subject, counted_run
 from .progress import progress_bar
 from .records import FormulaFunction
 from .report import Report
-from .state import RUNNING, training_flags
+from .state import RUNNING, collecting_later, training_flags
 
 MODES = ("eval", "train", "as_is")
 Formulas = Mapping[Any, FormulaFunction]
@@ -149,6 +149,7 @@ def _recorded_instead(subject: Subject, table: Table, error: TraceError | RunErr
         raise error from error.__cause__
 
 
+@collecting_later()
 def count(
     model: nn.Module,
     args: Any = (),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from torch import nn
@@ -107,14 +107,16 @@ class _Counts:
             return Counted(call, None, "", "its data goes where no call is seen; what is computed there is not counted")
         if call.op == "attention" and self._attention == "exact" and "pairs" not in first(call.out).facts:
             return Counted(call, None, "", UNKNOWN_PAIRS)
+        inputs, outputs = [*call.inputs()], [*specs_in(call.out)]
+        tensors = inputs + outputs
         module = self._module_at(call.path) if entry.style != "op" and isinstance(call.target, type) else None
         rule: Any = entry.reason or entry.function
         convention = self._convention
         try:
-            cost = weighed(_applied(entry, call, module), call)
+            cost = weighed(_applied(entry, call, module, tensors), tensors)
             row = _row_for(call, convention)
             if row is not None and _is_ours(entry):
-                cost = weighed(_applied(Formula(entry.op, row), call, None), call)._replace(macs=cost.macs)
+                cost = weighed(_applied(Formula(entry.op, row), call, None, tensors), tensors)._replace(macs=cost.macs)
                 rule = row
             elif convention.of is not None and _is_ours(entry):
                 cost = convention.of(cost, call)
@@ -123,7 +125,9 @@ class _Counts:
             if not _is_ours(entry):
                 raise
             return Counted(call, None, "", str(error))
-        return Counted(call, cost, rule, integer=_is_integer(call) and not convention.integers)
+        inputs += specs_in(dict(call.settings))  # a module's own tensors
+        integral = bool(inputs) and all(spec.is_integral for spec in inputs)
+        return Counted(call, cost, rule, integer=integral and not convention.integers)
 
 
 def is_users(call: Call, table: Table) -> bool:
@@ -159,9 +163,9 @@ def _row_for(call: Call, convention: Convention) -> FormulaFunction | None:
     return rows.get(call.target) or rows.get(call.op)
 
 
-def _applied(entry: Formula, call: Call, module: nn.Module | None) -> Cost:
-    """The cost of a call: of one on nested tensors, of each of their parts."""
-    counts = {len(spec.facts["parts"]) for spec in _specs_of(call) if "parts" in spec.facts}
+def _applied(entry: Formula, call: Call, module: nn.Module | None, tensors: Iterable[Spec]) -> Cost:
+    """The cost of a call, given and putting out these tensors: of one on nested ones, of each of their parts."""
+    counts = {len(spec.facts["parts"]) for spec in tensors if "parts" in spec.facts}
     if not counts:
         return apply(entry, call, module)
     cost = Cost()
@@ -182,24 +186,13 @@ def _part(value: Any, i: int) -> Any:
     return value
 
 
-def _specs_of(call: Call) -> Iterator[Spec]:
-    yield from call.inputs()
-    yield from specs_in(call.out)
-
-
 def _is_ours(entry: Formula) -> bool:
     """Whether an entry is of this library: a convention does not overrule a formula of the user's."""
     return entry.function is None or str(entry.function.__module__).startswith(f"{__package__}.")
 
 
-def weighed(cost: Cost, call: Call) -> Cost:
-    """The cost in real operations: a complex multiply is 6 (4 multiplies, 2 adds), a complex add 2."""
-    if not any(spec.dtype.is_complex for spec in _specs_of(call)):
+def weighed(cost: Cost, tensors: Iterable[Spec]) -> Cost:
+    """The cost in real operations of a call on these: a complex multiply is 6 (4 multiplies, 2 adds), a complex add 2."""
+    if not any(spec.dtype.is_complex for spec in tensors):
         return cost
     return Cost(cost.macs, COMPLEX_MULTIPLY * cost.muls, COMPLEX_ADD * cost.adds, cost.others)
-
-
-def _is_integer(call: Call) -> bool:
-    """Whether the call computes on integers and booleans alone, by its inputs and a module's own tensors."""
-    inputs = [*call.inputs(), *specs_in(dict(call.settings))]
-    return bool(inputs) and all(spec.is_integral for spec in inputs)

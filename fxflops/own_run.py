@@ -20,7 +20,7 @@ from .ops import Table
 from .optimizing import OptimizerLike, stand_in
 from .records import Call, Node, Scope, Timing, spec_of
 from .run import uncompiled
-from .state import Snapshot, collecting_later
+from .state import Snapshot
 from .structure import tensors_in
 from .trace.blocks import Learned
 from .trace.fast import FastObserver
@@ -274,13 +274,6 @@ def _on_meta(
     subject: Subject, table: Table, facts: bool, strays: bool = False, learned: Learned | None = None
 ) -> tuple[Watched, Twins]:
     """The model's own run on meta; with ``learned`` by the fast observer."""
-    with collecting_later():
-        return _watched_on_meta(subject, table, facts, strays, learned)
-
-
-def _watched_on_meta(
-    subject: Subject, table: Table, facts: bool, strays: bool, learned: Learned | None
-) -> tuple[Watched, Twins]:
     args, kwargs = subject.inputs()
     twins = Twins(subject.state, lambda tensor: subject.snapshot.holds(tensor))
     ledger, tape = Ledger(subject.held), Tape() if subject.backward else None

@@ -91,11 +91,14 @@ def spec_of(value: Any) -> Any:
 
     Plain Python values and specs are kept; of any other object only ``"<its class>"``, so that a Call holds on to nothing.
     """
-    if isinstance(value, torch.Tensor):
-        if type(value) not in ORDINARY:  # a subclass may refuse even to be asked for its shape
-            with torch._C.DisableTorchFunctionSubclass():
-                return _spec_of_tensor(value)
+    kind = type(value)
+    if kind in NUMBERS:
+        return value
+    if kind in ORDINARY:
         return _spec_of_tensor(value)
+    if isinstance(value, torch.Tensor):  # a subclass may refuse even to be asked for its shape
+        with torch._C.DisableTorchFunctionSubclass():
+            return _spec_of_tensor(value)
     if isinstance(value, Spec):
         return value
     if isinstance(value, (tuple, list)):
@@ -135,7 +138,8 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
-ORDINARY = (torch.Tensor, torch.nn.Parameter)
+NUMBERS = frozenset({int, float, bool, type(None)})
+ORDINARY = frozenset({torch.Tensor, torch.nn.Parameter})
 SPARSE = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
 PLAIN = (
     bool, int, float, complex, str, slice, type(...), type,
@@ -145,14 +149,18 @@ PLAIN = (
 
 def specs_in(value: Any) -> Iterator[Spec]:
     """Every spec in a value made by :func:`spec_of`, in order."""
+    found: list[Spec] = []
+    _gather(value, found)
+    return iter(found)
+
+
+def _gather(value: Any, found: list[Spec]) -> None:
     if isinstance(value, Spec):
-        yield value
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from specs_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from specs_in(item)
+        found.append(value)
+    elif isinstance(value, (tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            if isinstance(item, (tuple, dict)):
+                _gather(item, found)
 
 
 class Cost(NamedTuple):

@@ -206,8 +206,7 @@ _LAYOUTS: dict[tuple[str, ...], tuple[Any, ...]] = {}
 def _same(container: Any, items: Any) -> bool:
     """Equal in order and by identity of the elements (comparing tensors by value would be no answer)."""
     if isinstance(container, dict):
-        same = len(container) == len(items) and all(map(operator.is_, container.values(), items.values()))
-        return same and all(map(operator.eq, container, items))
+        return [*container] == [*items] and all(map(operator.is_, container.values(), items.values()))
     if isinstance(container, set):
         return bool(container == items)
     return len(container) == len(items) and all(a is b for a, b in zip(container, items, strict=True))

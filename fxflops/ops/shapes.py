@@ -129,6 +129,11 @@ def is_channels_last(sizes: Sequence[int], strides: Sequence[int]) -> bool:
 
 def contiguous(sizes: Sequence[int]) -> Strides:
     """The strides of a contiguous tensor."""
+    return _contiguous(tuple(sizes))
+
+
+@lru_cache(maxsize=4096)
+def _contiguous(sizes: tuple[int, ...]) -> Strides:
     return in_order(sizes, range(len(sizes)))
 
 

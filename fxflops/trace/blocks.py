@@ -103,10 +103,17 @@ assert Scope._fields.index("path") == 0
 
 def arguments_in(value: Any) -> list[torch.Tensor]:
     """The tensors among a call's arguments, in order."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
-    return [tensor for item in items for tensor in arguments_in(item)]
+    found: list[torch.Tensor] = []
+    _gather(value, found)
+    return found
+
+
+def _gather(value: Any, found: list[torch.Tensor]) -> None:
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, (tuple, list, dict)):
+            _gather(item, found)
 
 
 class Learned:

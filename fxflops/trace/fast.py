@@ -20,7 +20,6 @@ from torch.overrides import TorchFunctionMode
 
 from ..ops.shapes import rule_for, shape_of
 from ..records import Call, Scope, Spec, spec_of
-from ..structure import tensors_in
 from .attributes import telling_of_reads, telling_of_writes
 from .blocks import Block, Blocks, Learned, Seen, arguments_in
 from .forwards import Forward, is_torchs, may_write, own_forward
@@ -128,7 +127,7 @@ class FastObserver(Observer):
     def _by_rule(self, key: Any, op: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
         """The plan of a call whose shape rule tells what it puts out."""
         args, kwargs = self._twins.replace(args, kwargs, func)  # type: ignore[union-attr]
-        if not any(tensor.is_meta for tensor in tensors_in((args, kwargs))):
+        if not any(tensor.is_meta for tensor in arguments_in((args, kwargs))):
             return None
         return self._plan_by_rule(key, Call(op, func, spec_of(args), spec_of(kwargs), None, ""), args, kwargs)
 

@@ -54,5 +54,6 @@ class Keys:
         return tensor.shape, tensor.stride(), tensor.dtype, self.tokens.values(tensor) if valued else REAL
 
 
-def has_real(key: Any) -> bool:
-    return key is REAL or (type(key) is tuple and any(map(has_real, key)))
+def has_real(key: tuple[Any, ...]) -> bool:
+    """Whether a tensor that has values is among what a key was made of."""
+    return REAL in key or any(type(part) is tuple and has_real(part) for part in key)
