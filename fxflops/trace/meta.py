@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..records import SPARSE, is_dense
@@ -43,6 +44,7 @@ class Twins:
         self._was_there = was_there
         self._learning = torch.is_grad_enabled()
         self._state = {id(tensor): tensor for tensor in state}
+        self._weights: set[int] = set()
         self._twins: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self.seen: dict[int, weakref.ref[torch.Tensor]] = {}
         self._lost: dict[int, Any] = {}
@@ -67,6 +69,10 @@ class Twins:
         """Whether it belongs to the model or its inputs and always computes without data."""
         return id(tensor) in self._state and (tensor.is_floating_point() or tensor.is_complex())
 
+    def is_weight(self, twin: torch.Tensor) -> bool:
+        """Whether it stands for a parameter that is trained."""
+        return id(twin) in self._weights
+
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Whether a call that was seen made it, or it is of the model or its inputs, and it has not lost its values."""
         seen = self.seen.get(id(tensor))
@@ -90,6 +96,8 @@ class Twins:
                 learning = self._learning if key in self._state else torch.is_grad_enabled()
                 twin = _empty_like(tensor, tensor.requires_grad and learning)
             known = self._twins[key] = (weakref.ref(tensor, lambda _: self._twins.pop(key, None)), twin)
+            if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
+                self._weights.add(id(twin))
             self.saw(twin)
             self.moved(tensor, twin)
         return known[1]

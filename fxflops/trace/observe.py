@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..ledger import Ledger
 from ..ops import ESCAPE, Formula, Table
 from ..records import Call, Scope, spec_of
+from .autocast import Autocast
 from .escapes import EMPTY, Unwritten
 from .facts import with_learning, with_pairs
 from .functions import belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
@@ -80,6 +81,9 @@ class Observer:
         self._before_write = before_write
         self._twins = twins
         self._placement = placement
+        self._autocast: Autocast | None = None
+        if twins is not None and placement is not None:
+            self._autocast = Autocast(placement.device, twins.is_weight, self._noting)
         self._recorder = recorder
         self._strays = strays
         self._facts = facts
@@ -191,6 +195,8 @@ class Observer:
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._before_write is not None and writes(func, kwargs):
             self._before_write((args, kwargs))
+        if self._autocast is not None:
+            args, kwargs = self._autocast.cast(func, args, kwargs)
         if isinstance(func, HigherOrderOperator):
             args, kwargs = with_callables((args, kwargs), self._entered)
             self._unwritten.clear()

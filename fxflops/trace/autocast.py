@@ -1,0 +1,111 @@
+"""Autocast on the meta device: torch does nothing there, so what it would do where the model's tensors are is done by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from ..structure import fill, template_of
+
+DEVICES = ("cpu", "cuda")
+ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
+"""The dtypes that autocast casts from: https://pytorch.org/docs/stable/amp.html#autocast-op-reference"""
+
+
+class Autocast:
+    """Casts what meta kernels are given as autocast does on the device that the model's tensors are on.
+
+    To which dtype it casts for a function is asked of torch: of a fake tensor on that device the dispatcher knows it.
+    ``is_weight`` tells what is cast once, for autocast keeps it; ``made`` is told of every tensor that a cast makes.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        is_weight: Callable[[torch.Tensor], bool],
+        made: Callable[[torch.Tensor], torch.Tensor],
+    ) -> None:
+        self._device = device
+        self._is_weight = is_weight
+        self._made = made
+        self._dtypes: dict[Any, torch.dtype | None] = {}
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, cast to the dtype in which it is computed where autocast is enabled."""
+        if self._kept and not _nesting():
+            self._kept.clear()
+        if self._device.type not in DEVICES or not torch.is_autocast_enabled(self._device.type):
+            return args, kwargs
+        template, tensors = template_of((args, kwargs))
+        if not any(_is_eligible(tensor) for tensor in tensors):
+            return args, kwargs
+        key = func, tuple(t.dtype for t in tensors), torch.get_autocast_dtype(self._device.type)
+        if key not in self._dtypes:
+            self._dtypes[key] = self._dtype_of(func, template, tensors)
+        dtype = self._dtypes[key]
+        if dtype is None:
+            return args, kwargs
+        # The last first, as torch does it: in that order their backward runs.
+        cast = [self._cast(tensor, dtype) if _is_eligible(tensor) else tensor for tensor in reversed(tensors)]
+        args, kwargs = fill(template, *reversed(cast))
+        return args, kwargs
+
+    def _cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        if tensor.dtype is dtype:
+            return tensor
+        lower = dtype is torch.get_autocast_dtype(self._device.type)
+        if not (lower and self._is_weight(tensor) and torch.is_autocast_cache_enabled()):
+            return self._made(tensor.to(dtype))
+        if id(tensor) not in self._kept:
+            self._kept[id(tensor)] = tensor, self._made(tensor.to(dtype))
+        return self._kept[id(tensor)][1]
+
+    def _dtype_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> torch.dtype | None:
+        """The dtype to which autocast casts for such a call, None for one that it leaves alone."""
+        from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+        with _disable_current_modes(), torch.no_grad():
+            plain = [tensor.detach() for tensor in tensors]
+        with _disable_current_modes(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+
+            def casts() -> list[torch.dtype]:
+                fakes = [FakeTensor(mode, t, self._device) if t.is_meta else t for t in plain]
+                args, kwargs = fill(template, *fakes)
+                seen = _Casts()
+                # Without autocast it may not take such a mixture; with it, it casts before it raises.
+                with seen, suppress(Exception):
+                    func(*args, **kwargs)
+                return seen.dtypes
+
+            found = casts()
+            with torch.autocast(self._device.type, enabled=False):
+                return found[0] if len(found) > len(casts()) else None
+
+
+class _Casts(TorchDispatchMode):
+    """The dtypes that tensors are cast to meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.dtypes: list[torch.dtype] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default:
+            self.dtypes.append(out.dtype)
+        return out
+
+
+def _nesting() -> int:
+    """How many regions of autocast are entered: when the last is left, it forgets what it keeps."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def _is_eligible(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta and tensor.dtype in ELIGIBLE
