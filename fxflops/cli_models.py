@@ -13,7 +13,6 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ import torch
 from torch import nn
 
 from .cli_inputs import TOKENS, Given
-from .errors import FxflopsError, InputError
+from .errors import FxflopsError, InputError, near
 
 FORMS = """\
   timm:resnet50                    a model of timm
@@ -153,8 +152,9 @@ def _of_config(path: Path, transformers: ModuleType, types: Any) -> tuple[Any, A
     except (ValueError, AttributeError) as error:
         raise InputError(f"{path} is no config of transformers: {error}") from None
     if kind not in types:
-        near = _near(str(kind), list(types))
-        raise InputError(f"{path}: transformers has no model_type {kind!r}{near}; code of its own is not run")
+        raise InputError(
+            f"{path}: transformers has no model_type {kind!r}{near(str(kind), types)}; code of its own is not run"
+        )
     return types[kind].from_dict(values), _architecture(transformers, next(iter(values.get("architectures") or ()), ""))
 
 
@@ -295,12 +295,8 @@ def _alone() -> Iterator[None]:
 def _near(name: str, known: Iterable[str]) -> str:
     """``; near: a, b`` for the known names like this one; some of them where none is and they are few."""
     names = list(known)
-    found = (
-        get_close_matches(name, names, n=4, cutoff=0.6) or [each for each in names if name.lower() in each.lower()][:4]
-    )
-    if not found and len(names) <= 8:
-        return f"; it has {', '.join(names)}" if names else ""
-    return f"; near: {', '.join(found)}" if found else ""
+    few = f"; it has {', '.join(names)}" if 0 < len(names) <= 8 else ""
+    return near(name, names) or few
 
 
 def _known_to_timm(name: str) -> str:

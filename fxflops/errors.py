@@ -1,5 +1,10 @@
 """The errors fxflops raises: each says what failed, where, with which shapes, and what to do next."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class FxflopsError(Exception):
     """Base of every error that fxflops raises on purpose."""
@@ -31,3 +36,10 @@ class FormulaError(FxflopsError):
 
 class MissingFormulaError(FxflopsError):
     """``strict=True`` and the run made calls that no formula knows."""
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """``; near: a, b`` for the known names like this one, or else those that it is a part of; "" where none is."""
+    names = list(known)
+    found = get_close_matches(name, names, n=4) or [each for each in names if name.lower() in each.lower()][:4]
+    return f"; near: {', '.join(found)}" if name and found else ""

@@ -13,7 +13,7 @@ from torch import nn
 from . import ops
 from .conventions import Convention, find_convention
 from .counting import NO_FORMULA, count_calls, is_users
-from .errors import InputError
+from .errors import InputError, near
 from .inventory import Params
 from .ledger import LiveTensor, Moment
 from .listings import PYTHON, module_and_operator_rows, module_rows, operations, operator_rows
@@ -279,7 +279,8 @@ class Totals:
         """The module of this path: ``report["blocks.3"]``."""
         modules = self._modules_of("forward")
         if path not in modules:
-            raise InputError(f"{self.model} has no module {path!r}; report.by_module() lists them")
+            known = near(str(path), modules)
+            raise InputError(f"{self.model} has no module {path!r}{known}; report.by_module() lists them")
         return modules[path]
 
     def _items(self, phase: str) -> list[Item]:

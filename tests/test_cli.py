@@ -430,7 +430,7 @@ def test_conventions() -> None:
         ("run model.py:make_model --input 1,3 --device gpu", "unknown device 'gpu'"),
         ("run model.py:make_model --input 1,3 --device cuda:99", "no device 'cuda:99'"),
         ("run model.py:make_model --input 1,3 --dtype f33", "unknown dtype"),
-        ("run model.py:make_model --input 1,3 --convention fvcor", "unknown convention 'fvcor'"),
+        ("run model.py:make_model --input 1,3 --convention fvcor", "unknown convention 'fvcor'; near: fvcore; one of"),
         ("run model.py:make_model --input 1,3 --attention some", "unknown attention 'some'"),
         ("run model.py:make_model --input 1,3 --trace jit", "jit"),
         ("run model.py:make_model --input 1,3 --repeats some", "--repeats 'some'"),

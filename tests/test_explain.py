@@ -75,5 +75,5 @@ def test_text() -> None:
 
 
 def test_unknown_convention() -> None:
-    with pytest.raises(fxflops.FxflopsError, match="unknown convention 'thopp': one of"):
+    with pytest.raises(fxflops.FxflopsError, match="unknown convention 'thopp'; near: thop; one of 'torch_flops', "):
         REPORT.explain("thopp", "torch")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..errors import InputError
+from ..errors import InputError, near
 from . import (
     calflops,
     deepspeed,
@@ -65,7 +65,9 @@ def find_convention(name: str | Convention) -> Convention:
     if isinstance(name, Convention):
         return name
     if name not in CONVENTIONS:
-        raise InputError(f"unknown convention {name!r}: one of {', '.join(map(repr, CONVENTIONS))}")
+        raise InputError(
+            f"unknown convention {name!r}{near(str(name), CONVENTIONS)}; one of {', '.join(map(repr, CONVENTIONS))}"
+        )
     return CONVENTIONS[name]
 
 

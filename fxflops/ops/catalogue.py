@@ -6,7 +6,6 @@ import inspect
 import operator
 import sys
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from torch import nn
 
 from .. import conventions
 from ..conventions import CONVENTIONS
-from ..errors import InputError
+from ..errors import InputError, near
 from ._registry import BASE, Formula, is_method
 
 README = Path(__file__).with_name("README.md")
@@ -65,8 +64,7 @@ def search(word: str) -> list[Row]:
     names = {row: {_bare(name).lower() for name in (row.op, *row.targets)} for row in rows}
     found = [row for row in rows if any(wanted in name.lower() for name in (row.op, *row.targets))]
     if not found:
-        near = get_close_matches(wanted, sorted(set().union(*names.values())), n=4)
-        raise InputError(f"no op has {word!r} in its name" + (f"; near: {', '.join(near)}" if near else ""))
+        raise InputError(f"no op has {word!r} in its name{near(wanted, sorted(set().union(*names.values())))}")
     return sorted(found, key=lambda row: (row.op.lower() != wanted, wanted not in names[row]))
 
 
