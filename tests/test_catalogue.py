@@ -131,6 +131,14 @@ def test_an_op_is_found_by_part_of_its_name_or_of_a_spelling() -> None:
     assert counts(search("flatten")[0]).startswith("nothing (view). ")
 
 
+@pytest.mark.parametrize(
+    ("word", "first"),
+    [("lstm", "nn.LSTM"), ("nn.lstm", "nn.LSTM"), ("gru", "nn.GRU"), ("attention", "F.scaled_dot_product_attention")],
+)
+def test_the_nearest_spelling_comes_first(word: str, first: str) -> None:
+    assert search(word)[0].targets[0] == first
+
+
 def test_an_op_that_there_is_not() -> None:
     with pytest.raises(InputError, match=r"no op has 'sofmax' in its name; near: softmax"):
         search("sofmax")

@@ -56,16 +56,17 @@ def catalogue() -> list[Row]:
 
 
 def search(word: str) -> list[Row]:
-    """The rows whose op or one of whose spellings has the word in it; those that are it come first.
+    """The rows whose op or one of whose spellings has the word in it: the op of that name first, its module before its
+    functions and operators; then those with the nearest spelling.
 
     InputError names what is like it where there is none.
     """
     wanted, rows = word.lower(), catalogue()
-    names = {row: {_bare(name).lower() for name in (row.op, *row.targets)} for row in rows}
     found = [row for row in rows if any(wanted in name.lower() for name in (row.op, *row.targets))]
     if not found:
-        raise InputError(f"no op has {word!r} in its name{near(wanted, sorted(set().union(*names.values())))}")
-    return sorted(found, key=lambda row: (row.op.lower() != wanted, wanted not in names[row]))
+        names = {_bare(name).lower() for row in rows for name in (row.op, *row.targets)}
+        raise InputError(f"no op has {word!r} in its name{near(wanted, sorted(names))}")
+    return sorted(found, key=lambda row: _distance(wanted, row))
 
 
 def counts(row: Row) -> str:
@@ -106,6 +107,16 @@ def _where(entry: Formula) -> tuple[str, int] | None:
     if not module.startswith(FAMILIES):
         return None
     return module.removeprefix(FAMILIES), inspect.unwrap(entry.function).__code__.co_firstlineno
+
+
+def _distance(wanted: str, row: Row) -> tuple[int, int, int]:
+    """Where a row that has the word stands among them: the length of its shortest spelling with it says how near it is."""
+    names = row.targets or (row.op,)
+    place = min(map(_place, names))
+    length = min(
+        (len(each) for name in names for each in (name, _bare(name)) if wanted in each.lower()), default=sys.maxsize
+    )
+    return (0, place, length) if row.op.lower() == wanted else (1, length, place)
 
 
 # Names of targets
