@@ -25,7 +25,7 @@ class Budget:
     def __str__(self) -> str:
         value, limit = (_said(self.name, number) for number in (self.value, self.limit))
         share = units.percent(self.value, self.limit)
-        used = "" if share is None else f"  {share:.1f}%"
+        used = "" if share is None else f"  {share:.1f}%" if share < 1000 else f"  {share / 100:,.0f}x"
         return f"{'ok  ' if self.kept else 'OVER'}  {self.name:<6}  {value}  of at most  {limit}{used}"
 
 

@@ -31,6 +31,7 @@ def test_a_line_has_the_numbers_in_full() -> None:
     assert (
         str(Budget("memory", 1024, 2048)) == "ok    memory  1,024 B (1.00 KiB)  of at most  2,048 B (2.00 KiB)  50.0%"
     )
+    assert str(Budget("params", 26_910_624, 100)).endswith("of at most  100  269,106x")
     assert str(Budget("time", 0.02, 0.05)) == "ok    time    20.00 ms  of at most  50.00 ms  40.0%"
 
 
