@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
@@ -52,7 +52,7 @@ class profile:
 
     def __init__(
         self,
-        models: nn.Module | Sequence[nn.Module] | Mapping[str, Any],
+        models: nn.Module | Sequence[nn.Module] | Mapping[str, Any] | None = None,
         *,
         optimizer: Optimizer | Sequence[Optimizer] | None = None,
         convention: str | Convention = "torch_flops",
@@ -154,8 +154,14 @@ class _Several(nn.ModuleDict):
     """Models that run together, under their names."""
 
 
-def _one_model(models: nn.Module | Sequence[nn.Module] | Mapping[str, Any]) -> nn.Module:
-    if isinstance(models, nn.Module):
+def _one_model(models: Any) -> nn.Module:
+    if models is None:
+        raise InputError(
+            "profile() needs the model whose calls are to be told apart, or several\n"
+            "  with profile(model) as p: ...\n"
+            '  with profile({"encoder": encoder, "decoder": decoder}) as p: ...'
+        )
+    if isinstance(models, nn.Module) or not isinstance(models, Iterable):
         return checked_model(models)
     if isinstance(models, Mapping):
         named = {name: checked_model(model) for name, model in models.items() if isinstance(model, nn.Module)}

@@ -85,6 +85,11 @@ def test_nothing_is_changed_and_nothing_undone() -> None:
 
 
 def test_what_cannot_be_told_is_said() -> None:
+    for nothing in ((), (None,)):
+        with pytest.raises(InputError, match=r"needs the model .*\n  with profile\(model\) as p"):
+            profile(*nothing)
+    with pytest.raises(InputError, match=r"model is the class Linear, not an instance"):
+        profile(nn.Linear)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"no torch\.nn\.Module"):
         profile({"seed": 7})
     p = profile(nn.Linear(2, 2))
