@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from .errors import InputError
 from .explain import pattern
-from .listings import PYTHON
+from .listings import NO_OPERATION
 from .records import PHASES, Node
 from .render.columns import Column, Kind
 from .render.text import align, plain
@@ -212,7 +212,7 @@ def _operators(report: Totals, phase: str) -> Side:
         params[op] = params.get(op, 0) + (modules[path].own_params if path in modules else 0)
     peaks: dict[str, int] = {}
     for node in report.nodes:
-        for op in {report.calls[i].op for i in node.calls} or {PYTHON}:
+        for op in {report.calls[i].op for i in node.calls} or {NO_OPERATION}:
             _raise(peaks, op, node, phase)
     found = {
         op: Quantities(*_counts(row.total), params.get(op, 0), row.total.seconds, peaks.get(op))

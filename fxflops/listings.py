@@ -11,8 +11,8 @@ from .rollup import ModuleRow, OperatorRow, Sums
 from .tables import Cells, Rows, Table
 from .targets import name_of
 
-PYTHON = "(python)"
-"""The op of a graph's nodes that make no call: indexing a tuple, reading a shape."""
+NO_OPERATION = "(no op)"
+"""The op of a graph's nodes that make no call: an input, indexing a tuple, reading a shape."""
 
 SUMS = (
     Column("macs", "MACs", "flops"),
@@ -89,7 +89,7 @@ def _operations(counted: Sequence[Counted], nodes: Sequence[Node], modules: Mapp
             yield _operation(counted[i], node, modules)
         if not node.calls and node.timing is not None:
             memory = (node.bytes_before, node.bytes_after, node.bytes_peak)
-            about = (node.name, PYTHON, node.path, node.target, "forward", "", "", None)
+            about = (node.name, NO_OPERATION, node.path, node.target, "forward", "", "", None)
             yield (*about, 0, 0, 0, node.timing.median, *memory, "")
     for i, each in enumerate(counted):
         if i not in done:

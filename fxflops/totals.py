@@ -16,7 +16,7 @@ from .counting import NO_FORMULA, count_calls, is_users
 from .errors import InputError, near
 from .inventory import Params
 from .ledger import LiveTensor, Moment
-from .listings import PYTHON, module_and_operator_rows, module_rows, operations, operator_rows
+from .listings import NO_OPERATION, module_and_operator_rows, module_rows, operations, operator_rows
 from .missing import Missing, missing_in, recipe_for
 from .outcome import Environment, Memory, Run
 from .records import PHASES, Call, Counted, Node, Timing
@@ -242,7 +242,10 @@ class Totals:
         return module_rows(self._modules_of(check_phase(phase)))
 
     def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:
-        """Each operator's sums by its name, largest FLOPs first."""
+        """Each operator's sums by its name, largest FLOPs first.
+
+        ``(no op)`` is the time of a graph's nodes that compute nothing: an input, an index into a tuple, a shape.
+        """
         return operator_rows(by_operator(self._items(check_phase(phase))), "operator")
 
     def by_dtype(self, phase: str = "forward") -> Rows[OperatorRow]:
@@ -284,12 +287,12 @@ class Totals:
         return modules[path]
 
     def _items(self, phase: str) -> list[Item]:
-        """Every counted call of a phase, and as ``(python)`` the time of the graph's nodes that made none."""
+        """Every counted call of a phase, and as ``(no op)`` the time of the graph's nodes that made none."""
         if phase not in self._items_by_phase:
             items = [item_of(counted) for counted in self.counted if counted.call.phase == phase]
             for node in self.nodes if phase == "forward" else ():
                 if not node.calls and node.timing is not None:
-                    items.append(Item(node.path, PYTHON, "", Sums(seconds=node.timing.median)))
+                    items.append(Item(node.path, NO_OPERATION, "", Sums(seconds=node.timing.median)))
             self._items_by_phase[phase] = items
         return self._items_by_phase[phase]
 
