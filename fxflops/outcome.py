@@ -68,7 +68,7 @@ def outcome_of(
     why: str = "",
 ) -> Run:
     """All that is kept of an analysis on ``inputs`` of the model that consists of this; ``name`` is what it is called."""
-    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{os.cpu_count()} cores"
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else _cores()
     place = f"{device} ({hardware})" if device.type in ("cpu", "cuda") else str(device)
     grad = "grad" if torch.is_grad_enabled() else "no_grad"
     environment = Environment(place, mode, grad, torch.__version__)
@@ -84,3 +84,10 @@ def _memory(measured: Measured) -> Memory:
     found = {category: nbytes for category, nbytes in held.items() if nbytes or category in ALWAYS}
     other = measured.peak - sum(held.values())
     return Memory(found | ({"other": other} if other else {}), measured.source, measured.history.peak_in)
+
+
+def _cores() -> str:
+    """The processor in words; the threads of torch where they are not one for each core."""
+    cores, threads = os.cpu_count(), torch.get_num_threads()
+    used = "" if threads == cores else f", {threads} thread{'s' * (threads > 1)}"
+    return f"{cores} cores{used}"

@@ -129,6 +129,7 @@ def terminal(**environment: str) -> Iterator[Terminal]:
         mock.patch.object(run, "time", types.SimpleNamespace(perf_counter=now)),
         mock.patch.object(meter.Clock.__init__, "__defaults__", (now,)),
         mock.patch.object(os, "cpu_count", return_value=2),
+        mock.patch.object(torch, "get_num_threads", return_value=2),
         contextlib.redirect_stdout(screen),
     ):
         yield screen
