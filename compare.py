@@ -195,7 +195,8 @@ def conventions(subject: Subject) -> dict[str, Any]:
 
 
 def ask(tool: str, subject: Subject) -> dict[str, Any]:
-    """What a process of its own says of one tool."""
+    """What a process of its own says of one tool; which one it is, on stderr, for each takes seconds."""
+    print(f"compare.py: {tool} ...", file=sys.stderr, flush=True)
     options = ["--model", subject.model, "--input", subject.shape]
     flags = ["--linear_no_bias"] * (not subject.bias) + ["--add_one"] * subject.add_one
     command = [sys.executable, __file__, *options, *flags, "--child", tool]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +16,14 @@ COMPARE = Path(__file__).parents[1] / "compare.py"
 
 
 def compare(*options: str, **environment: str) -> str:
-    """What it prints; its tables 100 columns wide."""
+    """What it prints; its tables 100 columns wide. On stderr is one line for each tool that it asks."""
     command = [sys.executable, str(COMPARE), *options]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100", **environment}
     run = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
     assert run.returncode == 0, run.stderr
+    tools = re.findall(r"^compare\.py: (\w+) \.\.\.$", run.stderr, re.M)
+    asked = options[options.index("--tools") + 1].split(",")
+    assert tools == ["fxflops", *(tool for tool in asked if tool != "fxflops")]
     return run.stdout
 
 
