@@ -58,7 +58,9 @@ def budgets_of(
     for name, value, limit in asked:
         if limit is not None:
             if value is None:
-                raise InputError(f"no {name} was measured: analyze(..., repeats='auto') on a device that has a clock")
+                raise InputError(
+                    f"no {name} was measured: it is of a run, not of a count, on a device that has a clock"
+                )
             found.append(Budget(name, value, limit))
     return tuple(found)
 

@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from .report import Report
 
 OVER, USAGE = 1, 2
+OPTIONS = {
+    'fxflops.analyze(model, args, trace="record")': "--trace record",
+    "analyze(model, args), which": "fxflops run without --counts-only, which",
+    "give recount(convention)": "give --convention",
+    "backward=True": "--backward",
+}
+"""How errors of the library name what to give, and what that is here."""
 
 
 class Commands(TyperGroup):
@@ -37,7 +44,7 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except FxflopsError as error:
-            typer.echo(f"fxflops: {error}", err=True)
+            typer.echo(f"fxflops: {in_options(str(error))}", err=True)
             raise typer.Exit(OVER if isinstance(error, MissingFormulaError) else USAGE) from None
 
 
@@ -299,6 +306,13 @@ def conventions() -> None:
     from .conventions import list_conventions
 
     typer.echo(repr(list_conventions()))
+
+
+def in_options(text: str) -> str:
+    """What an error says, with options for arguments of Python."""
+    for argument, own in OPTIONS.items():
+        text = text.replace(argument, own)
+    return text
 
 
 def incomplete_lines(report: Report) -> list[str]:

@@ -19,7 +19,7 @@ import torch
 from typer.testing import CliRunner
 
 import fxflops
-from fxflops.cli import app
+from fxflops.cli import OPTIONS, app
 
 # The sums below are worked out from it: a convolution 3 to 8 channels, 3 x 3, on 64 x 64 pixels, and a linear 8 to 10.
 SOURCE = """
@@ -70,6 +70,11 @@ class Words(nn.Module):
     def forward(self, words, mask=None, scale=None):
         assert words.max() < 7 and (mask is None or bool(mask.all()))
         return self.table(words) if scale is None else self.table(words) * scale
+
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
 
 
 class Unknown(nn.Module):
@@ -424,6 +429,12 @@ def test_conventions() -> None:
         ("run model.py:make_model", "Sequential.forward takes (input)"),
         ("run model.py:make_model --input 1,4,64,64", "to have 3 channels, but got 4"),
         ("run model.py:make_model --input 1,3,64,64 --input 3,3", "the inputs do not fit Sequential.forward"),
+        (
+            "run model.py:make_model --input x=1,3,64,64",
+            "\n  --input SHAPE is for the next of its parameters, --input NAME",
+        ),
+        ("run model.py:Branch --input 2,3 --trace symbolic", "\n--trace record records a run of it instead"),
+        ("run model.py:Branch --input 2,3 --backward", "fxflops: --backward, but no output depends on"),
         ("run model.py:make_model --input 1,3,a", "write a shape, such as 1,3,224,224"),
         ("run model.py:make_model --input 1,3,64,64:f31", "unknown dtype 'f31': f32"),
         ("run model.py:make_model --input-ids x=1", "write a shape alone"),
@@ -461,6 +472,11 @@ def test_a_users_mistake_is_a_message(command: str, said: str) -> None:
     assert result.exit_code == 2
     assert said in result.stderr
     assert result.stdout == ""
+
+
+def test_the_arguments_that_become_options_are_those_that_errors_name() -> None:
+    sources = [path.read_text("utf8") for path in Path(fxflops.__file__).parent.rglob("*.py") if path.stem != "cli"]
+    assert [argument for argument in OPTIONS if not any(argument in source for source in sources)] == []
 
 
 def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
