@@ -303,9 +303,10 @@ def ops(
 @app.command(short_help="The counters whose numbers can be had.", epilog=examples("fxflops conventions"))
 def conventions() -> None:
     """The conventions, one for each counter that papers quote, with what each counts."""
+    from .cli_shown import listed
     from .conventions import list_conventions
 
-    typer.echo(repr(list_conventions()))
+    typer.echo(listed(repr(list_conventions()).splitlines()))
 
 
 def in_options(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from .errors import InputError
@@ -14,11 +15,13 @@ from .records import PHASES
 from .render.columns import MODULE_COLUMNS, check_units, find, pick
 from .render.summary import summary
 from .render.table import grid, ordered
-from .render.text import align, terminal_width
+from .render.text import align, terminal_width, wrapped
 from .render.tree import tree
 from .report import Report
 
 USUAL = ("phase", "op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
+# A narrow terminal loses these first, as the tree does.
+EXPENDABLE = ("macs", "bytes_peak", "output", "inputs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +83,37 @@ class Shown:
         table = report.table
         header = [replace(column, key=column.header) for column in OPERATIONS]
         usual = [find(OPERATIONS, key) for key in USUAL]
+        by = None if self.sort_by is None else find(OPERATIONS, self.sort_by)
+        spared = [i for i in map(partial(find, OPERATIONS), EXPENDABLE) if not self.columns and i != by]
         measured = [i for i in usual if any(row[i] not in (None, PHASES[0]) for row in table.rows)]
         return grid(
             header,
             table.rows,
-            sort_by=None if self.sort_by is None else header[find(OPERATIONS, self.sort_by)].key,
+            sort_by=None if by is None else header[by].key,
             top=self.top,
             columns=[header[i].key for i in (pick(OPERATIONS, self.columns) if self.columns else measured)],
             units=self.units or "auto",
             noun=table.name,
             shares=("time", "FLOPs") if report.total_time else ("FLOPs",),
             elidable=("inputs", "output", "module", "target", "counts"),
+            expendable=[header[i].key for i in spared],
         )
+
+
+def listed(lines: Iterable[str]) -> str:
+    """Lines of a name and what is said of it, that one wrapped in its own column on a terminal."""
+    width = terminal_width()
+    return "\n".join(wrapped(line, width, len(line) - len(line.partition("  ")[2].lstrip())) for line in lines)
 
 
 def ops_text(rows: Iterable[Row], brief: bool) -> str:
     """Ops with what each counts: a line each, or with how each is reached."""
-    listed = list(rows)
     if brief:
-        return "\n".join(align([(row.op, counts(row)) for row in listed], [False, False]))
+        return listed(align([(row.op, counts(row)) for row in rows], [False, False]))
     width = min(terminal_width() or 100, 100)
     wrapper = textwrap.TextWrapper(width, initial_indent="    ", subsequent_indent="    ", break_long_words=False)
     blocks = []
-    for row in listed:
+    for row in rows:
         blocks.append(row.op)
         blocks += [wrapper.fill(counts(row)), *([wrapper.fill(f"as {', '.join(row.targets)}")] if row.targets else [])]
     return "\n".join(blocks)

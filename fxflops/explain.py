@@ -11,6 +11,8 @@ from typing import NamedTuple
 from .charges import NOT_COUNTED
 from .records import Counted
 from .render.columns import Column, Kind
+from .render.table import grid
+from .render.text import cells, plain, terminal_width, wrapped
 from .tables import Table, Tabular
 from .units import count as readable
 
@@ -77,19 +79,31 @@ class Explanation(Tabular):
         return self.table
 
     def __str__(self) -> str:
-        from .render.table import grid
-
+        limit = terminal_width()
         sign = "+" if self.total_b >= self.total_a else "-"
-        top = f"{self.a} {self.total_a:,}   {self.b} {self.total_b:,}   {sign}{abs(self.total_b - self.total_a):,}"
+        totals = f"{self.a} {self.total_a:,}   {self.b} {self.total_b:,}   {sign}{abs(self.total_b - self.total_a):,}"
+        top = wrapped(totals, limit, 4)
         if not self.rows:
             return f"{top}\nno call is valued differently"
         header = [title.format(a=self.a, b=self.b) for title in HEADER]
-        cells = [
+        lines = [
             (r.op, r.where, r.calls, r.flops_a, r.flops_b, r.difference, _brief(r.how_a), _brief(r.how_b))
             for r in self.rows
         ]
-        table = grid(header, cells, elidable=("where", header[6], header[7]))
+        table = grid(header, lines, elidable=("where",))
+        if limit is not None and max(map(cells, table.splitlines())) > limit:
+            table = "\n".join(self._narrow(limit))
         return f"{top}\n{table}\nthe same under both: {readable(self.same)}"
+
+    def _narrow(self, limit: int) -> Iterator[str]:
+        """The rows one below the other, for a terminal that is too narrow for what each convention counts."""
+        name = max(map(len, (self.a, self.b)))
+        number = max(len(f"{flops:,}") for row in self.rows for flops in (row.flops_a, row.flops_b))
+        for row in self.rows:
+            yield wrapped(f"{plain(row.op)} x{row.calls} in {plain(row.where)}   {row.difference:+,}", limit, 4)
+            for convention, flops, how in ((self.a, row.flops_a, row.how_a), (self.b, row.flops_b, row.how_b)):
+                said = f"  {convention:<{name}}  {flops:>{number},}  {_brief(how)}"
+                yield wrapped(said, limit, indent=name + number + 6)
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

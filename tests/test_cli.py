@@ -407,6 +407,24 @@ def test_conventions() -> None:
     assert [name for name in fxflops.list_conventions() if f"{name} " not in text] == []
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "conventions",
+        "ops",
+        "ops lstm",
+        "explain model.py:with_args torch_flops flowflops_graph",
+        "run model.py:make_model --input 1,3,64,64 --repeats 1 --backward --tree --table",
+    ],
+)
+def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = out(command)
+    for module in ("cli_shown", "explain", "render.summary", "render.table", "render.tree"):
+        monkeypatch.setattr(f"fxflops.{module}.terminal_width", lambda: 80)
+    narrow = out(command)
+    assert max(map(len, whole.splitlines())) > 80 >= max(map(len, narrow.splitlines()))
+
+
 # Errors
 
 

@@ -74,6 +74,21 @@ def test_text() -> None:
     assert "<pre>" in REPORT.explain("torch", "torch_flops")._repr_html_()
 
 
+def test_a_narrow_terminal_has_the_rows_below_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fxflops.explain.terminal_width", lambda: 40)
+    assert str(REPORT.explain("torch", "torch_flops")).splitlines()[1:] == [
+        "relu x3 in *.act   +72",
+        "  torch         0  not counted",
+        "  torch_flops  72  1 per output",
+        "add x3 in *   +72",
+        "  torch         0  not counted",
+        "  torch_flops  72  1 add per output, 1",
+        "                   multiply more where",
+        "                   alpha is not 1",
+        "the same under both: 960",
+    ]
+
+
 def test_unknown_convention() -> None:
     with pytest.raises(fxflops.FxflopsError, match="unknown convention 'thopp'; near: thop; one of 'torch_flops', "):
         REPORT.explain("thopp", "torch")

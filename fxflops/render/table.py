@@ -58,6 +58,7 @@ def grid(
     noun: str = "rows",
     shares: Sequence[str] = (),
     elidable: Sequence[str] = (),
+    expendable: Sequence[str] = (),
 ) -> str:
     """A table as text, one line for each row.
 
@@ -69,7 +70,8 @@ def grid(
         where: for a column a value, or a function of the value, that rows must have to be shown.
         units: None for raw numbers, "auto" for readable ones, or one unit ("G", "MiB", "ms") for the columns it fits.
         tablefmt: a format of tabulate.
-        width: cells in a line, by default the terminal's; a longer table has its ``elidable`` columns cut, in this order.
+        width: cells in a line, by default the terminal's; a longer table has its ``elidable`` columns cut, in this order,
+            and where that is not enough its ``expendable`` ones left out.
     """
     check_units(units)
     check_number("top", top, least=1)
@@ -83,7 +85,7 @@ def grid(
     table = [known[i].header if known[i].unit(units) is None else known[i].key for i in shown]
     body = [[known[i].show(row[i], known[i].unit(units)) for i in shown] for row in chosen]
     picked = [known[i] for i in shown]
-    text = _fitted(table, body, picked, tablefmt, width, elidable)
+    text = _fitted(table, body, picked, tablefmt, width, elidable, expendable)
     note = footer(known, rows, kept, chosen, sort_by, noun, shares)
     if not note or _is_markup(tablefmt):
         return text
@@ -176,20 +178,37 @@ def _fitted(
     tablefmt: str,
     width: int | None,
     elidable: Sequence[str],
+    expendable: Sequence[str],
 ) -> str:
-    """The printed table, its elidable columns cut until it fits the width."""
-    text = _tabulated(header, body, columns, tablefmt)
+    """The printed table, its elidable columns cut until it fits the width, without expendable ones where it does not."""
     limit = terminal_width() if width is None else width
     if limit is None or _is_markup(tablefmt):
-        return text
+        return _tabulated(header, body, columns, tablefmt)
+    for left_out in range(len(expendable) + 1):
+        shown = [i for i, column in enumerate(columns) if column.key not in expendable[:left_out]]
+        lines = [[row[i] for i in shown] for row in (header, *body)]
+        text = _cut(lines[0], lines[1:], [columns[i] for i in shown], tablefmt, limit, elidable)
+        if _excess(text, limit) <= 0:
+            break
+    return text
+
+
+def _cut(
+    header: list[str], body: list[list[str]], columns: list[Column], tablefmt: str, limit: int, elidable: Sequence[str]
+) -> str:
+    text = _tabulated(header, body, columns, tablefmt)
     for key in elidable:
-        excess = max(map(cells, text.splitlines()), default=0) - limit
+        excess = _excess(text, limit)
         for i, column in enumerate(columns):
             if excess > 0 and column.key == key:
                 room = max(max(cells(row[i]) for row in body) - excess, NARROWEST)
                 body = [[*row[:i], elide(row[i], room), *row[i + 1 :]] for row in body]
                 text = _tabulated(header, body, columns, tablefmt)
     return text
+
+
+def _excess(text: str, limit: int) -> int:
+    return max(map(cells, text.splitlines()), default=0) - limit
 
 
 def _tabulated(header: list[str], body: list[list[str]], columns: list[Column], tablefmt: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Sequence
 
@@ -48,6 +49,13 @@ def align(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     """One line for each row, its columns padded to the widest cell and parted by two blanks."""
     widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(pad, row, widths, right)).rstrip() for row in rows]
+
+
+def wrapped(line: str, width: int | None, indent: int) -> str:
+    """The line in lines of at most ``width`` cells, all but the first indented; as it is where there is no width."""
+    if width is None or cells(line) <= width:
+        return line
+    return textwrap.fill(line, width, subsequent_indent=" " * min(indent, width // 2), break_on_hyphens=False)
 
 
 def bar(percent: float | None, width: int = 20) -> str:

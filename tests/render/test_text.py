@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fxflops.render.text import align, bar, cells, elide, pad, paint, plain, terminal_width
+from fxflops.render.text import align, bar, cells, elide, pad, paint, plain, terminal_width, wrapped
 
 
 def test_plain_escapes_what_would_break_the_line_or_the_terminal():
@@ -52,6 +52,19 @@ def test_align_pads_to_the_widest_and_leaves_no_blank_at_the_end():
 )
 def test_bar(percent, expected):
     assert bar(percent, width=4) == expected
+
+
+@pytest.mark.parametrize(
+    ("width", "expected"),
+    [
+        (None, "conv  one per multiply-add"),
+        (26, "conv  one per multiply-add"),
+        (25, "conv  one per\n      multiply-add"),  # never within a word's hyphen
+        (10, "conv  one\n     per m\n     ultip\n     ly-ad\n     d"),  # the indent is half of it at most
+    ],
+)
+def test_wrapped_below_its_own_column(width, expected):
+    assert wrapped("conv  one per multiply-add", width, indent=6) == expected
 
 
 def test_paint_only_with_color():
