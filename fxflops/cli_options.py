@@ -89,8 +89,8 @@ CountsOnly = Annotated[bool, typer.Option("--counts-only", help="Count on the me
 
 AsTree = Annotated[bool, typer.Option("--tree", help="The modules, too, one inside the other.")]
 AsTable = Annotated[bool, typer.Option("--table", help="Every operation, too, in run order.")]
-Depth = Annotated[int | None, typer.Option(min=0, metavar="N", help="Levels of the tree.")]
-Top = Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows of the table.")]
+Depth = Annotated[int | None, typer.Option(min=0, metavar="N", help="Levels of the --tree.")]
+Top = Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows of the --table.")]
 SortBy = Annotated[str | None, typer.Option(metavar="COLUMN", help="Largest first: flops, time, memory ...")]
 Columns = Annotated[str | None, typer.Option(metavar="A,B,...", help="The columns to show.")]
 Units = Annotated[str | None, typer.Option(metavar="UNIT", help="One unit for all rows: G, M, ms, MiB ...")]
