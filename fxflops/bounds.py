@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .devices import Device
 from .errors import InputError
@@ -115,7 +115,7 @@ class Roofline(Tabular):
     @property
     def is_prediction(self) -> bool:
         """Whether nothing in it was measured."""
-        return self.total.seconds is None
+        return all(row.seconds is None for row in self.rows)
 
     @property
     def total(self) -> Row:
@@ -169,7 +169,7 @@ class Roofline(Tabular):
         longest = sorted((row for row in rows if row.binds != NOTHING), key=_longest_first)
         header = HEADER if self.is_prediction else HEADER + TIMED
         shown = [i for i, title in enumerate(header) if title != SAME_IN_ALL[by]]
-        cells = [[_cells(row)[i] for i in shown] for row in longest]
+        cells = [[found[i] for i in shown] for found in map(_cells, longest)]
         shares = ("bound(ms)",) if self.is_prediction else ("time(ms)", "bound(ms)")
         return grid(
             [header[i] for i in shown], cells, sort_by=sort_by, top=top, columns=columns, units=units,
@@ -217,19 +217,21 @@ def _grouped(
 
 def _together(op: str, path: str, rows: Sequence[Row]) -> Row:
     """The sums of several calls; what binds them is what binds the calls with most of the time."""
-    times = {kind: sum(row.bound_seconds for row in rows if row.binds == kind) for kind in KINDS}
-    taken = [row.seconds for row in rows if row.seconds is not None]
+    columns: Any = zip(*rows, strict=True) if rows else [()] * len(Row._fields)
+    _, _, calls, dtypes, flops, read, written, compute, memory, launch, bounds, binds, seconds = columns
+    times = {kind: sum(least for least, by in zip(bounds, binds, strict=True) if by == kind) for kind in KINDS}
+    taken = [each for each in seconds if each is not None]
     return Row(
         op,
         path,
-        sum(row.calls for row in rows),
-        "+".join(sorted({row.dtype for row in rows if row.flops})),
-        sum(row.flops for row in rows),
-        sum(row.bytes_read for row in rows),
-        sum(row.bytes_written for row in rows),
-        sum(row.compute_seconds for row in rows),
-        sum(row.memory_seconds for row in rows),
-        sum(row.launch_seconds for row in rows),
+        sum(calls),
+        "+".join(sorted({dtype for dtype, work in zip(dtypes, flops, strict=True) if work})),
+        sum(flops),
+        sum(read),
+        sum(written),
+        sum(compute),
+        sum(memory),
+        sum(launch),
         sum(times.values()),
         max(times, key=lambda kind: times[kind]) if any(times.values()) else NOTHING,
         sum(taken) if taken else None,

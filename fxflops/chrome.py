@@ -6,6 +6,7 @@ Operations were measured one by one, so they are laid end to end in run order: a
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, takewhile
 from typing import Any
@@ -91,10 +92,10 @@ def _counters(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[f
 
 
 def _course(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
-    moments = [moment for moment in totals.timeline if moment.phase == rows[0]["phase"]]
+    moments = deque(moment for moment in totals.timeline if moment.phase == rows[0]["phase"])
     for row, end in zip(rows, bounds[1:], strict=True):
         if moments and (moments[0].path, moments[0].op) == (row["module"], row["op"]):
-            yield _counter("memory", end, dict(moments.pop(0).live))
+            yield _counter("memory", end, dict(moments.popleft().live))
 
 
 def _counter(name: str, ts: float, values: dict[str, int]) -> Event:

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -91,7 +92,7 @@ class History:
     def at_peak(self) -> tuple[LiveTensor, ...]:
         """What was alive when most was, the largest first."""
         held: dict[int, int] = {}
-        for entry, change, _ in self.changes[: self.changes_to_peak]:
+        for entry, change, _ in islice(self.changes, self.changes_to_peak):
             held[entry] = held.get(entry, 0) + change
         found = [self._tensor(entry, nbytes) for entry, nbytes in held.items() if nbytes]
         return tuple(sorted(found, key=lambda tensor: -tensor.bytes))
@@ -100,13 +101,13 @@ class History:
     def timeline(self) -> tuple[Moment, ...]:
         """The live bytes by category after each call that made or freed something."""
         live = dict.fromkeys(CATEGORIES, 0)
-        moments: dict[int, Moment] = {}
+        moments: dict[int, Mapping[str, int]] = {}
+        categories = [self._category(entry) for entry in range(len(self.entries))]
         for entry, change, number in self.changes:
-            live[self._category(entry)] += change
-            call = self._call(number)
-            if call is not None:
-                moments[number] = Moment(call.path, call.op, call.phase, dict(live))
-        return tuple(moments.values())
+            live[categories[entry]] += change
+            moments[number] = live.copy()
+        made = ((self._call(number), held) for number, held in moments.items())
+        return tuple(Moment(call.path, call.op, call.phase, held) for call, held in made if call is not None)
 
     def _tensor(self, entry: int, nbytes: int) -> LiveTensor:
         spec, number = self.entries[entry]

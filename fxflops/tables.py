@@ -149,13 +149,17 @@ class Table(Tabular):
         shown = used or range(len(self.columns))
         header = [replace(self.columns[i], key=self.columns[i].header) for i in shown]
         roots = [ROOT if self.columns[i].key == "module" else "" for i in shown]
-        rows = [tuple(row[i] or root or row[i] for i, root in zip(shown, roots, strict=True)) for row in self.rows]
+        first = self.rows[:MOST_SHOWN]
+        rows = [tuple(row[i] or root or row[i] for i, root in zip(shown, roots, strict=True)) for row in first]
         text = [column.key for column in header if not column.is_number]
-        return grid(header, rows, top=MOST_SHOWN, units="auto", noun=self.name, elidable=text)
+        return "\n".join([grid(header, rows, units="auto", elidable=text), *self._left_out()])
 
     def _repr_html_(self) -> str:
-        note = f"<p>first {MOST_SHOWN} of {len(self)} {html.escape(self.name)}</p>" if len(self) > MOST_SHOWN else ""
-        return self._html(self.rows[:MOST_SHOWN]) + note
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._left_out())
+        return self._html(self.rows[:MOST_SHOWN]) + notes
+
+    def _left_out(self) -> list[str]:
+        return [f"first {MOST_SHOWN} of {len(self)} {self.name}"] if len(self) > MOST_SHOWN else []
 
     def _html(self, rows: Iterable[Cells]) -> str:
         head = "".join(f"<th>{html.escape(title)}</th>" for title in self._titles())
@@ -227,7 +231,7 @@ def as_json(data: Any) -> str:
     Raises InputError for what is no JSON, an infinite number among it.
     """
     try:
-        return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+        return json.dumps(data, allow_nan=False, check_circular=False, separators=(",", ":")).replace("<", "\\u003c")
     except (TypeError, ValueError) as error:
         raise InputError(f"cannot be written as JSON: {error}") from error
 

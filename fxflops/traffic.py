@@ -73,9 +73,10 @@ def compute_dtype(call: Call) -> str:
     Under autocast that is the dtype of the output, where arguments are still f32. "i8" for quantized ones, "" for none.
     """
     tensors = [*call.inputs(), *specs_in(dict(call.settings)), *specs_in(call.out)]
-    dtypes = [spec.dtype for spec in tensors if not spec.is_integral]
+    one_of = {spec.dtype: spec for spec in tensors}
+    dtypes = [dtype for dtype, spec in one_of.items() if not spec.is_integral]
     if not dtypes:
-        return "i8" if any(spec.dtype in (torch.int8, torch.uint8) for spec in tensors) else ""
+        return "i8" if torch.int8 in one_of or torch.uint8 in one_of else ""
     narrowest = min(dtypes, key=lambda dtype: dtype.itemsize)
     if not (narrowest.is_floating_point or narrowest.is_complex):
         return "i8"
