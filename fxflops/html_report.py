@@ -14,7 +14,7 @@ from .errors import FormulaError, FxflopsError, InputError
 from .inventory import Params
 from .ledger import CATEGORIES, LiveTensor, Moment
 from .outcome import Memory
-from .records import PHASES, Counted, specs_in
+from .records import PHASES, Counted, once, specs_in
 from .render.data import Summary, TreeRow
 from .render.page_data import Ceilings, Course, Held, Metric, Op, Page, State, Tile
 from .rollup import ModuleRow, OperatorRow, Sums
@@ -121,11 +121,11 @@ def _rooflines(report: Reported, phases: Iterable[str], device: str | Device) ->
 def _calls(counted: Iterable[Counted], rooflines: Mapping[str, Roofline]) -> list[Op]:
     """Every call, with what the roofline says of it."""
     rows = {phase: iter(found.rows) for phase, found in rooflines.items()}
-    calls = []
+    calls, shapes = [], once(_shapes)
     for each in counted:
         call = each.call
-        op = Op(call.phase, call.op, call.path, 1, each.macs, each.flops, call.seconds, _shapes(each))
-        op = op._replace(missing=each.missing if each.cost is None else "")
+        why = each.missing if each.cost is None else ""
+        op = Op(call.phase, call.op, call.path, 1, each.macs, each.flops, call.seconds, shapes(each), missing=why)
         if call.phase in rows:
             row = next(rows[call.phase])
             op = op._replace(
@@ -153,7 +153,8 @@ def _tiles(
         own[path][PARAMS.name] = row.own_params
     elsewhere = _memory_by_module(report, own)
     metrics = [Metric(key, label, kind, phase) for key, label, kind in SIZES for phase in modules]
-    metrics = [m for m in [*metrics, PARAMS, MEMORY] if any(values.get(m.name) for values in own.values())]
+    had = {name for values in own.values() for name, value in values.items() if value}
+    metrics = [metric for metric in [*metrics, PARAMS, MEMORY] if metric.name in had]
     for phase, rows in modules.items():
         for name, total in _values(rows[""].total, phase).items():
             # Calls made at places that are no module's, and differences of sums of seconds, which are not exactly 0.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from .records import Counted, Node, specs_in
+from .records import Counted, Node, once, specs_in
 from .render.columns import Column
 from .rollup import ModuleRow, OperatorRow, Sums
 from .tables import Cells, Rows, Table
@@ -71,48 +71,62 @@ def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]]) -> R
     return Rows(inner, "operators of modules", columns, _nested_cells)
 
 
-def operations(counted: Sequence[Counted], nodes: Sequence[Node], modules: Mapping[str, ModuleRow]) -> Table:
+def operations(counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int]) -> Table:
     """A row for each call in run order; those of the graph's nodes that make no call but take time are among them.
 
-    ``params`` are a leaf module's own; memory is that of the call's node, of its part of the backward pass in the
-    backward; ``flops`` and ``macs`` of a call that no formula knows are None. ``counts`` says what is counted.
+    ``params`` are the modules' own by path, shown for leaves; memory is that of the call's node, of its part of the
+    backward pass in the backward; ``flops`` and ``macs`` of a call that no formula knows are None. ``counts`` says what is counted.
     """
-    return Table("operations", OPERATIONS, tuple(_operations(counted, nodes, modules)))
+    return Table("operations", OPERATIONS, tuple(_operations(counted, nodes, params)))
 
 
-def _operations(counted: Sequence[Counted], nodes: Sequence[Node], modules: Mapping[str, ModuleRow]) -> Iterator[Cells]:
+def _operations(counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int]) -> Iterator[Cells]:
     by_name = {node.name: node for node in nodes}
+    said = once(_said)
     done = set()
     for node in nodes:
         for i in node.calls:
             done.add(i)
-            yield _operation(counted[i], node, modules)
+            yield _operation(counted[i], said(counted[i]), node, params)
         if not node.calls and node.timing is not None:
             memory = (node.bytes_before, node.bytes_after, node.bytes_peak)
             about = (node.name, NO_OPERATION, node.path, node.target, "forward", "", "", None)
             yield (*about, 0, 0, 0, node.timing.median, *memory, "")
     for i, each in enumerate(counted):
         if i not in done:
-            yield _operation(each, by_name.get(each.call.node), modules)
+            yield _operation(each, said(each), by_name.get(each.call.node), params)
 
 
-def _operation(each: Counted, node: Node | None, modules: Mapping[str, ModuleRow]) -> Cells:
+class _Said(NamedTuple):
+    """What is told of a call, wherever it was made."""
+
+    target: str
+    inputs: str
+    output: str
+    counts: str
+
+
+def _said(each: Counted) -> _Said:
+    inputs, output = (" ".join(map(repr, specs)) for specs in (each.call.inputs(), specs_in(each.call.out)))
+    return _Said(name_of(each.call.target), inputs, output, each.how)
+
+
+def _operation(each: Counted, said: _Said, node: Node | None, params: Mapping[str, int]) -> Cells:
     call, known = each.call, each.cost is not None
-    is_leaf = isinstance(call.target, type) and call.path in modules
     counts = (each.macs, each.flops, each.int_ops) if known else (None, None, None)
     return (
         call.node or (node.name if node else ""),
         call.op,
         call.path,
-        name_of(call.target),
+        said.target,
         call.phase,
-        " ".join(map(repr, call.inputs())),
-        " ".join(map(repr, specs_in(call.out))),
-        modules[call.path].own_params if is_leaf else None,
+        said.inputs,
+        said.output,
+        params.get(call.path) if isinstance(call.target, type) else None,
         *counts,
         call.seconds,
         *_memory(call.phase, node),
-        each.how,
+        said.counts,
     )
 
 

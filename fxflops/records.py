@@ -6,10 +6,12 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+
+R = TypeVar("R")
 
 
 class Spec(tuple[int, ...]):
@@ -229,6 +231,11 @@ class Scope(NamedTuple):
     has_children: bool
     settings: Mapping[str, Any] = NOTHING
 
+    @property
+    def parts(self) -> tuple[Any, ...]:
+        """All of it but where it was made."""
+        return self[1:]
+
 
 class Timing(NamedTuple):
     """Seconds of the same work run ``repeats`` times: the median, the fastest and the slowest."""
@@ -307,6 +314,11 @@ class Counted(NamedTuple):
         return self.cost.flops if self.cost is not None and self.integer else 0
 
     @property
+    def parts(self) -> tuple[Any, ...]:
+        """All of it but where, when and how long the call was made."""
+        return *self.call[:5], self.call.settings, *self[1:]
+
+    @property
     def how(self) -> str:
         """What the rule counts, in words: the formula's line without its shapes, or why there is nothing to count."""
         if self.missing or isinstance(self.rule, str):
@@ -314,6 +326,20 @@ class Counted(NamedTuple):
         line = str(inspect.getdoc(self.rule) or getattr(self.rule, "__name__", "")).partition("\n")[0].rstrip(".")
         signature, colon, counted = line.partition(": ")
         return counted if colon and "->" in signature else line
+
+
+def once(function: Callable[[Any], R]) -> Callable[[Any], R]:
+    """The function, for records of which many have the very same ``parts``, as calls made again from memory do: it is run
+    once for all of them, and may look at nothing else."""
+    found: dict[tuple[int, ...], R] = {}
+
+    def known(record: Any) -> R:
+        key = tuple(map(id, record.parts))
+        if key not in found:
+            found[key] = function(record)
+        return found[key]
+
+    return known
 
 
 FormulaFunction = Callable[..., "Cost | int"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
@@ -24,19 +23,6 @@ class Sums(NamedTuple):
     activations: int = 0
     seconds: float | None = None
     missing: int = 0
-
-    def plus(self, other: Sums) -> Sums:
-        """Both sets together; not timed and timed is timed."""
-        seconds = self.seconds if other.seconds is None else (self.seconds or 0.0) + other.seconds
-        return Sums(
-            self.calls + other.calls,
-            self.flops + other.flops,
-            self.macs + other.macs,
-            self.int_ops + other.int_ops,
-            self.activations + other.activations,
-            seconds,
-            self.missing + other.missing,
-        )
 
 
 NOTHING = Sums()
@@ -82,18 +68,28 @@ def item_of(counted: Counted) -> Item:
     call, macs = counted.call, counted.macs
     outputs = list(specs_in(call.out))
     activations = sum(spec.numel() for spec in outputs) if macs else 0
-    dtype = next((spec.dtype_name for spec in itertools.chain(outputs, call.inputs())), "")
+    first = outputs[0] if outputs else next(call.inputs(), None)
+    dtype = "" if first is None else first.dtype_name
     sums = Sums(1, counted.flops, macs, counted.int_ops, activations, call.seconds, int(counted.cost is None))
     return Item(call.path, call.op, dtype, sums)
 
 
-def sum_by(items: Iterable[Item], key: Callable[[Item], K]) -> dict[K, Sums]:
-    """The sums of the items of each key, in order of first appearance."""
-    sums: dict[K, Sums] = {}
-    for item in items:
-        found = sums.get(at := key(item))
-        sums[at] = item.sums if found is None else found.plus(item.sums)
-    return sums
+def together(sums: Sequence[Sums]) -> Sums:
+    """What all of these add up to; not timed and timed is timed."""
+    if len(sums) < 2:
+        return sums[0] if sums else NOTHING
+    calls, flops, macs, int_ops, activations, seconds, missing = zip(*sums, strict=True)
+    known = [each for each in seconds if each is not None]
+    took = sum(known) if known else None
+    return Sums(sum(calls), sum(flops), sum(macs), sum(int_ops), sum(activations), took, sum(missing))
+
+
+def sums_of(pairs: Iterable[tuple[K, Sums]]) -> dict[K, Sums]:
+    """What the sums of each key add up to, in order of first appearance."""
+    groups: dict[K, list[Sums]] = {}
+    for key, sums in pairs:
+        groups.setdefault(key, []).append(sums)
+    return {key: together(found) for key, found in groups.items()}
 
 
 def prefixes(path: str) -> Iterator[str]:
@@ -111,11 +107,8 @@ def by_module(
     items: Iterable[Item], modules: Iterable[Module], module_calls: Mapping[str, int]
 ) -> dict[str, ModuleRow]:
     """A row for each module of the model, called or not; parameters of a subtree are summed from its modules' own."""
-    own = sum_by(items, lambda item: item.path)
-    total: dict[str, Sums] = {}
-    for path, sums in own.items():
-        for prefix in prefixes(path):
-            total[prefix] = total.get(prefix, NOTHING).plus(sums)
+    own = sums_of((item.path, item.sums) for item in items)
+    total = sums_of((prefix, sums) for path, sums in own.items() for prefix in prefixes(path))
     params: dict[str, int] = {}
     listed = list(modules)
     for module in listed:
@@ -137,18 +130,19 @@ def by_module(
 
 def by_operator(items: Iterable[Item], key: Callable[[Item], str] = lambda item: item.op) -> dict[str, OperatorRow]:
     """A row for each operator, largest FLOPs first."""
-    rows = [OperatorRow(name, sums.calls, sums) for name, sums in sum_by(items, key).items()]
+    sums = sums_of((key(item), item.sums) for item in items)
+    rows = [OperatorRow(name, found.calls, found) for name, found in sums.items()]
     return {row.key: row for row in sorted(rows, key=lambda row: -row.total.flops)}
 
 
 def by_module_and_operator(items: Iterable[Item], modules: Iterable[Module]) -> dict[str, dict[str, OperatorRow]]:
     """For each module, the operators of its subtree."""
-    found: dict[str, dict[str, Sums]] = {module.path: {} for module in modules}
-    for (path, op), sums in sum_by(items, lambda item: (item.path, item.op)).items():
-        for prefix in prefixes(path):
-            row = found.setdefault(prefix, {})
-            row[op] = row.get(op, NOTHING).plus(sums)
-    return {path: {op: OperatorRow(op, s.calls, s) for op, s in ops.items()} for path, ops in found.items()}
+    found: dict[str, dict[str, OperatorRow]] = {module.path: {} for module in modules}
+    own = sums_of(((item.path, item.op), item.sums) for item in items)
+    total = sums_of(((prefix, op), sums) for (path, op), sums in own.items() for prefix in prefixes(path))
+    for (path, op), sums in total.items():
+        found.setdefault(path, {})[op] = OperatorRow(op, sums.calls, sums)
+    return found
 
 
 def check_phase(phase: str) -> str:

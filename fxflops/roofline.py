@@ -13,7 +13,7 @@ from .bounds import KINDS, NOTHING, Roofline, Row
 from .ceilings import TF32, device_for, tf32_allowed
 from .devices import Device
 from .errors import InputError
-from .records import PHASES, Counted, Timing
+from .records import PHASES, Counted, Timing, once
 from .traffic import compute_dtype, traffic_of
 
 CUDNN = ("conv", "lstm", "gru", "rnn")
@@ -43,10 +43,14 @@ def roofline(
         raise InputError(f"the run made no calls in its {phase}" + (BACKWARD_HINT if phase == "backward" else ""))
     found, is_its_own = _device(device, place, rows)
     tf32, took = tf32_allowed(), timing if is_its_own else None
+    row_of = once(lambda call: _row(call, found, tf32))
     return Roofline(
         found,
         phase,
-        tuple(_row(call, found, tf32, timed=is_its_own) for call in rows),
+        tuple(
+            row_of(each)._replace(path=each.call.path, seconds=each.call.seconds if is_its_own else None)
+            for each in rows
+        ),
         None if took is None else took.median,
         None if took is None else _utilization(each, found, took.median),
         sum(call.cost is None for call in rows),
@@ -81,27 +85,28 @@ def _device(device: str | Device, place: str, counted: Sequence[Counted]) -> tup
 
     Not in attention, which may compute less than it is counted for.
     """
-    computing = [(each, compute_dtype(each.call)) for each in counted if each.flops]
-    found, is_its_own = device_for(device, place, [dtype for _, dtype in computing])
+    computing = [each for each in counted if each.flops]
+    found, is_its_own = device_for(device, place, (compute_dtype(each.call) for each in computing))
     if not found.measured or not is_its_own:
         return found, is_its_own
     peaks = dict(found.peaks)
-    for each, dtype in computing:
-        if dtype in peaks and each.call.seconds and each.call.op != ATTENTION:
+    for each in computing:
+        if each.call.seconds and each.call.op != ATTENTION and (dtype := compute_dtype(each.call)) in peaks:
             peaks[dtype] = max(peaks[dtype], _work(each) / each.call.seconds)
     return replace(found, peaks=peaks), True
 
 
-def _row(counted: Counted, device: Device, tf32: TF32, timed: bool) -> Row:
-    call, traffic = counted.call, traffic_of(counted)
+def _row(counted: Counted, device: Device, tf32: TF32) -> Row:
+    """What the device needs for a call like this, wherever it is made."""
+    traffic = traffic_of(counted)
     dtype, moved = _dtype(counted, device, tf32), sum(traffic)
     work = _work(counted) if moved else 0  # what touches no tensor is done by Python
     compute, memory = work / _peak(counted, dtype, device), moved / device.bandwidth_of(moved)
     launch = device.launch if moved else 0.0
     bound = max(compute, memory, launch)
     binds = KINDS[(compute, memory, launch).index(bound)] if bound else NOTHING
-    flops, took = 0 if counted.integer else work, call.seconds if timed else None
-    return Row(call.op, call.path, 1, dtype, flops, *traffic, compute, memory, launch, bound, binds, took)
+    flops = 0 if counted.integer else work
+    return Row(counted.call.op, "", 1, dtype, flops, *traffic, compute, memory, launch, bound, binds)
 
 
 def _work(counted: Counted) -> int:

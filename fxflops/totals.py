@@ -30,7 +30,9 @@ from .rollup import (
     by_operator,
     check_phase,
     item_of,
+    together,
 )
+from .state import collecting_later
 from .tables import Rows, Table
 
 OUTSIDE = "(outside)"
@@ -95,7 +97,7 @@ class Totals:
     @property
     def total_backward_macs(self) -> int | None:
         """Multiply-accumulates of the backward pass; None where none ran."""
-        return self.by_module("backward")[""].total.macs if self._has("backward") else None
+        return self._modules_of("backward")[""].total.macs if self._has("backward") else None
 
     @property
     def total_recompute_flops(self) -> int | None:
@@ -122,7 +124,7 @@ class Totals:
     @property
     def total_activations(self) -> int:
         """Elements that the contractions put out."""
-        return self._modules_of("forward")[""].total.activations
+        return sum(item.sums.activations for item in self._items("forward"))
 
     @property
     def total_params(self) -> int:
@@ -262,21 +264,23 @@ class Totals:
         The steps of ``generate()`` are "prefill" and "decode 1", "decode 2" ...; any others "step 1" and so on, each
         with the name of its model where there are several.
         """
-        sums = {name: Sums() for name, _ in self._run.measured.steps}
+        steps: dict[str, list[Sums]] = {name: [] for name, _ in self._run.measured.steps}
         inside = {i: name for name, calls in self._run.measured.steps for i in calls}
         for i, counted in enumerate(self.counted):
             phase = counted.call.phase
             name = inside.get(i, OUTSIDE) if phase == "forward" else f"({phase})"
-            sums[name] = sums.get(name, Sums()).plus(item_of(counted).sums)
+            steps.setdefault(name, []).append(item_of(counted).sums)
+        sums = {name: together(found) for name, found in steps.items()}
         return operator_rows({name: OperatorRow(name, row.calls, row) for name, row in sums.items()}, "step")
 
     @property
+    @collecting_later()
     def table(self) -> Table:
         """The operations in run order: what each is, where, on which shapes; MACs, FLOPs, seconds and bytes, raw.
 
         ``params`` are a leaf module's own, memory is that of the call's node; counts are None where no formula is known.
         """
-        return operations(self.counted, self.nodes, self._modules_of("forward"))
+        return operations(self.counted, self.nodes, {module.path: module.params for module in self._run.modules})
 
     def __getitem__(self, path: str) -> ModuleRow:
         """The module of this path: ``report["blocks.3"]``."""
@@ -296,6 +300,7 @@ class Totals:
             self._items_by_phase[phase] = items
         return self._items_by_phase[phase]
 
+    @collecting_later()
     def _modules_of(self, phase: str) -> dict[str, ModuleRow]:
         if phase not in self._rows_by_phase:
             calls = Counter(scope.path for scope in self.scopes)

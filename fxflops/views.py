@@ -11,7 +11,8 @@ from .outcome import Run
 from .records import PHASES, Counted, Node
 from .render import data
 from .render.data import OperatorShare, Summary, TreeRow
-from .rollup import Item, ModuleRow, OperatorRow, Sums, prefixes, sum_by
+from .rollup import Item, ModuleRow, OperatorRow, Sums, prefixes, sums_of
+from .state import collecting_later
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Tree:
     columns: Sequence[str] | None
     units: str | None
 
+    @collecting_later()
     def __str__(self) -> str:
         from .render.tree import tree
 
@@ -41,8 +43,9 @@ def tree_row(
     modules: Mapping[str, ModuleRow], items: Iterable[Item], nodes: Iterable[Node], phase: str = PHASES[0]
 ) -> TreeRow:
     """The model's modules, one inside the other, the root first, with what they cost in a phase."""
+    own = sums_of(((item.path, item.op), item.sums) for item in items)
     own_ops: dict[str, dict[str, int]] = {}
-    for (path, op), sums in sorted(sum_by(items, lambda item: (item.path, item.op)).items(), key=_dearest_first):
+    for (path, op), sums in sorted(own.items(), key=_dearest_first):
         if sums.flops or sums.missing:
             own_ops.setdefault(path, {})[op] = sums.calls
     children: dict[str, list[str]] = {}
