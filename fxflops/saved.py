@@ -29,8 +29,9 @@ Functions and classes are names (:mod:`fxflops.targets`).
 from __future__ import annotations
 
 import functools
+import marshal
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from types import NoneType
 from typing import Any
@@ -44,7 +45,7 @@ from .inventory import Module, Params
 from .ledger import CATEGORIES, LiveTensor, Moment, Place, Remembered
 from .outcome import Environment, Run
 from .own_run import Measured
-from .records import Call, Cost, Counted, Kernel, Node, Scope, Spec, Timing
+from .records import Call, Cost, Counted, Kernel, Node, Scope, Spec, Timing, once
 from .targets import Absent, Classes, described, name_of, target_of
 
 SCHEMA, VERSION = "fxflops.report", 1
@@ -68,6 +69,8 @@ def to_json_data(
     """A counted run as data that is JSON."""
     measured = run.measured
     whole = list(counted)
+    made = [each._replace(call=call) for each, call in zip(whole, measured.calls, strict=False)]
+    call_of, scope_of = once(_call), once(_scope)
     classes = {call.target for call in measured.calls if isinstance(call.target, type)}
     classes |= {scope.cls for scope in measured.scopes}
     return {
@@ -82,10 +85,10 @@ def to_json_data(
         "environment": run.environment._asdict(),
         "params": run.params._asdict(),
         "totals": dict(totals),
-        "calls": [{**_call(c), **_counted(n)} for c, n in zip(measured.calls, whole, strict=False)],
-        "charges": [{**_call(n.call), **_counted(n)} for n in whole[len(measured.calls) :]],
+        "calls": [{**call_of(each), **_place(each.call)} for each in made],
+        "charges": [{**call_of(each), **_place(each.call)} for each in whole[len(made) :]],
         "users": {str(i): _counted(each) for i, each in users.items()},
-        "scopes": [_scope(scope) for scope in measured.scopes],
+        "scopes": [{**scope_of(scope), "path": scope.path} for scope in measured.scopes],
         "modules": [_module(module) for module in run.modules],
         "nodes": [_node(node) for node in measured.nodes],
         "latency": _timing(measured.latency),
@@ -145,8 +148,8 @@ def _torch_name(value: Any) -> str:
     return str(value).removeprefix("torch.")
 
 
-def _call(call: Call) -> dict[str, Any]:
-    target = call.target
+def _call(counted: Counted) -> dict[str, Any]:
+    call, target = counted.call, counted.call.target
     return {
         "op": call.op,
         "target": {"class": name_of(target)} if isinstance(target, type) else name_of(target),
@@ -155,11 +158,14 @@ def _call(call: Call) -> dict[str, Any]:
         "out": encoded(call.out),
         "path": call.path,
         "settings": encoded(dict(call.settings)),
-        "node": call.node,
-        "site": call.site,
-        "seconds": call.seconds,
-        "phase": call.phase,
+        **_place(call),
+        **_counted(counted),
     }
+
+
+def _place(call: Call) -> dict[str, Any]:
+    """Where and when a call was made."""
+    return {"path": call.path, "node": call.node, "site": call.site, "seconds": call.seconds, "phase": call.phase}
 
 
 def _counted(counted: Counted) -> dict[str, Any]:
@@ -231,6 +237,7 @@ class Saved:
 
     def _read(self, data: dict[str, Any]) -> None:
         self._classes = Classes(data["classes"])
+        self._made: dict[Any, Any] = {}
         calls = tuple(map(self._call, data["calls"]))
         memory = data["memory"]
         measured = Measured(
@@ -259,13 +266,13 @@ class Saved:
         seen = map(dense, calls) if self.attention == "dense" else calls
         charged = map(self._call, data["charges"])
         self.counted = tuple(
-            _counted_from(each, call)
+            self._counted(each, call)
             for each, call in zip([*data["calls"], *data["charges"]], [*seen, *charged], strict=True)
         )
-        self.users = {int(i): _counted_from(each, calls[int(i)]) for i, each in data["users"].items()}
+        self.users = {int(i): self._counted(each, calls[int(i)]) for i, each in data["users"].items()}
 
     def _history(self, memory: dict[str, Any]) -> Remembered:
-        alive = (LiveTensor(**{**t, "spec": self._decoded(t["spec"])}) for t in memory["live_at_peak"])
+        alive = (LiveTensor(**{**t, "spec": self._value(t["spec"])}) for t in memory["live_at_peak"])
         moments = (Moment(**{**m, "live": dict(zip(CATEGORIES, m["live"], strict=True))}) for m in memory["timeline"])
         return Remembered(memory["peak"], Place(*memory["at"]), tuple(alive), tuple(moments))
 
@@ -274,11 +281,11 @@ class Saved:
         return Call(
             op=data["op"],
             target=target_of(target) if isinstance(target, str) else self._classes[target["class"]],
-            args=self._decoded(data["args"]),
-            kwargs=self._decoded(data["kwargs"]),
-            out=self._decoded(data["out"]),
+            args=self._value(data["args"]),
+            kwargs=self._value(data["kwargs"]),
+            out=self._value(data["out"]),
             path=data["path"],
-            settings=self._decoded(data["settings"]),
+            settings=self._value(data["settings"]),
             node=data["node"],
             site=data["site"],
             seconds=data["seconds"],
@@ -286,8 +293,23 @@ class Saved:
         )
 
     def _scope(self, data: dict[str, Any]) -> Scope:
-        values = {name: self._decoded(data[name]) for name in ("params", "args", "kwargs", "out", "settings")}
+        values = {name: self._value(data[name]) for name in ("params", "args", "kwargs", "out", "settings")}
         return Scope(path=data["path"], cls=self._classes[data["cls"]], has_children=data["has_children"], **values)
+
+    def _counted(self, data: dict[str, Any], call: Call) -> Counted:
+        cost, rule = self._once(_cost_from, data["cost"]), self._once(_rule_from, data["rule"])
+        return Counted(call, cost, rule, data["missing"], data["integer"])
+
+    def _value(self, data: Any) -> Any:
+        return self._once(self._decoded, data)
+
+    def _once(self, make: Callable[[Any], Any], data: Any) -> Any:
+        """What is made of the data, the same for the same data, for most of a file is said many times. By its bytes, since
+        to Python 1, 1.0 and True are equal."""
+        key = make, marshal.dumps(data, 2)  # later versions tell what is the same object
+        if key not in self._made:
+            self._made[key] = make(data)
+        return self._made[key]
 
     def _decoded(self, value: Any) -> Any:
         if isinstance(value, list):
@@ -326,15 +348,12 @@ def _torchs(kind: str, name: str) -> Any:
     return value
 
 
-def _counted_from(data: dict[str, Any], call: Call) -> Counted:
-    cost, rule = data["cost"], data["rule"]
-    return Counted(
-        call,
-        None if cost is None else Cost(**cost),
-        rule if isinstance(rule, str) else Absent(rule["formula"], rule["counts"]),
-        data["missing"],
-        data["integer"],
-    )
+def _cost_from(data: dict[str, int] | None) -> Cost | None:
+    return None if data is None else Cost(**data)
+
+
+def _rule_from(data: Any) -> Any:
+    return data if isinstance(data, str) else Absent(data["formula"], data["counts"])
 
 
 def _module_from(data: dict[str, Any]) -> Module:

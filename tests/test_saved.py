@@ -236,6 +236,26 @@ def test_reports_differ_where_a_time_does(tmp_path: Path) -> None:
     assert report != str(report)
 
 
+def test_what_calls_share_is_written_and_read_once() -> None:
+    """So that neither time nor memory grows with what is said again of each of many layers."""
+    report = count(nn.Sequential(*(nn.Linear(4, 4) for _ in range(9))), torch.randn(2, 4))
+    data = report.to_dict()
+    again = Report.from_dict(json.loads(json.dumps(data)))
+    assert len({id(call["settings"]) for call in data["calls"]}) == 1
+    assert len({id(part) for call in again.calls for part in (call.settings, call.out)}) == 2
+    assert len({id(each.rule) for each in again.counted}) == 1
+
+
+def test_what_is_equal_in_python_is_not_the_same_in_a_file() -> None:
+    class Adds(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.add(1).add(True).add(1.0)
+
+    report = count(Adds(), torch.randn(2))
+    again = Report.from_dict(json.loads(report.to_json() or ""))
+    assert [type(call.args[1]) for call in again.calls] == [int, bool, float]
+
+
 CODE = """
 import json, sys
 from fxflops import Report
