@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import os
 import re
@@ -23,6 +22,7 @@ import torchvision
 from torch import nn
 
 import fxflops
+from benchmarks.pictures import Terminal
 from fxflops import meter, run
 from fxflops.notebook import TorchFLOPsByFX
 
@@ -111,11 +111,6 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
     "llama": (Llama, lambda: torch.zeros(1, 128, dtype=torch.long)),
     "unknown": (unknown, lambda: torch.zeros(1, 32, 64)),
 }
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @contextlib.contextmanager
