@@ -29,7 +29,9 @@ README = Path(__file__).parents[1] / "README.md"
 BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.S | re.M)
 
 
-CONSOLE = re.compile(r"^```console\n\$ fxflops (?P<command>[^\n]*)\n(?P<output>.*?)(?P<after>^\$ .*?)?^```\n", re.S | re.M)
+CONSOLE = re.compile(
+    r"^```console\n\$ fxflops (?P<command>[^\n]*)\n(?P<output>.*?)(?P<after>^\$ .*?)?^```\n", re.S | re.M
+)
 COMMANDS = list(CONSOLE.finditer(README.read_text(encoding="utf8")))
 LEFT_OUT = "...\n\n"
 """Stands for the summary before a table."""

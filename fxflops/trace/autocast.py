@@ -35,10 +35,14 @@ class Autocast:
         self._dtypes: dict[Any, torch.dtype | None] = {}
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, cast to the dtype in which it is computed where autocast is enabled."""
+    def forget(self) -> None:
+        """Let go of the weights that were cast, if the last region of autocast was left: as autocast does."""
         if self._kept and not _nesting():
             self._kept.clear()
+
+    def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call, cast to the dtype in which it is computed where autocast is enabled."""
+        self.forget()
         if self._device.type not in DEVICES or not torch.is_autocast_enabled(self._device.type):
             return args, kwargs
         template, tensors = template_of((args, kwargs))
@@ -102,7 +106,7 @@ class _Casts(TorchDispatchMode):
 
 
 def _nesting() -> int:
-    """How many regions of autocast are entered: when the last is left, it forgets what it keeps."""
+    """How many regions of autocast are entered."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
 

@@ -297,6 +297,8 @@ class FastObserver(Observer):
 
     def _is_plain(self) -> bool:
         """Whether metadata tells all, and nothing was left empty on purpose."""
+        if self._autocast is not None:
+            self._autocast.forget()
         return not self._unwritten and metadata_tells_all()
 
     def _attends(self, func: Any) -> bool:

@@ -11,7 +11,8 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import FunctionType, MethodWrapperType
 from typing import Any
 
@@ -133,14 +134,15 @@ class Observer:
             if self._placement is not None and not self._going_back():
                 answer = self._placement.answer(func, args)
                 if answer is not NotImplemented:
-                    return answer
+                    return self._answered(func, args, kwargs, answer)
         if self._inside_leaf():
             return self._run(func, args, kwargs)
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return self._plain(func, args, kwargs)
         entry = self._table.find(func)
         if entry is not None and (entry.reason == QUERY or (entry.reason == ESCAPE and is_integral(args[0]))):
-            return func(*args, **kwargs)
+            with self._as_one():
+                return func(*args, **kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
         if self._placement is not None:
@@ -181,11 +183,8 @@ class Observer:
     def _plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What computes nothing, but may return a tensor: ``x.T``, ``x.data``."""
         noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
-        whole, self._whole = self._whole, True
-        try:
+        with self._as_one():
             out = func(*args, **kwargs)
-        finally:
-            self._whole = whole
         if self._twins is not None:
             self._twins.saw(out)
         if noted is not None and self._recorder is not None:
@@ -215,11 +214,24 @@ class Observer:
 
     def _as_a_whole(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call that has a formula: what it dispatches is no call of its own."""
+        with self._as_one():
+            return self._run(func, args, kwargs)
+
+    @contextmanager
+    def _as_one(self) -> Iterator[None]:
+        """What is dispatched meanwhile is no call of its own."""
         whole, self._whole = self._whole, True
         try:
-            return self._run(func, args, kwargs)
+            yield
         finally:
             self._whole = whole
+
+    def _answered(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> Any:
+        """What the placement says in a tensor's stead; where it is a tensor (``x.cpu()``), that is a call."""
+        entry = self._table.find(func) if isinstance(answer, torch.Tensor) and not self._inside_leaf() else None
+        if entry is not None:
+            self._record(entry, func, spec_of(args), spec_of(kwargs), spec_of(answer), self._here(), 0.0)
+        return answer
 
     def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any, kwspecs: Any) -> Any:
         """Run a call that has no formula: the operators that it dispatches are the calls."""

@@ -105,3 +105,22 @@ def test_what_transformers_models_do(cls: type[nn.Module]) -> None:
     assert report.trace == "observed on meta"
     assert report.complete
     assert report.total_flops == analyze(model, x, repeats=0, progress=False).total_flops
+
+
+class Moves(nn.Module):
+    """Says how many tokens there are, as vision-language models do in a check, and brings what it made back."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        tokens = (x > 0).sum()
+        assert f"{tokens} of {torch.arange(3).max()}"
+        return x.cpu() * torch.arange(3).cpu()
+
+
+def test_moves_are_calls_and_saying_a_number_is_none() -> None:
+    x = torch.ones(2, 3)
+    made, ran = (
+        [(call.op, repr(call.out)) for call in report.calls] for report in (count(Moves(), x), analyze(Moves(), x))
+    )
+    assert sorted(made) == sorted(ran)
+    assert [op for op, _ in made].count("cpu") == 2
+    assert "detach" not in dict(made)
