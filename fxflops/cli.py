@@ -196,7 +196,7 @@ def explain(
 )
 def diff(
     a: option.Model,
-    b: Annotated[str, typer.Argument(metavar="MODEL", help="Another.", show_default=False)],
+    b: option.Other,
     input: option.Input = None,
     input_ids: option.InputIds = None,
     batch: option.Batch = None,

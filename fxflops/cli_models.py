@@ -11,7 +11,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from .cli_inputs import TOKENS, Given
-from .errors import FxflopsError, InputError, near
+from .errors import FxflopsError, InputError, near, not_installed
 
 FORMS = """\
   timm:resnet50                    a model of timm
@@ -59,6 +59,8 @@ def load(name: str, on_meta: bool = False) -> Loaded:
         loader = LIBRARIES[library]
     elif colon and place and rest:
         return _own(place, rest, on_meta)
+    elif name.endswith(".py"):
+        raise InputError(f"which model of {name}? {_choice(name, _makers(_imported(name)))}")
     else:
         raise InputError(f"unknown model {name!r}{_known_to_timm(name)}. A model is one of\n{FORMS}")
     with _alone(), _built(on_meta):
@@ -187,6 +189,13 @@ LIBRARIES = {"timm": _of_timm, "torchvision": _of_torchvision, "hf": _of_transfo
 # The user's own code
 
 
+def _choice(place: str, makers: Sequence[str]) -> str:
+    """What may be given as a model of a file that has these."""
+    return (
+        f"one of {', '.join(f'{place}:{maker}' for maker in makers)}" if makers else "nothing in it is one or makes one"
+    )
+
+
 def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
     """What ``attribute`` of a file or module is or gives: a module, alone or with args, or with args and kwargs."""
     name = f"{place}:{attribute}"
@@ -275,7 +284,7 @@ def _package(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise InputError(f"{name} cannot be imported: {error}") from error
-        raise InputError(f"{name} is not installed: pip install {name}") from None
+        raise not_installed(name) from None
 
 
 @contextmanager

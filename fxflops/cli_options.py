@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
 from . import units
+from .errors import InputError, not_installed
 
 T = TypeVar("T")
 
@@ -43,7 +46,24 @@ HELP_MODEL = (
     "or a report saved as FILE.json."
 )
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help=HELP_MODEL, show_default=False)]
+PACKAGES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
+"""The packages of models that are named by a library's prefix."""
+
+
+def there(name: str) -> str:
+    """The name of a model whose library, or file, is there: InputError before torch is loaded for one that is not."""
+    library, colon, _ = name.partition(":")
+    package = PACKAGES.get(library, "") if colon else ""
+    if package and package not in sys.modules and find_spec(package) is None:
+        raise not_installed(package)
+    place = name.rpartition(":")[0]
+    if place.endswith(".py") and not Path(place).expanduser().is_file():
+        raise InputError(f"there is no file {place!r}")
+    return name
+
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=HELP_MODEL, show_default=False, callback=there)]
+Other = Annotated[str, typer.Argument(metavar="MODEL", help="Another.", show_default=False, callback=there)]
 
 Input = Annotated[
     list[str] | None,

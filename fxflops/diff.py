@@ -12,7 +12,7 @@ from .explain import pattern
 from .listings import NO_OPERATION
 from .records import PHASES, Node
 from .render.columns import Column, Kind
-from .render.text import align, plain
+from .render.text import align, plain, terminal_width, wrapped
 from .rollup import Sums, prefixes
 from .tables import Cells, Rows, Table, Tabular
 from .totals import Totals
@@ -111,7 +111,8 @@ class Diff(Tabular):
         return self.table
 
     def __str__(self) -> str:
-        names = [f"a  {plain(self.a)}", f"b  {plain(self.b)}"]
+        width = terminal_width()
+        names = [wrapped(f"{name}  {plain(each)}", width, 3) for name, each in (("a", self.a), ("b", self.b))]
         measured = {name: change for name, change in self.totals.items() if change != (None, None)}
         totals = [_line(name, change, READABLE[name]) for name, change in measured.items()]
         return "\n".join([*names, *_aligned(["", "a", "b", "difference", "ratio"], totals), *self._parts()])

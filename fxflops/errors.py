@@ -43,3 +43,8 @@ def near(name: str, known: Iterable[str]) -> str:
     names = list(known)
     found = get_close_matches(name, names, n=4) or [each for each in names if name.lower() in each.lower()][:4]
     return f"; near: {', '.join(found)}" if name and found else ""
+
+
+def not_installed(package: str) -> InputError:
+    """The error for a package that is needed, with the line that installs it."""
+    return InputError(f"{package} is not installed: pip install {package}")

@@ -19,6 +19,7 @@ import torch
 from typer.testing import CliRunner
 
 import fxflops
+from fxflops import cli_options
 from fxflops.cli import OPTIONS, app
 
 # The sums below are worked out from it: a convolution 3 to 8 channels, 3 x 3, on 64 x 64 pixels, and a linear 8 to 10.
@@ -439,6 +440,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run hf:no/config.json", "nothing is downloaded"),
         ("run hf:clip --counts-only", "CLIPModel.forward takes (input_ids, pixel_values"),
         ("run none.py:model", "there is no file 'none.py'"),
+        ("run model.py", "which model of model.py? one of model.py:"),
         ("run nowhere.at_all:model", "there is no module 'nowhere.at_all'"),
         ("run model.py:make_modle", "near: make_model"),
         ("run model.py:number", "gives int"),
@@ -502,6 +504,11 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     result = invoke("run timm:resnet50")
     assert (result.exit_code, result.stderr) == (2, "fxflops: timm is not installed: pip install timm\n")
     assert "unknown model 'resnet50'. A model is one of" in invoke("run resnet50").stderr
+    monkeypatch.delitem(sys.modules, "timm")
+    monkeypatch.setattr(cli_options, "find_spec", lambda name: None)
+    for command in ("run timm:resnet50", "diff model.py:make_model timm:resnet50"):
+        result = invoke(command)
+        assert (result.exit_code, result.stderr) == (2, "fxflops: timm is not installed: pip install timm\n")
 
 
 def test_a_json_file_that_is_no_report(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from ..records import is_dense
 from ..structure import tensors_in
+from .functions import writes
 
 EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
 
@@ -44,6 +45,14 @@ class Unwritten:
         found = [storage for storage in _storages(value) if self._is_in(storage)]
         self.written(value)
         return bool(found)
+
+    def is_read_by(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call that does not write reads one of these tensors."""
+        if self and writes(func, kwargs):
+            self.written((args, kwargs))
+        elif self:
+            return self.read((args[kwargs.get("beta") == 0 :], kwargs))
+        return False
 
     def _is_in(self, storage: Any) -> bool:
         known = self._storages.get(id(storage))

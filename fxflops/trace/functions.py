@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -61,13 +63,21 @@ def computes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
     return any(True for _ in specs_in((args, kwargs))) and any(True for _ in specs_in(out))
 
 
-def with_callables(value: Any, wrap: Callable[[Any], Any]) -> Any:
-    """A value of tuples, lists and dicts with every function in it wrapped."""
+def with_callables(value: Any, within: Callable[[], AbstractContextManager[None]]) -> Any:
+    """A value of tuples, lists and dicts where every function in it runs within this."""
     if isinstance(value, (tuple, list)):
-        return type(value)(with_callables(item, wrap) for item in value)
+        return type(value)(with_callables(item, within) for item in value)
     if isinstance(value, dict):
-        return {key: with_callables(item, wrap) for key, item in value.items()}
-    return wrap(value) if callable(value) else value
+        return {key: with_callables(item, within) for key, item in value.items()}
+    if not callable(value):
+        return value
+
+    @functools.wraps(value)
+    def entered(*args: Any, **kwargs: Any) -> Any:
+        with within():
+            return value(*args, **kwargs)
+
+    return entered
 
 
 def unguarded(func: FunctionType) -> FunctionType:

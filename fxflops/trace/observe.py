@@ -7,12 +7,11 @@ the operators that it dispatches are Calls. Under vmap and its like only those a
 
 from __future__ import annotations
 
-import functools
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FunctionType, MethodWrapperType
 from typing import Any
 
@@ -82,9 +81,7 @@ class Observer:
         self._before_write = before_write
         self._twins = twins
         self._placement = placement
-        self._autocast: Autocast | None = None
-        if twins is not None and placement is not None:
-            self._autocast = Autocast(placement.device, twins.is_weight, self._noting)
+        self._autocast = Autocast(placement.device, twins.is_weight, self._noting) if twins and placement else None
         self._recorder = recorder
         self._strays = strays
         self._facts = facts
@@ -103,17 +100,13 @@ class Observer:
 
     def __enter__(self) -> Observer:
         self._attach()
-        if self._strays:
-            self._aten.__enter__()  # type: ignore[no-untyped-call]
-        self._mode.__enter__()  # type: ignore[no-untyped-call]
-        self._plain_functions.__enter__()
+        self._modes = ExitStack()
+        for mode in (*([self._aten] if self._strays else []), self._mode, self._plain_functions):
+            self._modes.enter_context(mode)  # type: ignore[arg-type]
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._plain_functions.__exit__()
-        self._mode.__exit__(*exception)  # type: ignore[no-untyped-call]
-        if self._strays:
-            self._aten.__exit__(*exception)  # type: ignore[no-untyped-call]
+        self._modes.__exit__(*exception)
         self._detach()
 
     def _attach(self) -> None:
@@ -131,7 +124,7 @@ class Observer:
         given = args, kwargs
         if self._twins is not None and not belongs_to_tensor(func):
             args, kwargs = self._twins.replace(args, kwargs, func)
-            if self._placement is not None and not self._going_back():
+            if self._placement is not None and (self._tape is None or self._tape.phase() != BACKWARD):
                 answer = self._placement.answer(func, args)
                 if answer is not NotImplemented:
                     return self._answered(func, args, kwargs, answer)
@@ -172,11 +165,7 @@ class Observer:
 
     def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note as a call that nobody knows when one reads memory that no call seen has written."""
-        if not self._unwritten or (entry is not None and entry.reason == VIEW):
-            return
-        if writes(func, kwargs):
-            self._unwritten.written((args, kwargs))
-        elif self._unwritten.read((args[kwargs.get("beta") == 0 :], kwargs)):
+        if (entry is None or entry.reason != VIEW) and self._unwritten.is_read_by(func, args, kwargs):
             specs = spec_of((args, kwargs))
             self._record(None, "unseen write to torch.empty", specs[0], specs[1], None, self._here(), 0.0)
 
@@ -295,20 +284,16 @@ class Observer:
                 self._recorder.function(func, noted, out, self._stack.keys())
             return out
 
-    def _entered(self, value: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that a higher-order operator calls, wrapped so that the calls inside it are seen."""
-
-        @functools.wraps(value)
-        def entered(*args: Any, **kwargs: Any) -> Any:
-            state = self._whole, self._noted
-            self._whole, self._noted = False, True
-            try:
-                with torch._C._EnableTorchFunction(), dispatching(self._aten), functioning(self.function):
-                    return value(*args, **kwargs)
-            finally:
-                self._whole, self._noted = state
-
-        return entered
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        """Within a function that a higher-order operator calls, so that the calls inside it are seen."""
+        state = self._whole, self._noted
+        self._whole, self._noted = False, True
+        try:
+            with torch._C._EnableTorchFunction(), dispatching(self._aten), functioning(self.function):
+                yield
+        finally:
+            self._whole, self._noted = state
 
     def _result(self, entry: Formula | None, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
         if self._facts and entry is not None and entry.op == ATTENTION:
@@ -349,9 +334,6 @@ class Observer:
 
     def _here(self) -> str:
         return self._stack.running[-1].path if self._stack.running else self.path
-
-    def _going_back(self) -> bool:
-        return self._tape is not None and self._tape.phase() == BACKWARD
 
     def _inside_leaf(self) -> bool:
         return self._plain_functions.running or self._stack.inside_leaf()
