@@ -45,11 +45,12 @@ def key_of(
     tokens = Tokens(numbers, inventory.paths)
     keys = Keys(Twins(given), tokens)
     try:
-        about = [device, *kwargs, *(keys.of(value, True) for value in (*args, *kwargs.values())), *tokens.whole()]
+        about = (device, *kwargs, *(keys.of(value, True) for value in (*args, *kwargs.values())), *tokens.whole())
+        hash(about)
     except (Unknown, TypeError):  # TypeError: no hash
         return None
     own = [*inventory.params, *inventory.buffers]
-    return tuple(about), tuple([name for name, _ in own]), _lying([*(tensor for _, tensor in own), *given])
+    return about, tuple([name for name, _ in own]), _lying([*(tensor for _, tensor in own), *given])
 
 
 def _lying(tensors: list[torch.Tensor]) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -147,6 +148,25 @@ def test_what_more_may_be_done_is_done_each_time(change: Callable[[nn.Module], N
     model = Model(*layers())
     fxflops.count(model, X)
     change(model)
+    for _ in range(2):
+        RAN.clear()
+        fxflops.count(model, X)
+        assert RAN
+    assert_same(model, X)
+
+
+class Unhashable:
+    """Is called like a function, and has no hash."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+def test_what_has_no_hash_keeps_a_model_from_being_known() -> None:
+    model = Model(*layers(), returns=functools.partial(Unhashable()))
     for _ in range(2):
         RAN.clear()
         fxflops.count(model, X)
