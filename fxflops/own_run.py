@@ -24,7 +24,7 @@ from .state import Snapshot
 from .structure import tensors_in
 from .trace.blocks import Learned
 from .trace.fast import FastObserver
-from .trace.forwards import HOOKS, has_own_code
+from .trace.forwards import has_hooks, has_own_code, is_hooked
 from .trace.meta import Twins
 from .trace.observe import Observer
 from .trace.placement import Placement
@@ -33,7 +33,7 @@ from .trace.record import Recorder
 from .trace.source import is_library
 from .trace.tape import Tape, backward_from
 from .trace.tokens import Numbers
-from .trace.whole import Whole, is_hooked, key_of
+from .trace.whole import Whole, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +304,7 @@ def _on_meta(
 def _can_be_fast(subject: Subject, table: Table) -> bool:
     """Whether calls may be made again from memory: nothing is learnt of the backward pass, of operators that nobody
     announces, of plain functions, of what a forward replaced on an instance or a hook does."""
-    replaced = any(not has_own_code(module) or any(map(vars(module).get, HOOKS)) for module in subject.paths)
+    replaced = any(not has_own_code(module) or has_hooks(module) for module in subject.paths)
     return not (replaced or is_hooked() or table.python_functions)
 
 

@@ -17,8 +17,9 @@ from torch import fx
 from .errors import RunError
 from .meter import Clock, CudaClock, Meter
 from .records import Timing, spec_of
+from .trace.autocast import AUTOCAST_DEVICES
 from .trace.observe import Observer
-from .trace.record import AUTOCAST_DEVICES, UNCOUNTED
+from .trace.record import UNCOUNTED
 from .trace.symbolic import stack_of
 from .trace.tape import Tape, backward_from, roots_of
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from ..structure import fill, template_of
 
-DEVICES = ("cpu", "cuda")
+AUTOCAST_DEVICES = ("cpu", "cuda")
 ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
 """The dtypes that autocast casts from: https://pytorch.org/docs/stable/amp.html#autocast-op-reference"""
 
@@ -43,7 +43,7 @@ class Autocast:
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, cast to the dtype in which it is computed where autocast is enabled."""
         self.forget()
-        if self._device.type not in DEVICES or not torch.is_autocast_enabled(self._device.type):
+        if self._device.type not in AUTOCAST_DEVICES or not torch.is_autocast_enabled(self._device.type):
             return args, kwargs
         template, tensors = template_of((args, kwargs))
         if not any(_is_eligible(tensor) for tensor in tensors):

@@ -11,8 +11,10 @@ from types import CodeType, MethodType
 from typing import Any
 
 from torch import nn
+from torch.nn.modules import module as nn_module
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where a module keeps the hooks that hear of its calls."""
 CALLED_BY = nn.Module._call_impl.__code__
 """What calls the forward of a module without hooks that is called itself."""
 
@@ -56,6 +58,16 @@ def has_own_code(module: nn.Module) -> bool:
     more."""
     own = own_forward(module)
     return own is None or (type(own) is MethodType and own.__self__ is module)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody hears of this module's calls."""
+    return any(map(vars(module).get, HOOKS))
+
+
+def is_hooked() -> bool:
+    """Whether somebody hears of the calls of every module there is."""
+    return any(getattr(nn_module, f"_global{name}", None) for name in HOOKS)
 
 
 @functools.cache

@@ -26,6 +26,7 @@ from ..inputs import signature_of
 from ..ops._registry import is_method
 from ..records import is_dense
 from ..structure import Step, fill, template_of, tensors_in, walk
+from .autocast import AUTOCAST_DEVICES
 from .graph import graph_module
 from .source import author_line
 
@@ -37,7 +38,6 @@ OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
 STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 UNCOUNTED = "fxflops_uncounted"
 """Marks a node that the graph needs and the model never called."""
-AUTOCAST_DEVICES = ("cpu", "cuda")
 Noted = tuple[tuple[Any, ...], dict[str, Any]]
 
 

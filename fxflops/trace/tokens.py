@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ..state import ATOMS, CONTAINED, OWN
 from ..structure import is_object
 from .attributes import NUMBERS, is_heard
-from .forwards import HOOKS, has_own_code, is_torchs, own_forward, speaks
+from .forwards import has_hooks, has_own_code, is_torchs, own_forward, speaks
 
 DEEPEST = 8
 LARGEST = 2**22
@@ -132,7 +132,7 @@ class Tokens:
         at = self._modules.get
         with torch._C.DisableTorchFunction():
             for module in self._modules:
-                if any(map(vars(module).get, HOOKS)):
+                if has_hooks(module):
                     raise Unknown
                 own, numbers = self._own_of(module)
                 about += own

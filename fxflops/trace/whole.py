@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn.modules import module as nn_module
 
 from ..inventory import Contents, Inventory
 from .blocks import arguments_in
-from .forwards import HOOKS
+from .forwards import is_hooked
 from .keys import Keys
 from .meta import Twins
 from .modes import metadata_tells_all
@@ -22,11 +21,6 @@ class Whole(NamedTuple):
 
     measured: Any
     contents: Contents
-
-
-def is_hooked() -> bool:
-    """Whether somebody hears of the calls of every module there is."""
-    return any(getattr(nn_module, f"_global{name}", None) for name in HOOKS)
 
 
 def key_of(
