@@ -29,7 +29,7 @@ from .cli_models import Loaded, is_from_a_library, load
 from .conventions import find_convention
 from .counting import check_attention
 from .errors import FxflopsError, InputError
-from .inputs import checked_model, signature_of
+from .inputs import bind, checked_model, signature_of
 from .own_run import cap_of
 from .progress import working
 from .report import Report
@@ -163,20 +163,13 @@ def _inputs(name: str, loaded: Loaded, asked: Asked, model: nn.Module) -> tuple[
         inputs = loaded.usual or _none_wanted(name, model)
     inputs = tuple(each.of_batch(asked.batch) for each in inputs)
     args, kwargs = tensors_of(_by_position(inputs, model), device, dtype, vocabulary_of(model))
-    _check_fit(model, args, kwargs)
+    bind(
+        model,
+        args,
+        kwargs,
+        "--input SHAPE is for the next of its parameters, --input NAME=SHAPE for the one of that name",
+    )
     return args, kwargs
-
-
-def _check_fit(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """InputError in the command line's words where forward does not take these inputs."""
-    signature = signature_of(model)
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise InputError(
-            f"the inputs do not fit {type(model).__name__}.forward{signature}: {error}\n"
-            f"  --input SHAPE is for the next of its parameters, --input NAME=SHAPE for the one of that name"
-        ) from None
 
 
 def _by_position(inputs: Sequence[Given], model: nn.Module) -> Iterator[Given]:

@@ -57,17 +57,17 @@ def signature_of(model: nn.Module) -> inspect.Signature:
         return inspect.signature(lambda *args, **kwargs: None)
 
 
-def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Forward's parameters by name, defaults applied; InputError where the arguments do not fit."""
+def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], advice: str = "") -> dict[str, Any]:
+    """Forward's parameters by name, defaults applied; InputError where the arguments do not fit, with this advice, or else
+    with what was given."""
     signature = signature_of(model)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
-        given = [type(arg).__name__ for arg in args] + [f"{name}=" for name in kwargs]
-        raise InputError(
-            f"the inputs do not fit {type(model).__name__}.forward{signature}: {error}\n"
-            f"  given ({', '.join(given)}); inputs go in args=(...) by position and kwargs={{...}} by name"
-        ) from None
+        given = ", ".join([*(type(arg).__name__ for arg in args), *(f"{name}=" for name in kwargs)])
+        advice = advice or f"given ({given}); inputs go in args=(...) by position and kwargs={{...}} by name"
+        what = f"the inputs do not fit {type(model).__name__}.forward{signature}"
+        raise InputError(f"{what}: {error}\n  {advice}") from None
     bound.apply_defaults()
     return dict(bound.arguments)
 
