@@ -24,6 +24,7 @@ from ..ledger import Ledger
 from ..ops import ESCAPE, Formula, Table
 from ..records import Call, Scope, spec_of
 from .autocast import Autocast
+from .chosen import Chosen
 from .escapes import EMPTY, Unwritten
 from .facts import with_learning, with_pairs
 from .functions import belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
@@ -82,6 +83,7 @@ class Observer:
         self._twins = twins
         self._placement = placement
         self._autocast = Autocast(placement.device, twins.is_weight, self._noting) if twins and placement else None
+        self._chosen = Chosen(placement.device) if twins and placement else None
         self._recorder = recorder
         self._strays = strays
         self._facts = facts
@@ -149,7 +151,8 @@ class Observer:
             if entry is None:
                 out = self._dispatched(func, args, kwargs, specs, kwspecs)
             else:
-                out = self._as_a_whole(func, args, kwargs)
+                with self._as_one():
+                    out = self._run(func, args, kwargs)
         except Exception:
             self.failed = self.failed or (qualified_name(func), self._here(), (specs, kwspecs))
             raise
@@ -191,7 +194,8 @@ class Observer:
             with _disable_current_modes():
                 out = func(*args, **kwargs)
         else:
-            out = func(*args, **kwargs)
+            out = NotImplemented if self._chosen is None else self._chosen.run(func, args, kwargs)
+            out = func(*args, **kwargs) if out is NotImplemented else out
         if self._twins is not None:
             self._twins.saw(out)
         return self._noting(out)
@@ -200,11 +204,6 @@ class Observer:
         if self._ledger is not None:
             self._ledger.add_all(out, len(self.calls))
         return out
-
-    def _as_a_whole(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call that has a formula: what it dispatches is no call of its own."""
-        with self._as_one():
-            return self._run(func, args, kwargs)
 
     @contextmanager
     def _as_one(self) -> Iterator[None]:
