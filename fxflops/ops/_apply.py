@@ -35,7 +35,7 @@ def apply(entry: Formula, call: Call, module: nn.Module | None = None) -> Cost:
         return Cost()
     try:
         result = _call(entry, entry.function, call, module)
-        return _checked(result if isinstance(result, Cost) else Cost(others=operator.index(result)))
+        return _checked(result if isinstance(result, Cost) else Cost(others=_whole(result)))
     except Exception as error:
         given = ", ".join([*map(repr, call.args), *(f"{name}={value!r}" for name, value in call.kwargs.items())])
         name = getattr(entry.function, "__name__", repr(entry.function))
@@ -45,6 +45,13 @@ def apply(entry: Formula, call: Call, module: nn.Module | None = None) -> Cost:
             + f": {type(error).__name__}: {error}\n"
             f"It was called {CALLED[entry.style]}; its signature is {name}{inspect.signature(entry.function)}"
         ) from error
+
+
+def _whole(flops: Any) -> int:
+    try:
+        return operator.index(flops)
+    except TypeError:
+        raise TypeError(f"it returned {flops!r}, which is neither an int, the FLOPs, nor a Cost") from None
 
 
 def _checked(cost: Cost) -> Cost:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
 from types import FrameType
 
 import torch
 
 
 def author_line() -> str:
-    """``file:line`` of the innermost frame that belongs to neither torch nor this library."""
+    """``file:line`` of the innermost frame that belongs to neither torch, nor Python's own library, nor this one."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not is_library(frame.f_code.co_filename):
@@ -19,8 +20,13 @@ def author_line() -> str:
 
 
 def is_library(filename: str) -> bool:
-    """Whether a file is torch's or this library's own, or no file at all."""
-    return filename.startswith("<") or any(filename.startswith(root) for root in _ROOTS)
+    """Whether a file is torch's, Python's or this library's own, or none at all; what was typed in is the author's."""
+    if filename.startswith("<"):
+        return not filename.startswith(_TYPED_IN)
+    return filename.startswith(_ROOTS) or (filename.startswith(_STANDARD) and not filename.startswith(_INSTALLED))
 
 
+_TYPED_IN = ("<stdin", "<python-input", "<ipython-input")
 _ROOTS = tuple(str(m.__file__).rpartition("/")[0] + "/" for m in (torch, sys.modules[__package__.partition(".")[0]]))
+_STANDARD = sysconfig.get_path("stdlib") + "/"
+_INSTALLED = tuple(f"{_STANDARD}{folder}/" for folder in ("site-packages", "dist-packages"))

@@ -1,0 +1,41 @@
+"""Whose line a call was made from: the author's, not that of a library it went through."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+from fxflops.trace.source import is_library
+
+TYPED_IN = """
+import torch, fxflops
+from torch import nn
+scan = torch.library.custom_op("fxflops_tests::typed_in", lambda x: x.clone(), mutates_args=(), schema="(Tensor x) -> Tensor")
+class Own(nn.Module):
+    def forward(self, x):
+        return scan(x)
+print(fxflops.analyze(Own(), torch.ones(2), repeats=0, progress=False).missing[0].site)
+"""
+
+
+@pytest.mark.parametrize("file", [torch.__file__, nn.__file__, fxflops.__file__, contextlib.__file__, "<string>"])
+def test_a_library(file: str) -> None:
+    assert is_library(file)
+
+
+@pytest.mark.parametrize(
+    "file", [__file__, pytest.__file__, "<stdin>", "<ipython-input-1-abc>", "/tmp/ipykernel_7/1.py"]
+)
+def test_an_authors(file: str) -> None:
+    assert not is_library(file)
+
+
+def test_what_was_typed_in_has_lines_too() -> None:
+    ran = subprocess.run([sys.executable, "-"], input=TYPED_IN, capture_output=True, text=True, check=True)
+    assert ran.stdout == "<stdin>:7\n"
