@@ -11,6 +11,7 @@ from .inventory import Module
 from .records import PHASES, Counted, specs_in
 
 K = TypeVar("K")
+V = TypeVar("V")
 
 
 class Sums(NamedTuple):
@@ -103,17 +104,35 @@ def prefixes(path: str) -> Iterator[str]:
         yield path
 
 
+def from_below(own: Mapping[str, V], add: Callable[[list[V]], V]) -> dict[str, V]:
+    """For each path, and each that one of them is in, what it and all within it add up to."""
+    found: dict[str, list[V]] = {path: [value] for path, value in own.items()}
+    levels: list[list[str]] = []
+    for path in own:
+        depth = path.count(".") + 1 if path else 0
+        levels += [[] for _ in range(depth + 1 - len(levels))]
+        levels[depth].append(path)
+    total = {}
+    while levels:
+        for path in levels.pop():
+            total[path] = value = add(found[path])
+            if path:
+                parent = path.rpartition(".")[0]
+                if parent not in found:
+                    found[parent] = []
+                    levels[-1].append(parent)
+                found[parent].append(value)
+    return total
+
+
 def by_module(
     items: Iterable[Item], modules: Iterable[Module], module_calls: Mapping[str, int]
 ) -> dict[str, ModuleRow]:
     """A row for each module of the model, called or not; parameters of a subtree are summed from its modules' own."""
     own = sums_of((item.path, item.sums) for item in items)
-    total = sums_of((prefix, sums) for path, sums in own.items() for prefix in prefixes(path))
-    params: dict[str, int] = {}
+    total = from_below(own, together)
     listed = list(modules)
-    for module in listed:
-        for prefix in prefixes(module.path):
-            params[prefix] = params.get(prefix, 0) + module.params
+    params = from_below({module.path: module.params for module in listed}, sum)
     return {
         m.path: ModuleRow(
             m.path,

@@ -10,7 +10,7 @@ from .missing import Missing
 from .outcome import Run
 from .records import PHASES, Counted, Node
 from .render import data
-from .render.data import OperatorShare, Summary, TreeRow
+from .render.data import NO_OPS, OperatorShare, Summary, TreeRow
 from .rollup import Item, ModuleRow, OperatorRow, Sums, prefixes, sums_of
 from .state import collecting_later
 
@@ -124,7 +124,7 @@ def _row(
         own_params=row.own_params,
         own_macs=row.own.macs,
         own_flops=row.own.flops,
-        own_ops=own_ops.get(path, {}),
+        own_ops=own_ops.get(path, NO_OPS),
         missing=row.total.missing,
         seconds=row.total.seconds,
         own_seconds=row.own.seconds,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from .. import units
 from .columns import MODULE_COLUMNS, module_cell, module_values
@@ -77,8 +76,8 @@ def _shown(item: Fold) -> TreeRow:
     inside = folded(item.row.children)
     count, row = item.count, item.total()
     if count == 1 and _is_one_block(inside):
-        count, row = inside[0].count, replace(row, calls=inside[0].total().calls)
-    return replace(row, path=plain(item.path) + (f" (x{count})" if count > 1 else ""))
+        count, row = inside[0].count, row._replace(calls=inside[0].total().calls)
+    return row._replace(path=plain(item.path) + (f" (x{count})" if count > 1 else ""))
 
 
 def _is_worth_a_line(row: TreeRow, data: Summary) -> bool:

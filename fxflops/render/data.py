@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+NO_OPS: Mapping[str, int] = {}
 
-@dataclass(frozen=True, slots=True)
-class TreeRow:
+
+class TreeRow(NamedTuple):
     """One module. Its numbers are of its whole subtree; ``own_*`` of what is done in it directly, outside its children.
 
     ``name`` is its name in the parent ("" for the root), ``children`` are in run order, ``own_ops`` tells how often each
@@ -25,7 +26,7 @@ class TreeRow:
     own_params: int = 0
     own_macs: int = 0
     own_flops: int = 0
-    own_ops: Mapping[str, int] = field(default_factory=dict)
+    own_ops: Mapping[str, int] = NO_OPS
     missing: int = 0
     seconds: float | None = None
     own_seconds: float | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 from .data import TreeRow
@@ -26,8 +26,7 @@ class Fold:
     def total(self) -> TreeRow:
         """All of them together, without children."""
         row, n = self.row, self.count
-        return replace(
-            row,
+        return row._replace(
             calls=row.calls * n,
             params=row.params * n,
             macs=row.macs * n,
@@ -58,8 +57,7 @@ def mean(rows: Sequence[TreeRow]) -> TreeRow:
     if len(rows) == 1:
         return rows[0]
     peaks = [row.bytes_peak for row in rows if row.bytes_peak is not None]
-    return replace(
-        rows[0],
+    return rows[0]._replace(
         seconds=_mean([row.seconds for row in rows]),
         own_seconds=_mean([row.own_seconds for row in rows]),
         bytes_peak=max(peaks, default=None),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .columns import MODULE_COLUMNS, Column, check_number, check_units, find, module_cell, module_values, pick
 from .data import TreeRow
@@ -107,8 +107,7 @@ def own_row(row: TreeRow) -> TreeRow | None:
     ops = [plain(op) + (f" x{calls}" if calls > 1 else "") for op, calls in row.own_ops.items()]
     more = [f"+{len(ops) - 3} more"] if len(ops) > 3 else []
     name = f"(own: {', '.join(ops[:3] + more)})" if ops else "(own)"
-    return replace(
-        row,
+    return row._replace(
         name=name,
         params=row.own_params,
         macs=row.own_macs,

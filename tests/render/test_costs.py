@@ -24,7 +24,7 @@ def test_where_the_cost_is(vit):
 
 
 def test_bars_of_flops_where_nothing_was_timed(vit):
-    untimed = replace(vit, nodes_seconds=None, modules=[replace(row, seconds=None) for row in vit.modules])
+    untimed = replace(vit, nodes_seconds=None, modules=[row._replace(seconds=None) for row in vit.modules])
     assert cost_lines(untimed, 40, color=False) == [
         "module       calls    FLOPs     %",
         "blocks (x4)      4  11.20 G  98.0  ████▉",
@@ -35,9 +35,9 @@ def test_bars_of_flops_where_nothing_was_timed(vit):
 
 def test_a_wrapper_is_shown_as_what_is_in_it(vit, root):
     def inside(row: TreeRow) -> TreeRow:
-        return replace(row, path=f"model.{row.path}", children=tuple(map(inside, row.children)))
+        return row._replace(path=f"model.{row.path}", children=tuple(map(inside, row.children)))
 
-    wrapper = replace(root, name="model", path="model", children=tuple(map(inside, root.children)))
+    wrapper = root._replace(name="model", path="model", children=tuple(map(inside, root.children)))
     shown = costs(replace(vit, modules=(wrapper,)))
     assert [row.path for row in shown] == ["model.blocks (x4)", "model.embed", "model.head", "other"]
 

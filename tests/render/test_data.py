@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import pytest
 
@@ -10,19 +10,19 @@ from fxflops.render.data import Missing, TreeRow
 
 
 def test_rows_are_frozen(root):
-    with pytest.raises(FrozenInstanceError):
+    with pytest.raises(AttributeError):
         root.flops = 0
 
 
 def test_own_missing_is_what_the_children_do_not_miss(root):
-    child = replace(root.children[0], missing=3)
-    assert replace(root, missing=5, children=(child,)).own_missing == 2
+    child = root.children[0]._replace(missing=3)
+    assert root._replace(missing=5, children=(child,)).own_missing == 2
 
 
 def test_a_container_whose_children_ran_was_called():
     inner = TreeRow("0", "Linear", "layers.0", 2, 0, 0, 0)
     assert TreeRow("layers", "ModuleList", "layers", 0, 0, 0, 0, children=(inner,)).was_called
-    assert not replace(inner, calls=0).was_called
+    assert not inner._replace(calls=0).was_called
 
 
 def test_a_summary_is_complete_when_every_call_was_counted(vit):

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from fxflops.render.fold import common_name, folded
@@ -22,14 +20,14 @@ def test_siblings_alike_fold_to_their_mean_time_and_highest_peak(root):
 )
 def test_a_different_one_parts_the_run(root, change):
     blocks = list(root.children[1].children)
-    blocks[2] = replace(blocks[2], **change)
+    blocks[2] = blocks[2]._replace(**change)
     assert [(item.name, item.count) for item in folded(blocks)] == [("0..1", 2), ("2", 1), ("3", 1)]
 
 
 def test_a_difference_deep_below_parts_too(root):
     blocks = list(root.children[1].children)
     attn, mlp = blocks[3].children
-    blocks[3] = replace(blocks[3], children=(attn, replace(mlp, cls="GatedMlp")))
+    blocks[3] = blocks[3]._replace(children=(attn, mlp._replace(cls="GatedMlp")))
     assert [item.count for item in folded(blocks)] == [3, 1]
 
 
@@ -38,7 +36,7 @@ def test_no_fold(root):
 
 
 def test_what_was_not_timed_stays_unknown(root):
-    untimed = [replace(row, seconds=None, bytes_peak=None) for row in root.children[1].children]
+    untimed = [row._replace(seconds=None, bytes_peak=None) for row in root.children[1].children]
     (item,) = folded(untimed)
     assert item.row.seconds is item.row.bytes_peak is item.total().seconds is None
 

@@ -109,7 +109,7 @@ def test_names_are_escaped_wherever_they_stand(vit, root):
         paste=ATTACK,
     )
     rows = [[ATTACK, ATTACK, ATTACK, ATTACK, ATTACK, None, None, None, None]]
-    text = html(nasty, replace(root, cls=ATTACK, children=(leaf,)), RESULT_HEADER, rows)
+    text = html(nasty, root._replace(cls=ATTACK, children=(leaf,)), RESULT_HEADER, rows)
     assert "<img" not in text
     assert "</script" not in text
     page = Elements(text)
@@ -120,7 +120,7 @@ def test_names_are_escaped_wherever_they_stand(vit, root):
 
 def test_a_quote_cannot_leave_its_attribute(vit, root):
     leaf = TreeRow('" onmouseover="alert(1)', "X", '" onmouseover="alert(1)', 1, 0, 0, 5)
-    page = Elements(html(vit, replace(root, children=(leaf,)), RESULT_HEADER, [['" onmouseover="x', *ROWS[0][1:]]]))
+    page = Elements(html(vit, root._replace(children=(leaf,)), RESULT_HEADER, [['" onmouseover="x', *ROWS[0][1:]]]))
     assert not any("onmouseover" in attributes for _, attributes in page.seen)
 
 

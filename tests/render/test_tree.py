@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from textwrap import dedent
 
 import pytest
@@ -30,7 +29,7 @@ def lines(text: str) -> str:
 
 def without_measures(row: TreeRow) -> TreeRow:
     children = tuple(map(without_measures, row.children))
-    return replace(row, seconds=None, own_seconds=None, bytes_peak=None, children=children)
+    return row._replace(seconds=None, own_seconds=None, bytes_peak=None, children=children)
 
 
 def test_the_tree(root):
@@ -109,8 +108,8 @@ def test_calls_that_are_not_one_and_operators_left_out():
 
 
 def test_missing_calls_make_a_lower_bound(root):
-    head = replace(root.children[2], missing=2)
-    text = tree(replace(root, missing=2, children=(head,)), columns="flops,params")
+    head = root.children[2]._replace(missing=2)
+    text = tree(root._replace(missing=2, children=(head,)), columns="flops,params")
     assert text.splitlines()[1].split()[1:] == [">=", "11.43", "G", "25.51", "M"]
     assert text.splitlines()[2].split()[3:] == [">=", "1.54", "M", "769.0", "k"]
     assert ">=" not in text.splitlines()[3]
@@ -130,8 +129,8 @@ def test_a_narrow_terminal_loses_columns_before_names(root):
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
 def test_no_line_is_longer_than_the_width(root, width):
-    deep = replace(
-        root, children=(replace(root.children[0], name="a_very_long_name_of_a_module_in_a_model", cls="C" * 30),)
+    deep = root._replace(
+        children=(root.children[0]._replace(name="a_very_long_name_of_a_module_in_a_model", cls="C" * 30),)
     )
     for text in (tree(root, width=width), tree(deep, width=width), tree(deep, width=width, color=True)):
         assert max(map(cells, text.splitlines())) <= width
@@ -159,7 +158,7 @@ def test_unknown_words(root, arguments, said):
 
 
 def test_a_name_cannot_break_the_line(root):
-    nasty = replace(root, children=(replace(root.children[0], name="a\nb", cls="\x1b[2J"),))
+    nasty = root._replace(children=(root.children[0]._replace(name="a\nb", cls="\x1b[2J"),))
     text = tree(nasty, columns="calls")
     assert len(text.splitlines()) == 4
     assert "a\\nb  \\x1b[2J" in text
