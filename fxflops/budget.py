@@ -26,7 +26,7 @@ class Budget:
         value, limit = (_said(self.name, number) for number in (self.value, self.limit))
         share = units.percent(self.value, self.limit)
         used = "" if share is None else f"  {share:.1f}%" if share < 1000 else f"  {share / 100:,.0f}x"
-        return f"{'ok  ' if self.kept else 'OVER'}  {self.name:<6}  {value}  of at most  {limit}{used}"
+        return f"{'ok  ' if self.kept else 'OVER'}  {self.name:<6}  {value} of {limit}{used}"
 
 
 def budgets_of(

@@ -98,11 +98,11 @@ def top(
     epilog=examples(
         "fxflops run timm:resnet50",
         "fxflops run torchvision:swin_t --batch 8 --counts-only --tree --depth 2",
-        "fxflops run model.py:make_model --input 1,3,64,64 --table --sort-by time --top 5",
+        "fxflops run model.py:make_model --input 1,3,64,64 --table --sort-by time",
         "fxflops run hf:bert --input-ids 1,512 --counts-only --attention exact",
         "fxflops run hf:LlamaForCausalLM --dtype bf16 --counts-only --convention torch",
         "fxflops run timm:vit_tiny_patch16_224 --counts-only --json > vit.json",
-        "fxflops run timm:vit_tiny_patch16_224 --device cuda --save vit.html --save vit.json",
+        "fxflops run timm:vit_tiny_patch16_224 --save vit.html --save vit.json",
         "fxflops run vit.json --table --sort-by time --top 5",
     ),
 )
@@ -135,12 +135,13 @@ def run(
 
     Of a report that was saved as JSON, show what it holds.
     """
-    from .cli_runs import Asked, analyzed, counted, is_saved, loaded_or
     from .cli_shown import Shown
 
-    asked = Asked(tuple(input or ()), input_ids, batch, device, dtype, train, backward, convention, attention)
     shown = Shown(tree, table, depth, top, sort_by, columns, units, json)
     shown.check()
+    from .cli_runs import Asked, analyzed, counted, is_saved, loaded_or
+
+    asked = Asked(tuple(input or ()), input_ids, batch, device, dtype, train, backward, convention, attention)
     for path in save or ():
         check_suffix(path)
     if (counts_only or is_saved(model)) and (trace, repeats) != ("auto", "auto"):
@@ -227,7 +228,7 @@ def diff(
 @app.command(
     short_help="Hold a model to budgets, as in CI.",
     epilog=examples(
-        "fxflops check timm:resnet50 --max-flops 9G --max-params 30M --max-memory 200MiB",
+        "fxflops check timm:resnet50 --max-flops 9G --max-memory 200MiB",
         "fxflops check model.py:make_model --input 1,3,64,64 --max-macs 50M",
         "fxflops check model.py:make_model --input 1,3,64,64 --max-time 2s",
         "fxflops check report.json --max-flops 4.2G",
@@ -255,10 +256,6 @@ def check(
 
     Memory is predicted, unless --max-time runs the model. What is not fully counted fails.
     """
-    from .budget import budgets_of
-    from .cli_runs import Asked, analyzed, counted, loaded_or
-    from .tables import as_json
-
     limits: dict[str, Any] = {
         "max_flops": max_flops,
         "max_macs": max_macs,
@@ -269,6 +266,10 @@ def check(
     if all(limit is None for limit in limits.values()):
         names = ", ".join(f"--{name.replace('_', '-')}" for name in limits)
         raise InputError(f"no budget is given: one or more of {names}")
+    from .budget import budgets_of
+    from .cli_runs import Asked, analyzed, counted, loaded_or
+    from .tables import as_json
+
     asked = Asked(
         tuple(input or ()), input_ids, batch, device, dtype, train, convention=convention, attention=attention
     )

@@ -104,7 +104,9 @@ Trace = Annotated[
         autocompletion=lambda: ["auto", "symbolic", "record"],
     ),
 ]
-Repeats = Annotated[str, typer.Option(metavar="auto|N", help="How often to time; auto: until stable, 0: not at all.")]
+Repeats = Annotated[
+    str, typer.Option(metavar="auto|N", help="How often to time; auto: until stable or 2 s are over, 0: not at all.")
+]
 CountsOnly = Annotated[bool, typer.Option("--counts-only", help="Count on the meta device: no weights, no time.")]
 
 AsTree = Annotated[bool, typer.Option("--tree", help="The modules, too, one inside the other.")]

@@ -1,27 +1,27 @@
-"""A report as the command line shows it: the summary, and the tree and the table that are asked for; or JSON."""
+"""A report as the command line shows it: the summary, and the tree and the table that are asked for; or JSON.
+
+What is asked is checked without torch, whose import takes seconds.
+"""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import InputError
-from .listings import OPERATIONS
-from .ops.catalogue import Row, counts
-from .records import PHASES
-from .render.columns import MODULE_COLUMNS, check_units, find, pick
+from .render.columns import MODULE_COLUMNS, OPERATIONS, check_units, expendable, find, pick
 from .render.summary import summary
 from .render.table import grid, ordered
 from .render.text import align, terminal_width, wrapped
 from .render.tree import tree
-from .report import Report
+
+if TYPE_CHECKING:
+    from .ops.catalogue import Row
+    from .report import Report
 
 USUAL = ("phase", "op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
-# A narrow terminal loses these first, as the tree does.
-EXPENDABLE = ("macs", "bytes_peak", "output", "inputs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,8 @@ class Shown:
 
     def _tree(self, report: Report, color: bool) -> str:
         """The modules; where there was a backward pass, once for each phase."""
+        from .records import PHASES
+
         asked: dict[str, Any] = {"depth": self.depth, "sort_by": self.sort_by, "columns": self.columns}
         seen = {each.call.phase for each in report.counted}
         trees = {
@@ -84,8 +86,8 @@ class Shown:
         header = [replace(column, key=column.header) for column in OPERATIONS]
         usual = [find(OPERATIONS, key) for key in USUAL]
         by = None if self.sort_by is None else find(OPERATIONS, self.sort_by)
-        spared = [i for i in map(partial(find, OPERATIONS), EXPENDABLE) if not self.columns and i != by]
-        measured = [i for i in usual if any(row[i] not in (None, PHASES[0]) for row in table.rows)]
+        measured = [i for i in usual if any(row[i] not in (None, "forward") for row in table.rows)]
+        spared = [] if self.columns else [header[i].key for i in expendable(OPERATIONS) if i != by]
         return grid(
             header,
             table.rows,
@@ -96,7 +98,7 @@ class Shown:
             noun=table.name,
             shares=("time", "FLOPs") if report.total_time else ("FLOPs",),
             elidable=("inputs", "output", "module", "target", "counts"),
-            expendable=[header[i].key for i in spared],
+            expendable=spared,
         )
 
 
@@ -108,6 +110,8 @@ def listed(lines: Iterable[str]) -> str:
 
 def ops_text(rows: Iterable[Row], brief: bool) -> str:
     """Ops with what each counts: a line each, or with how each is reached."""
+    from .ops.catalogue import counts
+
     if brief:
         return listed(align([(row.op, counts(row)) for row in rows], [False, False]))
     width = min(terminal_width() or 100, 100)

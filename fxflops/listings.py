@@ -6,51 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .records import Counted, Node, once, specs_in
-from .render.columns import Column
+from .render.columns import MODULES, OPERATIONS, SUMS, Column
 from .rollup import ModuleRow, OperatorRow, Sums
 from .tables import Cells, Rows, Table
 from .targets import name_of
 
 NO_OPERATION = "(no op)"
 """The op of a graph's nodes that make no call: an input, indexing a tuple, reading a shape."""
-
-SUMS = (
-    Column("macs", "MACs", "flops"),
-    Column("flops", "FLOPs", "flops"),
-    Column("int_ops", "int ops", "flops"),
-    Column("activations", "activations", "elements"),
-    Column("seconds", "time", "s"),
-    Column("missing", "missing", "number"),
-)
-MODULES = (
-    Column("module", "module"),
-    Column("class", "class"),
-    Column("calls", "calls", "number"),
-    Column("params", "params", "elements"),
-    Column("own_params", "own params", "elements"),
-    *SUMS,
-    Column("own_macs", "own MACs", "flops"),
-    Column("own_flops", "own FLOPs", "flops"),
-    Column("own_seconds", "own time", "s"),
-)
-OPERATIONS = (
-    Column("node", "node"),
-    Column("op", "op"),
-    Column("module", "module"),
-    Column("target", "target"),
-    Column("phase", "phase"),
-    Column("inputs", "inputs"),
-    Column("output", "output"),
-    Column("params", "params", "elements"),
-    Column("macs", "MACs", "flops"),
-    Column("flops", "FLOPs", "flops"),
-    Column("int_ops", "int ops", "flops"),
-    Column("seconds", "time", "s"),
-    Column("bytes_before", "mem before", "B"),
-    Column("bytes_after", "mem after", "B"),
-    Column("bytes_peak", "mem peak", "B"),
-    Column("counts", "counts"),
-)
 
 
 def module_rows(rows: Mapping[str, ModuleRow]) -> Rows[ModuleRow]:

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .errors import FxflopsError, InputError
-from .render.columns import Column, pick
+from .errors import FxflopsError, InputError, near
+from .render.columns import Column, expendable, pick
 from .render.table import grid, ordered
 from .render.text import plain
 
@@ -31,7 +31,8 @@ V = TypeVar("V")
 
 MOST_SHOWN = 60
 NOTHING = (None, 0, "")
-ROOT = "(root)"
+USUAL = {"phase": "forward"}
+"""What need not be said where every row has it."""
 UNIT_OF = {"s": "s", "ms": "ms", "B": "B", "delta": "B", "%": "%"}
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 LATEX = {
@@ -145,14 +146,19 @@ class Table(Tabular):
 
     def __str__(self) -> str:
         """As people read it: in units that fit, the first rows where there are many, without columns that hold nothing."""
-        used = [i for i, _ in enumerate(self.columns) if any(row[i] not in NOTHING for row in self.rows)]
+        idle = [(*NOTHING, USUAL.get(column.key)) for column in self.columns]
+        used = [i for i, _ in enumerate(self.columns) if any(row[i] not in idle[i] for row in self.rows)]
         shown = used or range(len(self.columns))
         header = [replace(self.columns[i], key=self.columns[i].header) for i in shown]
-        roots = [ROOT if self.columns[i].key == "module" else "" for i in shown]
-        first = self.rows[:MOST_SHOWN]
-        rows = [tuple(row[i] or root or row[i] for i, root in zip(shown, roots, strict=True)) for row in first]
-        text = [column.key for column in header if not column.is_number]
-        return "\n".join([grid(header, rows, units="auto", elidable=text), *self._left_out()])
+        rows = [tuple(row[i] for i in shown) for row in self.rows[:MOST_SHOWN]]
+        longest = {
+            c.key: max(len(str(row[i])) for row in rows) for i, c in enumerate(header) if rows and not c.is_number
+        }
+        spared = [self.columns[i].header for i in expendable(self.columns)]
+        table = grid(
+            header, rows, units="auto", elidable=sorted(longest, key=lambda key: -longest[key]), expendable=spared
+        )
+        return "\n".join([table, *self._left_out()])
 
     def _repr_html_(self) -> str:
         notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._left_out())
@@ -205,6 +211,9 @@ class Rows(dict[str, V], Tabular):
     def table(self) -> Table:
         """The same as a Table."""
         return Table(self._name, self._columns, tuple(line for key in self for line in self._cells(key, self[key])))
+
+    def __missing__(self, key: object) -> V:
+        raise KeyError(f"no {self._columns[0].header} {key!r}{near(str(key), self)}")
 
     def _as_table(self) -> Table:
         return self.table

@@ -139,7 +139,7 @@ def test_with_a_path_it_writes_that_file(form: str, tmp_path: Path) -> None:
 def test_select() -> None:
     assert TABLE.select("op", sort_by="flops", top=2).rows == (("linear",), ("a|b",))
     assert TABLE.select(["time", "op"], sort_by="time").rows == ((0.5, "linear"), (1e-9, "a|b"), (None, "scan"))
-    with pytest.raises(InputError, match="no column 'bytes': one of op, flops, seconds"):
+    with pytest.raises(InputError, match=r"no column 'bytes': one of op, flops, seconds \(time\)"):
         TABLE.select(sort_by="bytes")
 
 
@@ -152,6 +152,32 @@ def test_text_is_for_people() -> None:
     assert "op60" not in str(many)
     assert "first 60 of 100 ops" in many._repr_html_()
     assert str(many.to_html()).count("<tr>") == 101
+
+
+def test_a_narrow_terminal_says_what_it_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = count(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), torch.randn(1, 3, 8, 8)).table
+    for width in (200, 80, 60):
+        monkeypatch.setattr("fxflops.render.table.terminal_width", lambda width=width: width)
+        lines = str(table).splitlines()
+        assert max(map(len, lines)) <= width
+        shown = lines[0].split()
+        left_out = lines[-1].removeprefix("no room for ").split(", ") if "no room" in lines[-1] else []
+        assert {"op", "module", "FLOPs"} <= set(shown)
+        assert "phase" not in shown  # all of it is the forward
+        assert {"target", "counts"} <= set(shown if width == 200 else left_out)
+
+
+def test_a_key_that_is_not_there() -> None:
+    rows = count(named("body", "head"), torch.randn(2, 4)).by_module()
+    with pytest.raises(KeyError, match="no module 'bodi'; near: body"):
+        rows["bodi"]
+    assert rows.get("bodi") is None
+    assert "bodi" not in rows
+
+
+def test_columns_go_by_what_stands_above_them_too() -> None:
+    with pytest.raises(InputError, match=r"no column 'tiem', but time: one of op, flops, seconds \(time\)"):
+        TABLE.select("tiem")
 
 
 def test_rows_are_a_mapping_and_a_table() -> None:

@@ -36,7 +36,7 @@ class Column:
         if value is None:
             return readable.NOT_MEASURED
         if isinstance(value, bool) or not isinstance(value, Real):
-            return plain(str(value))
+            return ROOT if value == "" and self.key == "module" else plain(str(value))
         number = int(value) if isinstance(value, Integral) else float(value)
         sign = "+" if self.kind == "delta" and number >= 0 else ""
         return sign + (_raw(number, self.kind) if unit is None else _scaled(number, self.kind, unit))
@@ -79,6 +79,49 @@ MODULE_COLUMNS = (
     Column("time%", "%", "%"),
     Column("memory", "replay peak", "B"),
 )
+SUMS = (
+    Column("macs", "MACs", "flops"),
+    Column("flops", "FLOPs", "flops"),
+    Column("int_ops", "int ops", "flops"),
+    Column("activations", "activations", "elements"),
+    Column("seconds", "time", "s"),
+    Column("missing", "missing", "number"),
+)
+MODULES = (
+    Column("module", "module"),
+    Column("class", "class"),
+    Column("calls", "calls", "number"),
+    Column("params", "params", "elements"),
+    Column("own_params", "own params", "elements"),
+    *SUMS,
+    Column("own_macs", "own MACs", "flops"),
+    Column("own_flops", "own FLOPs", "flops"),
+    Column("own_seconds", "own time", "s"),
+)
+OPERATIONS = (
+    Column("node", "node"),
+    Column("op", "op"),
+    Column("module", "module"),
+    Column("target", "target"),
+    Column("phase", "phase"),
+    Column("inputs", "inputs"),
+    Column("output", "output"),
+    Column("params", "params", "elements"),
+    Column("macs", "MACs", "flops"),
+    Column("flops", "FLOPs", "flops"),
+    Column("int_ops", "int ops", "flops"),
+    Column("seconds", "time", "s"),
+    Column("bytes_before", "mem before", "B"),
+    Column("bytes_after", "mem after", "B"),
+    Column("bytes_peak", "mem peak", "B"),
+    Column("counts", "counts"),
+)
+ROOT = "(root)"
+EXPENDABLE = (
+    "target", "counts", "node", "bytes_before", "bytes_after", "int_ops", "activations", "own_params", "own_macs",
+    "own_flops", "own_seconds", "macs", "bytes_peak", "params", "output", "inputs",
+)  # fmt: skip
+"""What a table loses where a line has no room for all of it, in this order."""
 ALIASES = {"memory": ("mem_delta", "bytes_peak")}
 
 
@@ -107,9 +150,15 @@ def find(columns: Sequence[Column], name: str) -> int:
         for position, column in enumerate(columns):
             if spelling in (column.header.lower(), column.key.lower()):
                 return position
-    known = [column.key for column in columns]
-    near = ", ".join(get_close_matches(wanted, {*known, *(column.header.lower() for column in columns)}, n=1))
-    raise InputError(f"no column {name!r}{f', but {near}' if near else ''}: one of {', '.join(known)}")
+    spelled = {word.lower() for column in columns for word in (column.key, column.header)}
+    near = ", ".join(get_close_matches(wanted, spelled, n=1))
+    raise InputError(f"no column {name!r}{f', but {near}' if near else ''}: one of {', '.join(map(_named, columns))}")
+
+
+def _named(column: Column) -> str:
+    """Its key, and its header where that says something else."""
+    header = column.header.lower().replace(" ", "_").partition("(")[0]
+    return column.key if header in (column.key.lower(), "%") else f"{column.key} ({column.header})"
 
 
 def pick(columns: Sequence[Column], names: Sequence[str] | str | None) -> list[int]:
@@ -120,6 +169,11 @@ def pick(columns: Sequence[Column], names: Sequence[str] | str | None) -> list[i
     if not listed:
         raise InputError(f"columns is empty: name at least one of {', '.join(column.key for column in columns)}")
     return [find(columns, name) for name in listed]
+
+
+def expendable(columns: Sequence[Column]) -> list[int]:
+    """The positions of the columns that a table can do without, first the one that it can best."""
+    return [i for key in EXPENDABLE for i, column in enumerate(columns) if column.key == key]
 
 
 def check_units(units: str | None) -> None:

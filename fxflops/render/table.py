@@ -8,10 +8,11 @@ from typing import Any
 
 from ..errors import InputError
 from .columns import Column, check_number, check_units, column_of, find, pick
-from .text import cells, elide, terminal_width
+from .text import cells, elide, terminal_width, wrapped
 
 Where = Mapping[str, Any]
-NARROWEST = 12
+READABLE, NARROWEST = 20, 12
+"""Cells that a cut text keeps: while there is a column to leave out, and where there is none."""
 MARKUP = ("html", "latex", "tsv", "wiki", "textile", "youtrack", "jira", "moin", "asciidoc")
 
 
@@ -71,7 +72,7 @@ def grid(
         units: None for raw numbers, "auto" for readable ones, or one unit ("G", "MiB", "ms") for the columns it fits.
         tablefmt: a format of tabulate.
         width: cells in a line, by default the terminal's; a longer table has its ``elidable`` columns cut, in this order,
-            and where that is not enough its ``expendable`` ones left out.
+            and where that is not enough its ``expendable`` ones left out, which a line below it says.
     """
     check_units(units)
     check_number("top", top, least=1)
@@ -85,12 +86,15 @@ def grid(
     table = [known[i].header if known[i].unit(units) is None else known[i].key for i in shown]
     body = [[known[i].show(row[i], known[i].unit(units)) for i in shown] for row in chosen]
     picked = [known[i] for i in shown]
-    text = _fitted(table, body, picked, tablefmt, width, elidable, expendable)
-    note = footer(known, rows, kept, chosen, sort_by, noun, shares)
-    if not note or _is_markup(tablefmt):
+    text, lost = _fitted(table, body, picked, tablefmt, width, elidable, expendable)
+    notes = [
+        footer(known, rows, kept, chosen, sort_by, noun, shares),
+        wrapped(f"no room for {', '.join(lost)}", terminal_width() if width is None else width, 0) if lost else "",
+    ]
+    if not any(notes) or _is_markup(tablefmt):
         return text
     # Markdown takes a line right below a table for one of its rows.
-    return f"{text}\n\n{note}" if tablefmt in ("github", "pipe") else f"{text}\n{note}"
+    return "\n".join([text, *([""] if tablefmt in ("github", "pipe") else []), *filter(None, notes)])
 
 
 def matching(columns: Sequence[Column], rows: Sequence[Sequence[Any]], where: Where | None) -> list[Sequence[Any]]:
@@ -179,29 +183,38 @@ def _fitted(
     width: int | None,
     elidable: Sequence[str],
     expendable: Sequence[str],
-) -> str:
-    """The printed table, its elidable columns cut until it fits the width, without expendable ones where it does not."""
+) -> tuple[str, list[str]]:
+    """The printed table, its elidable columns cut until it fits the width, and the headers of the expendable ones that are
+    left out where it does not."""
     limit = terminal_width() if width is None else width
     if limit is None or _is_markup(tablefmt):
-        return _tabulated(header, body, columns, tablefmt)
-    for left_out in range(len(expendable) + 1):
-        shown = [i for i, column in enumerate(columns) if column.key not in expendable[:left_out]]
+        return _tabulated(header, body, columns, tablefmt), []
+    spared = [key for key in expendable if any(column.key == key for column in columns)]
+    for lost in range(len(spared) + 1):
+        shown = [i for i, column in enumerate(columns) if column.key not in spared[:lost]]
         lines = [[row[i] for i in shown] for row in (header, *body)]
-        text = _cut(lines[0], lines[1:], [columns[i] for i in shown], tablefmt, limit, elidable)
+        least = READABLE if lost < len(spared) else NARROWEST
+        text = _cut(lines[0], lines[1:], [columns[i] for i in shown], tablefmt, limit, elidable, least)
         if _excess(text, limit) <= 0:
             break
-    return text
+    return text, [column.header for column in columns if column.key in spared[:lost]]
 
 
 def _cut(
-    header: list[str], body: list[list[str]], columns: list[Column], tablefmt: str, limit: int, elidable: Sequence[str]
+    header: list[str],
+    body: list[list[str]],
+    columns: list[Column],
+    tablefmt: str,
+    limit: int,
+    elidable: Sequence[str],
+    least: int,
 ) -> str:
     text = _tabulated(header, body, columns, tablefmt)
     for key in elidable:
         excess = _excess(text, limit)
         for i, column in enumerate(columns):
             if excess > 0 and column.key == key:
-                room = max(max(cells(row[i]) for row in body) - excess, NARROWEST)
+                room = max(max(cells(row[i]) for row in body) - excess, least)
                 body = [[*row[:i], elide(row[i], room), *row[i + 1 :]] for row in body]
                 text = _tabulated(header, body, columns, tablefmt)
     return text

@@ -206,17 +206,20 @@ def test_grid():
 @pytest.mark.parametrize(
     ("width", "header"),
     [
-        (40, ["operator", "calls", "flops"]),
-        (33, ["operator", "calls", "flops"]),  # operators are cut
-        (23, ["operator", "flops"]),
+        (46, ["operator", "calls", "flops"]),
+        (40, ["operator", "calls", "flops"]),  # operators are cut
+        (33, ["operator", "flops"]),
+        (25, ["operator"]),
         (9, ["operator"]),  # as narrow as it gets
     ],
 )
 def test_what_is_expendable_is_left_out_where_cutting_is_not_enough(width, header):
-    rows = [["scaled_dot_product", 17, 1_000]]
+    rows = [["scaled_dot_product_attention", 17, 1_000]]
     text = grid(["operator", "calls", "flops"], rows, width=width, elidable=["operator"], expendable=["calls", "flops"])
     assert text.splitlines()[0].split() == header
     assert max(map(len, text.splitlines())) <= max(width, 12)
+    left_out = " ".join(text.split()).partition("no room for ")[2]
+    assert left_out == ", ".join(name for name in ("calls", "flops") if name not in header)
 
 
 def test_tabulate_is_left_as_it_was():
