@@ -28,6 +28,7 @@ from .chosen import Chosen
 from .escapes import EMPTY, Unwritten
 from .facts import with_learning, with_pairs
 from .functions import belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
+from .imports import CompilerApart
 from .leaves import Hooks, Leaves, Settings, scope_of
 from .meta import Twins
 from .modes import AtenMode, FunctionMode, dispatching, functioning, transformed
@@ -103,7 +104,7 @@ class Observer:
     def __enter__(self) -> Observer:
         self._attach()
         self._modes = ExitStack()
-        for mode in (*([self._aten] if self._strays else []), self._mode, self._plain_functions):
+        for mode in (*([self._aten] if self._strays else []), self._mode, self._plain_functions, CompilerApart()):
             self._modes.enter_context(mode)  # type: ignore[arg-type]
         return self
 
