@@ -91,13 +91,17 @@ class profile:
         tape = Tape()
         self._observer = Observer(paths, self._table, ledger=self._ledger, tape=tape)
         self._open = ExitStack()
+
+        def stepping(_: object, *__: object) -> None:
+            self._label_gradients()  # the next zero_grad() lets go of them
+            tape.optimizing = True
+
+        def stepped(_: object, *__: object) -> None:
+            tape.optimizing = False
+
         for optimizer in self._optimizers:
-            for register, steps in (
-                (optimizer.register_step_pre_hook, True),
-                (optimizer.register_step_post_hook, False),
-            ):
-                hook = register(lambda *_, steps=steps: setattr(tape, "optimizing", steps))
-                self._open.callback(hook.remove)
+            self._open.callback(optimizer.register_step_pre_hook(stepping).remove)
+            self._open.callback(optimizer.register_step_post_hook(stepped).remove)
         self._open.enter_context(RUNNING)
         self._open.enter_context(uncompiled())
         self._open.enter_context(self._observer)
@@ -109,7 +113,7 @@ class profile:
         self._open.__exit__(kind, error, traceback)
         if error is not None:
             return
-        self._ledger.label(gradients_of(self._model.named_parameters()), "gradients")
+        self._label_gradients()
         self._ledger.label(self._optimizer_states(), "optimizer")
         parameters = list(self._model.parameters())
         watched = Watched(self._observer, self._ledger.history(self._observer.calls), None)
@@ -125,6 +129,9 @@ class profile:
         )
         report = Report(run, self._convention, self._table, weakref.ref(self._model), self._attention)
         self._report = report.checked(self._strict)
+
+    def _label_gradients(self) -> None:
+        self._ledger.label(gradients_of(self._model.named_parameters()), "gradients")
 
     def _optimizer_states(self) -> list[tuple[str, torch.Tensor]]:
         return [state for optimizer in self._optimizers for state in states_of(optimizer)]

@@ -88,13 +88,16 @@ class Report(Totals, Exports):
         known = {i: counted for i, counted in self._known.items() if not is_users(self.calls[i], table)}
         return Report(self._run, found, table, self._model, attention, known=known)
 
-    def explain(self, a: str | Convention, b: str | Convention) -> Explanation:
-        """Why conventions ``a`` and ``b`` give different totals for this run: op by op, with what each counts.
+    def explain(self, a: str | Convention, b: str | Convention, phase: str = PHASES[0]) -> Explanation:
+        """Why conventions ``a`` and ``b`` give different totals for a phase of this run: op by op, with what each counts.
 
         >>> print(report.explain("fvcore", "deepspeed"))  # doctest: +SKIP
         """
+        check_phase(phase)
         one, other = self.recount(a), self.recount(b)
-        return explain(one.convention, other.convention, one.counted, other.counted, len(self.calls))
+        ours, theirs = ([each for each in found.counted if each.call.phase == phase] for found in (one, other))
+        calls = sum(call.phase == phase for call in self.calls)
+        return explain(one.convention, other.convention, ours, theirs, calls)
 
     @collecting_later()
     def roofline(self, device: str | Device = "auto", phase: str = "forward") -> Roofline:
@@ -225,7 +228,10 @@ class Report(Totals, Exports):
                 data = json.load(file)
             except (ValueError, RecursionError) as error:
                 raise InputError(f"{os.fspath(path)} is no JSON: {error}") from error
-        return cls.from_dict(data, model)
+        try:
+            return cls.from_dict(data, model)
+        except InputError as error:
+            raise InputError(f"{os.fspath(path)}: {error}") from error
 
     @collecting_later()
     def to_dict(self) -> dict[str, Any]:

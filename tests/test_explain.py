@@ -34,6 +34,16 @@ def test_rows_add_up_largest_first() -> None:
     assert sum(row.difference for row in found.rows) == found.total_b - found.total_a
 
 
+def test_it_is_of_one_phase_the_forward_unless_asked() -> None:
+    report = fxflops.count(MODEL, torch.randn(4, 6), backward=True)
+    found = report.explain("torch", "torch_flops")
+    assert (found.total_a, found.total_b) == (report.recount("torch").total_flops, report.total_flops)
+    back = report.explain("torch", "torch_flops", phase="backward")
+    assert (back.total_a, back.total_b) == (report.recount("torch").total_backward_flops, report.total_backward_flops)
+    with pytest.raises(fxflops.InputError, match="unknown phase 'both'"):
+        report.explain("torch", "fvcore", "both")
+
+
 def test_rows_say_where_and_what() -> None:
     rows = {row.op: row for row in REPORT.explain("torch", "torch_flops").rows}
     assert rows["relu"].paths == ("0.act", "1.act", "2.act")

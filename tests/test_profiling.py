@@ -84,6 +84,24 @@ def test_nothing_is_changed_and_nothing_undone() -> None:
     assert p.report.total_flops == count(model, torch.randn(4, 3), mode="train").total_flops
 
 
+@pytest.mark.parametrize("order", ["zero first", "zero last", "never"])
+def test_gradients_are_gradients_in_every_order_of_the_loop(order: str) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    optimizer = torch.optim.AdamW(model.parameters())
+    with profile(model, optimizer=optimizer) as p:
+        for _ in range(2):
+            if order == "zero first":
+                optimizer.zero_grad()
+            model(torch.randn(4, 64)).sum().backward()
+            optimizer.step()
+            if order == "zero last":
+                optimizer.zero_grad()
+    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+    assert p.report.memory["gradients"] == size
+    assert not optimizer._optimizer_step_pre_hooks
+    assert not optimizer._optimizer_step_post_hooks
+
+
 def test_what_cannot_be_told_is_said() -> None:
     for nothing in ((), (None,)):
         with pytest.raises(InputError, match=r"needs the model .*\n  with profile\(model\) as p"):
