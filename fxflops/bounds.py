@@ -12,7 +12,7 @@ from .errors import InputError
 from .render.columns import Column
 from .rollup import prefixes
 from .tables import Rows, Table, Tabular
-from .units import count, seconds, size
+from .units import amount, seconds, size
 
 COMPUTE, MEMORY, LAUNCH, NOTHING = "compute", "memory", "launch", "nothing"
 KINDS = (COMPUTE, MEMORY, LAUNCH)
@@ -255,7 +255,7 @@ def _cells(row: Row) -> tuple[object, ...]:
 def _summary(found: Roofline) -> list[str]:
     total, device = found.total, found.device
     peaks = ", ".join(
-        f"{dtype} {count(device.peak(dtype))}FLOP/s"
+        f"{dtype} {amount(device.peak(dtype), 'FLOP/s')}"
         for dtype in dict.fromkeys(row.dtype for row in found.rows if row.flops)
     )
     kinds = [
@@ -263,9 +263,9 @@ def _summary(found: Roofline) -> list[str]:
         for kind, row in found.by_bound().items()
         if row.bound_seconds
     ]
-    whole = f"{count(total.flops)}FLOPs, {size(total.bytes)}, {total.intensity or 0:.1f} FLOP/B"
+    whole = f"{amount(total.flops, 'FLOPs')}, {size(total.bytes)}, {total.intensity or 0:.1f} FLOP/B"
     lines = [
-        f"{found.phase} on {device.name}   {peaks}, {count(device.bandwidth)}B/s   ({device.source})",
+        f"{found.phase} on {device.name}   {peaks}, {amount(device.bandwidth, 'B/s')}   ({device.source})",
         f"lower bound {seconds(total.bound_seconds)} = {' + '.join(kinds) or 0}   {whole}",
     ]
     if found.is_prediction:

@@ -279,7 +279,7 @@ def check(
         kept = [{"name": b.name, "value": b.value, "limit": b.limit, "kept": b.kept} for b in budgets]
         typer.echo(as_json({"complete": report.complete, "budgets": kept}))
     else:
-        typer.echo("\n".join([*map(str, budgets), *incomplete_lines(report)]))
+        typer.echo("\n".join([*map(str, budgets), *incomplete_lines(report, allow_incomplete)]))
     if not all(budget.kept for budget in budgets) or not (report.complete or allow_incomplete):
         raise typer.Exit(OVER)
 
@@ -317,12 +317,13 @@ def in_options(text: str) -> str:
     return text
 
 
-def incomplete_lines(report: Report) -> list[str]:
-    """What is not in the counts; nothing for a complete report."""
+def incomplete_lines(report: Report, allowed: bool) -> list[str]:
+    """What is not in the counts, and whether that is allowed; nothing for a complete report."""
     if report.complete:
         return []
     missing = [f"      {each.op} x{each.calls}, first in {each.path or 'the root'}" for each in report.missing]
-    return ["INCOMPLETE  FLOPs and MACs are lower bounds; not counted:", *missing]
+    said = "allowed" if allowed else "--allow-incomplete lets it pass"
+    return [f"INCOMPLETE  ({said})  FLOPs and MACs are lower bounds; not counted:", *missing]
 
 
 def check_suffix(path: Path) -> None:

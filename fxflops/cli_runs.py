@@ -34,6 +34,7 @@ from .own_run import cap_of
 from .progress import working
 from .report import Report
 from .structure import fill, template_of
+from .units import size
 
 CONVENTION, ATTENTION = "torch_flops", "dense"
 
@@ -93,6 +94,11 @@ def counted(name: str, asked: Asked) -> Report:
 def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str = "auto") -> Report:
     """The model run on real tensors, every operation counted and timed."""
     asked.check()
+    weights = _weights_of(name) if name.startswith("hf:") and asked.device != "meta" else None
+    if weights is not None and weights > 2 * cap_of(torch.device("cpu")):
+        raise InputError(
+            f"{name} has {size(weights)} of weights, more than the memory there is; --counts-only makes none"
+        )
     with _quiet():
         model, args, kwargs = subject(name, asked, asked.device == "meta")
         return api.analyze(model, args, kwargs, trace=trace, repeats=repeats, **asked.settings())
@@ -141,11 +147,18 @@ def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
 
 def _fits(name: str) -> bool:
     """Whether the CPU has room for the weights; where that cannot be told, it is tried."""
+    weights = _weights_of(name)
+    return weights is None or weights < cap_of(torch.device("cpu"))
+
+
+def _weights_of(name: str) -> int | None:
+    """Bytes of a model's weights, found without making them; None where it cannot be made so."""
     try:
-        model = load(name, True).model
+        with _quiet():
+            model = load(name, True).model
     except FxflopsError:
-        return True
-    return sum(p.numel() * p.element_size() for p in model.parameters()) < cap_of(torch.device("cpu"))
+        return None
+    return sum(p.numel() * p.element_size() for p in model.parameters())
 
 
 def _inputs(name: str, loaded: Loaded, asked: Asked, model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -32,7 +32,9 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
     parameters, and arguments that do not fit the signature of forward.
     """
     if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise InputError(f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}")
+        raise InputError(
+            f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}; several inputs go in a tuple: (model, (a, b))"
+        )
     keywords = dict(kwargs or {})
     signature = signature_of(model)
     if isinstance(args, Mapping) and args and set(args) <= set(signature.parameters):
@@ -65,7 +67,7 @@ def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], adv
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         given = ", ".join([*(type(arg).__name__ for arg in args), *(f"{name}=" for name in kwargs)])
-        advice = advice or f"given ({given}); inputs go in args=(...) by position and kwargs={{...}} by name"
+        advice = advice or f"given ({given}); inputs go in a tuple args=(a, b) by position and kwargs={{...}} by name"
         what = f"the inputs do not fit {type(model).__name__}.forward{signature}"
         raise InputError(f"{what}: {error}\n  {advice}") from None
     bound.apply_defaults()

@@ -25,6 +25,12 @@ def count(value: float | None, unit: str | None = None) -> str:
     return _scaled(value, SI, unit, whole="")
 
 
+def amount(value: float, of: str) -> str:
+    """A count of something: ``amount(1.45e11, "FLOP/s") -> '145.0 GFLOP/s'``, ``amount(800, "FLOPs") -> '800 FLOPs'``."""
+    number = count(value)
+    return f"{number}{of}" if " " in number else f"{number} {of}"
+
+
 def size(value: float | None, unit: str | None = None) -> str:
     """Bytes in binary units: ``346030080 -> '330.0 MiB'``. ``unit`` fixes it ("MiB")."""
     return NOT_MEASURED if value is None else _scaled(value, IEC, unit, whole="B")

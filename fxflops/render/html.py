@@ -114,8 +114,8 @@ def _tree(root: TreeRow) -> str:
 def _module(item: Fold, root: TreeRow, columns: Sequence[Column], level: int) -> str:
     """A module's row; one with children can be unfolded, and the root is."""
     row = item.row
-    name, note = label(item)
-    line = _row(name, note, row, root, columns, level)
+    name, *said = label(item)
+    line = _row(name, "  ".join(filter(None, said)), row, root, columns, level)
     if not row.children:
         return f'<div class="row">{line}</div>'
     inside = "".join(_module(child, root, columns, level + 1) for child in folded(row.children))

@@ -39,7 +39,8 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
         lines += flow(pad(label, MARGIN), shares, " · ", limit, MARGIN)
     lines += [paint(line, "red", color) for line in missing_lines(data.missing)]
     if data.paste:
-        lines += ["to count it, paste:", *(f"    {line}" for line in data.paste.rstrip().splitlines())]
+        which = "it" if len(data.missing) == 1 else "the first"
+        lines += [f"to count {which}, paste:", *(f"    {line}" for line in data.paste.rstrip().splitlines())]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -135,8 +136,7 @@ def _latency(label: str, latency: tuple[float, float, float, int] | None, nodes:
         ratio = f" ({nodes / median:.2f}x)" if median else ""
         details.append(f"sum of nodes {units.seconds(nodes)}{ratio}")
     if median and flops:
-        rate = units.count(flops / median)
-        details.append(f"{rate}FLOP/s" if " " in rate else f"{rate} FLOP/s")
+        details.append(units.amount(flops / median, "FLOP/s"))
     return Fact(label, units.seconds(median), details)
 
 

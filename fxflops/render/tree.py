@@ -14,14 +14,17 @@ DEFAULT_COLUMNS = ("params", "macs", "flops", "flops%", "time", "time%", "memory
 # A narrow terminal loses these first, so that names stay readable.
 EXPENDABLE = ("macs", "memory", "params", "flops%", "time%")
 LABEL_ROOM = 30
+SHORTEST = 8
+"""Cells of a name or class that is cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the tree: ``guide`` are the branches before the name, ``note`` what follows it."""
+    """A line of the tree: ``guide`` are the branches before the name, ``cls`` and ``note`` what follows it."""
 
     guide: str
     name: str
+    cls: str
     note: str
     row: TreeRow
 
@@ -84,20 +87,20 @@ def walk(
         branch, below = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
         yield from walk(child, None if depth is None else depth - 1, sort_key, fold, stem + branch, stem + below)
     if own is not None:
-        yield Line(f"{stem}└─ ", own.name, "", own)
+        yield Line(f"{stem}└─ ", own.name, "", "", own)
 
 
-def label(item: Fold) -> tuple[str, str]:
-    """A module's name and what is said of it: class, how many are folded, how often it is called where that is not once."""
+def label(item: Fold) -> tuple[str, str, str]:
+    """A module's name, its class, and what is said of it: how many are folded, how often it is called where that is not once."""
     row = item.row
-    notes = [plain(row.cls)] if item.name else []
+    notes = []
     if item.count > 1:
         notes.append(f"x{item.count} (each)")
     if row.calls > 1:
         notes.append(f"({row.calls} calls)")
     elif not row.was_called:
         notes.append("(not called)")
-    return plain(item.name or row.cls), "  ".join(notes)
+    return plain(item.name or row.cls), plain(row.cls) if item.name else "", "  ".join(notes)
 
 
 def own_row(row: TreeRow) -> TreeRow | None:
@@ -135,7 +138,7 @@ def _cells(row: TreeRow, shown: Sequence[Column], root: TreeRow, units: str | No
 
 def _affordable(shown: list[Column], lines: list[Line], root: TreeRow, units: str | None, limit: int) -> list[Column]:
     """The columns that leave enough room for names."""
-    wanted = min(LABEL_ROOM, max(cells(f"{line.guide}{line.name}  {line.note}") for line in lines))
+    wanted = min(LABEL_ROOM, max(cells(f"{line.guide}{line.name}  {line.cls}  {line.note}") for line in lines))
     for key in (*EXPENDABLE, None):
         rows = [[c.header for c in shown], *(_cells(line.row, shown, root, units) for line in lines)]
         taken = sum(max(map(cells, column)) + 2 for column in zip(*rows, strict=True))
@@ -156,11 +159,16 @@ def _laid_out(
 
 
 def _label(line: Line, room: int | None, color: bool) -> str:
-    name, note = line.name, line.note
+    """Where there is no room for all of it the class is cut first, then the name; how many are folded never is, while a
+    name of a few letters can stand beside it."""
+    name, cls, note = line.name, line.cls, line.note
     if room is not None:
         left = max(room - cells(line.guide), 1)
+        taken = cells(note) + 2 if note else 0
+        note, left = (note, left - taken) if left - taken >= min(cells(name), SHORTEST) else ("", left)
         beside = left - cells(name) - 2
-        note = elide(note, beside) if beside >= min(cells(note), 8) else ""
+        cls = elide(cls, beside) if beside >= min(cells(cls), SHORTEST) else ""
         name = elide(name, left)
-    parts = [paint(name, "bold", color and not line.guide)] + ([paint(note, "dim", color)] if note else [])
+    said = "  ".join(filter(None, (cls, note)))
+    parts = [paint(name, "bold", color and not line.guide)] + ([paint(said, "dim", color)] if said else [])
     return paint(line.guide, "dim", color) + "  ".join(parts)

@@ -137,6 +137,15 @@ def test_no_line_is_longer_than_the_width(root, width):
     assert "…" in tree(deep, width=60)
 
 
+@pytest.mark.parametrize("width", [50, 60, 80])
+def test_how_many_are_folded_is_never_cut(root, width):
+    blocks = root.children[1]
+    long = [row._replace(name=f"encoder_layer_{row.name}", cls="TransformerEncoderBlock") for row in blocks.children]
+    text = tree(root._replace(children=(blocks._replace(children=tuple(long)),)), width=width)
+    assert f"x{len(long)} (each)" in text
+    assert max(map(cells, text.splitlines())) <= width
+
+
 def test_color_changes_nothing_but_color(root):
     colored = tree(root, color=True)
     assert "\x1b[" in colored
