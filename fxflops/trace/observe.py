@@ -25,10 +25,10 @@ from ..ops import ESCAPE, Formula, Table
 from ..records import Call, Scope, spec_of
 from .autocast import Autocast
 from .chosen import Chosen
+from .compiler import CompilerApart
 from .escapes import EMPTY, Unwritten
 from .facts import with_learning, with_pairs
 from .functions import belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
-from .imports import CompilerApart
 from .leaves import Hooks, Leaves, Settings, scope_of
 from .meta import Twins
 from .modes import AtenMode, FunctionMode, dispatching, functioning, transformed
