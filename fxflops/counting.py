@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from .errors import FormulaError, InputError
 from .ops import ESCAPE, Formula, Table, apply
 from .ops._cost import first
 from .records import Call, Cost, Counted, FormulaFunction, Scope, Spec, specs_in
+from .targets import name_of
 from .trace.plans import Plans, plans_of
 
 COMPLEX_MULTIPLY, COMPLEX_ADD = 6, 2
@@ -134,6 +136,33 @@ def is_users(call: Call, table: Table) -> bool:
     """Whether a formula of the user's counts this call."""
     entry = _entry_of(call, table)
     return entry is not None and not _is_ours(entry)
+
+
+def overlooked(counted: Iterable[Counted], table: Table) -> list[str]:
+    """A sentence for each of a user's formulas that counted nothing, while its op was called spelled otherwise."""
+    if table.parent is None:
+        return []
+    counted = tuple(counted)
+    used = {id(each.rule) for each in counted}
+    users = {id(entry.function) for entry in table.entries.values()}
+    called: dict[str, Counter[str]] = {}
+    for each in counted:
+        if id(each.rule) not in users:
+            called.setdefault(each.call.op, Counter())[_spelled(each.call.target)] += 1
+    unused = {entry.function: (key, entry.op) for key, entry in table.entries.items() if id(entry.function) not in used}
+    return [
+        f"the formula for {_spelled(key)} counted nothing: {op} is called here as "
+        + ", ".join(f"{spelling} x{calls}" for spelling, calls in called[op].items())
+        + "; a formula for that counts it"
+        for key, op in unused.values()
+        if op in called
+    ]
+
+
+def _spelled(target: Any) -> str:
+    return (
+        target if isinstance(target, str) else name_of(target).replace("::", "\0").replace(":", ".").replace("\0", "::")
+    )
 
 
 def _entry_of(call: Call, table: Table) -> Formula | None:

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from .records import Call, Counted, Spec
 
+IMPORT = "import fxflops"
+
 
 class Missing(NamedTuple):
     """An op that no formula counts: how often it was called, first in which module, on which shapes, at which line, and why."""
@@ -35,7 +37,7 @@ def _missing(op: str, found: list[Counted]) -> Missing:
 
 
 def recipe_for(call: Call) -> str:
-    """The lines to paste that count a call's op as one operation per output element, which is a guess."""
+    """The lines to paste after :data:`IMPORT` that count a call's op as one operation per output element, which is a guess."""
     name = call.op.rpartition("::")[2].rpartition(".")[2]
     if "::" in call.op:
         target = "torch.ops." + call.op.replace("::", ".")
@@ -44,7 +46,6 @@ def recipe_for(call: Call) -> str:
     names = [f"x{i}" for i in range(1, len(call.args) + 1)] if len(call.args) > 1 else ["x"] * len(call.args)
     out = "out" if isinstance(call.out, Spec) or not isinstance(call.out, tuple) else "out[0]"
     return (
-        f"import fxflops\n"
         f"@fxflops.formula({target})\n"
         f"def {name}({', '.join([*names, '*', 'out'])}): return {out}.numel()  # 1 per element: a guess"
     )

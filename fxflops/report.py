@@ -181,7 +181,7 @@ class Report(Totals, Exports):
 
     def _missing_text(self) -> str:
         lines = [f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}" for m in self.missing]
-        return "\n".join([*lines, "Count one:", self.recipe()])
+        return "\n".join([*lines, "To count them, paste where the model is made:", self.recipe()])
 
     @cached_property
     def _tree_row(self) -> TreeRow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Mapping
@@ -12,12 +13,12 @@ from torch import nn
 
 from . import ops
 from .conventions import Convention, find_convention
-from .counting import NO_FORMULA, count_calls, is_users
+from .counting import NO_FORMULA, count_calls, is_users, overlooked
 from .errors import InputError, near
 from .inventory import Params
 from .ledger import LiveTensor, Moment
 from .listings import NO_OPERATION, module_and_operator_rows, module_rows, operations, operator_rows
-from .missing import Missing, missing_in, recipe_for
+from .missing import IMPORT, Missing, missing_in, recipe_for
 from .outcome import Environment, Memory, Run
 from .records import PHASES, Call, Counted, Node, Timing
 from .rollup import (
@@ -76,6 +77,8 @@ class Totals:
             {(module.path, function) for module in run.modules for function in module.keeps},
             self._known,
         )
+        for sentence in overlooked(self.counted, table):
+            warnings.warn(sentence, stacklevel=4)
 
     # Totals
 
@@ -230,8 +233,13 @@ class Totals:
         return missing_in(self.counted)
 
     def recipe(self) -> str:
-        """The lines to paste that count the first missing op; "" for a complete report."""
-        return next((recipe_for(c.call) for c in self.counted if c.missing.startswith(NO_FORMULA)), "")
+        """The lines to paste that count the missing ops, each as one operation per output element, which is a guess; ""
+        for a complete report."""
+        first: dict[str, Call] = {}
+        for each in self.counted:
+            if each.missing.startswith(NO_FORMULA):
+                first.setdefault(each.call.op, each.call)
+        return "\n".join([IMPORT, *map(recipe_for, first.values())]) if first else ""
 
     # Sums
 

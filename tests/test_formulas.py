@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
+import re
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -34,6 +36,15 @@ def _tables_as_before() -> Iterator[None]:
     Table.changes += 1
     BASE.python_functions.clear()
     BASE.python_functions.update(functions)
+
+
+class Calls(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
 
 
 class Gate(nn.Module):
@@ -264,6 +275,50 @@ def test_the_recipe_of_an_op_with_several_results_works() -> None:
     report = count(Svd(), X)
     exec(report.recipe(), {"fxflops": fxflops, "torch": torch})
     assert count(Svd(), X).complete
+
+
+def test_the_recipe_counts_every_missing_op() -> None:
+    for name in ("one", "other"):
+        torch.library.define(f"fxflops_recipe::{name}", "(Tensor x) -> Tensor")
+        torch.library.impl(f"fxflops_recipe::{name}", "default")(torch.clone)
+
+    class Both(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            ops = torch.ops.fxflops_recipe
+            return ops.other(ops.one(ops.other(x)))
+
+    report = count(Both(), X)
+    assert str(report).endswith(
+        "to count them, paste where the model is made:\n"
+        "    import fxflops\n"
+        "    @fxflops.formula(torch.ops.fxflops_recipe.other)\n"
+        "    def other(x, *, out): return out.numel()  # 1 per element: a guess\n"
+        "    @fxflops.formula(torch.ops.fxflops_recipe.one)\n"
+        "    def one(x, *, out): return out.numel()  # 1 per element: a guess"
+    )
+    exec(report.recipe(), {"torch": torch})
+    assert count(Both(), X).total_flops == 3 * X.numel()
+
+
+@pytest.mark.parametrize(
+    ("target", "model", "said"),
+    [
+        (nn.functional.gelu, nn.GELU(), "torch.nn.functional.gelu counted nothing: gelu is called here as torch.nn.modules.activation.GELU x1"),
+        ("aten::gelu", nn.GELU(), "aten::gelu counted nothing: gelu is called here as torch.nn.modules.activation.GELU x1"),
+        (nn.GELU, Calls(nn.functional.gelu), "torch.nn.modules.activation.GELU counted nothing: gelu is called here as torch.nn.functional.gelu x1"),
+    ],
+)  # fmt: skip
+def test_a_formula_that_counts_nothing_says_how_its_op_is_called(target: Any, model: nn.Module, said: str) -> None:
+    with pytest.warns(UserWarning, match=re.escape(f"the formula for {said}; a formula for that counts it")):
+        count(model, X, formulas={target: lambda *_, out, **__: 1})
+
+
+def test_a_formula_for_an_op_that_is_not_there_or_spelled_in_two_ways_is_no_mistake() -> None:
+    one: Any = lambda *_, out, **__: 1  # noqa: E731
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        count(nn.GELU(), X, formulas={nn.Conv2d: one})
+        count(nn.GELU(), X, formulas={nn.functional.gelu: lambda x, *, out: 2, nn.GELU: one})
 
 
 def test_an_operator_as_custom_op_gives_it() -> None:

@@ -12,7 +12,7 @@ from .columns import Column, column_of, module_cell, module_values
 from .costs import operator_shares
 from .data import Summary, TreeRow
 from .fold import Fold, folded
-from .summary import facts, missing_lines
+from .summary import facts, missing_lines, paste_where
 from .text import plain
 from .tree import label, measured, own_row
 
@@ -97,7 +97,7 @@ def _head(data: Summary) -> str:
         f'<tr><th scope="row">{_text(name)}</th><td class="n">{_text(value)}</td><td>{_text(said)}</td></tr>'
         for name, value, said in lines
     )
-    missing = "\n".join(missing_lines(data.missing) + ([f"to count it, paste:\n{data.paste}"] if data.paste else []))
+    missing = "\n".join(missing_lines(data.missing) + ([f"{paste_where(data)}:\n{data.paste}"] if data.paste else []))
     warning = f'<pre class="missing">{escape(missing)}</pre>' if missing else ""
     about = _text(f"input {data.inputs} · {data.setting}" if data.inputs else data.setting)
     return f"<div><b>{_text(data.title)}</b> <small>{about}</small></div><table>{body}</table>{warning}"

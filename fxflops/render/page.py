@@ -18,7 +18,7 @@ from .. import units
 from .costs import OTHER, costs, operator_shares
 from .data import Summary
 from .page_data import Page, payload
-from .summary import facts, missing_lines
+from .summary import facts, missing_lines, paste_where
 from .text import plain
 
 HERE = Path(__file__).parent
@@ -171,7 +171,7 @@ def _missing(data: Summary) -> list[str]:
         f"<pre>{escape(chr(10).join(missing_lines(data.missing)))}</pre>",
     ]
     if data.paste:
-        lines.append(f'<p>To count it, paste:</p><pre class="paste">{escape(data.paste)}</pre>')
+        lines.append(f'<p>{paste_where(data).capitalize()}:</p><pre class="paste">{escape(data.paste)}</pre>')
     return [*lines, "</section>"]
 
 

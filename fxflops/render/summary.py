@@ -39,8 +39,7 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
         lines += flow(pad(label, MARGIN), shares, " · ", limit, MARGIN)
     lines += [paint(line, "red", color) for line in missing_lines(data.missing)]
     if data.paste:
-        which = "it" if len(data.missing) == 1 else "the first"
-        lines += [f"to count {which}, paste:", *(f"    {line}" for line in data.paste.rstrip().splitlines())]
+        lines += [f"{paste_where(data)}:", *(f"    {line}" for line in data.paste.rstrip().splitlines())]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -88,6 +87,11 @@ def missing_lines(missing: Sequence[Missing]) -> list[str]:
     if rest:
         lines.append(f"not counted: {len(rest)} more kinds, {sum(item.calls for item in rest)} calls")
     return lines
+
+
+def paste_where(data: Summary) -> str:
+    """What stands above the lines to paste."""
+    return f"to count {'it' if len(data.missing) == 1 else 'them'}, paste where the model is made"
 
 
 def _counts(data: Summary) -> Fact:

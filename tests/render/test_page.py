@@ -365,7 +365,7 @@ def test_lines_to_paste_are_shown():
 
     report = count(Scanned(), torch.ones(2, 4))
     text = Elements(report.to_html()).text
-    assert "To count it, paste:" in text
+    assert "To count it, paste where the model is made:" in text
     assert report.recipe() in text
 
 

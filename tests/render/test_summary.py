@@ -52,7 +52,7 @@ def test_incomplete_and_not_measured(vit):
         MACs     >= 5.72 G   FLOPs  >= 11.43 G  (convention torch_flops, attention dense)    1.20 k integer ops    INCOMPLETE: 29/41 calls
         params   25.51 M     trainable 25.51 M · frozen 0 · buffers 0 · 97.32 MiB
         not counted: mylib::scan x12 in blocks.*.ssm  f32[1,197,768]  (model.py:88)
-        to count it, paste:
+        to count it, paste where the model is made:
             @fxflops.formula(torch.ops.mylib.scan)
             def scan(x, *, out): return out.numel()
     """)
