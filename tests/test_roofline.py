@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -194,7 +196,9 @@ def test_calls_faster_than_their_bound_are_told() -> None:
 def test_table(timed: Roofline) -> None:
     header = timed.table("operator", top=1).splitlines()[0].split()
     assert header == "op calls dtype flops bytes FLOP/B bound binds time GFLOP/s GB/s peak% efficiency%".split()
-    assert "top 1 of 2 operators" in timed.table("operator", sort_by="flops", top=1)
+    last = timed.table("operator", sort_by="flops", top=1).splitlines()[-1]
+    assert re.fullmatch(r"top 1 of 2 operators: [\d.]+% of time, [\d.]+% of bound", last), last
+    assert timed.table("operator", top=1, units=None).splitlines()[-1].endswith("% of bound(ms)")
     assert timed.table("module", columns="where,flops", units=None).splitlines()[2].split() == ["(root)", "1,052,672"]
     assert "| op" in timed.table(tablefmt="github")
 

@@ -83,12 +83,13 @@ def grid(
     shown = pick(known, columns)
     kept = matching(known, rows, where)
     chosen = ordered(known, kept, sort_by)[:top]
-    table = [known[i].header if known[i].unit(units) is None else known[i].key for i in shown]
+    titles = [column.header if column.unit(units) is None else column.key for column in known]
+    table = [titles[i] for i in shown]
     body = [[known[i].show(row[i], known[i].unit(units)) for i in shown] for row in chosen]
     picked = [known[i] for i in shown]
     text, lost = _fitted(table, body, picked, tablefmt, width, elidable, expendable)
     notes = [
-        footer(known, rows, kept, chosen, sort_by, noun, shares),
+        footer(known, rows, kept, chosen, sort_by, noun, shares, titles),
         wrapped(f"no room for {', '.join(lost)}", terminal_width() if width is None else width, 0) if lost else "",
     ]
     if not any(notes) or _is_markup(tablefmt):
@@ -122,8 +123,10 @@ def footer(
     sort_by: str | None,
     noun: str,
     shares: Sequence[str],
+    titles: Sequence[str],
 ) -> str:
-    """How much of all rows is shown: ``top 4 of 221 nodes: 61.2% of time(ms)``; "" where nothing is left out."""
+    """How much of all rows is shown: ``top 4 of 221 nodes: 61.2% of time(ms)``; "" where nothing is left out. ``titles``
+    are what stands above the columns."""
     if len(chosen) == len(rows):
         return ""
     cut = "" if len(chosen) == len(kept) else "first " if sort_by is None else "top "
@@ -133,7 +136,7 @@ def footer(
         else f"{len(kept)} matching, {len(rows)} {noun} in all"
     )
     held = [
-        f"{share:.1f}% of {name}"
+        f"{share:.1f}% of {titles[find(columns, name)]}"
         for name in _leading(shares, sort_by)
         if (share := _share(columns, rows, chosen, name)) is not None
     ]
