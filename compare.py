@@ -34,6 +34,7 @@ from benchmarks.peers import PEERS
 TIMEOUT = 900
 SIMPLE, OURS = "SimpleModel", "fxflops"
 WHYS = 3
+ABSENT = "not installed"
 RULE, WIDTH = 80, 120
 NUMBERS = {
     "tool": "tool",
@@ -152,7 +153,7 @@ def answer(tool: str, subject: Subject) -> dict[str, Any]:
         importlib.import_module(package)
     except ModuleNotFoundError as error:
         if error.name == package:
-            return {"error": "not installed"}
+            return {"error": ABSENT}
         raise
     model, x = subject.build()
     printed, before, result = io.StringIO(), state_of(model), dict[str, Any]()
@@ -289,7 +290,10 @@ def main(
         if model == SIMPLE:
             say(tool, said)
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    console.print(table(rows, NUMBERS), table(rows, REASONS))
+    there = [row for row in rows if row["why"] != ABSENT]
+    console.print(table(there, NUMBERS), table(there, REASONS))
+    if absent := [row["tool"] for row in rows if row["why"] == ABSENT]:
+        print(f"{ABSENT}: {', '.join(absent)} (pip install {' '.join(PEERS[tool][0] for tool in absent)})")
     if markdown_file is not None:
         markdown_file.write_text(markdown(rows), encoding="utf8")
     if json_file is not None:

@@ -110,7 +110,7 @@ def of_torchprofile(model: nn.Module, x: torch.Tensor) -> Answer:
 
 
 PEERS: dict[str, tuple[str, Callable[[nn.Module, torch.Tensor], Answer]]] = {
-    "fxflops": ("fxflops", of_fxflops),
+    "fxflops": ("fxflops.api", of_fxflops),
     "torch_flops": ("torch_flops", of_torch_flops),
     "torchanalyse": ("torchanalyse", of_torchanalyse),
     "thop": ("thop", of_thop),
@@ -122,4 +122,4 @@ PEERS: dict[str, tuple[str, Callable[[nn.Module, torch.Tensor], Answer]]] = {
     "torchinfo": ("torchinfo", of_torchinfo),
     "torchprofile": ("torchprofile", of_torchprofile),
 }
-"""By name: the package that must be there, and the function."""
+"""By name: the package, or the module that loads all of it, that must be there; and the function."""

@@ -69,6 +69,7 @@ def test_a_missing_tool_and_one_that_raises(tmp_path: Path) -> None:
     (tmp_path / "torchinfo.py").write_text("def summary(*_, **__): raise ValueError('no')")
     text = compare("--tools", "thop,torchinfo", "--json", str(tmp_path / "table.json"), PYTHONPATH=str(tmp_path))
     assert "thop: not installed" in text
+    assert text.endswith("not installed: thop (pip install thop)\n")
     (thop,), (torchinfo,) = rows(tmp_path / "table.json").values()
     assert (thop["number"], thop["why"]) == (None, "not installed")
     assert (torchinfo["number"], torchinfo["why"]) == (None, "ValueError: no")
