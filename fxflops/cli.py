@@ -167,8 +167,15 @@ def run(
 )
 def explain(
     model: option.Model,
-    a: Annotated[str, typer.Argument(metavar="A", help="A convention.", autocompletion=option.conventions)],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another.", autocompletion=option.conventions)],
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONVENTION",
+            help="What one counter counts, as fvcore; see fxflops conventions.",
+            autocompletion=option.conventions,
+        ),
+    ],
+    b: Annotated[str, typer.Argument(metavar="OTHER", help="Another convention.", autocompletion=option.conventions)],
     input: option.Input = None,
     input_ids: option.InputIds = None,
     batch: option.Batch = None,

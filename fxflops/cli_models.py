@@ -140,7 +140,11 @@ def _of_transformers(name: str) -> Loaded:
             word for word in dir(transformers) if word[:1].isupper() and (word.endswith("Model") or "For" in word)
         ]
         known = [*auto.CONFIG_MAPPING_NAMES, *classes]
-        raise InputError(f"transformers has no model type or model class {name!r}{_near(name, known)}")
+        kind = max((each for each in known if name.startswith(each)), key=len, default="")
+        of_hub = f"; nothing is downloaded: hf:{kind} is one with its defaults, hf:path/to/config.json as that says"
+        raise InputError(
+            f"transformers has no model type or model class {name!r}{of_hub if kind else _near(name, known)}"
+        )
     model = transformers.AutoModel.from_config(config) if cls is None else cls(config)
     model = model.to(getattr(config, "dtype", None) or torch.float32)
     return Loaded(model, *_inputs_of_transformers(model, config))

@@ -63,7 +63,9 @@ def there(name: str) -> str:
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=HELP_MODEL, show_default=False, callback=there)]
-Other = Annotated[str, typer.Argument(metavar="MODEL", help="Another.", show_default=False, callback=there)]
+Other = Annotated[
+    str, typer.Argument(metavar="OTHER", help="Another, or another report.", show_default=False, callback=there)
+]
 
 Input = Annotated[
     list[str] | None,

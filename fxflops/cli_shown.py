@@ -53,10 +53,13 @@ class Shown:
             if value is not None and not of[view]:
                 raise InputError(f"{name} {value} needs --{view}")
         check_units(self.units)
-        for is_shown, known in ((self.tree, MODULE_COLUMNS), (self.table, OPERATIONS)):
+        for view, is_shown, known in (("tree", self.tree, MODULE_COLUMNS), ("table", self.table, OPERATIONS)):
             if is_shown:
-                pick(known, self.columns)
-                ordered(known, (), self.sort_by)
+                try:
+                    pick(known, self.columns)
+                    ordered(known, (), self.sort_by)
+                except InputError as error:
+                    raise InputError(f"--{view}: {error}") from None
 
     def text(self, report: Report, color: bool = False) -> str:
         """All of it, one below the other."""
