@@ -160,9 +160,11 @@ def overlooked(counted: Iterable[Counted], table: Table) -> list[str]:
 
 
 def _spelled(target: Any) -> str:
-    return (
-        target if isinstance(target, str) else name_of(target).replace("::", "\0").replace(":", ".").replace("\0", "::")
-    )
+    """A target as one writes it: ``torch.nn.Linear``, ``torch.nn.functional.linear``, ``aten::linear``."""
+    if isinstance(target, type) and getattr(nn, target.__name__, None) is target:
+        return f"torch.nn.{target.__name__}"
+    name = target if isinstance(target, str) else name_of(target)
+    return name if "::" in name else name.replace(":", ".")
 
 
 def _entry_of(call: Call, table: Table) -> Formula | None:
