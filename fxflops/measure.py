@@ -55,7 +55,7 @@ def traced(subject: Subject, table: Table, how: str, why: str = "") -> Traced:
             why = str(error).partition("\nfxflops.")[0]
     recorder = Recorder(subject.model, subject.bound())
     watched = observed_run(subject, table, recorder)
-    return Traced(recorder.graph(watched.out), "recorded", why, watched)
+    return Traced(recorder.graph(), "recorded", why, watched)
 
 
 def measure(

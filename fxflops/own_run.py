@@ -148,7 +148,6 @@ class Watched:
 
     observer: Observer
     history: History
-    out: Any
 
 
 def observed_run(subject: Subject, table: Table, recorder: Recorder | None = None, cap: int | None = None) -> Watched:
@@ -166,7 +165,9 @@ def observed_run(subject: Subject, table: Table, recorder: Recorder | None = Non
     out = _watch(subject, observer, args, kwargs)
     ledger.label(gradients_of(subject.held["params"]), "gradients")
     _step(subject, observer, ledger, tape, lambda tensor: tensor)
-    return Watched(observer, ledger.history(observer.calls), out)
+    if recorder is not None:
+        recorder.returned(out)
+    return Watched(observer, ledger.history(observer.calls))
 
 
 def counted_run(subject: Subject, table: Table, facts: bool = False, reuse: bool = True) -> tuple[Measured, str]:
@@ -298,7 +299,7 @@ def _on_meta(
     if tape is not None:
         ledger.label(gradients_of([(name, twins.of(p)) for name, p in subject.held["params"]]), "gradients")
     _step(subject, observer, ledger, tape, twins.of)
-    return Watched(observer, ledger.history(observer.calls), None), twins
+    return Watched(observer, ledger.history(observer.calls)), twins
 
 
 def _can_be_fast(subject: Subject, table: Table) -> bool:

@@ -116,7 +116,7 @@ class profile:
         self._label_gradients()
         self._ledger.label(self._optimizer_states(), "optimizer")
         parameters = list(self._model.parameters())
-        watched = Watched(self._observer, self._ledger.history(self._observer.calls), None)
+        watched = Watched(self._observer, self._ledger.history(self._observer.calls))
         measured = measured_as_it_ran(watched, "storages", tuple(self._steps(self._observer.steps)))
         run = outcome_of(
             Inventory(self._model),

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from fxflops import analyze, count
+from fxflops import analyze, count, measure
 from fxflops.ledger import Ledger
 from fxflops.meter import Clock
-from fxflops.run import run_graph
+from fxflops.run import Times, run_graph
 
 
 def test_the_clock_reads_each_node() -> None:
@@ -122,3 +124,34 @@ def test_the_peak_of_a_training_step_by_hand(forward: Callable[..., torch.Tensor
     small = [report.max_memory - len(tensors) * N for report in found]
     assert small[0] == small[1]
     assert 0 <= small[0] <= 8  # the sum of all, and a one
+
+
+@pytest.mark.parametrize("trace", ["symbolic", "record"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_nothing_of_an_earlier_run_is_alive_when_the_device_is_read(
+    trace: str, backward: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lives on would be in the CUDA allocator's peak, and in the time that it takes to find memory."""
+    made: list[weakref.ref[torch.Tensor]] = []
+    alive: list[int] = []
+
+    def kept(x: torch.Tensor) -> torch.Tensor:
+        made.append(weakref.ref(x))
+        return x
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return kept(self.layer(x))
+
+    def time_nodes(*args: Any) -> Times:
+        alive.append(sum(isinstance(ref(), torch.Tensor) for ref in made))
+        return Times()
+
+    monkeypatch.setattr(measure, "time_nodes", time_nodes)
+    analyze(Own(), torch.ones(2, 3), trace=trace, backward=backward)
+    assert made
+    assert alive == [0]

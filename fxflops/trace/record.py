@@ -112,12 +112,15 @@ class Recorder:
         elif tensors_in(out):
             self.function(func, noted, out, stack)
 
-    def graph(self, out: Any) -> fx.GraphModule:
-        """The GraphModule of all that was recorded, which returns what the model returned."""
+    def returned(self, out: Any) -> None:
+        """The graph is to return what the model returned."""
         with torch._C.DisableTorchFunction():
             returned = self._argument(out)
             self._follow_modes()
             self._graph.output(returned)
+
+    def graph(self) -> fx.GraphModule:
+        """The GraphModule of all that was recorded."""
         modules = {str(node.target) for node in self._graph.nodes if node.op == "call_module"}
         for node in self._graph.nodes:
             # An attribute of a recorded module would be written into the user's module: it gets a name of its own.
