@@ -161,7 +161,7 @@ def overlooked(counted: Iterable[Counted], table: Table) -> list[str]:
 
 def _spelled(target: Any) -> str:
     """A target as one writes it: ``torch.nn.Linear``, ``torch.nn.functional.linear``, ``aten::linear``."""
-    if isinstance(target, type) and getattr(nn, target.__name__, None) is target:
+    if isinstance(target, type) and target in vars(nn).values():
         return f"torch.nn.{target.__name__}"
     name = target if isinstance(target, str) else name_of(target)
     return name if "::" in name else name.replace(":", ".")
