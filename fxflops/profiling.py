@@ -42,12 +42,13 @@ class profile:
 
     Args:
         models: an ``nn.Module``, or several, as a sequence or a mapping of names (``pipeline.components``; what is no
-            module in it is left out). Calls are told apart by their modules; those outside of them are counted too.
+            module in it is left out); None where there is none. Calls are told apart by their modules; those outside of them
+            are counted too.
         optimizer: the ``torch.optim.Optimizer`` (or several) whose steps are told apart from the forward. The backward
             pass, and what gradient checkpointing computes again in it, are told apart without being named.
         convention, attention, formulas, strict: as for :func:`fxflops.analyze`.
 
-    Raises InputError where there is no model.
+    Raises InputError for models that are none.
     """
 
     def __init__(
@@ -163,11 +164,7 @@ class _Several(nn.ModuleDict):
 
 def _one_model(models: Any) -> nn.Module:
     if models is None:
-        raise InputError(
-            "profile() needs the model whose calls are to be told apart, or several\n"
-            "  with profile(model) as p: ...\n"
-            '  with profile({"encoder": encoder, "decoder": decoder}) as p: ...'
-        )
+        return _Several()
     if isinstance(models, nn.Module) or not isinstance(models, Iterable):
         return checked_model(models)
     if isinstance(models, Mapping):
@@ -184,5 +181,5 @@ def _one_model(models: Any) -> nn.Module:
 
 def _name_of(model: nn.Module) -> str:
     if isinstance(model, _Several):
-        return " + ".join(type(part).__name__ for part in model.children())
+        return " + ".join(type(part).__name__ for part in model.children()) or "(no model)"
     return type(model).__name__

@@ -189,7 +189,7 @@ class Report(Totals, Exports):
 
     @collecting_later()
     def _tree_row_of(self, phase: str) -> TreeRow:
-        return tree_row(self._modules_of(phase), self._items(phase), self.nodes, phase)
+        return tree_row(self._modules_of(phase), self._items(phase), self.nodes, phase)._replace(cls=self.model)
 
     @cached_property
     @collecting_later()

@@ -102,10 +102,25 @@ def test_gradients_are_gradients_in_every_order_of_the_loop(order: str) -> None:
     assert not optimizer._optimizer_step_post_hooks
 
 
+def test_code_without_a_model() -> None:
+    weight = torch.randn(8, 3, requires_grad=True)
+    with profile() as p:
+        (torch.randn(4, 8) @ weight).relu().sum().backward()
+    report = p.report
+    assert (report.model, report.total_params, report.complete) == ("(no model)", 0, True)
+    assert (report.total_macs, report.total_backward_macs) == (4 * 8 * 3, 4 * 8 * 3)
+    assert list(report.by_step()) == ["(outside)", "(backward)"]
+    assert list(report.by_module()) == [""]
+    assert str(report.tree()).splitlines()[1].startswith("(no model)")
+
+
+def test_several_models_are_named_above_the_tree() -> None:
+    with profile([nn.Linear(2, 2), nn.GELU()]) as p:
+        nn.functional.gelu(torch.ones(2))
+    assert str(p.report.tree()).splitlines()[1].startswith("Linear + GELU")
+
+
 def test_what_cannot_be_told_is_said() -> None:
-    for nothing in ((), (None,)):
-        with pytest.raises(InputError, match=r"needs the model .*\n  with profile\(model\) as p"):
-            profile(*nothing)
     with pytest.raises(InputError, match=r"model is the class Linear, not an instance"):
         profile(nn.Linear)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"no torch\.nn\.Module"):
