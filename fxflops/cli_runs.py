@@ -85,7 +85,7 @@ def counted(name: str, asked: Asked) -> Report:
     try:
         return _counted(name, asked, True)
     except FxflopsError as error:
-        if "meta" not in str(error) or not _fits(name):
+        if "meta" not in str(error).lower() or not _fits(name):
             raise
         note(f"{name} needs values, so it is counted on the CPU: {_reason(error)}")
     return _counted(name, asked, False)
@@ -232,4 +232,4 @@ def _quiet() -> Iterator[None]:
 
 def _reason(error: FxflopsError) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
-    return next((line for line in lines if "meta" in line), lines[0])[:160]
+    return next((line for line in lines if "meta" in line.lower()), lines[0])[:160]

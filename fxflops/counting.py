@@ -155,7 +155,7 @@ def overlooked(counted: Iterable[Counted], table: Table) -> list[str]:
         + ", ".join(f"{spelling} x{calls}" for spelling, calls in called[op].items())
         + "; a formula for that counts it"
         for key, op in unused.values()
-        if op in called
+        if op in called and _spelled(key) not in called[op]
     ]
 
 

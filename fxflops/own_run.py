@@ -332,7 +332,7 @@ def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: 
 
 
 def _advice(error: Exception) -> str:
-    if "meta tensor" not in str(error) and "'Meta'" not in str(error):
+    if "meta tensor" not in str(error).lower() and "'Meta'" not in str(error):
         return ""
     return "\n  it needs values, which the meta device does not have: give a model with real tensors"
 
