@@ -309,6 +309,17 @@ class Ledger:
             if entry is not None:
                 self._labels.setdefault(entry, (category, name))
 
+    def last(self, category: str) -> None:
+        """What is held for this has been there from the beginning: as an optimizer's state in every step but the first."""
+        changes = self._changes
+        ours = [self._labels.get(entry, ("", ""))[0] == category for entry, _, _ in changes]
+        early = [(entry, change, -1) for (entry, change, _), own in zip(changes, ours, strict=True) if own]
+        self._changes = []
+        self.live = self.most = self._most_after = 0
+        self._most_in = -1
+        for entry, change, self.call in (*early, *(each for each, own in zip(changes, ours, strict=True) if not own)):
+            self._change(entry, change)
+
     def reset_peak(self) -> None:
         self.peak = self.live
 

@@ -214,20 +214,26 @@ def _step(
     tape: Tape | None,
     twin_of: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
-    """A step of the optimizer, if there is one, on the twins of its parameters."""
+    """A step of the optimizer, if there is one, on the twins of its parameters: as all are but the first, which makes the
+    state that is there from then on."""
     if subject.optimizer is None or tape is None:
         return
     optimizer = stand_in(subject.optimizer, subject.model.parameters(), twin_of)
-    ledger.add_all([tensor for _, tensor in states_of(optimizer)])
-    ledger.label(states_of(optimizer), "optimizer")
     try:
-        with torch.no_grad(), tape.stepping(), observer:
-            optimizer.step()
+        with torch.no_grad():
+            if not optimizer.state:
+                subject.snapshot.before_write([*subject.model.parameters()])
+                optimizer.step()
+            ledger.add_all([tensor for _, tensor in states_of(optimizer)])
+            ledger.label(states_of(optimizer), "optimizer")
+            with tape.stepping(), observer:
+                optimizer.step()
     except FxflopsError:
         raise
     except Exception as error:
         raise RunError(f"{type(optimizer).__name__} raised in its step\n  {type(error).__name__}: {error}") from error
     ledger.label(states_of(optimizer), "optimizer")
+    ledger.last("optimizer")
 
 
 def states_of(optimizer: Optimizer) -> list[tuple[str, torch.Tensor]]:

@@ -38,11 +38,15 @@ def mlp() -> nn.Module:
 @pytest.mark.parametrize("maker", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("made", [True, False], ids=["instance", "class"])
 def test_the_step_is_that_of_a_loop(maker: Make, made: bool) -> None:
+    """Of its second step, when the optimizer has its state."""
     x = torch.randn(32, 64)
     model = mlp()
     looped = copy.deepcopy(model)
     counted = fxflops.count(model, x, backward=True, optimizer=maker(model.parameters()) if made else maker)
     optimizer = maker(looped.parameters())
+    looped(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
     with fxflops.profile(looped, optimizer=optimizer) as p:
         looped(x).sum().backward()
         optimizer.step()
@@ -65,6 +69,33 @@ def test_adams_state_by_hand() -> None:
     assert report.memory["optimizer"] == 4 * (2 * parameters + 4)
     assert report.memory["temporaries"] == 2 * 4 * 64 * 128  # sqrt(v) and its quotient, of the first weight
     assert "in the optimizer" in str(report)
+
+
+@pytest.mark.parametrize("made", [True, False], ids=["instance", "class"])
+def test_the_state_is_there_where_the_peak_is_in_the_backward_pass(made: bool) -> None:
+    model, x = mlp(), torch.randn(4096, 64)
+    optimizer = AdamW(model.parameters())
+    for _ in range(2):
+        optimizer.zero_grad()
+        with fxflops.profile(model, optimizer=optimizer) as p:
+            out = model(x)
+            out.sum().backward()
+            optimizer.step()
+    report = fxflops.count(model, x, backward=True, optimizer=optimizer if made else AdamW)
+    states = sum(tensor.nbytes for state in optimizer.state.values() for tensor in state.values())
+    assert report.memory.phase == p.report.memory.phase == "backward"
+    assert report.memory["optimizer"] == p.report.memory["optimizer"] == states
+    looped = p.report.max_memory + x.nbytes  # which profile() does not know
+    assert 0 <= report.max_memory - looped <= 2 * out.nbytes  # a sum's gradient is one number, expanded
+
+
+def test_a_state_made_for_the_count_leaves_the_model_as_it_was() -> None:
+    model = mlp()
+    before = copy.deepcopy(model.state_dict())
+    report = fxflops.count(model, torch.randn(4, 64), backward=True, optimizer=Adafactor)
+    assert report.trace == "observed on real tensors"
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_an_optimizer_at_work_keeps_its_state() -> None:
