@@ -124,7 +124,21 @@ def _backward_calls(graph_calls: list[Call], own_calls: list[Call]) -> list[Call
     """
     back, own = ([call for call in calls if call.phase == BACKWARD] for calls in (graph_calls, own_calls))
     again = [call for call in own_calls if call.phase == RECOMPUTE]
-    return [*(back if Counter(map(_likeness, back)) == Counter(map(_likeness, own)) else own), *again]
+    is_same = Counter(map(_likeness, back)) == Counter(map(_likeness, own))
+    return [*(back if is_same else _with_nodes(own, back)), *again]
+
+
+def _with_nodes(own_calls: list[Call], graph_calls: list[Call]) -> list[Call]:
+    """The model's calls with the nodes of the graph whose whole backward is alike: all but what the graph lacks, such as the
+    ``backward`` of an autograd.Function, which it does by its operations' own."""
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for call in reversed(graph_calls):
+        nodes.setdefault((call.path, _likeness(call)), []).append(call.node)
+    found = [(nodes.get((call.path, _likeness(call))) or [""]).pop() for call in own_calls]
+    whole = Counter(call.node for call in graph_calls)
+    seen = Counter(found)
+    kept = [node if seen[node] == whole[node] else "" for node in found]
+    return [call._replace(node=node) for call, node in zip(own_calls, kept, strict=True)]
 
 
 def _folded(graph_calls: list[Call], own_calls: list[Call]) -> Iterator[Call]:

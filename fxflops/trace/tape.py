@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import InputError, RunError
@@ -39,13 +40,15 @@ class Tape:
             self.optimizing = False
 
     def own(self, owner: Any, value: Any) -> None:
-        """The nodes from what ``owner`` returned, or wrote to, back to those already owned are its own."""
+        """The nodes from what ``owner`` returned, or wrote to, back to those already owned are its own; but for an
+        autograd.Function's on the way, which is no call itself: that is of the call before, the last in its ``forward``."""
         found = [tensor.grad_fn for tensor in tensors_in(value) if tensor.requires_grad]
         while found:
             node = found.pop()
             if node is None or node in self._owners or _accumulates(node):
                 continue
-            self._owners[node] = owner
+            is_functions = isinstance(node, BackwardCFunction) and isinstance(owner, int)
+            self._owners[node] = max(owner - 1, 0) if is_functions else owner
             found.extend(earlier for earlier, _ in node.next_functions)
 
     def watch(self, enter: Callable[[Any], None]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -161,3 +162,35 @@ def test_a_training_loop_goes_on_to_the_same_weights() -> None:
 
     for name, tensor in train(None).items():
         assert torch.equal(tensor, train(5)[name]), name
+
+
+class Squashed(torch.autograd.Function):
+    """x tanh(x), with a gradient of its own: not that of its operations."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x.tanh()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        (x,) = ctx.saved_tensors
+        return grads[0] * (x.sigmoid() + x)
+
+
+def test_a_functions_own_backward_is_of_the_module_that_applied_it_and_takes_no_other_times() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(Squashed.apply(self.first(x)))
+
+    report = fxflops.analyze(Own(), torch.randn(3, 8), backward=True, repeats=1)
+    back = [call for call in report.calls if call.phase == "backward"]
+    assert [call.op for call in back if call.path == ""] == ["sigmoid", "add", "mul"]
+    assert all(call.seconds for call in back if call.path)
+    assert {call.seconds for call in back if call.op in ("sigmoid", "add")} == {None}
+    counted = fxflops.count(Own(), torch.randn(3, 8), backward=True).by_module("backward")
+    assert counted[""].own.flops == report.by_module("backward")[""].own.flops == 3 * 16 * 3
