@@ -43,9 +43,7 @@ def recipe_for(call: Call) -> str:
         target = "torch.ops." + call.op.replace("::", ".")
     else:
         target = repr(name) if call.op.startswith("Tensor.") else call.op
-    names = [f"x{i}" for i in range(1, len(call.args) + 1)] if len(call.args) > 1 else ["x"] * len(call.args)
     out = "out" if isinstance(call.out, Spec) or not isinstance(call.out, tuple) else "out[0]"
     return (
-        f"@fxflops.formula({target})\n"
-        f"def {name}({', '.join([*names, '*', 'out'])}): return {out}.numel()  # 1 per element: a guess"
+        f"@fxflops.formula({target})\ndef {name}(*args, out, **kwargs): return {out}.numel()  # 1 per element: a guess"
     )

@@ -261,10 +261,10 @@ def test_the_recipe_can_be_pasted_as_it_is() -> None:
 
     class Own(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return blend(x, x, 0.5)
+            return blend(blend(x, x, 0.5), other=x, weight=0.5)
 
     exec(count(Own(), X).recipe(), {"torch": torch})
-    assert count(Own(), X).total_flops == X.numel()
+    assert count(Own(), X).total_flops == 2 * X.numel()
 
 
 def test_the_recipe_of_an_op_with_several_results_works() -> None:
@@ -292,9 +292,9 @@ def test_the_recipe_counts_every_missing_op() -> None:
         "to count them, paste where the model is made:\n"
         "    import fxflops\n"
         "    @fxflops.formula(torch.ops.fxflops_recipe.other)\n"
-        "    def other(x, *, out): return out.numel()  # 1 per element: a guess\n"
+        "    def other(*args, out, **kwargs): return out.numel()  # 1 per element: a guess\n"
         "    @fxflops.formula(torch.ops.fxflops_recipe.one)\n"
-        "    def one(x, *, out): return out.numel()  # 1 per element: a guess"
+        "    def one(*args, out, **kwargs): return out.numel()  # 1 per element: a guess"
     )
     exec(report.recipe(), {"torch": torch})
     assert count(Both(), X).total_flops == 3 * X.numel()
