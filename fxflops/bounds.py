@@ -263,7 +263,7 @@ def _summary(found: Roofline) -> list[str]:
         for kind, row in found.by_bound().items()
         if row.bound_seconds
     ]
-    whole = f"{amount(total.flops, 'FLOPs')}, {size(total.bytes)}, {total.intensity or 0:.1f} FLOP/B"
+    whole = f"{amount(total.flops, 'FLOPs')} executed, {size(total.bytes)}, {total.intensity or 0:.1f} FLOP/B"
     lines = [
         f"{found.phase} on {device.name}   {peaks}, {amount(device.bandwidth, 'B/s')}   ({device.source})",
         f"lower bound {seconds(total.bound_seconds)} = {' + '.join(kinds) or 0}   {whole}",

@@ -79,7 +79,12 @@ Batch = Annotated[int | None, typer.Option(min=1, metavar="N", help="The first s
 Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1 or meta.")]
 Dtype = Annotated[str | None, typer.Option(metavar="DTYPE", help="Of the weights and real inputs: bf16, f16, f64 ...")]
 Train = Annotated[bool, typer.Option("--train", help="Run in train mode, not in eval mode.")]
-Backward = Annotated[bool, typer.Option("--backward", help="The backward pass, too, from the sum of the outputs.")]
+Backward = Annotated[
+    bool,
+    typer.Option(
+        "--backward", help="The backward pass, too, from the sum of the outputs; in eval mode without --train."
+    ),
+]
 Convention = Annotated[
     str | None,
     typer.Option(

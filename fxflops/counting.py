@@ -12,6 +12,7 @@ from torch import nn
 from .charges import NOT_COUNTED, as_seen
 from .conventions import Convention
 from .errors import FormulaError, InputError
+from .missing import NO_FORMULA
 from .ops import ESCAPE, Formula, Table, apply
 from .ops._cost import first
 from .records import Call, Cost, Counted, FormulaFunction, Scope, Spec, specs_in
@@ -22,7 +23,6 @@ COMPLEX_MULTIPLY, COMPLEX_ADD = 6, 2
 
 
 ATTENTIONS = ("dense", "exact")
-NO_FORMULA = "no formula"
 UNKNOWN_PAIRS = 'what the mask leaves was not read: count(..., attention="exact") or analyze() reads it'
 
 
@@ -117,14 +117,14 @@ class _Counts:
         try:
             cost = weighed(_applied(entry, call, module, tensors), tensors)
             row = _row_for(call, convention)
-            if row is not None and _is_ours(entry):
+            if row is not None and entry.is_ours:
                 cost = weighed(_applied(Formula(entry.op, row), call, None, tensors), tensors)._replace(macs=cost.macs)
                 rule = row
-            elif convention.of is not None and _is_ours(entry):
+            elif convention.of is not None and entry.is_ours:
                 cost = convention.of(cost, call)
                 rule = convention.of if cost.flops else NOT_COUNTED
         except FormulaError as error:
-            if not _is_ours(entry):
+            if not entry.is_ours:
                 raise
             return Counted(call, None, "", str(error))
         inputs += specs_in(dict(call.settings))  # a module's own tensors
@@ -135,21 +135,22 @@ class _Counts:
 def is_users(call: Call, table: Table) -> bool:
     """Whether a formula of the user's counts this call."""
     entry = _entry_of(call, table)
-    return entry is not None and not _is_ours(entry)
+    return entry is not None and not entry.is_ours
 
 
 def overlooked(counted: Iterable[Counted], table: Table) -> list[str]:
     """A sentence for each of a user's formulas that counted nothing, while its op was called spelled otherwise."""
-    if table.parent is None:
+    formulas = table.users()
+    if not formulas:
         return []
     counted = tuple(counted)
     used = {id(each.rule) for each in counted}
-    users = {id(entry.function) for entry in table.entries.values()}
+    users = {id(entry.function) for entry, _ in formulas.values()}
     called: dict[str, Counter[str]] = {}
     for each in counted:
         if id(each.rule) not in users:
             called.setdefault(each.call.op, Counter())[_spelled(each.call.target)] += 1
-    unused = {entry.function: (key, entry.op) for key, entry in table.entries.items() if id(entry.function) not in used}
+    unused = {entry.function: (key, op) for key, (entry, op) in formulas.items() if id(entry.function) not in used}
     return [
         f"the formula for {_spelled(key)} counted nothing: {op} is called here as "
         + ", ".join(f"{spelling} x{calls}" for spelling, calls in called[op].items())
@@ -215,11 +216,6 @@ def _part(value: Any, i: int) -> Any:
     if isinstance(value, dict):
         return {key: _part(item, i) for key, item in value.items()}
     return value
-
-
-def _is_ours(entry: Formula) -> bool:
-    """Whether an entry is of this library: a convention does not overrule a formula of the user's."""
-    return entry.function is None or str(entry.function.__module__).startswith(f"{__package__}.")
 
 
 def weighed(cost: Cost, tensors: Iterable[Spec]) -> Cost:

@@ -101,12 +101,19 @@ def _memory(phase: str, node: Node | None) -> tuple[int | None, int | None, int 
 
 
 def _sums(sums: Sums) -> Cells:
-    return sums.macs, sums.flops, sums.int_ops, sums.activations, sums.seconds, sums.missing
+    counts = (None, None, None) if _is_unknown(sums) else (sums.macs, sums.flops, sums.int_ops)
+    return *counts, sums.activations, sums.seconds, sums.missing
+
+
+def _is_unknown(sums: Sums) -> bool:
+    """Nothing of it was counted: unknown is not zero."""
+    return 0 < sums.calls == sums.missing
 
 
 def _module_cells(path: str, row: ModuleRow) -> list[Cells]:
     about = (path, row.cls, row.calls, row.params, row.own_params)
-    return [(*about, *_sums(row.total), row.own.macs, row.own.flops, row.own.seconds)]
+    own = (None, None) if _is_unknown(row.own) else (row.own.macs, row.own.flops)
+    return [(*about, *_sums(row.total), *own, row.own.seconds)]
 
 
 def _operator_cells(key: str, row: OperatorRow) -> list[Cells]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from .records import Call, Counted, Spec
 
 IMPORT = "import fxflops"
+NO_FORMULA = "no formula"
 
 
 class Missing(NamedTuple):
@@ -19,6 +20,11 @@ class Missing(NamedTuple):
     shapes: str
     site: str
     why: str
+
+    @property
+    def reason(self) -> str:
+        """Why it is not counted, where that is not that there is no formula."""
+        return "" if self.why.startswith(NO_FORMULA) else self.why
 
 
 def missing_in(counted: Iterable[Counted]) -> tuple[Missing, ...]:

@@ -215,6 +215,12 @@ class Rows(dict[str, V], Tabular):
     def __missing__(self, key: object) -> V:
         raise KeyError(f"no {self._columns[0].header} {key!r}{near(str(key), self)}")
 
+    def select(
+        self, columns: Sequence[str] | str | None = None, *, sort_by: str | None = None, top: int | None = None
+    ) -> Table:
+        """Some of the table: as :meth:`Table.select`."""
+        return self.table.select(columns, sort_by=sort_by, top=top)
+
     def _as_table(self) -> Table:
         return self.table
 

@@ -13,12 +13,12 @@ from torch import nn
 
 from . import ops
 from .conventions import Convention, find_convention
-from .counting import NO_FORMULA, count_calls, is_users, overlooked
+from .counting import count_calls, is_users, overlooked
 from .errors import InputError, near
 from .inventory import Params
 from .ledger import LiveTensor, Moment
 from .listings import NO_OPERATION, module_and_operator_rows, module_rows, operations, operator_rows
-from .missing import IMPORT, Missing, missing_in, recipe_for
+from .missing import IMPORT, NO_FORMULA, Missing, missing_in, recipe_for
 from .outcome import Environment, Memory, Run
 from .records import PHASES, Call, Counted, Node, Timing
 from .rollup import (

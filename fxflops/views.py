@@ -96,7 +96,7 @@ def summary_of(
         peak_phase=run.memory.phase,
         modules=tree.children,
         operators=[OperatorShare(r.key, r.calls, r.total.flops, r.total.seconds) for r in operators.values()],
-        missing=[data.Missing(m.op, m.calls, m.path, m.shapes, m.site) for m in missing],
+        missing=[data.Missing(m.op, m.calls, m.path, m.shapes, m.site, m.reason) for m in missing],
         paste=paste,
     )
 

@@ -47,6 +47,12 @@ class Calls(nn.Module):
         return self.function(x)
 
 
+class Applied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+
 class Gate(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -311,6 +317,20 @@ def test_the_recipe_counts_every_missing_op() -> None:
 def test_a_formula_that_counts_nothing_says_how_its_op_is_called(target: Any, model: nn.Module, said: str) -> None:
     with pytest.warns(UserWarning, match=re.escape(f"the formula for {said}; a formula for that counts it")):
         count(model, X, formulas={target: lambda *_, out, **__: 1})
+
+
+def test_so_does_one_that_is_registered() -> None:
+    fxflops.formula(nn.functional.gelu)(lambda x, *, out: 7)
+    with pytest.warns(
+        UserWarning, match=r"torch.nn.functional.gelu counted nothing: gelu is called here as torch.nn.GELU x1"
+    ):
+        count(nn.GELU(), X)
+
+
+@pytest.mark.parametrize("target", [Applied, Applied.apply])
+def test_an_autograd_function_has_no_formula(target: Any) -> None:
+    with pytest.raises(FormulaError, match=r"(?s)cannot count .*Applied.*the module that applies it"):
+        fxflops.formula(target)(lambda x, *, out: 1)
 
 
 def test_a_formula_for_an_op_that_is_not_there_or_spelled_in_two_ways_is_no_mistake() -> None:

@@ -179,7 +179,7 @@ def test_text(timed: Roofline) -> None:
     lines = str(timed).splitlines()
     assert lines[0].startswith("forward on cpu   f32 1.00 GFLOP/s, 100.0 MB/s   (given)")
     assert lines[1].startswith(
-        "lower bound 1.38 ms = compute 1.05 ms (76%) + memory 327.7 us (24%)   1.05 MFLOPs, 128.5 KiB"
+        "lower bound 1.38 ms = compute 1.05 ms (76%) + memory 327.7 us (24%)   1.05 MFLOPs executed, 128.5 KiB"
     )
     assert "MFU" in lines[2]
     assert "linear" in str(timed)

@@ -38,6 +38,11 @@ class Formula:
     style: Style = "op"
 
     @property
+    def is_ours(self) -> bool:
+        """Whether it is of this library, not a user's."""
+        return self.function is None or str(self.function.__module__).partition(".")[0] == __package__.partition(".")[0]
+
+    @property
     def doc(self) -> str:
         """The first line of the formula's docstring, or why the op is free."""
         return self.reason or (inspect.getdoc(self.function) or "").partition("\n")[0]
@@ -53,12 +58,15 @@ class Table:
         self.parent = parent
         self.entries: dict[Any, Formula] = {}
         self.fallback: Callable[[OpOverload], Formula | None] | None = parent.fallback if parent else None
+        self._users: dict[Any, str] = {}
         self._classes: tuple[int, dict[type, Formula | None]] = 0, {}
         self.python_functions: dict[Any, FunctionType] = {} if parent is None else dict(parent.python_functions)
 
     def add(self, target: Any, entry: Formula) -> None:
         """Count ``target`` by ``entry`` from now on."""
         for key in _keys(target):
+            if not entry.is_ours:
+                self._users.setdefault(key, (self.get(key) or entry).op)
             self.entries[key] = entry
         Table.changes += 1
         if isinstance(target, FunctionType) and target.__module__.partition(".")[0] != "torch":
@@ -112,6 +120,15 @@ class Table:
             if entry is not None or "forward" in vars(base):
                 return entry
         return None
+
+    def users(self) -> dict[Any, tuple[Formula, str]]:
+        """The formulas that are a user's by their keys, the parent's included, each with the op that it is of."""
+        found = {
+            key: (entry, op)
+            for key, op in self._users.items()
+            if (entry := self.entries.get(key)) is not None and not entry.is_ours
+        }
+        return found if self.parent is None else {**self.parent.users(), **found}
 
     def items(self) -> Iterator[tuple[Any, Formula]]:
         """Every key with its entry, the parent's included."""
@@ -213,10 +230,19 @@ def _keys(target: Any) -> list[Any]:
             )
         return [getattr(torch.Tensor, target)]
     if isinstance(target, type) and not _is_module_class(target):
-        raise FormulaError(f"cannot count {target!r}: a class must be a subclass of torch.nn.Module")
+        functions = issubclass(target, torch.autograd.Function)
+        raise FormulaError(
+            f"cannot count {target!r}: a class must be a subclass of torch.nn.Module"
+            + ("; count the operations in the Function, or the module that applies it" if functions else "")
+        )
     if isinstance(target, nn.Module):
         raise FormulaError(
             f"cannot count one {type(target).__name__}: a formula is of its class, {type(target).__name__}"
+        )
+    if isinstance(getattr(target, "__self__", None), type) and issubclass(target.__self__, torch.autograd.Function):
+        raise FormulaError(
+            f"cannot count {target.__self__.__name__}.apply: an autograd.Function is no call that is seen, the operations in it "
+            f"are; count those, or the module that applies it"
         )
     if not callable(target) and not hasattr(target, "run"):
         raise FormulaError(

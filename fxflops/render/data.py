@@ -54,13 +54,15 @@ class OperatorShare(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Calls that no formula knows: ``where`` may hold a pattern ("blocks.*.ssm"), ``site`` is the author's file:line."""
+    """Calls that are not counted: ``where`` may hold a pattern ("blocks.*.ssm"), ``site`` is the author's file:line, ``why``
+    the reason where it is another than that no formula knows them."""
 
     name: str
     calls: int
     where: str = ""
     shapes: str = ""
     site: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

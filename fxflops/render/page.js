@@ -226,7 +226,7 @@ function drawWhere() {
   if ([...used].some((op) => !colours.has(op))) legend.push(["other", GREY]);
   $("legend").replaceChildren(...legend.map(([op, c]) =>
     element("li", {}, element("span", { class: "dot", style: { background: c } }), op)));
-  const notes = [`${metric.label}${phase ? " of the " + phase : ""}: ${kind.show(all[0])} in all. Click a module to enter it.`];
+  const notes = [`${metric.label}${phase ? " of the " + phase : ""}: ${metric.kind === "count" && !data.complete && metric.key !== "params" ? "≥ " : ""}${kind.show(all[0])} in all. Click a module to enter it.`];
   if (metric.key === "memory") notes.push("Each module has what it made, and its parameters, of what was alive at the peak.");
   if (data.tiles_left_out) notes.push(`${grouped(data.tiles_left_out)} modules further inside are not drawn apart.`);
   $("where-note").textContent = notes.join(" ");

@@ -152,6 +152,7 @@ def payload(page: Page) -> dict[str, Any]:
     tiles = shallow(page.tiles, MOST_TILES)
     return {
         "model": page.summary.title,
+        "complete": page.summary.complete,
         "metrics": [metric._asdict() | {"name": metric.name} for metric in page.metrics],
         "tiles": _tiles(tiles, page.metrics, words),
         "tiles_left_out": len(page.tiles) - len(tiles),

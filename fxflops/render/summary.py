@@ -82,7 +82,9 @@ def flow(start: str, parts: Sequence[str], separator: str, limit: int | None, in
 
 def missing_lines(missing: Sequence[Missing]) -> list[str]:
     """A line for each kind of call that is not counted."""
-    lines = [_missing_line(item) for item in missing[:MOST_MISSING]]
+    lines = []
+    for item in missing[:MOST_MISSING]:
+        lines += [_missing_line(item), *([f"    {plain(item.why)}"] if item.why else [])]
     rest = missing[MOST_MISSING:]
     if rest:
         lines.append(f"not counted: {len(rest)} more kinds, {sum(item.calls for item in rest)} calls")
