@@ -35,6 +35,8 @@ TIMEOUT = 900
 SIMPLE, OURS = "SimpleModel", "fxflops"
 WHYS = 3
 ABSENT = "not installed"
+MOST_SAID = 300
+"""Characters of an error."""
 RULE, WIDTH = 80, 120
 NUMBERS = {
     "tool": "tool",
@@ -165,14 +167,14 @@ def answer(tool: str, subject: Subject) -> dict[str, Any]:
             numbers, uncounted = run(model, x)
             result.update(numbers=numbers, uncounted=list(uncounted))
         except Exception as error:
-            result.update(error=f"{type(error).__name__}: {error}".partition("\n")[0])
+            result.update(error=" ".join(f"{type(error).__name__}: {error}".split())[:MOST_SAID])
     result["seconds"] = time.perf_counter() - start
     if bytes_before is not None:
         result["mebibytes"] = (mebibytes("VmHWM") or bytes_before) - bytes_before
     said = "".join([printed.getvalue(), *(f"{warning.message}\n" for warning in warned)])
     result["uncounted"] = list(dict.fromkeys([*result.get("uncounted", []), *map("".join, SAID.findall(said))]))
     result["changed"] = changes(before, state_of(model))
-    if tool == OURS:
+    if tool == OURS and "error" not in result:
         result.update(conventions(subject))
     result["printed"] = re.sub(r"\x1b\[\d+m", "", printed.getvalue())
     return result
@@ -298,6 +300,8 @@ def main(
         markdown_file.write_text(markdown(rows), encoding="utf8")
     if json_file is not None:
         json_file.write_text(json.dumps({"model": model, "rows": rows}, indent=2), encoding="utf8")
+    if all(row["number"] is None for row in rows):
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

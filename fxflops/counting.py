@@ -17,6 +17,7 @@ from .ops import ESCAPE, Formula, Table, apply
 from .ops._cost import first
 from .records import Call, Cost, Counted, FormulaFunction, Scope, Spec, specs_in
 from .targets import name_of
+from .trace.facts import leaves_all
 from .trace.plans import Plans, plans_of
 
 COMPLEX_MULTIPLY, COMPLEX_ADD = 6, 2
@@ -107,7 +108,8 @@ class _Counts:
             return Counted(call, None, "", f"{NO_FORMULA} for {call.op}")
         if entry.reason == ESCAPE:
             return Counted(call, None, "", "its data goes where no call is seen; what is computed there is not counted")
-        if call.op == "attention" and self._attention == "exact" and "pairs" not in first(call.out).facts:
+        exact = call.op == "attention" and self._attention == "exact"
+        if exact and "pairs" not in first(call.out).facts and not leaves_all(entry, call.args, call.kwargs):
             return Counted(call, None, "", UNKNOWN_PAIRS)
         inputs, outputs = [*call.inputs()], [*specs_in(call.out)]
         tensors = inputs + outputs

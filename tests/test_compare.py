@@ -67,10 +67,12 @@ def test_what_is_left_out_and_left_behind(tmp_path: Path) -> None:
 def test_a_missing_tool_and_one_that_raises(tmp_path: Path) -> None:
     (tmp_path / "thop.py").write_text("raise ModuleNotFoundError('No module named thop', name='thop')")
     (tmp_path / "torchinfo.py").write_text("def summary(*_, **__): raise ValueError('no')")
-    text = compare("--tools", "thop,torchinfo", "--json", str(tmp_path / "table.json"), PYTHONPATH=str(tmp_path))
+    text = compare(
+        "--tools", "fxflops,thop,torchinfo", "--json", str(tmp_path / "table.json"), PYTHONPATH=str(tmp_path)
+    )
     assert "thop: not installed" in text
     assert text.endswith("not installed: thop (pip install thop)\n")
-    (thop,), (torchinfo,) = rows(tmp_path / "table.json").values()
+    _, (thop,), (torchinfo,) = rows(tmp_path / "table.json").values()
     assert (thop["number"], thop["why"]) == (None, "not installed")
     assert (torchinfo["number"], torchinfo["why"]) == (None, "ValueError: no")
 
@@ -82,6 +84,13 @@ def test_a_named_model(tmp_path: Path) -> None:
     assert "Model" not in text
     ((row,),) = rows(file).values()
     assert row["number"] == row["fxflops"] > 10**6
+
+
+def test_an_input_that_does_not_fit() -> None:
+    command = [sys.executable, str(COMPARE), "--model", "torchvision:squeezenet1_1", "--input", "1,4,64,64"]
+    run = subprocess.run([*command, "--tools", "fxflops"], capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert "to have 3 channels, but got 4" in " ".join(re.sub("[│┃]", "", run.stdout).split())
 
 
 @pytest.mark.parametrize(

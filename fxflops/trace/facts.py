@@ -15,6 +15,7 @@ from ..ops import Formula
 from ..records import Spec, spec_of, specs_in
 
 MASKS = ("attn_mask", "attn_bias", "bias")
+STARTS = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
 NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
 
 
@@ -33,6 +34,13 @@ def with_pairs(entry: Formula, given: tuple[tuple[Any, ...], Mapping[str, Any]],
     first, *rest = specs_in(result)
     first = Spec(first, first.dtype, first.layout, {**first.facts, "pairs": pairs})
     return first if isinstance(result, Spec) else (first, *rest)
+
+
+def leaves_all(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of attention has nothing that could leave pairs out, whatever it was given: tensors or specs."""
+    given = _named(entry, args, kwargs)
+    masks = (*MASKS, *STARTS, "block_mask", "is_causal", "custom_mask_type")
+    return not any(given.get(name) not in (None, False, 0) for name in masks)
 
 
 def with_learning(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -64,11 +72,7 @@ def pairs_left(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any],
     heads = query.shape[-2] if heads_last else 1
     batch = result.numel() // (n * value.shape[-1]) if n and value.shape[-1] else 0
     corner = int(given.get("custom_mask_type") or bool(given.get("is_causal")))
-    starts = [
-        given[name]
-        for name in ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
-        if given.get(name) is not None
-    ]
+    starts = [given[name] for name in STARTS if given.get(name) is not None]
     with torch._C.DisableTorchFunction(), _disable_current_modes():
         if starts:
             lengths = [_values(start).diff().tolist() for start in starts]
