@@ -1,4 +1,5 @@
-"""FlopCounterMode (https://docs.pytorch.org/docs/stable/utils.html, torch/utils/flop_counter.py), as on the meta device.
+"""FlopCounterMode (https://docs.pytorch.org/docs/stable/utils.html, torch/utils/flop_counter.py), of the kernels that run on
+the model's device.
 
 2 per multiply-accumulate of mm, addmm, bmm, baddbmm, convolution and scaled_dot_product_attention, and of what is made of
 them there (linear, RNNs, einsum); integer products too. Everything else is 0: also the contractions below, whose aten
@@ -20,10 +21,17 @@ from ._convention import Convention
 
 
 def doubled(cost: Cost, call: Call) -> Cost:
-    """2 per multiply-accumulate, nothing for anything else; operators of other libraries than aten are not known."""
+    """2 per multiply-accumulate, nothing for anything else; operators of other libraries than aten are not known.
+
+    A fused kernel of attention's backward computes the scores again: a product more than the 4 of the gradients.
+    """
     if isinstance(call.target, (OpOverload, OpOverloadPacket)) and not is_aten(call.target):
         return Cost(macs=cost.macs)
-    return Cost(macs=cost.macs, others=2 * cost.macs)
+    again = 0
+    if call.op == "attention_backward":
+        *_, query, _, value = [spec for spec in call.args if isinstance(spec, Spec)][:4]
+        again = cost.macs * query[-1] // (2 * (query[-1] + value[-1]))
+    return Cost(macs=cost.macs, others=2 * (cost.macs + again))
 
 
 def is_aten(target: OpOverload | OpOverloadPacket) -> bool:

@@ -13,6 +13,8 @@ from .text import cells, pad, paint, plain, terminal_width
 MOST_MISSING = 8
 LABEL, VALUE = 9, 12
 MARGIN = LABEL + VALUE
+LONG, APART = 0.01, 1.5
+"""Of runs longer than so many seconds the nodes' sum is not so many times the latency, or its part, but by other work."""
 
 
 class Fact(NamedTuple):
@@ -141,6 +143,8 @@ def _latency(label: str, latency: tuple[float, float, float, int] | None, nodes:
     if nodes is not None:
         ratio = f" ({nodes / median:.2f}x)" if median else ""
         details.append(f"sum of nodes {units.seconds(nodes)}{ratio}")
+        if median and median > LONG and not 1 / APART < nodes / median < APART:
+            details.append("unsteady, as on a busy machine: measure again")
     if median and flops:
         details.append(units.amount(flops / median, "FLOP/s"))
     return Fact(label, units.seconds(median), details)

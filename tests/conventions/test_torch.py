@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from pool import POOL, built
 from torch import nn
 from torch.utils._pytree import tree_map
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from fxflops import analyze, count
 from fxflops.trace.tape import roots_of
@@ -74,6 +74,15 @@ class Runs(nn.Module):
         return self.run()
 
 
+class Attends(nn.Module):
+    def __init__(self, attention: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return self.attention(q, k, v)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_total_is_flop_counter_modes(name: str) -> None:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -91,10 +100,9 @@ TRAINED = [*ON_META[::2], *ON_META[1:5:2]]
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_training_step_is_flop_counter_modes(name: str) -> None:
     """Forward and backward, the weights' gradients of grouped convolutions ``groups`` times as often as they are there."""
-    model, args, kwargs = built(name)
+    model, args, kwargs = tree_map(lambda v: v.to("meta") if hasattr(v, "to") else v, built(name))
     report = count(model, args, kwargs, backward=True, convention="torch")
     assert report.complete
-    model, args, kwargs = tree_map(lambda v: v.to("meta") if hasattr(v, "to") else v, (model, args, kwargs))
     with FlopCounterMode(display=False) as counter:
         torch.autograd.backward(*roots_of(model(*args, **kwargs)))
     assert report.total_training_flops == counter.get_total_flops()
@@ -106,6 +114,24 @@ def test_a_training_step_is_flop_counter_modes(name: str) -> None:
     assert len(TRAINED) == 30
     of_modules = sum(row.own.flops for row in report.by_module("backward").values())
     assert of_modules == report.recount("torch").by_module("backward")[""].total.flops == report.total_backward_flops
+
+
+@pytest.mark.skipif(
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward not in flop_registry,
+    reason="this version's FlopCounterMode does not know the CPU's kernel of attention",
+)
+@pytest.mark.parametrize("kwargs", [{}, {"is_causal": True}, {"attn_mask": torch.zeros(6, 9)}], ids=str)
+@pytest.mark.parametrize("run", [count, analyze])
+def test_a_fused_kernel_computes_the_scores_of_attention_again(run: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q, k, v, **kwargs)
+
+    q, k, v = (torch.randn(2, 3, n, 16, requires_grad=True) for n in (6, 9, 9))
+    with FlopCounterMode(display=False) as counter:
+        attention(q, k, v).sum().backward()
+    report = run(Attends(attention), (q, k, v), backward=True, convention="torch")
+    assert report.total_training_flops == counter.get_total_flops()
+    assert report.total_backward_macs == 4 * (2 * 3 * 6 * 9 * 16)
 
 
 def test_every_backward_call_has_an_owner() -> None:

@@ -34,6 +34,22 @@ def test_one_screen(vit):
     """)
 
 
+@pytest.mark.parametrize(
+    ("latency", "nodes", "is_said"),
+    [(0.06, 0.0625, False), (0.06, 0.1, True), (0.06, 0.03, True), (0.002, 0.004, False)],
+)
+def test_times_that_do_not_add_up_are_said_to(vit, latency, nodes, is_said):
+    text = summary(replace(vit, latency=(latency, latency, latency, 1), nodes_seconds=nodes))
+    assert ("unsteady, as on a busy machine: measure again" in text) == is_said
+
+
+def test_why_it_is_missing_is_said_where_it_is_not_for_a_formula(vit):
+    text = summary(replace(vit, counted_calls=29, missing=(SCAN, Missing("numpy", 1, why="its data leaves torch"))))
+    first, second, why = text.splitlines()[-3:]
+    assert first.startswith("not counted: mylib::scan x12")
+    assert (second, why) == ("not counted: numpy x1", "    its data leaves torch")
+
+
 def test_incomplete_and_not_measured(vit):
     counted = replace(
         vit,
