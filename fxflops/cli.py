@@ -33,6 +33,7 @@ OPTIONS = {
     "analyze(model, args), which": "fxflops run without --counts-only, which",
     "give recount(convention)": "give --convention",
     "backward=True": "--backward",
+    "give integers, of dtype torch.long": "give integers: --input-ids 1,128 or --input 1,128:i64",
 }
 """How errors of the library name what to give, and what that is here."""
 

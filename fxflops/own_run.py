@@ -196,15 +196,17 @@ def counted_run(subject: Subject, table: Table, facts: bool = False, reuse: bool
             plans.keep_whole(key, Whole(measured, subject.inventory.contents))
         return measured, ""
     except (RunError, NotImplementedError) as error:
-        if any(tensor.device.type == "meta" for tensor in subject.state):
-            try:
-                watched = observed_run(subject, table)
-            except RunError:
-                raise error from None
-            return measured_as_it_ran(watched, "predicted"), ""
-        subject.snapshot.keep_all()
-        watched = observed_run(subject, table, cap=cap_of(subject.device))
-        return measured_as_it_ran(watched, "storages"), str(error)
+        failed = error
+    # Not within that handler: what the model raises on its own tensors is not to be shown below what it raised on meta.
+    if any(tensor.device.type == "meta" for tensor in subject.state):
+        try:
+            watched = observed_run(subject, table)
+        except RunError:
+            raise failed from failed.__cause__
+        return measured_as_it_ran(watched, "predicted"), ""
+    subject.snapshot.keep_all()
+    watched = observed_run(subject, table, cap=cap_of(subject.device))
+    return measured_as_it_ran(watched, "storages"), str(failed)
 
 
 def _step(
@@ -338,6 +340,8 @@ def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: 
 
 
 def _advice(error: Exception) -> str:
+    if "'indices' to have one of the following scalar types" in str(error):
+        return "\n  it is given numbers of words: give integers, of dtype torch.long"
     if "meta tensor" not in str(error).lower() and "'Meta'" not in str(error):
         return ""
     return "\n  it needs values, which the meta device does not have: give a model with real tensors"
