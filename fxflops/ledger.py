@@ -309,15 +309,18 @@ class Ledger:
             if entry is not None:
                 self._labels.setdefault(entry, (category, name))
 
-    def last(self, category: str) -> None:
-        """What is held for this has been there from the beginning: as an optimizer's state in every step but the first."""
-        changes = self._changes
-        ours = [self._labels.get(entry, ("", ""))[0] == category for entry, _, _ in changes]
-        early = [(entry, change, -1) for (entry, change, _), own in zip(changes, ours, strict=True) if own]
+    def throughout(self, category: str) -> None:
+        """What is held for this has been there from the beginning, made by no call: as an optimizer's state in every step but
+        the first."""
+        held = {entry for entry, (known, _) in self._labels.items() if known == category}
+        for entry in held:
+            self._entries[entry] = self._entries[entry][0], -1
+        first = [(entry, change, -1) for entry, change, _ in self._changes if entry in held]
+        then = [each for each in self._changes if each[0] not in held]
         self._changes = []
         self.live = self.most = self._most_after = 0
         self._most_in = -1
-        for entry, change, self.call in (*early, *(each for each, own in zip(changes, ours, strict=True) if not own)):
+        for entry, change, self.call in (*first, *then):
             self._change(entry, change)
 
     def reset_peak(self) -> None:

@@ -235,7 +235,7 @@ def _step(
     except Exception as error:
         raise RunError(f"{type(optimizer).__name__} raised in its step\n  {type(error).__name__}: {error}") from error
     ledger.label(states_of(optimizer), "optimizer")
-    ledger.last("optimizer")
+    ledger.throughout("optimizer")
 
 
 def states_of(optimizer: Optimizer) -> list[tuple[str, torch.Tensor]]:

@@ -85,6 +85,7 @@ def test_the_state_is_there_where_the_peak_is_in_the_backward_pass(made: bool) -
     states = sum(tensor.nbytes for state in optimizer.state.values() for tensor in state.values())
     assert report.memory.phase == p.report.memory.phase == "backward"
     assert report.memory["optimizer"] == p.report.memory["optimizer"] == states
+    assert {(tensor.path, tensor.op) for tensor in report.live_at_peak if tensor.category == "optimizer"} == {("", "")}
     looped = p.report.max_memory + x.nbytes  # which profile() does not know
     assert 0 <= report.max_memory - looped <= 2 * out.nbytes  # a sum's gradient is one number, expanded
 
