@@ -45,7 +45,7 @@ from .inventory import Module, Params
 from .ledger import CATEGORIES, LiveTensor, Moment, Place, Remembered
 from .outcome import Environment, Run
 from .own_run import Measured
-from .records import Call, Cost, Counted, Kernel, Node, Scope, Spec, Timing, once
+from .records import PHASES, Call, Cost, Counted, Kernel, Node, Scope, Spec, Timing, once
 from .targets import Absent, Classes, described, name_of, target_of
 
 SCHEMA, VERSION = "fxflops.report", 1
@@ -270,6 +270,12 @@ class Saved:
             for each, call in zip([*data["calls"], *data["charges"]], [*seen, *charged], strict=True)
         )
         self.users = {int(i): self._counted(each, calls[int(i)]) for i, each in data["users"].items()}
+        flops, said = (
+            sum(each.flops for each in self.counted if each.call.phase == PHASES[0]),
+            data["totals"]["total_flops"],
+        )
+        if flops != said:
+            raise ValueError(f"its calls are {flops:,} FLOPs, and it says {said:,}")
 
     def _history(self, memory: dict[str, Any]) -> Remembered:
         alive = (LiveTensor(**{**t, "spec": self._value(t["spec"])}) for t in memory["live_at_peak"])

@@ -248,7 +248,7 @@ class Totals:
     # All of them are mappings, shown as tables, with ``to_csv``, ``to_dataframe`` and their like.
 
     def by_module(self, phase: str = "forward") -> Rows[ModuleRow]:
-        """Each module's total and own sums by its path; "" is the model."""
+        """Each module's total and own sums by its path; "" is the model. All are 0 for a phase that did not run."""
         return module_rows(self._modules_of(check_phase(phase)))
 
     def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:

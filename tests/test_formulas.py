@@ -319,6 +319,11 @@ def test_a_formula_that_counts_nothing_says_how_its_op_is_called(target: Any, mo
         count(model, X, formulas={target: lambda *_, out, **__: 1})
 
 
+def test_formulas_that_are_no_mapping() -> None:
+    with pytest.raises(FormulaError, match=r"formulas is a mapping \{target: function\}, not list"):
+        count(nn.GELU(), X, formulas=[nn.GELU])  # type: ignore[arg-type]
+
+
 def test_so_does_one_that_is_registered() -> None:
     fxflops.formula(nn.functional.gelu)(lambda x, *, out: 7)
     with pytest.warns(

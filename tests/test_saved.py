@@ -367,6 +367,7 @@ def test_what_is_no_report(tmp_path: Path, text: str, said: str) -> None:
             data["classes"].update({"a:A": {"bases": ["a:A"], "forward": None}}) or data["scopes"][0].update(cls="a:A")
         ),
         lambda data: data["calls"].append(5),
+        lambda data: data["calls"].pop(),
         lambda data: data.update(environment={"device": "cpu"}),
         lambda data: data["charges"].append({}),
     ],

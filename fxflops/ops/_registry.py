@@ -139,6 +139,8 @@ class Table:
         """A table over this one in which ``formulas`` (target -> function, as for :func:`formula`) come first."""
         if not formulas:
             return self
+        if not isinstance(formulas, Mapping):
+            raise FormulaError(f"formulas is a mapping {{target: function}}, not {type(formulas).__name__}")
         table = Table(self)
         for target, function in formulas.items():
             known = self.get(_keys(target)[0])

@@ -97,7 +97,7 @@ def cards(page: Page) -> list[Card]:
         said = f"median of {repeats}, {units.seconds(low)} to {units.seconds(high)}" if repeats > 1 else "1 run"
         found.append(Card("latency", units.seconds(median), f"{median!r} s", said))
     if data.bytes_peak:
-        said = f"at {plain(data.peak_at)}" if data.peak_at else "parameters and inputs included"
+        said = f"at {plain(data.peak_at)}" if data.peak_at else "with what is held throughout"
         found.append(Card("peak memory", units.size(data.bytes_peak), f"{data.bytes_peak:,} bytes", said))
     return found + _goodness(page)
 
