@@ -9,6 +9,8 @@ from .records import Call, Counted, Spec
 
 IMPORT = "import fxflops"
 NO_FORMULA = "no formula"
+PASTE = "paste where the model is made"
+"""What is to be done with the lines of a recipe."""
 
 
 class Missing(NamedTuple):

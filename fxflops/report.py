@@ -21,6 +21,7 @@ from .diff import Diff, diff
 from .errors import InputError, MissingFormulaError
 from .explain import Explanation, explain
 from .inputs import checked_model
+from .missing import PASTE
 from .ops import BASE
 from .records import PHASES, FormulaFunction
 from .render.data import Summary, TreeRow
@@ -181,7 +182,7 @@ class Report(Totals, Exports):
 
     def _missing_text(self) -> str:
         lines = [f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}" for m in self.missing]
-        return "\n".join([*lines, "To count them, paste where the model is made:", self.recipe()])
+        return "\n".join([*lines, f"To count them, {PASTE}:", self.recipe()])
 
     @cached_property
     def _tree_row(self) -> TreeRow:

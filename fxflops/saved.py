@@ -270,10 +270,8 @@ class Saved:
             for each, call in zip([*data["calls"], *data["charges"]], [*seen, *charged], strict=True)
         )
         self.users = {int(i): self._counted(each, calls[int(i)]) for i, each in data["users"].items()}
-        flops, said = (
-            sum(each.flops for each in self.counted if each.call.phase == PHASES[0]),
-            data["totals"]["total_flops"],
-        )
+        flops = sum(each.flops for each in self.counted if each.call.phase == PHASES[0])
+        said = data["totals"]["total_flops"]
         if flops != said:
             raise ValueError(f"its calls are {flops:,} FLOPs, and it says {said:,}")
 

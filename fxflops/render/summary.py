@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import units
+from ..missing import PASTE
 from .costs import cost_lines, operator_shares
 from .data import Missing, Summary
 from .text import cells, pad, paint, plain, terminal_width
@@ -95,7 +96,7 @@ def missing_lines(missing: Sequence[Missing]) -> list[str]:
 
 def paste_where(data: Summary) -> str:
     """What stands above the lines to paste."""
-    return f"to count {'it' if len(data.missing) == 1 else 'them'}, paste where the model is made"
+    return f"to count {'it' if len(data.missing) == 1 else 'them'}, {PASTE}"
 
 
 def _counts(data: Summary) -> Fact:
