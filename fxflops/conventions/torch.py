@@ -16,20 +16,20 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from ..ops.einsum import steps
-from ..records import Call, Cost, Spec
+from ..records import Cost, Operation, Spec
 from ._convention import Convention
 
 
-def doubled(cost: Cost, call: Call) -> Cost:
+def doubled(cost: Cost, ran: Operation) -> Cost:
     """2 per multiply-accumulate, nothing for anything else; operators of other libraries than aten are not known.
 
     A fused kernel of attention's backward computes the scores again: a product more than the 4 of the gradients.
     """
-    if isinstance(call.target, (OpOverload, OpOverloadPacket)) and not is_aten(call.target):
+    if isinstance(ran.target, (OpOverload, OpOverloadPacket)) and not is_aten(ran.target):
         return Cost(macs=cost.macs)
     again = 0
-    if call.op == "attention_backward":
-        *_, query, _, value = [spec for spec in call.args if isinstance(spec, Spec)][:4]
+    if ran.op == "attention_backward":
+        *_, query, _, value = [spec for spec in ran.args if isinstance(spec, Spec)][:4]
         again = cost.macs * query[-1] // (2 * (query[-1] + value[-1]))
     return Cost(macs=cost.macs, others=2 * (cost.macs + again))
 
