@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 from .conventions import Convention, ModuleRule
@@ -68,7 +67,7 @@ def _charged(counted: Iterable[Counted], scopes: Iterable[Scope], rule_of: Rules
             call = call._replace(cost=call.cost.plus(Cost(others=charge)), rule=rule)
         result.append(call)
     for scope, rule, charge in (each for due in charges.values() for each in due):
-        own = Call(replace(scope.operation, op=scope.cls.__name__), scope.path)
+        own = Call(scope.operation._replace(op=scope.cls.__name__), scope.path)
         result.append(Counted(own, Cost(others=charge), rule))
     return result
 

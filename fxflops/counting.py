@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -115,7 +114,7 @@ class _Counts:
             if not entry.is_ours:
                 raise
             return Counted(here, None, "", str(error))
-        inputs += specs_in(dict(ran.settings))  # a module's own tensors
+        inputs += [value for value in ran.settings.values() if type(value) is Spec]  # a module's own tensors
         integral = bool(inputs) and all(spec.is_integral for spec in inputs)
         return Counted(here, cost, rule, integer=integral and not convention.integers)
 
@@ -166,7 +165,7 @@ def dense(ran: Operation) -> Operation:
     if ran.op != "attention" or not any("pairs" in spec.facts for spec in specs_in(ran.out)):
         return ran
     specs = [_without(spec, "pairs") for spec in specs_in(ran.out)]
-    return replace(ran, out=specs[0] if isinstance(ran.out, Spec) else tuple(specs))
+    return ran._replace(out=specs[0] if isinstance(ran.out, Spec) else tuple(specs))
 
 
 def _without(spec: Spec, fact: str) -> Spec:
@@ -192,7 +191,7 @@ def _applied(entry: Formula, ran: Operation, module: nn.Module | None, tensors: 
     cost = Cost()
     for i in range(max(counts)):
         args, kwargs, out = (_part(value, i) for value in (ran.args, dict(ran.kwargs), ran.out))
-        cost = cost.plus(apply(entry, replace(ran, args=args, kwargs=kwargs, out=out), module, path))
+        cost = cost.plus(apply(entry, ran._replace(args=args, kwargs=kwargs, out=out), module, path))
     return cost
 
 

@@ -163,15 +163,19 @@ class Ledger:
 
     def _hold(self, named: Named, category: str) -> None:
         """Enter tensors that are there before and after."""
-        held, entries, strided = self._held, self._entries, torch.strided
+        held, entries, changes, strided = self._held, self._entries, self._changes, torch.strided
         for name, tensor in named:
             if tensor.layout is strided:
                 storage = tensor.untyped_storage()
                 entry = len(entries)
                 if held.setdefault(storage._cdata, entry) == entry:
+                    nbytes = storage.nbytes()
                     entries.append(((tensor.shape, tensor.dtype), -1))
                     self._labels[entry] = category, name
-                    self._change(entry, storage.nbytes())
+                    changes.append((entry, nbytes, -1))
+                    self.live += nbytes
+        self.peak = self.most = self.live
+        self._most_after = len(changes)
 
     def add(self, tensor: torch.Tensor) -> None:
         """Enter the tensor's storage, if it is not there yet (or has been resized since). Sparse tensors have none."""

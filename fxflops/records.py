@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -206,26 +206,30 @@ PHASES = ("forward", "backward", "recompute", "optimizer")
 """When a call is made. "recompute" is forward work done again in the backward pass, by gradient checkpointing."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Operation:
+class _Operation(NamedTuple):
+    op: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    out: Any
+    settings: Mapping[str, Any] = NOTHING
+
+
+class Operation(_Operation):
     """*What* ran, wherever it did: of a leaf module, a function, a method or an operator. Within one run equal ones are
-    one object, so that what follows from an operation alone is worked out once.
+    one object, and compared as such, so that what follows from an operation alone is worked out once.
 
     ``op`` is the formula's name, the same from every spelling; ``target`` is the spelling itself (the exact class,
     function, method descriptor or overload). ``args``, ``kwargs`` and ``out`` hold specs and plain values; ``settings`` are a
     module's plain attributes and, as specs, its own tensors.
     """
 
-    op: str
-    target: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    out: Any
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    __slots__ = ()
+    __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
     def inputs(self) -> Iterator[Spec]:
         """The specs of its tensor arguments, a module's own tensors not included."""
-        yield from specs_in((self.args, self.kwargs))
+        return specs_in((self.args, self.kwargs))
 
 
 class _Ran:

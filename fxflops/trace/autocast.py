@@ -33,12 +33,12 @@ class Autocast:
         self._is_weight = is_weight
         self._made = made
         self._dtypes: dict[Any, torch.dtype | None] = {}
-        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def forget(self) -> None:
         """Let go of the weights that were cast, if the last region of autocast was left: as autocast does."""
-        if self._kept and not _nesting():
-            self._kept.clear()
+        if self.kept and not _nesting():
+            self.kept.clear()
 
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, cast to the dtype in which it is computed where autocast is enabled."""
@@ -65,9 +65,9 @@ class Autocast:
         lower = dtype is torch.get_autocast_dtype(self._device.type)
         if not (lower and self._is_weight(tensor) and torch.is_autocast_cache_enabled()):
             return self._made(tensor.to(dtype))
-        if id(tensor) not in self._kept:
-            self._kept[id(tensor)] = tensor, self._made(tensor.to(dtype))
-        return self._kept[id(tensor)][1]
+        if id(tensor) not in self.kept:
+            self.kept[id(tensor)] = tensor, self._made(tensor.to(dtype))
+        return self.kept[id(tensor)][1]
 
     def _dtype_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> torch.dtype | None:
         """The dtype to which autocast casts for such a call, None for one that it leaves alone."""

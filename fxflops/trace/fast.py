@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from ..ops.shapes import rule_for, shape_of
-from ..records import ORDINARY, Call, Operation, spec_of
+from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of
 from .escapes import EMPTY
 from .forwards import Forward, is_torchs
 from .leaves import ModuleSettings
-from .meta import META, REAL, Form
+from .meta import OWN, REAL, Form
 from .modes import metadata_tells_all
 from .observe import ATTENTION, Observer
 from .spelling import WRITTEN_AS
@@ -49,27 +49,28 @@ class Unknown(Exception):
 class Plan:
     """What a call of one kind puts out: new tensors of these forms, its first argument, or a view that torch makes.
 
-    ``operations`` are by the spelling of the target; with ``beside`` it takes tensors that have values, of which the twins
-    are to be made; ``moves`` tells that it names a device.
+    ``operation`` is what is called, ``spelled`` the same by other spellings of its target; with ``beside`` it takes tensors
+    that have values, of which the twins are to be made; ``moves`` tells that it names a device.
     """
 
-    __slots__ = ("beside", "forms", "kind", "moves", "operations", "sequence")
+    __slots__ = ("beside", "forms", "kind", "moves", "operation", "sequence", "spelled")
 
-    def __init__(self, operation: Operation, kind: str, forms: tuple[Form, ...], sequence: Any) -> None:
-        self.operations = {operation.target: operation}
+    def __init__(self, operation: Operation, kind: str, forms: tuple[Form, ...], sequence: Any, given: list[Form]) -> None:
+        self.operation = operation
         self.kind = kind
         self.forms = forms
         self.sequence = sequence
-        self.beside = self.moves = False
+        self.spelled: dict[Any, Operation] = {}
+        self.beside = any(form.kind is REAL or (form.kind is OWN and kind is VIEW) for form in given)
+        self.moves = False
 
-    def operation(self, target: Any) -> Operation:
+    def operation_as(self, target: Any) -> Operation:
         """What is called, spelled so."""
-        found = self.operations.get(target)
-        if found is None:
-            first = next(iter(self.operations.values()))
-            found = Operation(first.op, target, first.args, first.kwargs, first.out, first.settings)
-            self.operations[target] = found
-        return found
+        if target is self.operation.target:
+            return self.operation
+        if target not in self.spelled:
+            self.spelled[target] = self.operation._replace(target=target)
+        return self.spelled[target]
 
 
 class FastObserver(Observer):
@@ -139,6 +140,15 @@ class FastObserver(Observer):
             return slice, *map(self._key, (value.start, value.stop, value.step))
         raise Unknown
 
+    def _spec(self, value: Any) -> Any:
+        """The value with a spec in place of each tensor, all of which have forms."""
+        kind = type(value)
+        if kind in ORDINARY:
+            return self._mirror.form(value).spec  # type: ignore[union-attr]
+        if kind is tuple or kind is list:
+            return tuple([self._spec(item) for item in value])
+        return spec_of(value)
+
     def _planned(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call as planned."""
         target = self._spelling.of(func, self.target) if func in WRITTEN_AS else func
@@ -154,11 +164,10 @@ class FastObserver(Observer):
                 args, kwargs = self._place.redirect(func, args, kwargs)
             out = func(*args, **kwargs)
             self._mirror.saw(out)
-        self._called(plan.operation(target), self._here())
+        running = self._stack.running
+        path = running[-1].path if running else self.path
+        self.calls.append(tuple.__new__(Call, (plan.operation_as(target), path, "", "", None, "forward")))
         return out
-
-    def _called(self, operation: Operation, path: str) -> None:
-        self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, "forward")))
 
     def _by_rule(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
         """The plan of a call whose shape rule tells what it puts out."""
@@ -166,26 +175,20 @@ class FastObserver(Observer):
         if entry is None:
             return None
         with torch._C.DisableTorchFunction():
-            operation = Operation(entry.op, func, spec_of(args), spec_of(kwargs), None)
-            return self._keep_rule(key, operation, args, kwargs)
+            named = {name: self._spec(value) for name, value in kwargs.items()} if kwargs else NOTHING
+            return self._keep_rule(key, Operation(entry.op, func, self._spec(args), named, None))
 
-    def _keep_rule(self, key: Any, operation: Operation, args: Any, kwargs: Any) -> Plan | None:
-        forms = forms_in(key)
-        if not any(form.kind is not REAL for form in forms):
+    def _keep_rule(self, key: Any, asked: Operation) -> Plan | None:
+        """The plan of an operation whose shape rule tells what it puts out, kept for the next of this key."""
+        given = forms_in(key)
+        if not any(form.kind is not REAL for form in given):
             return None
-        found = shape_of(operation, [(form.shape, form.stride) for form in forms])
+        found = shape_of(asked, [(form.shape, form.stride) for form in given])
         if found is None:
             return None
         out, strides = found
-        told = Operation(operation.op, operation.target, operation.args, operation.kwargs, out, operation.settings)
-        form = () if strides is None else (self._mirror.form_of(tuple(out), strides, out.dtype),)
-        return self._keep(key, Plan(told, SAME if strides is None else NEW, form, None))
-
-    def _keep(self, key: Any, plan: Plan) -> Plan:
-        plan.beside = any(form.kind is not META for form in forms_in(key)) and (
-            plan.kind is VIEW or any(form.kind is REAL for form in forms_in(key))
-        )
-        self._plans[key] = plan
+        kind, forms = (SAME, ()) if strides is None else (NEW, (self._mirror.form_of(tuple(out), strides, out.dtype),))
+        plan = self._plans[key] = Plan(asked._replace(out=out), kind, forms, None, given)
         return plan
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -203,12 +206,14 @@ class FastObserver(Observer):
     def _learnt(self, key: Any, operation: Operation, args: Any, kwargs: Any, out: Any, made: int) -> Plan | None:
         """The plan of a call that was made, if its metadata told all. ``made`` is how many storages there were before."""
         with torch._C.DisableTorchFunction():
+            given = forms_in(key)
             kind, forms, sequence = self._outcome(args, kwargs, out)
-            if kind is SAME and self._mirror.form(args[0]) is not key[1]:  # x.unsqueeze_(0)
+            if kind is SAME and self._mirror.form(args[0]) is not given[0]:  # x.unsqueeze_(0)
                 return None
             if not kind or self._storages.entered - made != len(forms) or operation.op in EMPTY:
                 return None
-            return self._keep(key, Plan(operation, kind, forms, sequence))
+            plan = self._plans[key] = Plan(operation, kind, forms, sequence, given)
+            return plan
 
     def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Form, ...], Any]:
         """How a result comes about; "" where it cannot be told."""
@@ -243,53 +248,45 @@ class FastObserver(Observer):
 
     def _leaf(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What stands for the ``forward`` of a leaf while it is observed."""
-        module = forward.module
         if threading.get_ident() != self._thread:
             return forward.__wrapped__(*args, **kwargs)
+        module, key = forward.module, None
         with torch._C.DisableTorchFunction():
-            key = known = plan = None
-            if self._tells_all():
+            if not module._modules and self._tells_all():
                 known = self._settings.of(module)
-                key = self._leaf_key(module, known, args, kwargs)
-                plan = self._plans.get(key) or self._leaf_by_rule(key, module, known, args, kwargs)
-            if plan is not None and known is not None:
-                return self._leaf_planned(plan, module, known, args, kwargs)
+                try:
+                    key = type(module), known, *map(self._key, args)
+                    if kwargs:
+                        key = *key, *kwargs, *map(self._key, kwargs.values())
+                    plan = self._plans.get(key) or self._leaf_by_rule(key, module, known, args, kwargs)
+                except Unknown:
+                    key = plan = None
+                if plan is not None:
+                    return self._leaf_planned(plan, module, known, args, kwargs)
         made, calls, scopes, out = self._storages.entered, len(self.calls), len(self.scopes), None
         self._enter_module(module, args, kwargs)
         try:
             out = forward.__wrapped__(*args, **kwargs)
         finally:
             self._leave_module(module, args, kwargs, out)
-        if key is not None and len(self.calls) == calls + 1 and len(self.scopes) == scopes + 1:
+        if key is not None and is_torchs(type(module)) and len(self.calls) == calls + 1 == len(self.scopes) - scopes + calls:
             self._learnt(key, self.calls[-1].operation, args, kwargs, out, made)
         return out
-
-    def _leaf_key(self, module: nn.Module, known: ModuleSettings, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """All that the result of a leaf depends on; None where that is more than can be told."""
-        if module._modules or not is_torchs(type(module)):
-            return None
-        try:
-            key = (type(module), known), *map(self._key, args)
-            return (*key, *kwargs, *map(self._key, kwargs.values())) if kwargs else key
-        except Unknown:
-            return None
 
     def _leaf_by_rule(
         self, key: Any, module: nn.Module, known: ModuleSettings, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Plan | None:
         """The plan of a leaf whose shape rule tells what it puts out."""
         entry, cls = self._leaves[module], type(module)
-        if key is None or entry is None or not known.contiguous or rule_for(cls) is None:
+        if entry is None or not known.contiguous or rule_for(cls) is None:
             return None
-        operation = Operation(entry.op, cls, spec_of(args), spec_of(kwargs), None, known.settings)
-        return self._keep_rule(key, operation, args, kwargs)
+        named = {name: self._spec(value) for name, value in kwargs.items()} if kwargs else NOTHING
+        return self._keep_rule(key, Operation(entry.op, cls, self._spec(args), named, None, known.settings))
 
     def _leaf_planned(
         self, plan: Plan, module: nn.Module, known: ModuleSettings, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        if not self._stack.running:
-            self._begun = len(self.calls)
-        self._storages.call = len(self.calls)
+        first = self._storages.call = len(self.calls)
         if plan.beside:
             twins = self._mirror.replace(args, kwargs, None)
         if plan.kind is NEW:
@@ -300,14 +297,16 @@ class FastObserver(Observer):
             args, kwargs = twins if plan.beside else (args, kwargs)
             out = type(module).forward(module, *args, **kwargs)
             self._mirror.saw(out)
-        path, operation = self._modules[module], plan.operation(type(module))
-        self._called(operation, path)
-        self._ended(path, operation, known, False)
+        path, operation = self._modules[module], plan.operation
+        self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, "forward")))
+        self.scopes.append(tuple.__new__(Scope, (path, operation, known.params, False)))
+        if not self._stack.running:
+            self.steps.append((path, range(first, first + 1)))
         return out
 
     def _tells_all(self) -> bool:
         """Whether metadata tells all, and nothing was left empty on purpose."""
-        if self._autocast is not None:
+        if self._autocast is not None and self._autocast.kept:
             self._autocast.forget()
         return not (self._inside_leaf() or self._unwritten) and metadata_tells_all()
 

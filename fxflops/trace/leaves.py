@@ -99,37 +99,48 @@ class ModuleSettings:
 class Settings:
     """The settings of modules, as they are when they are asked for; equal ones are one object, where that can be told.
 
-    ``form`` tells what there is to know of a tensor, the same for equal ones; None where it cannot.
+    ``forms`` tells what there is to know of tensors, the same for equal ones; None where it cannot.
     """
 
-    def __init__(self, form: Callable[[torch.Tensor], Any]) -> None:
-        self._form = form
+    def __init__(self, forms: Callable[[Iterable[torch.Tensor | None]], tuple[Any, ...]]) -> None:
+        self._forms = forms
         self._readers: dict[tuple[str, ...], Callable[[dict[str, Any]], tuple[Any, ...]]] = {}
         self._known: dict[Any, ModuleSettings] = {}
 
     def of(self, module: nn.Module) -> ModuleSettings:
         """The settings of a module now."""
-        held = vars(module)
+        held = module.__dict__
         names = tuple(held)
         read = self._readers.get(names)
         if read is None:
             # one name more, so that it always gives a tuple
-            read = self._readers[names] = itemgetter(*(name for name in names if name[0] != "_"), "training")
-        values, own, buffers = read(held), held["_parameters"], held["_buffers"]
-        forms = [self._form(tensor) for tensor in (*own.values(), *buffers.values()) if tensor is not None]
-        absent = tuple([name for tensors in (own, buffers) for name, tensor in tensors.items() if tensor is None])
-        key = read, values, tuple(map(type, values)), tuple(own), tuple(buffers), absent, tuple(forms)
+            public = [name for name in names if name[0] != "_" and name != "forward"]
+            read = self._readers[names] = itemgetter(*public, "training")
+        own, buffers = held["_parameters"], held["_buffers"]
+        key: Any = read, read(held)
+        if own:
+            key = *key, *own, self._forms(own.values())
+        if buffers:
+            key = *key, "", *buffers, self._forms(buffers.values())
         try:
-            found = None if None in forms else self._known.get(key)
+            found = self._known.get(key)
         except TypeError:  # a list among them
             return _settings_of(module)
         if found is None:
-            found = self._known[key] = _settings_of(module)
+            found = _settings_of(module)
+            if not any(type(part) is tuple and None in part for part in key[2:]):
+                self._known[key] = found
         return found
 
 
-def form_of(tensor: torch.Tensor) -> Any:
-    """What there is to know of a tensor that has values."""
+def forms_with_values(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
+    """What there is to know of tensors that have values."""
+    return tuple(map(_form, tensors))
+
+
+def _form(tensor: torch.Tensor | None) -> Any:
+    if tensor is None:
+        return "absent"
     return (tensor.shape, tensor.dtype, tensor.is_contiguous()) if is_dense(tensor) else None
 
 

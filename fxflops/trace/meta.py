@@ -70,14 +70,14 @@ class Twins:
         self._state = {id(tensor): tensor for tensor in state}
         self._weights: set[int] = set()
         self._twins: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
-        self.seen: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {
-            key: (weakref.ref(tensor), None) for key, tensor in self._state.items()
-        }
+        self.seen: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
         self._forms: dict[Any, Form] = {}
+        self._own: dict[int, Any] = {id(None): "absent"}
         self._lost: dict[int, Any] = {}
         for tensor in self._state.values():
             if tensor.is_meta and tensor.layout is not torch.strided:
                 self.saw(tensor)
+        self._own.update((key, self._read(tensor)) for key, tensor in self._state.items())
 
     def saw(self, value: Any) -> None:
         """A call that was seen returned this."""
@@ -94,21 +94,25 @@ class Twins:
 
     def form(self, tensor: torch.Tensor) -> Form | None:
         """The form of a tensor; None where its metadata does not tell all, or nobody knows where it comes from."""
-        seen = self.seen.get(id(tensor))
+        key = id(tensor)
+        seen = self.seen.get(key)
         if seen is None or seen[0]() is not tensor:
-            return None
-        form = seen[1]
-        if form is None:
-            form = self._read(tensor)
-            self.seen[id(tensor)] = seen[0], form
+            form = self._own.get(key)
+        else:
+            form = seen[1]
+            if form is None:
+                form = self._read(tensor)
+                self.seen[key] = seen[0], form
         return None if form is not None and form.kind is REAL and self._has_lost(tensor) else form
 
     def _read(self, tensor: torch.Tensor) -> Form | None:
         if type(tensor) not in ORDINARY or not is_dense(tensor) or tensor.is_conj() or tensor.is_neg():
             return None
-        dtype = tensor.dtype
-        own = (id(tensor) in self._state or tensor.numel() > SMALL) and (dtype.is_floating_point or dtype.is_complex)
-        return self.form_of(tensor.shape, tensor.stride(), dtype, META if tensor.is_meta else OWN if own else REAL)
+        kind, dtype = META, tensor.dtype
+        if not tensor.is_meta:
+            own = id(tensor) in self._state or tensor.numel() > SMALL
+            kind = OWN if own and (dtype.is_floating_point or dtype.is_complex) else REAL
+        return self.form_of(tensor.shape, tensor.stride(), dtype, kind)
 
     def form_of(self, shape: Sequence[int], stride: tuple[int, ...], dtype: torch.dtype, kind: str = META) -> Form:
         """The form of all tensors that are such."""
@@ -118,11 +122,17 @@ class Twins:
             form = self._forms[key] = Form(torch.Size(shape), stride, dtype, kind, prod(shape) * dtype.itemsize)
         return form
 
+    def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
+        """The forms of tensors of the model; None for one that it has not had from the beginning."""
+        return tuple(map(self._own.get, map(id, tensors)))
+
     def forget(self, value: Any) -> None:
         """These may lie otherwise from now on."""
         for tensor in tensors_in(value):
             if id(tensor) in self.seen:
                 self.seen[id(tensor)] = self.seen[id(tensor)][0], None
+            if id(tensor) in self._own:
+                self._own[id(tensor)] = self._read(tensor)
 
     def is_weight(self, twin: torch.Tensor) -> bool:
         """Whether it stands for a parameter that is trained."""
@@ -179,7 +189,7 @@ class Twins:
         """Whether any tensor in the value computes without data."""
         if isinstance(value, torch.Tensor):
             known = self.seen.get(id(value))
-            if known is None or known[0]() is not value:
+            if (known is None or known[0]() is not value) and id(value) not in self._state:
                 self.stranger |= not self._was_there(value)
             if value.device.type == "meta":
                 return True

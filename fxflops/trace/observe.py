@@ -29,7 +29,7 @@ from .compiler import CompilerApart
 from .escapes import EMPTY, Unwritten
 from .facts import with_learning, with_pairs
 from .functions import belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
-from .leaves import Hooks, Leaves, ModuleSettings, Settings, form_of
+from .leaves import Hooks, Leaves, ModuleSettings, Settings, forms_with_values
 from .meta import Twins
 from .modes import AtenMode, FunctionMode, dispatching, functioning, transformed
 from .placement import Placement
@@ -78,7 +78,7 @@ class Observer:
         self._modules = modules
         self._table = table
         self._leaves = Leaves(table)
-        self._settings = Settings(form_of if twins is None else twins.form)
+        self._settings = Settings(forms_with_values if twins is None else twins.forms_of_own)
         self._operations: dict[Any, Operation] = {}
         self._copies: dict[Any, Any] = {}
         self._spelling = Spelling()
