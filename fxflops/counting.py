@@ -14,14 +14,11 @@ from .conventions import Convention
 from .errors import FormulaError, InputError
 from .missing import NO_FORMULA
 from .ops import ESCAPE, Formula, Table, apply
-from .ops._cost import first
+from .ops._cost import COMPLEX, first
 from .records import Call, Cost, Counted, FormulaFunction, Scope, Spec, specs_in
 from .targets import name_of
 from .trace.facts import leaves_all
 from .trace.plans import Plans, plans_of
-
-COMPLEX_MULTIPLY, COMPLEX_ADD = 6, 2
-
 
 ATTENTIONS = ("dense", "exact")
 UNKNOWN_PAIRS = 'what the mask leaves was not read: count(..., attention="exact") or analyze() reads it'
@@ -221,7 +218,7 @@ def _part(value: Any, i: int) -> Any:
 
 
 def weighed(cost: Cost, tensors: Iterable[Spec]) -> Cost:
-    """The cost in real operations of a call on these: a complex multiply is 6 (4 multiplies, 2 adds), a complex add 2."""
+    """The cost in real operations of a call on these, of which one of complex numbers is several."""
     if not any(spec.dtype.is_complex for spec in tensors):
         return cost
-    return Cost(cost.macs, COMPLEX_MULTIPLY * cost.muls, COMPLEX_ADD * cost.adds, cost.others)
+    return Cost(*map(operator.mul, cost, COMPLEX))
