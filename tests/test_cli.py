@@ -210,7 +210,7 @@ def test_strict_shows_what_there_is_and_fails() -> None:
 
 def test_a_model_of_a_library_needs_no_weights_to_be_counted() -> None:
     pytest.importorskip("timm")
-    text = out("run timm:resnet50 --counts-only --batch 2 --json")
+    text = out("run timm:resnet50 --counts-only --batch 2 --convention torch_flops --json")
     totals = json.loads(text)["totals"]
     assert totals["total_flops"] == 2 * 8_227_340_288
     assert json.loads(text)["inputs"] == "f32[2,3,224,224]"
@@ -546,7 +546,7 @@ fxflops check timm:resnet50 --max-flops 9G --max-params 25M --max-memory 200MiB
 fxflops ops log_softmax
 fxflops conventions
 """.strip().splitlines()
-README += re.findall(r"^(?:\$ )?(fxflops .*)", (Path(__file__).parents[1] / "README.md").read_text("utf8"), re.M)
+README += re.findall(r"^(?:\$ )?(fxflops \S.*)", (Path(__file__).parents[1] / "README.md").read_text("utf8"), re.M)
 OVER_ON_PURPOSE = "--max-params 25M"
 
 

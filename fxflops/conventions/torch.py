@@ -17,7 +17,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from ..ops._cost import COMPLEX
 from ..ops.einsum import steps
-from ..records import Call, Cost, Spec
+from ..records import Call, Cost, Spec, specs_in
 from ._convention import Convention
 
 REAL_PARTS = {"conv": 3, "conv_transpose": 3}
@@ -32,7 +32,7 @@ def doubled(cost: Cost, call: Call) -> Cost:
     if isinstance(call.target, (OpOverload, OpOverloadPacket)) and not is_aten(call.target):
         return Cost(macs=cost.macs)
     macs, again = cost.macs, 0
-    if any(spec.dtype.is_complex for spec in call.inputs()):
+    if any(spec.dtype.is_complex for spec in (*call.inputs(), *specs_in(call.out))):
         macs = REAL_PARTS.get(call.op, 1) * macs // COMPLEX.macs
     if call.op == "attention_backward":
         *_, query, _, value = [spec for spec in call.args if isinstance(spec, Spec)][:4]

@@ -121,6 +121,16 @@ def test_a_training_step_is_flop_counter_modes(name: str) -> None:
     assert of_modules == report.recount("torch").by_module("backward")[""].total.flops == report.total_backward_flops
 
 
+def test_a_training_step_of_complex_numbers() -> None:
+    conv, linear = nn.Conv2d(2, 4, 3, dtype=torch.complex64), nn.Linear(4 * 3 * 3, 5, dtype=torch.complex64)
+    model, x = nn.Sequential(conv, nn.Flatten(), linear), torch.randn(1, 2, 5, 5, dtype=torch.complex64)
+    report = count(model, x, backward=True, convention="torch")
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.backward(*roots_of(model(x)))
+    assert report.total_training_flops == counter.get_total_flops()
+    assert report.total_macs == 4 * (4 * 3 * 3) * (2 * 3 * 3 + 5)
+
+
 @pytest.mark.skipif(
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward not in flop_registry,
     reason="this version's FlopCounterMode does not know the CPU's kernel of attention",
