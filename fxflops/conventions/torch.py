@@ -13,10 +13,10 @@ from math import prod
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 
 from ..ops.einsum import steps
 from ..records import Call, Cost, Spec
+from ..torch_internals import OpOverload, OpOverloadPacket, int_mm
 from ._convention import Convention
 
 
@@ -87,7 +87,7 @@ CONVENTION = Convention(
         "matmul": matmul,
         "einsum": einsum,
         "conv_backward": conv_backward,
-        torch._int_mm: uncounted,
+        int_mm: uncounted,
         torch.ops.aten._int_mm.default: uncounted,
         **dict.fromkeys(("addmv", "addbmm", "addr", "outer", "vecdot", "bilinear", "grouped_mm"), uncounted),
     },
