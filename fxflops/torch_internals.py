@@ -46,7 +46,7 @@ CustomOpDef = _optional("torch._library.custom_ops.CustomOpDef", Nobody)
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 # Which modes are on: none is entered twice. Necessary.
 get_current_dispatch_mode_stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack
-get_current_function_mode_stack = torch.overrides._get_current_function_mode_stack
+get_current_function_mode_stack: Callable[[], list[Any]] = torch.overrides._get_current_function_mode_stack
 # How many dispatch modes are on, asked at each call: the list is slower to make. Necessary.
 len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
 # What this library computes meanwhile is not to be seen: by no dispatch mode, by no function mode. Necessary.
