@@ -13,11 +13,11 @@ from math import prod
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 
 from ..ops._cost import COMPLEX
 from ..ops.einsum import steps
 from ..records import Cost, Operation, Spec, specs_in
+from ..torch_internals import OpOverload, OpOverloadPacket, int_mm
 from ._convention import Convention
 
 REAL_PARTS = {"conv": 3, "conv_transpose": 3}
@@ -93,7 +93,7 @@ CONVENTION = Convention(
         "matmul": matmul,
         "einsum": einsum,
         "conv_backward": conv_backward,
-        torch._int_mm: uncounted,
+        int_mm: uncounted,
         torch.ops.aten._int_mm.default: uncounted,
         **dict.fromkeys(("addmv", "addbmm", "addr", "outer", "vecdot", "bilinear", "grouped_mm"), uncounted),
     },
