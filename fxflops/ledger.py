@@ -208,8 +208,9 @@ class Ledger:
 
     def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
         """Hear of it when Python frees the storage of an entry."""
-        known = self._known[id(storage)] = _Living(storage, self._leave)
-        known.key, known.nbytes, known.entry = id(storage), nbytes, entry
+        known = _Living(storage, self._leave)
+        known.key, known.nbytes, known.entry = key, _, _ = id(storage), nbytes, entry
+        self._known[key] = known
 
     @property
     def entered(self) -> int:
