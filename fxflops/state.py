@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from .records import is_dense
-from .structure import is_object, modules_of, tensors_in, walk
+from .structure import is_object, tensors_in, walk
 
 RUNNING = threading.RLock()
 """Held while a model is traced or run: torch.fx patches nn.Module for all threads while it traces."""
@@ -55,7 +55,7 @@ class Snapshot:
     call is about to write to its storage; with ``lazy`` so is any tensor, until :meth:`keep_all`.
     """
 
-    def __init__(self, model: nn.Module, inputs: Any, lazy: bool = False) -> None:
+    def __init__(self, modules: Iterable[nn.Module], inputs: Any, lazy: bool = False) -> None:
         self._objects: list[tuple[Any, Any]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._others: list[tuple[Any, Any]] = []
@@ -65,7 +65,7 @@ class Snapshot:
         parameters: dict[int, nn.Parameter] = {}
         tensors: list[torch.Tensor] = []
         readers: dict[tuple[str, ...], list[Reader]] = {}
-        for module in modules_of(model):
+        for module in modules:
             attributes = module.__dict__
             self._objects.append((attributes, attributes.copy()))
             for parameter in attributes["_parameters"].values():
@@ -90,7 +90,12 @@ class Snapshot:
                 else:
                     self._hooks.append(hooks)
             if not ATOMS.issuperset(map(type, others)):
-                held.extend([value for value in others if type(value) not in ATOMS and not _is_plain(value)])
+                for value in others:
+                    kind = type(value)
+                    if kind is list and ATOMS.issuperset(map(type, value)):
+                        self._others.append((value, value.copy()))
+                    elif kind not in ATOMS and not _is_plain(value):
+                        held.append(value)
         for _, part in (*walk(held, DEPTH), *walk(inputs)):
             if isinstance(part, torch.Tensor) and id(part) not in parameters:
                 tensors.append(part)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..ops import ESCAPE
 from ..ops.shapes import rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of
 from ..torch_internals import DisableTorchFunction, is_any_autocast_enabled
@@ -23,10 +24,10 @@ from .forwards import Forward, is_torchs
 from .leaves import ModuleSettings
 from .meta import OWN, REAL, Form
 from .modes import transformed
-from .observe import ATTENTION, Observer
+from .observe import ATTENTION, QUERY, Observer
 from .spelling import WRITTEN_AS
 
-NEW, SAME, VIEW = "new", "the first argument", "view"
+NEW, SAME, VIEW, NONE = "new", "the first argument", "view", "nothing"
 META_DEVICE = torch.device("meta")
 QUERIES = frozenset(
     [
@@ -164,15 +165,20 @@ class FastObserver(Observer):
             out = self._made(plan)
         elif plan.kind is SAME:
             out = self._mirror.of(args[0])
+        elif plan.kind is NONE:
+            out = None
         else:
             if plan.moves:
                 args, kwargs = self._place.redirect(func, args, kwargs)
             out = func(*args, **kwargs)
             self._viewed(plan, out)
+        self._called(operation)
+        return out
+
+    def _called(self, operation: Operation) -> None:
         running = self._stack.running
         path = running[-1].path if running else self.path
         self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, "forward")))
-        return out
 
     def _viewed(self, plan: Plan, out: Any) -> None:
         """Know views of tensors, which lie as those did from which the plan was learnt."""
@@ -202,21 +208,44 @@ class FastObserver(Observer):
         return plan
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make the call the observer's way, and keep how its result came about if its metadata told all."""
-        calls, scopes, made = len(self.calls), len(self.scopes), self._storages.entered
-        out = super().function(func, args, kwargs)
-        if len(self.calls) == calls + 1 and len(self.scopes) == scopes:
-            operation = self.calls[-1].operation
-            if operation.target is func or operation.target is WRITTEN_AS.get(func):
-                plan = self._learnt(key, operation, args, kwargs, out, made)
-                if plan is not None and plan.kind is VIEW:
-                    plan.moves = self._place.redirect(func, args, kwargs) != (args, kwargs)
+        """Make a call, and keep how its result came about if its metadata told all."""
+        given, entry, made = forms_in(key), self._table.find(func), self._storages.entered
+        if func is torch._assert and args[0] is True and entry is not None:
+            plan = self._plans[key] = Plan(Operation(entry.op, func, args, kwargs, None), NONE, (), None, given)
+            return self._planned(plan, func, args, kwargs)
+        valueless = given and not any(form.kind is REAL for form in given)
+        if valueless and entry is not None and entry.op not in EMPTY and entry.reason not in (QUERY, ESCAPE):
+            twins = self._mirror.replace(args, kwargs, func) if any(form.kind is OWN for form in given) else (args, kwargs)
+            asked, named = self._place.redirect(func, *twins)
+            try:
+                with DisableTorchFunction():
+                    out = func(*asked, **named)
+            except Exception:  # it is made again where the error is told
+                return super().function(func, args, kwargs)
+            self._noting(out)
+            self._saw(func, asked, named, out)
+            with DisableTorchFunction():
+                target = self._spelling.of(func, self.target) if func in WRITTEN_AS else func
+                operation = Operation(entry.op, target, self._spec(asked), self._spec(named), self._spec(out))
+            self._called(operation)
+        else:
+            first, scopes = len(self.calls), len(self.scopes)
+            out = super().function(func, args, kwargs)
+            if len(self.calls) != first + 1 or len(self.scopes) != scopes:
+                return out
+            operation = self.calls[first].operation
+            if operation.target is not func and operation.target is not WRITTEN_AS.get(func):
+                return out
+        plan = self._learnt(key, operation, given, args, kwargs, out, made)
+        if plan is not None and plan.kind is VIEW:
+            plan.moves = self._place.redirect(func, args, kwargs) != (args, kwargs)
         return out
 
-    def _learnt(self, key: Any, operation: Operation, args: Any, kwargs: Any, out: Any, made: int) -> Plan | None:
+    def _learnt(
+        self, key: Any, operation: Operation, given: list[Form], args: Any, kwargs: Any, out: Any, made: int
+    ) -> Plan | None:
         """The plan of a call that was made, if its metadata told all. ``made`` is how many storages there were before."""
         with DisableTorchFunction():
-            given = forms_in(key)
             kind, forms, sequence = self._outcome(args, kwargs, out)
             if kind is SAME and self._mirror.form(args[0]) is not given[0]:  # x.unsqueeze_(0)
                 return None
@@ -249,7 +278,6 @@ class FastObserver(Observer):
         """Empty tensors of the plan's forms."""
         outs = []
         for form in plan.forms:
-            assert form is not None
             out = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=META_DEVICE)
             self._mirror.seen[id(out)] = weakref.ref(out), form
             self._storages.enter(out.untyped_storage(), form.nbytes, form.spec)
@@ -267,9 +295,10 @@ class FastObserver(Observer):
             if not module._modules and self._tells_all():
                 known = self._settings.of(module)
                 try:
-                    key = type(module), known, *map(self._key, args)
-                    if kwargs:
-                        key = *key, *kwargs, *map(self._key, kwargs.values())
+                    if len(args) == 1 and not kwargs:
+                        key = type(module), known, self._key(args[0])
+                    else:
+                        key = type(module), known, *map(self._key, args), *kwargs, *map(self._key, kwargs.values())
                     plan = self._plans.get(key) or self._leaf_by_rule(key, module, known, args, kwargs)
                 except Unknown:
                     key = plan = None
@@ -286,7 +315,7 @@ class FastObserver(Observer):
             and is_torchs(type(module))
             and len(self.calls) == calls + 1 == len(self.scopes) - scopes + calls
         ):
-            self._learnt(key, self.calls[-1].operation, args, kwargs, out, made)
+            self._learnt(key, self.calls[-1].operation, forms_in(key), args, kwargs, out, made)
         return out
 
     def _leaf_by_rule(
