@@ -108,7 +108,7 @@ class FastObserver(Observer):
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in QUERIES:
             return func(*args, **kwargs)
-        if func in self._place.answers:
+        if func in self._place.answers and not transformed():
             return self._place.answers[func]
         if not self._tells_all() or (self._facts and self._attends(func)):
             return super().function(func, args, kwargs)
@@ -211,8 +211,8 @@ class FastObserver(Observer):
         """Make a call, and keep how its result came about if its metadata told all."""
         given, entry, made = forms_in(key), self._table.find(func), self._storages.entered
         if func is torch._assert and args[0] is True and entry is not None:
-            plan = self._plans[key] = Plan(Operation(entry.op, func, args, kwargs, None), NONE, (), None, given)
-            return self._planned(plan, func, args, kwargs)
+            checked = self._plans[key] = Plan(Operation(entry.op, func, args, kwargs, None), NONE, (), None, given)
+            return self._planned(checked, func, args, kwargs)
         valueless = given and not any(form.kind is REAL for form in given)
         if valueless and entry is not None and entry.op not in EMPTY and entry.reason not in (QUERY, ESCAPE):
             twins = self._mirror.replace(args, kwargs, func) if any(form.kind is OWN for form in given) else (args, kwargs)
@@ -238,7 +238,8 @@ class FastObserver(Observer):
                 return out
         plan = self._learnt(key, operation, given, args, kwargs, out, made)
         if plan is not None and plan.kind is VIEW:
-            plan.moves = self._place.redirect(func, args, kwargs) != (args, kwargs)
+            twins = self._mirror.replace(args, kwargs, func)
+            plan.moves = self._place.redirect(func, *twins) != twins
         return out
 
     def _learnt(
@@ -255,7 +256,7 @@ class FastObserver(Observer):
             plan = self._plans[key] = Plan(operation, kind, forms, sequence, given)
             return plan
 
-    def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Form | None, ...], Any]:
+    def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Any, ...], Any]:
         """How a result comes about; "" where it cannot be told."""
         single = isinstance(out, torch.Tensor)
         outs = [out] if single else list(out) if type(out) in (tuple, list) else []

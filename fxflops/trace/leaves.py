@@ -81,6 +81,12 @@ def _does_more(module: nn.Module) -> bool:
 GLOBAL = GLOBAL_HOOKS["_forward_hooks"], GLOBAL_HOOKS["_forward_pre_hooks"]
 BASES = (bool, int, float, str, tuple, list, type(None))
 PLAIN = frozenset(BASES)
+NUMBERS = PLAIN - {tuple, list}
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    return kind in NUMBERS or (kind is tuple and NUMBERS.issuperset(map(type, value)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,8 +122,8 @@ class Settings:
             # one name more, so that it always gives a tuple
             public = [name for name in names if name[0] != "_" and name != "forward"]
             read = self._readers[names] = itemgetter(*public, "training")
-        own, buffers = held["_parameters"], held["_buffers"]
-        key: Any = read, read(held)
+        own, buffers, values = held["_parameters"], held["_buffers"], read(held)
+        key: Any = read, values
         if own:
             key = *key, *own, self._forms(own.values())
         if buffers:
@@ -128,8 +134,8 @@ class Settings:
             return self._read(module)
         if found is None:
             found = self._read(module)
-            if not any(type(part) is tuple and None in part for part in key[2:]):
-                self._known[key] = found
+            if all(map(_is_plain, values)) and not any(type(part) is tuple and None in part for part in key[2:]):
+                self._known[key] = found  # it holds on to no object and no tensor
         return found
 
     def _read(self, module: nn.Module) -> ModuleSettings:
@@ -153,7 +159,7 @@ def _form(tensor: torch.Tensor | None) -> Any:
 def settings_of(module: nn.Module, spec: Callable[[Any], Any] = spec_of) -> dict[str, Any]:
     """A module's plain attributes, and specs of its own parameters and buffers (None where it has none)."""
     settings = {
-        name: value
+        name: value if type(value) in NUMBERS else spec_of(value)
         for name, value in module.__dict__.items()
         if name[0] != "_" and (type(value) in PLAIN or isinstance(value, BASES))
     }
