@@ -62,18 +62,16 @@ class Snapshot:
         self._empty: list[Any] = []
         self._hooks: list[tuple[Any, ...]] = []
         held: list[Any] = []
-        parameters: dict[int, nn.Parameter] = {}
-        tensors: list[torch.Tensor] = []
+        parameters: list[nn.Parameter | None] = []
+        tensors: list[torch.Tensor | None] = []
         readers: dict[tuple[str, ...], list[Reader]] = {}
         for module in modules:
             attributes = module.__dict__
             self._objects.append((attributes, attributes.copy()))
-            for parameter in attributes["_parameters"].values():
-                if parameter is not None:
-                    parameters[id(parameter)] = parameter
-            for buffer in attributes["_buffers"].values():
-                if buffer is not None:
-                    tensors.append(buffer)
+            if attributes["_parameters"]:
+                parameters.extend(attributes["_parameters"].values())
+            if attributes["_buffers"]:
+                tensors.extend(attributes["_buffers"].values())
             names = tuple(attributes)
             if names not in readers:
                 readers[names] = _readers_of(names)
@@ -96,15 +94,16 @@ class Snapshot:
                         self._others.append((value, value.copy()))
                     elif kind not in ATOMS and not _is_plain(value):
                         held.append(value)
+        own_parameters = {id(parameter): parameter for parameter in parameters if parameter is not None}
         for _, part in (*walk(held, DEPTH), *walk(inputs)):
-            if isinstance(part, torch.Tensor) and id(part) not in parameters:
+            if isinstance(part, torch.Tensor) and id(part) not in own_parameters:
                 tensors.append(part)
             if isinstance(part, (dict, list, set)):
                 self._others.append((part, copy.copy(part)))
             if is_object(part):
                 self._others.append((vars(part), dict(vars(part))))
-        self._tensors = tensors
-        self._parameters = list(parameters.values())
+        self._tensors = [tensor for tensor in tensors if tensor is not None]
+        self._parameters = list(own_parameters.values())
         self._addresses: dict[int, torch.Tensor] | None = None
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.writes = 0

@@ -191,8 +191,8 @@ class FastObserver(Observer):
         if entry is None:
             return None
         with DisableTorchFunction():
-            named = {name: self._spec(value) for name, value in kwargs.items()} if kwargs else NOTHING
-            return self._keep_rule(key, Operation(entry.op, func, self._spec(args), named, None))
+            asked = (entry.op, func, self._spec(args), self._spec(kwargs), None, NOTHING)
+            return self._keep_rule(key, tuple.__new__(Operation, asked))
 
     def _keep_rule(self, key: Any, asked: Operation) -> Plan | None:
         """The plan of an operation whose shape rule tells what it puts out, kept for the next of this key."""
@@ -204,7 +204,8 @@ class FastObserver(Observer):
             return None
         out, strides = found
         kind, forms = (SAME, ()) if strides is None else (NEW, (self._mirror.form_of(tuple(out), strides, out.dtype),))
-        plan = self._plans[key] = Plan(asked._replace(out=out), kind, forms, None, given)
+        told = tuple.__new__(Operation, (*asked[:4], out, asked.settings))
+        plan = self._plans[key] = Plan(told, kind, forms, None, given)
         return plan
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -326,8 +327,8 @@ class FastObserver(Observer):
         entry, cls = self._leaves[module], type(module)
         if entry is None or not known.contiguous or rule_for(cls) is None:
             return None
-        named = {name: self._spec(value) for name, value in kwargs.items()} if kwargs else NOTHING
-        return self._keep_rule(key, Operation(entry.op, cls, self._spec(args), named, None, known.settings))
+        asked = (entry.op, cls, self._spec(args), self._spec(kwargs), None, known.settings)
+        return self._keep_rule(key, tuple.__new__(Operation, asked))
 
     def _leaf_planned(
         self, plan: Plan, module: nn.Module, known: ModuleSettings, args: tuple[Any, ...], kwargs: dict[str, Any]
