@@ -160,7 +160,7 @@ class Watch:
         self.twins = twins
         if twins is not None:
             twins.moved = self.ledger.move
-        self.observer = (Observer if twins is None or strays else FastObserver)(
+        self.observer = (Observer if twins is None else FastObserver)(
             paths,
             table,
             ledger=self.ledger,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from .forwards import Forward, is_torchs
 from .leaves import ModuleSettings
 from .meta import OWN, REAL, Form
 from .modes import transformed
-from .observe import ATTENTION, QUERY, Observer
+from .observe import ATTENTION, QUERY, RNN_BACKWARD, Observer
 from .spelling import WRITTEN_AS
 
 NEW, SAME, VIEW, NONE = "new", "the first argument", "view", "nothing"
@@ -42,6 +43,11 @@ QUERIES = frozenset(
 """What a real tensor answers as its twin does."""
 TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)})
 """The plain values that are told apart by their types too."""
+
+
+PART = Operation("part of a call", None, (), NOTHING, None)
+VALUED = frozenset({*EMPTY, ATTENTION, RNN_BACKWARD})
+"""Operators of which more is recorded than follows from forms, or that leave memory unwritten."""
 
 
 class Unknown(Exception):
@@ -127,21 +133,7 @@ class FastObserver(Observer):
 
     def _key(self, value: Any) -> Any:
         """What a result depends on of an argument. Raises Unknown where that is more than can be told."""
-        kind = type(value)
-        if kind in ORDINARY:
-            form = self._mirror.form(value)
-            if form is None:
-                raise Unknown
-            return form
-        if kind is int or value is None or kind is str:
-            return value
-        if kind in TYPED:
-            return kind, value
-        if kind is tuple or kind is list:
-            return kind, *map(self._key, value)
-        if kind is slice:
-            return slice, *map(self._key, (value.start, value.stop, value.step))
-        raise Unknown
+        return key_of(value, self._mirror.form)
 
     def _spec(self, value: Any) -> Any:
         """The value with a spec in place of each tensor: the same for all of one form."""
@@ -249,7 +241,7 @@ class FastObserver(Observer):
         """The plan of a call that was made, if its metadata told all. ``made`` is how many storages there were before."""
         with DisableTorchFunction():
             kind, forms, sequence = self._outcome(args, kwargs, out)
-            if kind is SAME and self._mirror.form(args[0]) is not given[0]:  # x.unsqueeze_(0)
+            if kind is SAME and self._mirror.read(args[0]) is not given[0]:  # x.unsqueeze_(0)
                 return None
             made = self._storages.entered - made
             if not kind or made != (len(forms) if kind is NEW else 0) or operation.op in EMPTY:
@@ -285,6 +277,40 @@ class FastObserver(Observer):
             self._storages.enter(out.untyped_storage(), form.nbytes, form.spec)
             outs.append(out)
         return outs[0] if plan.sequence is None else plan.sequence(outs)
+
+    # Operators, of which the dispatch mode hears: those of the backward pass, and those inside of other calls
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        form = self._mirror.form_of_meta
+        with DisableTorchFunction():
+            try:
+                if self._unwritten.storages or transformed():
+                    raise Unknown
+                key = func, *[key_of(value, form) for value in args], *kwargs, *[key_of(v, form) for v in kwargs.values()]
+                plan = self._plans.get(key)
+            except (Unknown, TypeError):
+                return super().operator(func, args, kwargs)
+            is_call = not (self._whole or self._inside_leaf())
+            if plan is None or (is_call and plan.operation is PART):
+                return self._learn_operator(key, is_call, func, args, kwargs)
+            self._storages.call = len(self.calls)
+            out = args[0] if plan.kind is SAME else self._made(plan) if plan.kind is NEW else func(*args, **kwargs)
+            if is_call:
+                phase, path, node = self._placed(self._here(), self.node, self.calls)
+                self.calls.append(Call(plan.operation, path, node, "", None, phase))
+                self._owns((out, args))
+            return out
+
+    def _learn_operator(
+        self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run an operator, and keep how its result came about: as a call, or as a part of one."""
+        given, made, first = forms_in(key), self._storages.entered, len(self.calls)
+        out = super().operator(func, args, kwargs)
+        entry = self._table.find(func)
+        if entry is not None and given and entry.op not in VALUED and len(self.calls) == first + is_call:
+            self._learnt(key, self.calls[first].operation if is_call else PART, given, args, kwargs, out, made)
+        return out
 
     # Leaves
 
@@ -358,6 +384,7 @@ class FastObserver(Observer):
             self._autocast.forget()
         return not (
             self._stack.leaf_depth
+            or self._strays  # what is made here would be heard of there
             or self._plain_functions.running
             or self._unwritten.storages
             or is_any_autocast_enabled()
@@ -369,6 +396,25 @@ class FastObserver(Observer):
         """Whether a function is attention, of whose mask the values may be asked for."""
         entry = self._table.find(func)
         return entry is not None and entry.op == ATTENTION
+
+
+def key_of(value: Any, form_of: Callable[[torch.Tensor], Form | None]) -> Any:
+    """What a result depends on of an argument whose tensors have forms. Raises Unknown where that is more than can be told."""
+    kind = type(value)
+    if kind in ORDINARY:
+        form = form_of(value)
+        if form is None:
+            raise Unknown
+        return form
+    if kind is int or value is None or kind is str:
+        return value
+    if kind in TYPED:
+        return kind, value
+    if kind is tuple or kind is list:
+        return kind, *[key_of(item, form_of) for item in value]
+    if kind is slice:
+        return slice, *[key_of(item, form_of) for item in (value.start, value.stop, value.step)]
+    raise Unknown
 
 
 def forms_in(key: tuple[Any, ...]) -> list[Form]:
