@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -13,13 +14,10 @@ from .conventions import Convention
 from .errors import FormulaError, InputError
 from .missing import NO_FORMULA
 from .ops import ESCAPE, Formula, Table, apply
-from .ops._cost import first
+from .ops._cost import COMPLEX, first
 from .records import Call, Cost, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
 from .targets import name_of
 from .trace.facts import leaves_all
-
-COMPLEX_MULTIPLY, COMPLEX_ADD = 6, 2
-
 
 ATTENTIONS = ("dense", "exact")
 UNKNOWN_PAIRS = 'what the mask leaves was not read: count(..., attention="exact") or analyze() reads it'
@@ -108,7 +106,7 @@ class _Counts:
                 cost = weighed(_applied(Formula(entry.op, row), ran, None, tensors), tensors)._replace(macs=cost.macs)
                 rule = row
             elif convention.of is not None and entry.is_ours:
-                cost = convention.of(cost, ran)
+                cost = convention.of(cost, ran)._replace(macs=cost.macs)
                 rule = convention.of if cost.flops else NOT_COUNTED
         except FormulaError as error:
             if not entry.is_ours:
@@ -207,7 +205,7 @@ def _part(value: Any, i: int) -> Any:
 
 
 def weighed(cost: Cost, tensors: Iterable[Spec]) -> Cost:
-    """The cost in real operations of a call on these: a complex multiply is 6 (4 multiplies, 2 adds), a complex add 2."""
+    """The cost in real operations of a call on these, of which one of complex numbers is several."""
     if not any(spec.dtype.is_complex for spec in tensors):
         return cost
-    return Cost(cost.macs, COMPLEX_MULTIPLY * cost.muls, COMPLEX_ADD * cost.adds, cost.others)
+    return Cost(*map(operator.mul, cost, COMPLEX))

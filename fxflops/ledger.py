@@ -13,6 +13,7 @@ import torch
 
 from .errors import InputError
 from .records import PHASES, Call, Spec, spec_of
+from .torch_internals import DisableTorchFunction
 from .units import size
 
 CATEGORIES = ("params", "buffers", "inputs", "activations", "gradients", "optimizer", "temporaries")
@@ -207,8 +208,9 @@ class Ledger:
 
     def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
         """Hear of it when Python frees the storage of an entry."""
-        known = self._known[id(storage)] = _Living(storage, self._leave)
-        known.key, known.nbytes, known.entry = id(storage), nbytes, entry
+        known = _Living(storage, self._leave)
+        known.key, known.nbytes, known.entry = key, _, _ = id(storage), nbytes, entry
+        self._known[key] = known
 
     @property
     def entered(self) -> int:
@@ -234,7 +236,7 @@ class Ledger:
         """Enter every tensor in a value of tuples, lists and dicts, made by the call of this number."""
         if call is not None:
             self.call = call
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             self._add_all(value)
 
     def _add_all(self, value: Any) -> None:

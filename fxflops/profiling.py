@@ -54,7 +54,7 @@ class profile:
         models: nn.Module | Sequence[nn.Module] | Mapping[str, Any] | None = None,
         *,
         optimizer: Optimizer | Sequence[Optimizer] | None = None,
-        convention: str | Convention = "torch_flops",
+        convention: str | Convention = "fxflops",
         attention: str = "dense",
         formulas: Mapping[Any, FormulaFunction] | None = None,
         strict: bool = False,

@@ -17,6 +17,7 @@ from torch import fx
 from .errors import RunError
 from .meter import Clock, CudaClock, Meter
 from .records import Timing, spec_of
+from .torch_internals import COMPILER
 from .trace.autocast import AUTOCAST_DEVICES
 from .trace.observe import Observer
 from .trace.record import UNCOUNTED
@@ -31,7 +32,7 @@ LEAST = 5
 @contextmanager
 def uncompiled() -> Iterator[None]:
     """Functions and submodules under ``torch.compile`` run as they are written: that is what is counted."""
-    if "torch._dynamo" not in sys.modules:
+    if COMPILER not in sys.modules:
         yield
     else:
         with torch.compiler.set_stance("force_eager"):

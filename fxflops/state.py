@@ -59,7 +59,8 @@ class Snapshot:
         self._objects: list[tuple[Any, Any]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._others: list[tuple[Any, Any]] = []
-        self._empty: list[list[Any]] = []
+        self._empty: list[Any] = []
+        self._hooks: list[tuple[Any, ...]] = []
         held: list[Any] = []
         parameters: dict[int, nn.Parameter] = {}
         tensors: list[torch.Tensor] = []
@@ -76,13 +77,20 @@ class Snapshot:
             names = tuple(attributes)
             if names not in readers:
                 readers[names] = _readers_of(names)
-            own, hooks, others = (read(attributes) for read in readers[names])
+            read_own, read_hooks, read_others = readers[names]
+            own, hooks, others = read_own(attributes), read_hooks(attributes), read_others(attributes)
             if type(own[0]) in CONTAINERS:  # others are TorchScript's
-                self._containers.extend([(part, part.copy()) for part in own if part])
-                self._empty.append([part for part in (*own, *hooks) if not part])
-                held.extend(hooks if any(hooks) else ())
+                for part in own:
+                    if part:
+                        self._containers.append((part, part.copy()))
+                    else:
+                        self._empty.append(part)
+                if any(hooks):
+                    held.extend(hooks)
+                else:
+                    self._hooks.append(hooks)
             if not ATOMS.issuperset(map(type, others)):
-                held.extend(value for value in others if not _is_plain(value))
+                held.extend([value for value in others if type(value) not in ATOMS and not _is_plain(value)])
         for _, part in (*walk(held, DEPTH), *walk(inputs)):
             if isinstance(part, torch.Tensor) and id(part) not in parameters:
                 tensors.append(part)
@@ -130,8 +138,11 @@ class Snapshot:
         for container, items in (*self._containers, *self._objects, *self._others):
             if not _same(container, items):
                 _refill(container, items)
-        for containers in self._empty:
-            for container in containers if any(containers) else ():
+        for container in self._empty:
+            if container:
+                container.clear()
+        for hooks in self._hooks:
+            for container in hooks if any(hooks) else ():
                 container.clear()
         for parameter, gradient in self._gradients:
             if parameter.grad is not gradient:

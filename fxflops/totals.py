@@ -37,7 +37,7 @@ from .state import collecting_later
 from .tables import Rows, Table
 
 OUTSIDE = "(outside)"
-PLAIN = "torch_flops"
+PLAIN = "fxflops"
 """The convention that adds nothing to formulas."""
 
 

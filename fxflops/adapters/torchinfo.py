@@ -23,6 +23,7 @@ from ..inventory import Inventory
 from ..records import spec_of
 from ..state import RUNNING
 from ..structure import fill, template_of
+from ..torch_internals import DisableTorchFunction
 from ..trace.leaves import Hooks
 from .torchinfo_statistics import (
     ColumnSettings,
@@ -203,7 +204,7 @@ def _called(
         running.append(rows[-1])
 
     def leave(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             running.pop().called(_specs(args), _specs(out), batch_dim)
 
     hooks = Hooks()

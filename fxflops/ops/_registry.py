@@ -10,12 +10,11 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
-from torch._library.custom_ops import CustomOpDef
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from ..errors import FormulaError
 from ..records import FormulaFunction
 from ..targets import Absent
+from ..torch_internals import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 from ._spellings import REACHED_AS
 
 F = TypeVar("F", bound=FormulaFunction)

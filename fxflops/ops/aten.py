@@ -10,9 +10,9 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 
 from ..records import Cost, FormulaFunction, Operation, Spec
+from ..torch_internals import OpOverload, OpOverloadPacket
 from ._apply import apply
 from ._registry import BASE, Formula, zero
 from .elementwise import pointwise

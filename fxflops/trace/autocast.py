@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..structure import fill, template_of
+from ..torch_internals import TorchDispatchMode, disable_current_modes, fake_tensors
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
 ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
@@ -71,11 +71,10 @@ class Autocast:
 
     def _dtype_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> torch.dtype | None:
         """The dtype to which autocast casts for such a call, None for one that it leaves alone."""
-        from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-
-        with _disable_current_modes(), torch.no_grad():
+        FakeTensor, FakeTensorMode = fake_tensors()
+        with disable_current_modes(), torch.no_grad():
             plain = [tensor.detach() for tensor in tensors]
-        with _disable_current_modes(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        with disable_current_modes(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
 
             def casts() -> list[torch.dtype]:
                 fakes = [FakeTensor(mode, t, self._device) if t.is_meta else t for t in plain]

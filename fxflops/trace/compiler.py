@@ -11,10 +11,14 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-import torch
-from torch.utils._python_dispatch import _disable_current_modes
-
-COMPILER = "torch._dynamo"
+from ..torch_internals import (
+    COMPILER,
+    EnableTorchFunction,
+    disable_current_modes,
+    len_torch_function_stack,
+    pop_torch_function_stack,
+    push_on_torch_function_stack,
+)
 
 
 class CompilerApart(MetaPathFinder, Loader):
@@ -51,10 +55,10 @@ class CompilerApart(MetaPathFinder, Loader):
 @contextmanager
 def _no_modes() -> Iterator[None]:
     """Neither functions nor operators are seen by anybody."""
-    functions = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    functions = [pop_torch_function_stack() for _ in range(len_torch_function_stack())]
     try:
-        with _disable_current_modes(), torch._C._EnableTorchFunction():
+        with disable_current_modes(), EnableTorchFunction():
             yield
     finally:
         for mode in reversed(functions):
-            torch._C._push_on_torch_function_stack(mode)
+            push_on_torch_function_stack(mode)

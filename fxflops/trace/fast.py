@@ -17,11 +17,12 @@ from torch import nn
 
 from ..ops.shapes import rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of
+from ..torch_internals import DisableTorchFunction, is_any_autocast_enabled
 from .escapes import EMPTY
 from .forwards import Forward, is_torchs
 from .leaves import ModuleSettings
 from .meta import OWN, REAL, Form
-from .modes import metadata_tells_all
+from .modes import transformed
 from .observe import ATTENTION, Observer
 from .spelling import WRITTEN_AS
 
@@ -47,7 +48,7 @@ class Unknown(Exception):
 
 
 class Plan:
-    """What a call of one kind puts out: new tensors of these forms, its first argument, or a view that torch makes.
+    """What a call of one kind puts out: new tensors of these ``forms``, its first argument, or views of them that torch makes.
 
     ``operation`` is what is called, ``spelled`` the same by other spellings of its target; with ``beside`` it takes tensors
     that have values, of which the twins are to be made; ``moves`` tells that it names a device.
@@ -55,7 +56,9 @@ class Plan:
 
     __slots__ = ("beside", "forms", "kind", "moves", "operation", "sequence", "spelled")
 
-    def __init__(self, operation: Operation, kind: str, forms: tuple[Form, ...], sequence: Any, given: list[Form]) -> None:
+    def __init__(
+        self, operation: Operation, kind: str, forms: tuple[Form, ...], sequence: Any, given: list[Form]
+    ) -> None:
         self.operation = operation
         self.kind = kind
         self.forms = forms
@@ -92,7 +95,6 @@ class FastObserver(Observer):
                 others.append(module)
             else:
                 self._forwards.append(Forward(module, self._leaf))
-                self._forwards[-1].enter()
         self._hooks.attach(others, self._enter_module, self._leave_module)
 
     def _detach(self) -> None:
@@ -141,17 +143,20 @@ class FastObserver(Observer):
         raise Unknown
 
     def _spec(self, value: Any) -> Any:
-        """The value with a spec in place of each tensor, all of which have forms."""
+        """The value with a spec in place of each tensor: the same for all of one form."""
         kind = type(value)
         if kind in ORDINARY:
-            return self._mirror.form(value).spec  # type: ignore[union-attr]
+            form = self._mirror.form(value)
+            return spec_of(value) if form is None else form.spec
         if kind is tuple or kind is list:
             return tuple([self._spec(item) for item in value])
-        return spec_of(value)
+        return spec_of(value) if value or kind is not dict else NOTHING
 
     def _planned(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call as planned."""
-        target = self._spelling.of(func, self.target) if func in WRITTEN_AS else func
+        operation = plan.operation
+        if func in WRITTEN_AS:
+            operation = plan.operation_as(self._spelling.of(func, self.target))
         if plan.beside:
             args, kwargs = self._mirror.replace(args, kwargs, func)
         self._storages.call = len(self.calls)
@@ -163,18 +168,23 @@ class FastObserver(Observer):
             if plan.moves:
                 args, kwargs = self._place.redirect(func, args, kwargs)
             out = func(*args, **kwargs)
-            self._mirror.saw(out)
+            self._viewed(plan, out)
         running = self._stack.running
         path = running[-1].path if running else self.path
-        self.calls.append(tuple.__new__(Call, (plan.operation_as(target), path, "", "", None, "forward")))
+        self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, "forward")))
         return out
+
+    def _viewed(self, plan: Plan, out: Any) -> None:
+        """Know views of tensors, which lie as those did from which the plan was learnt."""
+        for tensor, form in zip((out,) if plan.sequence is None else out, plan.forms, strict=True):
+            self._mirror.seen[id(tensor)] = weakref.ref(tensor), form
 
     def _by_rule(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
         """The plan of a call whose shape rule tells what it puts out."""
         entry = self._table.find(func) if rule_for(func) is not None else None
         if entry is None:
             return None
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             named = {name: self._spec(value) for name, value in kwargs.items()} if kwargs else NOTHING
             return self._keep_rule(key, Operation(entry.op, func, self._spec(args), named, None))
 
@@ -205,17 +215,18 @@ class FastObserver(Observer):
 
     def _learnt(self, key: Any, operation: Operation, args: Any, kwargs: Any, out: Any, made: int) -> Plan | None:
         """The plan of a call that was made, if its metadata told all. ``made`` is how many storages there were before."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             given = forms_in(key)
             kind, forms, sequence = self._outcome(args, kwargs, out)
             if kind is SAME and self._mirror.form(args[0]) is not given[0]:  # x.unsqueeze_(0)
                 return None
-            if not kind or self._storages.entered - made != len(forms) or operation.op in EMPTY:
+            made = self._storages.entered - made
+            if not kind or made != (len(forms) if kind is NEW else 0) or operation.op in EMPTY:
                 return None
             plan = self._plans[key] = Plan(operation, kind, forms, sequence, given)
             return plan
 
-    def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Form, ...], Any]:
+    def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Form | None, ...], Any]:
         """How a result comes about; "" where it cannot be told."""
         single = isinstance(out, torch.Tensor)
         outs = [out] if single else list(out) if type(out) in (tuple, list) else []
@@ -226,7 +237,7 @@ class FastObserver(Observer):
         given = {self._mirror.of(t).untyped_storage()._cdata for t in tensors_given((args, kwargs))}
         shared = [o.untyped_storage()._cdata in given for o in outs]
         if all(shared):
-            return VIEW, (), None
+            return VIEW, tuple(map(self._mirror.form, outs)), None if single else type(out)
         distinct = len({o.untyped_storage()._cdata for o in outs}) == len(outs)
         if any(shared) or not distinct or any(o.storage_offset() for o in outs):
             return "", (), None
@@ -238,6 +249,7 @@ class FastObserver(Observer):
         """Empty tensors of the plan's forms."""
         outs = []
         for form in plan.forms:
+            assert form is not None
             out = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=META_DEVICE)
             self._mirror.seen[id(out)] = weakref.ref(out), form
             self._storages.enter(out.untyped_storage(), form.nbytes, form.spec)
@@ -251,7 +263,7 @@ class FastObserver(Observer):
         if threading.get_ident() != self._thread:
             return forward.__wrapped__(*args, **kwargs)
         module, key = forward.module, None
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if not module._modules and self._tells_all():
                 known = self._settings.of(module)
                 try:
@@ -269,7 +281,11 @@ class FastObserver(Observer):
             out = forward.__wrapped__(*args, **kwargs)
         finally:
             self._leave_module(module, args, kwargs, out)
-        if key is not None and is_torchs(type(module)) and len(self.calls) == calls + 1 == len(self.scopes) - scopes + calls:
+        if (
+            key is not None
+            and is_torchs(type(module))
+            and len(self.calls) == calls + 1 == len(self.scopes) - scopes + calls
+        ):
             self._learnt(key, self.calls[-1].operation, args, kwargs, out, made)
         return out
 
@@ -296,7 +312,7 @@ class FastObserver(Observer):
         else:
             args, kwargs = twins if plan.beside else (args, kwargs)
             out = type(module).forward(module, *args, **kwargs)
-            self._mirror.saw(out)
+            self._viewed(plan, out)
         path, operation = self._modules[module], plan.operation
         self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, "forward")))
         self.scopes.append(tuple.__new__(Scope, (path, operation, known.params, False)))
@@ -305,10 +321,18 @@ class FastObserver(Observer):
         return out
 
     def _tells_all(self) -> bool:
-        """Whether metadata tells all, and nothing was left empty on purpose."""
+        """Whether metadata tells all: no call is part of another, nothing was left empty on purpose, no transform, no autocast,
+        no gradients."""
         if self._autocast is not None and self._autocast.kept:
             self._autocast.forget()
-        return not (self._inside_leaf() or self._unwritten) and metadata_tells_all()
+        return not (
+            self._stack.leaf_depth
+            or self._plain_functions.running
+            or self._unwritten.storages
+            or is_any_autocast_enabled()
+            or torch.is_grad_enabled()
+            or transformed()
+        )
 
     def _attends(self, func: Any) -> bool:
         """Whether a function is attention, of whose mask the values may be asked for."""

@@ -9,10 +9,10 @@ from types import FrameType, FunctionType
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from ..ops._registry import is_method
 from ..records import specs_in
+from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 
 def qualified_name(func: Any) -> str:

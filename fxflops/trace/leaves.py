@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules import module as nn_module
 
 from ..ops import Formula, Table
 from ..records import Spec, is_dense, spec_of
+from ..torch_internals import GLOBAL_HOOKS
 from .forwards import own_forward
 
 
@@ -71,17 +71,14 @@ def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
 
 def _does_more(module: nn.Module) -> bool:
     """Whether more happens in a call of this module than the forward of its class."""
-    if "parametrizations" in module._modules or own_forward(module) is not None:
+    held = module.__dict__
+    if ("forward" in held and own_forward(module) is not None) or "parametrizations" in held["_modules"]:
         return True
-    hooks = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        nn_module._global_forward_hooks,
-        nn_module._global_forward_pre_hooks,
-    )
+    hooks = *(held[name] for name in ("_forward_hooks", "_forward_pre_hooks")), *GLOBAL
     return any(hooks) and any(not isinstance(key, Hooks) for registered in hooks for key in registered)
 
 
+GLOBAL = GLOBAL_HOOKS["_forward_hooks"], GLOBAL_HOOKS["_forward_pre_hooks"]
 BASES = (bool, int, float, str, tuple, list, type(None))
 PLAIN = frozenset(BASES)
 
@@ -99,11 +96,14 @@ class ModuleSettings:
 class Settings:
     """The settings of modules, as they are when they are asked for; equal ones are one object, where that can be told.
 
-    ``forms`` tells what there is to know of tensors, the same for equal ones; None where it cannot.
+    ``forms`` tells what there is to know of tensors, the same for equal ones; None where it cannot. ``spec`` gives a spec.
     """
 
-    def __init__(self, forms: Callable[[Iterable[torch.Tensor | None]], tuple[Any, ...]]) -> None:
+    def __init__(
+        self, forms: Callable[[Iterable[torch.Tensor | None]], tuple[Any, ...]], spec: Callable[[Any], Any]
+    ) -> None:
         self._forms = forms
+        self._spec = spec
         self._readers: dict[tuple[str, ...], Callable[[dict[str, Any]], tuple[Any, ...]]] = {}
         self._known: dict[Any, ModuleSettings] = {}
 
@@ -125,12 +125,18 @@ class Settings:
         try:
             found = self._known.get(key)
         except TypeError:  # a list among them
-            return _settings_of(module)
+            return self._read(module)
         if found is None:
-            found = _settings_of(module)
+            found = self._read(module)
             if not any(type(part) is tuple and None in part for part in key[2:]):
                 self._known[key] = found
         return found
+
+    def _read(self, module: nn.Module) -> ModuleSettings:
+        settings = settings_of(module, self._spec)
+        own = {name: settings[name] for name, parameter in module._parameters.items() if parameter is not None}
+        tensors = (*module._parameters.values(), *module._buffers.values())
+        return ModuleSettings(settings, own, all(t is None or (is_dense(t) and t.is_contiguous()) for t in tensors))
 
 
 def forms_with_values(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
@@ -144,21 +150,14 @@ def _form(tensor: torch.Tensor | None) -> Any:
     return (tensor.shape, tensor.dtype, tensor.is_contiguous()) if is_dense(tensor) else None
 
 
-def _settings_of(module: nn.Module) -> ModuleSettings:
-    settings = settings_of(module)
-    own = {name: settings[name] for name, parameter in module._parameters.items() if parameter is not None}
-    tensors = (*module._parameters.values(), *module._buffers.values())
-    return ModuleSettings(settings, own, all(t is None or (is_dense(t) and t.is_contiguous()) for t in tensors))
-
-
-def settings_of(module: nn.Module) -> dict[str, Any]:
+def settings_of(module: nn.Module, spec: Callable[[Any], Any] = spec_of) -> dict[str, Any]:
     """A module's plain attributes, and specs of its own parameters and buffers (None where it has none)."""
     settings = {
         name: value
-        for name, value in vars(module).items()
+        for name, value in module.__dict__.items()
         if name[0] != "_" and (type(value) in PLAIN or isinstance(value, BASES))
     }
     for own in (module._parameters, module._buffers):
         for name, tensor in own.items():
-            settings[name] = spec_of(tensor)
+            settings[name] = spec(tensor)
     return settings
