@@ -73,7 +73,7 @@ class Tape:
         owner: int | None = self._owner() if phase == BACKWARD else None
         if owner is None:
             return phase, path
-        if not isinstance(_current_node(), BackwardCFunction):
+        if not isinstance(current_autograd_node(), BackwardCFunction):
             self.owner_of[len(calls)] = owner
         return phase, calls[owner].path
 
