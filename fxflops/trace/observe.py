@@ -321,19 +321,20 @@ class Observer:
         out: Any,
         path: str,
         seconds: float,
-        settings: Mapping[str, Any] = NOTHING,
+        known: ModuleSettings | None = None,
     ) -> None:
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
         phase, path = self._placed(path, self.calls)
-        operation = self._operation(op, target, args, kwargs, out, settings)
+        operation = self._operation(op, target, args, kwargs, out, known)
         self.calls.append(Call(operation, path, "", site, seconds, phase))
 
     def _operation(
-        self, op: str, target: Any, args: Any, kwargs: Any, out: Any, settings: Mapping[str, Any]
+        self, op: str, target: Any, args: Any, kwargs: Any, out: Any, known: ModuleSettings | None = None
     ) -> Operation:
         """What ran: the same object for all that are equal."""
-        key = op, target, typed(args), typed(kwargs), typed(out), typed(settings)
+        key = op, target, known, typed(args), typed(kwargs), typed(out)
+        settings = NOTHING if known is None else known.settings
         try:
             found = self._operations.get(key)
         except TypeError:  # no hash
@@ -412,7 +413,7 @@ class Observer:
         path, cls = running.path, type(module)
         if is_leaf:
             self._noting(())
-            self._record(self._leaves[module], cls, *made, path, took, known.settings)
+            self._record(self._leaves[module], cls, *made, path, took, known)
         if self._tape is None or self._tape.phase() == FORWARD:
             operation = self.calls[-1].operation if is_leaf else Operation(cls.__name__, cls, *made, known.settings)
             self._ended(path, operation, known, bool(module._modules))
