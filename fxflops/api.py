@@ -23,7 +23,7 @@ from .own_run import Subject, counted_run
 from .progress import progress_bar
 from .records import FormulaFunction
 from .report import Report
-from .state import RUNNING, collecting_later, training_flags
+from .state import held
 
 MODES = ("eval", "train", "as_is")
 Formulas = Mapping[Any, FormulaFunction]
@@ -149,7 +149,6 @@ def _recorded_instead(subject: Subject, table: Table, error: TraceError | RunErr
         raise error from error.__cause__
 
 
-@collecting_later()
 def count(
     model: nn.Module,
     args: Any = (),
@@ -211,14 +210,14 @@ def _running(
     backward: bool = False,
     lazy: bool = False,
 ) -> Iterator[tuple[Subject, str]]:
-    """The model in its mode, with gradients only for a backward pass, one analysis at a time; afterwards all is as it
+    """The model in its mode, with gradients only for a backward pass, one analysis of it at a time; afterwards all is as it
     was before."""
     mode = mode or ("as_is" if backward else "eval")
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
     grad = torch.enable_grad() if backward else torch.no_grad()
     inventory = Inventory(model)
-    with RUNNING, grad, training_flags(inventory.paths, mode):
+    with grad, held(inventory.paths, mode):
         subject = Subject(model, inventory, args, kwargs, backward, lazy)
         try:
             yield subject, mode

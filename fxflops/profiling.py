@@ -25,7 +25,6 @@ from .own_run import Watched, gradients_of, measured_as_it_ran, states_of
 from .records import FormulaFunction
 from .report import Report
 from .run import uncompiled
-from .state import RUNNING
 from .trace.observe import Observer
 from .trace.tape import Tape
 
@@ -103,7 +102,6 @@ class profile:
         for optimizer in self._optimizers:
             self._open.callback(optimizer.register_step_pre_hook(stepping).remove)
             self._open.callback(optimizer.register_step_post_hook(stepped).remove)
-        self._open.enter_context(RUNNING)
         self._open.enter_context(uncompiled())
         self._open.enter_context(self._observer)
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import operator
 import random
 import sys
@@ -17,12 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .errors import InputError
 from .records import is_dense
 from .structure import is_object, modules_of, tensors_in, walk
-
-RUNNING = threading.RLock()
-"""Held while a model is traced or run: torch.fx patches nn.Module for all threads while it traces."""
-
 
 ATOMS = frozenset(
     {
@@ -60,6 +56,8 @@ class Snapshot:
         self._containers: list[tuple[Any, Any]] = []
         self._others: list[tuple[Any, Any]] = []
         self._empty: list[Any] = []
+        self._hooks: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+        self._hookless: list[dict[Any, Any]] = []
         held: list[Any] = []
         parameters: dict[int, nn.Parameter] = {}
         tensors: list[torch.Tensor] = []
@@ -79,9 +77,9 @@ class Snapshot:
                 else:
                     self._empty.append(part)
             if any(hooks):
-                others = *others, *hooks
+                self._hooks.extend((part, _users(part)) for part in hooks)
             else:
-                self._empty.extend(hooks)
+                self._hookless.extend(hooks)
             if not ATOMS.issuperset(map(type, others)):
                 held.extend(value for value in others if not _is_plain(value))
         for _, part in (*walk(held, DEPTH), *walk(inputs)):
@@ -96,7 +94,7 @@ class Snapshot:
         self._addresses: dict[int, torch.Tensor] | None = None
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.writes = 0
-        self._gradients = [(p, p.grad) for p in self._parameters]
+        self._gradients = [(t, t.grad) for t in (*self._parameters, *tensors) if t.is_leaf]
         self._random = _random_states()
         if not lazy:
             self.keep_all()
@@ -134,9 +132,13 @@ class Snapshot:
         for container in self._empty:
             if container:
                 container.clear()
-        for parameter, gradient in self._gradients:
-            if parameter.grad is not gradient:
-                parameter.grad = gradient
+        for hooks, users in (*self._hooks, *((hooks, {}) for hooks in self._hookless if hooks)):
+            for key in _users(hooks):
+                del hooks[key]
+            hooks.update(users)
+        for tensor, gradient in self._gradients:
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
         for tensor, kept in self._saved.values():
             _bring_back(tensor, kept)
         for generator, state in self._random:
@@ -154,31 +156,72 @@ class Snapshot:
 
 
 @contextmanager
-def training_flags(modules: Iterable[nn.Module], mode: str) -> Iterator[None]:
-    """All modules of a model in ``mode`` ("eval", "train", "as_is"): flags are set without calling ``.eval()``, and restored."""
-    wanted = mode == "train"
-    before = [] if mode == "as_is" else [module for module in modules if module.training is not wanted]
-    flags = [module.training for module in before]
-    try:
-        for module in before:
-            module.training = wanted
-        yield
-    finally:
-        for module, flag in zip(before, flags, strict=True):
-            module.training = flag
+def held(modules: Iterable[nn.Module], mode: str) -> Iterator[None]:
+    """All modules of a model, held by this thread, in ``mode`` ("eval", "train", "as_is"): flags are set without calling
+    ``.eval()``, and restored."""
+    modules, wanted = [*modules], mode == "train"
+    with locked([*modules, *(parameter for module in modules for parameter in module._parameters.values())]):
+        before = [] if mode == "as_is" else [module for module in modules if module.training is not wanted]
+        flags = [module.training for module in before]
+        try:
+            for module in before:
+                module.training = wanted
+            yield
+        finally:
+            for module, flag in zip(before, flags, strict=True):
+                module.training = flag
+
+
+class _Lock:
+    """What a thread locks, by ``id()``."""
+
+    def __init__(self, objects: Iterable[Any]) -> None:
+        self.thread = threading.get_ident()
+        self._objects = {id(each): each for each in objects if each is not None}
+
+    def owners(self) -> set[int]:
+        """The threads that hold some of it, and those that they wait for."""
+        owners = {lock.thread for lock in _HELD if not self._objects.keys().isdisjoint(lock._objects)}
+        return owners.union(*(_AWAITED[owner].owners() for owner in owners if owner in _AWAITED))
+
+
+_HELD: list[_Lock] = []
+_AWAITED: dict[int, _Lock] = {}
+"""What each thread that waits is waiting for."""
+_RELEASED = threading.Condition()
 
 
 @contextmanager
-def collecting_later() -> Iterator[None]:
-    """Python looks for garbage in cycles afterwards: to go through all objects that there are takes it longer than a count, and
-    what it frees and when would tell of what else is in memory."""
-    enabled = gc.isenabled()
-    gc.disable()
+def locked(objects: Iterable[Any]) -> Iterator[None]:
+    """Wait until no thread holds any of these objects, and hold them.
+
+    Raises InputError in a thread that would wait for itself: it holds one of them, or who holds one waits for it.
+    """
+    lock = _Lock(objects)
+    with _RELEASED:
+        try:
+            while owners := lock.owners():
+                if lock.thread in owners:
+                    raise InputError(
+                        "the count of this model would wait for itself: a forward that is counted cannot count its own model, "
+                        "or a part of it; nor two forwards, in two threads, each the model of the other"
+                    )
+                _AWAITED[lock.thread] = lock
+                _RELEASED.wait()
+        finally:
+            _AWAITED.pop(lock.thread, None)
+        _HELD.append(lock)
     try:
         yield
     finally:
-        if enabled:
-            gc.enable()
+        with _RELEASED:
+            _HELD.remove(lock)
+            _RELEASED.notify_all()
+
+
+def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
+    """The hooks that the user registered, under numbers. Those under other keys are of observers, of other threads too."""
+    return {key: hook for key, hook in hooks.items() if isinstance(key, int)}
 
 
 def _parts_of(attributes: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
@@ -198,7 +241,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) in ATOMS or (type(value) is tuple and ATOMS.issuperset(map(type, value)))
 
 
-OWN = ("_parameters", "_buffers", "_modules")
+OWN = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 CONTAINED = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN]
 _LAYOUTS: dict[tuple[str, ...], tuple[Any, ...]] = {}
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,44 +12,35 @@ from torch.utils._python_dispatch import _disable_current_modes
 COMPILER = "torch._dynamo"
 
 
-class CompilerApart(MetaPathFinder, Loader):
-    """While it is entered, the compiler is imported with no mode on.
+def is_importing_compiler() -> bool:
+    """Whether this thread is importing it.
 
     Torch 2.6 looks, as it loads it, for the functions behind Python's operators: by calling them under a mode of its own.
     """
-
-    def __enter__(self) -> None:
-        if COMPILER not in sys.modules:
-            sys.meta_path.insert(0, self)
-
-    def __exit__(self, *exception: Any) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if fullname != COMPILER:
-            return None
-        sys.meta_path.remove(self)
-        with _no_modes():
-            module = importlib.import_module(COMPILER)
-        # It is there: who asked for it is to load it from here. He takes what it says of itself for what is found.
-        self._spec, module.__spec__ = module.__spec__, ModuleSpec(COMPILER, self)
-        return module.__spec__
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return sys.modules[COMPILER]
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec
+    spec = getattr(sys.modules.get(COMPILER), "__spec__", None)
+    if not getattr(spec, "_initializing", False):
+        return False
+    frame = sys._getframe()  # another thread may be the one that imports it
+    while frame.f_back is not None and frame.f_globals["__name__"] != COMPILER:
+        frame = frame.f_back
+    return frame.f_globals["__name__"] == COMPILER
 
 
-@contextmanager
-def _no_modes() -> Iterator[None]:
-    """Neither functions nor operators are seen by anybody."""
+def run_apart(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a function that reached a function mode, so that no dispatch mode sees what it does."""
+    with _disable_current_modes():
+        return func(*args, **kwargs)
+
+
+def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator that reached a dispatch mode. One that is not torch's may be written in Python, and import the compiler,
+    which needs torch's functions: it has them as without an observer, and no function mode sees them."""
+    if torch._C._is_torch_function_enabled() or func.namespace == "aten":
+        return func(*args, **kwargs)
     functions = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
     try:
-        with _disable_current_modes(), torch._C._EnableTorchFunction():
-            yield
+        with torch._C._EnableTorchFunction():
+            return func(*args, **kwargs)
     finally:
         for mode in reversed(functions):
             torch._C._push_on_torch_function_stack(mode)

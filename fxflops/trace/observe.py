@@ -25,7 +25,7 @@ from ..ops import ESCAPE, Formula, Table
 from ..records import Call, Scope, spec_of
 from .autocast import Autocast
 from .chosen import Chosen
-from .compiler import CompilerApart
+from .compiler import is_importing_compiler, run_apart, run_operator
 from .escapes import EMPTY, Unwritten
 from .facts import with_learning, with_pairs
 from .functions import belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
@@ -72,8 +72,7 @@ class Observer:
         self.calls: list[Call] = []
         self.scopes: list[Scope] = []
         self.steps: list[tuple[str, range]] = []
-        self.path = ""
-        self.node, self.target = "", None
+        self.path, self.node, self.target = "", "", None
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
         self._table = table
@@ -104,7 +103,7 @@ class Observer:
     def __enter__(self) -> Observer:
         self._attach()
         self._modes = ExitStack()
-        for mode in (*([self._aten] if self._strays else []), self._mode, self._plain_functions, CompilerApart()):
+        for mode in (*([self._aten] if self._strays else []), self._mode, self._plain_functions):
             self._modes.enter_context(mode)  # type: ignore[arg-type]
         return self
 
@@ -122,6 +121,8 @@ class Observer:
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one function call that reached the mode, and record it."""
+        if is_importing_compiler():
+            return run_apart(func, args, kwargs)
         if transformed():
             return self._transformed(func, args, kwargs)
         given = args, kwargs
@@ -196,7 +197,7 @@ class Observer:
                 out = func(*args, **kwargs)
         else:
             out = NotImplemented if self._chosen is None else self._chosen.run(func, args, kwargs)
-            out = func(*args, **kwargs) if out is NotImplemented else out
+            out = run_operator(func, args, kwargs) if out is NotImplemented else out
         if self._twins is not None:
             self._twins.saw(out)
         return self._noting(out)
@@ -260,7 +261,7 @@ class Observer:
         """Run one operator that was dispatched, and record it unless it is part of a call that is."""
         with torch._C.DisableTorchFunction():
             if self._whole or self._inside_leaf():
-                return self._noting(func(*args, **kwargs))
+                return self._noting(run_operator(func, args, kwargs))
             given = args, kwargs
             if self._twins is not None:
                 args, kwargs = self._twins.replace(args, kwargs, func)
@@ -360,12 +361,11 @@ class Observer:
             return
         end = time.perf_counter()
         keys, running, is_leaf = self._stack.leave(module)
-        raised = sys.exc_info()[1] is not running.handled
         if self._inside_leaf():
             return
         with torch._C.DisableTorchFunction():
             specs, kwspecs, result = spec_of(args), spec_of(kwargs), spec_of(out)
-            if raised:
+            if sys.exc_info()[1] is not running.handled:  # it raised
                 self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
                 return
             settings = self._settings[module]
