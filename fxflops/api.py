@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from .progress import progress_bar
 from .records import FormulaFunction
 from .report import Report
 from .state import held
+from .trace.compiler import unseen
 
 MODES = ("eval", "train", "as_is")
 Formulas = Mapping[Any, FormulaFunction]
@@ -217,7 +218,7 @@ def _running(
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
     grad = torch.enable_grad() if backward else torch.no_grad()
     inventory = Inventory(model)
-    with grad, held(inventory.paths, mode):
+    with grad, held(inventory.paths, mode) as within, unseen() if within else nullcontext():
         subject = Subject(model, inventory, args, kwargs, backward, lazy)
         try:
             yield subject, mode

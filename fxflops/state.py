@@ -156,17 +156,17 @@ class Snapshot:
 
 
 @contextmanager
-def held(modules: Iterable[nn.Module], mode: str) -> Iterator[None]:
+def held(modules: Iterable[nn.Module], mode: str) -> Iterator[bool]:
     """All modules of a model, held by this thread, in ``mode`` ("eval", "train", "as_is"): flags are set without calling
-    ``.eval()``, and restored."""
+    ``.eval()``, and restored. True where the thread holds another model: its forward is running."""
     modules, wanted = [*modules], mode == "train"
-    with locked([*modules, *(parameter for module in modules for parameter in module._parameters.values())]):
+    with locked([*modules, *(parameter for module in modules for parameter in module._parameters.values())]) as within:
         before = [] if mode == "as_is" else [module for module in modules if module.training is not wanted]
         flags = [module.training for module in before]
         try:
             for module in before:
                 module.training = wanted
-            yield
+            yield within
         finally:
             for module, flag in zip(before, flags, strict=True):
                 module.training = flag
@@ -192,8 +192,8 @@ _RELEASED = threading.Condition()
 
 
 @contextmanager
-def locked(objects: Iterable[Any]) -> Iterator[None]:
-    """Wait until no thread holds any of these objects, and hold them.
+def locked(objects: Iterable[Any]) -> Iterator[bool]:
+    """Wait until no thread holds any of these objects, and hold them. True where this thread holds others.
 
     Raises InputError in a thread that would wait for itself: it holds one of them, or who holds one waits for it.
     """
@@ -210,9 +210,10 @@ def locked(objects: Iterable[Any]) -> Iterator[None]:
                 _RELEASED.wait()
         finally:
             _AWAITED.pop(lock.thread, None)
+        within = any(other.thread == lock.thread for other in _HELD)
         _HELD.append(lock)
     try:
-        yield
+        yield within
     finally:
         with _RELEASED:
             _HELD.remove(lock)
@@ -221,7 +222,7 @@ def locked(objects: Iterable[Any]) -> Iterator[None]:
 
 def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
     """The hooks that the user registered, under numbers. Those under other keys are of observers, of other threads too."""
-    return {key: hook for key, hook in hooks.items() if isinstance(key, int)}
+    return {key: hook for key, hook in [*hooks.items()] if isinstance(key, int)}
 
 
 def _parts_of(attributes: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:

@@ -206,7 +206,7 @@ def _called(
         rows.append(copy.copy(place_of[module]))
         running.append(rows[-1])
 
-    def leave(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+    def leave(module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
         if threading.get_ident() != thread:
             return
         with torch._C.DisableTorchFunction():

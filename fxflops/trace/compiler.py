@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,8 +28,8 @@ def is_importing_compiler() -> bool:
 
 
 def run_apart(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a function that reached a function mode, so that no dispatch mode sees what it does."""
-    with _disable_current_modes():
+    """Run a function so that no observer sees what it does."""
+    with unseen():
         return func(*args, **kwargs)
 
 
@@ -37,10 +38,23 @@ def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     which needs torch's functions: it has them as without an observer, and no function mode sees them."""
     if torch._C._is_torch_function_enabled() or func.namespace == "aten":
         return func(*args, **kwargs)
+    with _functions_unseen():
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """No observer sees what is done meanwhile: neither functions nor operators."""
+    with _functions_unseen(), _disable_current_modes():
+        yield
+
+
+@contextmanager
+def _functions_unseen() -> Iterator[None]:
     functions = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
     try:
         with torch._C._EnableTorchFunction():
-            return func(*args, **kwargs)
+            yield
     finally:
         for mode in reversed(functions):
             torch._C._push_on_torch_function_stack(mode)

@@ -339,9 +339,9 @@ class Observer:
     def _inside_leaf(self) -> bool:
         return self._plain_functions.running or self._stack.inside_leaf()
 
-    # What the hooks see
+    # What the hooks see. Where another thread runs the model as they are set or removed, they may lack its keywords
 
-    def _enter_module(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    def _enter_module(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         if threading.get_ident() != self._thread:
             return
         if not self._stack.running:
@@ -356,7 +356,7 @@ class Observer:
                     running.noted = self._recorder.before(args, kwargs)
         running.start = time.perf_counter()
 
-    def _leave_module(self, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+    def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
         if threading.get_ident() != self._thread:
             return
         end = time.perf_counter()
