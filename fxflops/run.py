@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,12 +31,27 @@ LEAST = 5
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Functions and submodules under ``torch.compile`` run as they are written: that is what is counted."""
+    """Functions and submodules under ``torch.compile`` run as they are written: that is what is counted.
+
+    Torch has one stance for all threads: the first sets it, and who is the last to need it puts back what was there.
+    """
     if "torch._dynamo" not in sys.modules:
         yield
-    else:
-        with torch.compiler.set_stance("force_eager"):
-            yield
+        return
+    with _SWITCHING:
+        _STANCES.append(None if _STANCES else torch.compiler.set_stance("force_eager"))
+    try:
+        yield
+    finally:
+        with _SWITCHING:
+            stance = _STANCES.pop()
+            if stance is not None:
+                stance.__exit__(None, None, None)
+
+
+_SWITCHING = threading.Lock()
+_STANCES: list[Any] = []
+"""One for each run under way: the stance that is set, then None."""
 
 
 class NodeRunner(fx.Interpreter):

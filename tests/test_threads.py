@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -84,7 +85,13 @@ def start(job: Callable[[], Any]) -> Callable[[], Any]:
 def at_once(*jobs: Callable[[], Any]) -> list[Any]:
     """What the jobs return that are done in as many threads, begun at the same time."""
     barrier = threading.Barrier(len(jobs))
-    return [wait() for wait in [start(lambda job=job: (barrier.wait(), job())[1]) for job in jobs]]  # type: ignore[misc]
+
+    def begin(job: Callable[[], Any]) -> Any:
+        barrier.wait(SECONDS)
+        return job()
+
+    waits = [start(partial(begin, job)) for job in jobs]
+    return [wait() for wait in waits]
 
 
 def assert_bare(*models: nn.Module, training: bool = True) -> None:
@@ -133,7 +140,7 @@ def test_two_at_once(one: str, other: str, same: bool) -> None:
     wanted = facts_of(WAYS[one](first)), facts_of(WAYS[other](second))
     assert wanted[0]["flops"] == 6 * LINEAR
     for _ in range(5):
-        found = at_once(lambda: WAYS[one](first), lambda: WAYS[other](second))
+        found = at_once(partial(WAYS[one], first), partial(WAYS[other], second))
         assert tuple(map(facts_of, found)) == wanted
     assert_bare(first, second)
     assert all(parameter.grad is None for parameter in first.parameters())
@@ -146,7 +153,7 @@ def test_a_thread_that_a_profile_waits_for(way: str, same: bool) -> None:
     other = model if same else chain(4)
     wanted = facts_of(WAYS[way](other))
     with profile(model) as p:
-        found = start(lambda: WAYS[way](other))()
+        found = start(partial(WAYS[way], other))()
         model(X)
     assert facts_of(found) == wanted
     assert p.report.total_flops == 6 * LINEAR
@@ -160,7 +167,7 @@ def test_a_thread_that_a_forward_waits_for(way: str, inner: str) -> None:
     """A count of another model, within a count, waits for nobody."""
     other = chain(2)
     wanted, found = facts_of(WAYS[inner](other)), []
-    model = Block(lambda x: found.append(facts_of(start(lambda: WAYS[inner](other))())))
+    model = Block(lambda x: found.append(facts_of(start(partial(WAYS[inner], other))())))
     assert WAYS[way](model).total_flops == LINEAR
     assert found
     assert all(each == wanted for each in found)
@@ -176,7 +183,7 @@ def test_other_threads_while_fx_traces(way: str) -> None:
 
     def meanwhile(x: torch.Tensor) -> None:
         if isinstance(x, fx.Proxy):
-            ran.append(start(lambda: other_ways[way](other))())
+            ran.append(start(partial(other_ways[way], other))())
 
     model = Block(meanwhile)
     report = analyzed(model)
@@ -207,10 +214,11 @@ def test_the_traced_model_may_run_in_another_thread() -> None:
 def test_traces_at_once() -> None:
     """One model after the other is traced, and each as a whole."""
     models = [chain(length) for length in (1, 2, 3, 4)]
-    reports = at_once(*(lambda model=model: analyzed(model) for model in models))  # type: ignore[misc]
+    reports = at_once(*(partial(analyzed, model) for model in models))
     assert [report.trace for report in reports] == ["symbolic trace"] * 4
     assert [report.total_flops for report in reports] == [length * LINEAR for length in (1, 2, 3, 4)]
-    graphs = at_once(*(lambda model=model: fxflops.TorchFLOPsByFX(model).graph_model for model in models))  # type: ignore[misc]
+    faces = [fxflops.TorchFLOPsByFX(model) for model in models]
+    graphs = at_once(*(partial(getattr, face, "graph_model") for face in faces))
     assert [sum(node.op == "call_module" for node in graph.graph.nodes) for graph in graphs] == [1, 2, 3, 4]
     assert_bare(*models)
 
@@ -228,9 +236,9 @@ def test_models_that_share_a_parameter_keep_its_gradient() -> None:
     other.weight = one.weight
     gradient = one.weight.grad = torch.randn(WIDTH, WIDTH)
     kept = gradient.clone()
-    for way in (trained, lambda model: analyze(model, X, backward=True, repeats=1, progress=False)):
+    for way in (trained, partial(analyze, args=X, backward=True, repeats=1, progress=False)):
         for _ in range(5):
-            at_once(lambda: way(one), lambda: way(other))  # noqa: B023
+            at_once(partial(way, one), partial(way, other))
             assert one.weight.grad is gradient
             assert torch.equal(gradient, kept)
     assert one.bias.grad is other.bias.grad is None
@@ -247,7 +255,7 @@ def test_counts_of_one_model_come_one_after_the_other() -> None:
         running.pop()
 
     model = Block(watch)
-    at_once(*[lambda: recorded(model)] * 4)
+    at_once(*[partial(recorded, model)] * 4)
     assert set(most) == {1}
 
 
@@ -257,7 +265,7 @@ def test_a_profile_begun_and_ended_while_the_model_is_counted() -> None:
 
     def during(x: torch.Tensor) -> None:
         DOING[model[0].linear] = lambda x: None
-        reports.append(start(lambda: profiled(model))())
+        reports.append(start(partial(profiled, model))())
 
     DOING[model[0].linear] = during
     recorded(model)
@@ -350,7 +358,7 @@ def test_forwards_that_count_each_others_models() -> None:
 
     one = Block(meet(lambda: other))
     other = Block(meet(lambda: one))
-    waits = [start(lambda model=model: recorded(model)) for model in (one, other)]  # type: ignore[misc]
+    waits = [start(partial(recorded, model)) for model in (one, other)]
     ended: list[Any] = []
     for wait in waits:
         try:
@@ -370,7 +378,7 @@ def test_an_error_lets_the_next_count_go_on() -> None:
         with pytest.raises(fxflops.RunError):
             WAYS[way](model)
     DOING[model.linear] = lambda x: None
-    assert [start(lambda way=way: WAYS[way](model))().total_flops for way in WAYS] == [LINEAR] * len(WAYS)  # type: ignore[misc]
+    assert [start(partial(WAYS[way], model))().total_flops for way in WAYS] == [LINEAR] * len(WAYS)
     assert_bare(model)
 
 
@@ -380,3 +388,25 @@ def test_torchinfos_summaries_at_once() -> None:
     found = at_once(*[lambda: str(torchinfo.summary(model, input_data=X, verbose=0))] * 3)
     assert found == [wanted] * 3
     assert_bare(model)
+
+
+@pytest.mark.parametrize("way", ["count", "record", "profile"])
+def test_the_compilers_stance_is_put_back_after_the_last_has_ended(way: str) -> None:
+    """Torch has one stance for all threads. Here the first to begin is the first to end."""
+    import torch._dynamo
+
+    begun, ended, stances = threading.Event(), threading.Event(), []
+
+    def second(x: torch.Tensor) -> None:
+        begun.set()
+        assert ended.wait(SECONDS)
+        stances.append(torch._dynamo.eval_frame._stance.stance)
+
+    before = torch._dynamo.eval_frame._stance
+    models = Block(lambda x: begun.wait(SECONDS)), Block(second)
+    waits = [start(partial(WAYS[way], model)) for model in models]
+    assert waits[0]().total_flops == LINEAR
+    ended.set()
+    assert waits[1]().total_flops == LINEAR
+    assert torch._dynamo.eval_frame._stance == before
+    assert stances[0] == "force_eager"
