@@ -47,7 +47,7 @@ NUMBERS = {
     "seconds": "seconds",
     "mebibytes": "MiB",
 }
-REASONS = {"tool": "tool", "why": "why it differs from torch_flops", "not_counted": "not counted", "changed": "changed"}
+REASONS = {"tool": "tool", "why": "why it differs from fxflops", "not_counted": "not counted", "changed": "changed"}
 NUMERIC = ("number", "fxflops", "seconds", "mebibytes")
 SAID = re.compile(
     r"Cannot find rule for <class '(?:[^']*\.)?([^']+)'>|module (\w+) is treated as a zero-op|No handlers found: \"([^\"]+)\""
@@ -188,7 +188,7 @@ def conventions(subject: Subject) -> dict[str, Any]:
     report = fxflops.count(model, x)
     totals, reasons = {}, {}
     for name in fxflops.list_conventions():
-        rows = report.explain("torch_flops", name).rows[:WHYS]
+        rows = report.explain("fxflops", name).rows[:WHYS]
         totals[name] = report.recount(name).total_flops
         reasons[name] = "; ".join(f"{row.op} {row.difference:+,}: {row.how_b.partition('; ')[0]}" for row in rows)
     return {"totals": totals, "reasons": reasons}

@@ -8,7 +8,7 @@ On CUDA Nsight Compute (``ncu``) sums each kernel's fused multiply-adds, adds an
 (virtual machines mostly hide them) this says so and writes nothing. The table is
 ``benchmarks/results/hardware_truth_<device>.md``.
 
-The counts are those of convention "torch_flops"; a kernel may do more (padding to its tiles, Winograd: less).
+The counts are those of convention "fxflops"; a kernel may do more (padding to its tiles, Winograd: less).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ def of_fxflops(model: nn.Module, x: torch.Tensor) -> Answer:
     import fxflops
 
     report = fxflops.count(model, x)
-    return [Number(report.total_flops, "FLOPs", "torch_flops")], [missing.op for missing in report.missing]
+    return [Number(report.total_flops, "FLOPs", "fxflops")], [missing.op for missing in report.missing]
 
 
 def of_torch_flops(model: nn.Module, x: torch.Tensor) -> Answer:

@@ -56,7 +56,7 @@ def compared(library: str, name: str) -> str | None:
     except Exception:
         return None
     report, graph = analyzed(
-        model, args, kwargs, trace="record", convention="torch_flops", formulas=None, repeats=0, progress=False
+        model, args, kwargs, trace="record", convention="fxflops", formulas=None, repeats=0, progress=False
     )
     expected = outputs(model, args, kwargs)
     replays = [outputs(graph, args, kwargs) for _ in range(2)]

@@ -38,7 +38,7 @@ def analyze(
     mode: str | None = None,
     backward: bool = False,
     trace: str = "auto",
-    convention: str | Convention = "torch_flops",
+    convention: str | Convention = "fxflops",
     attention: str = "dense",
     formulas: Formulas | None = None,
     repeats: int | str = "auto",
@@ -158,11 +158,10 @@ def count(
     mode: str | None = None,
     backward: bool = False,
     optimizer: OptimizerLike | None = None,
-    convention: str | Convention = "torch_flops",
+    convention: str | Convention = "fxflops",
     attention: str = "dense",
     formulas: Formulas | None = None,
     strict: bool = False,
-    reuse: bool = True,
 ) -> Report:
     """Count without computing: the model runs once on the meta device, whatever device it is on, and without a graph.
 
@@ -175,11 +174,6 @@ def count(
     With ``backward=True`` and an ``optimizer`` (a ``torch.optim.Optimizer`` of the model's parameters, or what makes one:
     ``torch.optim.AdamW``) its step is counted too, and its state is in the predicted peak of the training step. The
     optimizer itself takes no step.
-
-    With ``reuse``, a call is made once, in this count and those before it, and made again from memory where its metadata is the
-    same; a module's forward runs once where its code, its settings, those of its submodules and its arguments are the same
-    and it writes nothing. False makes every call anew. The report is the same, unless a forward depends on what neither
-    modules nor arguments hold (a global counter, the time).
     """
     optimizer = checked_optimizer(optimizer, backward)
     model = checked_model(model)
@@ -188,7 +182,7 @@ def count(
     check_attention(attention)
     with _running(model, args, kwargs, mode, backward, lazy=True) as (subject, mode):
         subject.optimizer = optimizer
-        measured, why = counted_run(subject, table, facts=attention == "exact", reuse=reuse)
+        measured, why = counted_run(subject, table, facts=attention == "exact")
         run = outcome_of(
             subject.inventory,
             (args, kwargs),

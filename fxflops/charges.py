@@ -67,8 +67,7 @@ def _charged(counted: Iterable[Counted], scopes: Iterable[Scope], rule_of: Rules
             call = call._replace(cost=call.cost.plus(Cost(others=charge)), rule=rule)
         result.append(call)
     for scope, rule, charge in (each for due in charges.values() for each in due):
-        name = scope.cls.__name__
-        own = Call(name, scope.cls, scope.args, scope.kwargs, scope.out, scope.path, scope.settings)
+        own = Call(scope.operation._replace(op=scope.cls.__name__), scope.path)
         result.append(Counted(own, Cost(others=charge), rule))
     return result
 

@@ -89,7 +89,7 @@ Convention = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="What counts how much; see fxflops conventions. Default: torch_flops.",
+        help="What counts how much; see fxflops conventions. Default: fxflops.",
         autocompletion=conventions,
     ),
 ]

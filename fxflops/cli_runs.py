@@ -36,7 +36,7 @@ from .report import Report
 from .structure import fill, template_of
 from .units import size
 
-CONVENTION, ATTENTION = "torch_flops", "dense"
+CONVENTION, ATTENTION = "fxflops", "dense"
 
 
 @dataclass(frozen=True, slots=True)

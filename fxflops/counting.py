@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -14,14 +13,10 @@ from .conventions import Convention
 from .errors import FormulaError, InputError
 from .missing import NO_FORMULA
 from .ops import ESCAPE, Formula, Table, apply
-from .ops._cost import first
-from .records import Call, Cost, Counted, FormulaFunction, Scope, Spec, specs_in
+from .ops._cost import COMPLEX, first
+from .records import Call, Cost, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
 from .targets import name_of
 from .trace.facts import leaves_all
-from .trace.plans import Plans, plans_of
-
-COMPLEX_MULTIPLY, COMPLEX_ADD = 6, 2
-
 
 ATTENTIONS = ("dense", "exact")
 UNKNOWN_PAIRS = 'what the mask leaves was not read: count(..., attention="exact") or analyze() reads it'
@@ -53,90 +48,77 @@ def count_calls(
     ``module_at`` gives the module of a path, for formulas that read its settings. Raises FormulaError where a formula
     of the user's does not fit its call; where one of ours does not, the call is missing, and says why.
     """
-    calls, known, plans = tuple(calls), known or {}, plans_of(table)
-    key = len(calls), id(calls[0]) if calls else 0, id(convention), attention
-    same, counted = plans.runs.get(key, ((), []))
-    if known or len(same) != len(calls) or not all(map(operator.is_, same, calls)):
-        found = _Counts(plans, convention, table, module_at, attention)
-        counted = [
-            known[i]._replace(call=call) if i in known else found.of(call)
-            for i, call in enumerate(map(dense, calls) if attention == "dense" else calls)
-        ]
-        if found.remembered and not known:
-            plans.runs[key] = calls, counted
+    known = known or {}
+    counts = _Counts(convention, table, module_at, attention)
+    counted = [known[i]._replace(call=call) if i in known else counts.of(call) for i, call in enumerate(calls)]
     return tuple(as_seen(counted, convention, scopes, kept))
 
 
 class _Counts:
-    """The counts of a run's calls; ``remembered`` as long as all were counted before."""
+    """The counts of a run's calls: what an operation costs is worked out once, wherever it ran."""
 
     def __init__(
         self,
-        plans: Plans,
         convention: Convention,
         table: Table,
         module_at: Callable[[str], nn.Module],
         attention: str,
     ) -> None:
-        self.remembered = True
-        self._plans = plans
         self._convention = convention
         self._table = table
         self._module_at = module_at
         self._attention = attention
+        self._known: dict[Operation, tuple[Operation, Counted]] = {}
 
     def of(self, call: Call) -> Counted:
-        """The count of a call; of one that was made again from memory, as it was counted before."""
-        if id(call.out) not in self._plans.kept and id(call.args) not in self._plans.kept:
-            self.remembered = False
-            return self._anew(call)
-        ids = id(call.args), id(call.kwargs), id(call.out), id(call.settings), id(self._convention)
-        key = call.target, *ids, self._attention
-        found = self._plans.counts.get(key)
+        """The count of a call."""
+        found = self._known.get(call.operation)
         if found is None:
-            self.remembered = False
-            found = self._anew(call)
-            entry = _entry_of(call, self._table)
-            if entry is not None and entry.style == "op":
-                self._plans.counts[key] = found
-                self._plans.held.append(self._convention)
-        return Counted(call, *found[1:])
+            ran = dense(call.operation) if self._attention == "dense" else call.operation
+            entry = entry_of(ran, self._table)
+            counted = self._anew(ran, entry, call.path)
+            found = ran, counted
+            if entry is None or entry.style == "op" or not isinstance(ran.target, type):  # no other reads the module
+                self._known[call.operation] = found
+        ran, counted = found
+        seen = call if ran is call.operation else call._replace(operation=ran)
+        return tuple.__new__(Counted, (seen, *counted[1:]))
 
-    def _anew(self, call: Call) -> Counted:
-        entry = _entry_of(call, self._table)
+    def _anew(self, ran: Operation, entry: Formula | None, path: str) -> Counted:
+        here: Any = None
         if entry is None:
-            return Counted(call, None, "", f"{NO_FORMULA} for {call.op}")
+            return Counted(here, None, "", f"{NO_FORMULA} for {ran.op}")
         if entry.reason == ESCAPE:
-            return Counted(call, None, "", "its data goes where no call is seen; what is computed there is not counted")
-        exact = call.op == "attention" and self._attention == "exact"
-        if exact and "pairs" not in first(call.out).facts and not leaves_all(entry, call.args, call.kwargs):
-            return Counted(call, None, "", UNKNOWN_PAIRS)
-        inputs, outputs = [*call.inputs()], [*specs_in(call.out)]
+            return Counted(here, None, "", "its data goes where no call is seen; what is computed there is not counted")
+        exact = ran.op == "attention" and self._attention == "exact"
+        if exact and "pairs" not in first(ran.out).facts and not leaves_all(entry, ran.args, ran.kwargs):
+            return Counted(here, None, "", UNKNOWN_PAIRS)
+        inputs, outputs = [*ran.inputs()], [*specs_in(ran.out)]
         tensors = inputs + outputs
-        module = self._module_at(call.path) if entry.style != "op" and isinstance(call.target, type) else None
+        module = self._module_at(path) if entry.style != "op" and isinstance(ran.target, type) else None
         rule: Any = entry.reason or entry.function
         convention = self._convention
         try:
-            cost = weighed(_applied(entry, call, module, tensors), tensors)
-            row = _row_for(call, convention)
+            cost = weighed(_applied(entry, ran, module, tensors, path), tensors)
+            row = _row_for(ran, convention) if convention.rows else None
             if row is not None and entry.is_ours:
-                cost = weighed(_applied(Formula(entry.op, row), call, None, tensors), tensors)._replace(macs=cost.macs)
+                cost = weighed(_applied(Formula(entry.op, row), ran, None, tensors), tensors)._replace(macs=cost.macs)
                 rule = row
             elif convention.of is not None and entry.is_ours:
-                cost = convention.of(cost, call)
+                cost = convention.of(cost, ran)._replace(macs=cost.macs)
                 rule = convention.of if cost.flops else NOT_COUNTED
         except FormulaError as error:
             if not entry.is_ours:
                 raise
-            return Counted(call, None, "", str(error))
-        inputs += specs_in(dict(call.settings))  # a module's own tensors
+            return Counted(here, None, "", str(error))
+        inputs += [value for value in ran.settings.values() if type(value) is Spec]  # a module's own tensors
         integral = bool(inputs) and all(spec.is_integral for spec in inputs)
-        return Counted(call, cost, rule, integer=integral and not convention.integers)
+        return Counted(here, cost, rule, integer=integral and not convention.integers)
 
 
 def is_users(call: Call, table: Table) -> bool:
     """Whether a formula of the user's counts this call."""
-    entry = _entry_of(call, table)
+    entry = entry_of(call.operation, table)
     return entry is not None and not entry.is_ours
 
 
@@ -170,42 +152,43 @@ def _spelled(target: Any) -> str:
     return name if "::" in name else name.replace(":", ".")
 
 
-def _entry_of(call: Call, table: Table) -> Formula | None:
-    return table.find_class(call.target) if isinstance(call.target, type) else table.find(call.target)
+def entry_of(ran: Operation, table: Table) -> Formula | None:
+    """The formula that counts an operation."""
+    return table.find_class(ran.target) if isinstance(ran.target, type) else table.find(ran.target)
 
 
-def dense(call: Call) -> Call:
-    """A call of attention without what its mask leaves, so that its formula counts every pair."""
-    if call.op != "attention" or not any("pairs" in spec.facts for spec in specs_in(call.out)):
-        return call
-    specs = [_without(spec, "pairs") for spec in specs_in(call.out)]
-    return call._replace(out=specs[0] if isinstance(call.out, Spec) else tuple(specs))
+def dense(ran: Operation) -> Operation:
+    """An operation of attention without what its mask leaves, so that its formula counts every pair."""
+    if ran.op != "attention" or not any("pairs" in spec.facts for spec in specs_in(ran.out)):
+        return ran
+    specs = [_without(spec, "pairs") for spec in specs_in(ran.out)]
+    return ran._replace(out=specs[0] if isinstance(ran.out, Spec) else tuple(specs))
 
 
 def _without(spec: Spec, fact: str) -> Spec:
     return Spec(spec, spec.dtype, spec.layout, {name: value for name, value in spec.facts.items() if name != fact})
 
 
-def _row_for(call: Call, convention: Convention) -> FormulaFunction | None:
+def _row_for(ran: Operation, convention: Convention) -> FormulaFunction | None:
     """The convention's row: by exact spelling, of a module by the class whose forward it runs, or by op."""
     rows = convention.rows
-    for cls in call.target.__mro__ if isinstance(call.target, type) else ():
+    for cls in ran.target.__mro__ if isinstance(ran.target, type) else ():
         if cls in rows:
             return rows[cls]
         if "forward" in vars(cls):
             break
-    return rows.get(call.target) or rows.get(call.op)
+    return rows.get(ran.target) or rows.get(ran.op)
 
 
-def _applied(entry: Formula, call: Call, module: nn.Module | None, tensors: Iterable[Spec]) -> Cost:
-    """The cost of a call, given and putting out these tensors: of one on nested ones, of each of their parts."""
-    counts = {len(spec.facts["parts"]) for spec in tensors if "parts" in spec.facts}
+def _applied(entry: Formula, ran: Operation, module: nn.Module | None, tensors: Iterable[Spec], path: str = "") -> Cost:
+    """The cost of an operation given and putting out these tensors: of one on nested ones, of each of their parts."""
+    counts = {len(spec.facts["parts"]) for spec in tensors if spec.facts and "parts" in spec.facts}
     if not counts:
-        return apply(entry, call, module)
+        return apply(entry, ran, module, path)
     cost = Cost()
     for i in range(max(counts)):
-        args, kwargs, out = (_part(value, i) for value in (call.args, dict(call.kwargs), call.out))
-        cost = cost.plus(apply(entry, call._replace(args=args, kwargs=kwargs, out=out), module))
+        args, kwargs, out = (_part(value, i) for value in (ran.args, dict(ran.kwargs), ran.out))
+        cost = cost.plus(apply(entry, ran._replace(args=args, kwargs=kwargs, out=out), module, path))
     return cost
 
 
@@ -221,7 +204,7 @@ def _part(value: Any, i: int) -> Any:
 
 
 def weighed(cost: Cost, tensors: Iterable[Spec]) -> Cost:
-    """The cost in real operations of a call on these: a complex multiply is 6 (4 multiplies, 2 adds), a complex add 2."""
+    """The cost in real operations of a call on these, of which one of complex numbers is several."""
     if not any(spec.dtype.is_complex for spec in tensors):
         return cost
-    return Cost(cost.macs, COMPLEX_MULTIPLY * cost.muls, COMPLEX_ADD * cost.adds, cost.others)
+    return Cost(*map(operator.mul, cost, COMPLEX))

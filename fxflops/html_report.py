@@ -14,7 +14,7 @@ from .errors import FormulaError, FxflopsError, InputError
 from .inventory import Params
 from .ledger import CATEGORIES, LiveTensor, Moment
 from .outcome import Memory
-from .records import PHASES, Counted, once, specs_in
+from .records import PHASES, Counted, per_operation, specs_in
 from .render.data import Summary, TreeRow
 from .render.page_data import Ceilings, Course, Held, Metric, Op, Page, State, Tile
 from .rollup import ModuleRow, OperatorRow, Sums
@@ -121,7 +121,7 @@ def _rooflines(report: Reported, phases: Iterable[str], device: str | Device) ->
 def _calls(counted: Iterable[Counted], rooflines: Mapping[str, Roofline]) -> list[Op]:
     """Every call, with what the roofline says of it."""
     rows = {phase: iter(found.rows) for phase, found in rooflines.items()}
-    calls, shapes = [], once(_shapes)
+    calls, shapes = [], per_operation(_shapes)
     for each in counted:
         call = each.call
         why = each.missing if each.cost is None else ""

@@ -10,6 +10,7 @@ from torch import nn
 
 from .errors import InputError
 from .structure import tensors_in
+from .torch_internals import original_of
 
 
 def checked_model(model: Any) -> nn.Module:
@@ -21,8 +22,7 @@ def checked_model(model: Any) -> nn.Module:
         raise InputError(f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)")
     if not isinstance(model, nn.Module):
         raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__} ({model!r:.60})")
-    compiled = type(model).__name__ == "OptimizedModule" and "_orig_mod" in model._modules
-    return model.get_submodule("_orig_mod") if compiled else model
+    return original_of(model)
 
 
 def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

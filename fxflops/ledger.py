@@ -127,26 +127,13 @@ class History:
         return self.calls[number] if 0 <= number < len(self.calls) else None
 
 
-class Mark(NamedTuple):
-    """Where a ledger stands: its next entry, its next change, and the call under way."""
+class _Living(weakref.ref[Any]):
+    """A storage that is alive: its entry, and its bytes. ``key`` is what the ledger knows it by."""
 
+    __slots__ = ("entry", "key", "nbytes")
     entry: int
-    change: int
-    call: int
-
-
-class Passage(NamedTuple):
-    """What happened in a ledger since a mark: the storages entered and how they came and went; ``rise`` is the most they
-    came to, after the change of this number, ``alive`` are those that are still there, from the mark's entry on."""
-
-    mark: Mark
-    entries: list[Entry]
-    changes: list[tuple[int, int, int]]
-    rise: int
-    top: int
-    net: int
-    call: int
-    alive: frozenset[int]
+    key: int
+    nbytes: int
 
 
 class Ledger:
@@ -161,7 +148,7 @@ class Ledger:
         self.live = 0
         self.peak = 0
         self.cap = cap
-        self._known: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self._known: dict[int, _Living] = {}
         self._moved: dict[int, int] = {}
         self._entries: list[Entry] = []
         self._labels: dict[int, tuple[str, str]] = {}
@@ -176,15 +163,19 @@ class Ledger:
 
     def _hold(self, named: Named, category: str) -> None:
         """Enter tensors that are there before and after."""
-        held, entries, strided = self._held, self._entries, torch.strided
+        held, entries, changes, strided = self._held, self._entries, self._changes, torch.strided
         for name, tensor in named:
             if tensor.layout is strided:
                 storage = tensor.untyped_storage()
                 entry = len(entries)
                 if held.setdefault(storage._cdata, entry) == entry:
+                    nbytes = storage.nbytes()
                     entries.append(((tensor.shape, tensor.dtype), -1))
                     self._labels[entry] = category, name
-                    self._change(entry, storage.nbytes())
+                    changes.append((entry, nbytes, -1))
+                    self.live += nbytes
+        self.peak = self.most = self.live
+        self._most_after = len(changes)
 
     def add(self, tensor: torch.Tensor) -> None:
         """Enter the tensor's storage, if it is not there yet (or has been resized since). Sparse tensors have none."""
@@ -195,10 +186,10 @@ class Ledger:
             return
         key, nbytes = id(storage), storage.nbytes()
         known = self._known.get(key)
-        if known is not None and known[0]() is storage:
-            if nbytes != known[1]:
-                self._known[key] = (known[0], nbytes, known[2])
-                self._change(known[2], nbytes - known[1])
+        if known is not None and known() is storage:
+            if nbytes != known.nbytes:
+                self._change(known.entry, nbytes - known.nbytes)
+                known.nbytes = nbytes
         else:
             self.enter(storage, nbytes, spec_of(tensor))
         if self.cap is not None and self.live > self.cap:
@@ -210,64 +201,19 @@ class Ledger:
     def enter(self, storage: Any, nbytes: int, spec: Spec) -> None:
         """Enter a storage that is not there yet, with the tensor that it was made for."""
         entry = len(self._entries)
-        self.watch(storage, nbytes, entry)
+        self._watch(storage, nbytes, entry)
         self._entries.append((spec, self.call))
         self._change(entry, nbytes)
 
-    def watch(self, storage: Any, nbytes: int, entry: int) -> None:
+    def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
         """Hear of it when Python frees the storage of an entry."""
-        key = id(storage)
-        self._known[key] = weakref.ref(storage, lambda ref: self._leave(key, ref)), nbytes, entry
+        known = self._known[id(storage)] = _Living(storage, self._leave)
+        known.key, known.nbytes, known.entry = id(storage), nbytes, entry
 
     @property
     def entered(self) -> int:
         """How many storages have been entered."""
         return len(self._entries)
-
-    def entry_of(self, storage: Any) -> int | None:
-        """The entry of a storage; None where it is not there, or held from the beginning."""
-        known = self._known.get(id(storage))
-        return None if known is None or known[0]() is not storage else known[2]
-
-    def mark(self) -> Mark:
-        """Where it stands now."""
-        return Mark(len(self._entries), len(self._changes), self.call)
-
-    def since(self, mark: Mark) -> Passage | None:
-        """What has happened since; None where a storage that was there before has come or gone."""
-        held: dict[int, int] = {}
-        level = rise = top = 0
-        changes = [change for change in self._changes[mark.change :] if change[1] or change[0] >= mark.entry]
-        for number, (entry, nbytes, _) in enumerate(changes, 1):
-            if entry < mark.entry:
-                return None
-            held[entry] = held.get(entry, 0) + nbytes
-            level += nbytes
-            if level > rise:
-                rise, top = level, number
-        alive = frozenset(entry - mark.entry for entry, nbytes in held.items() if nbytes)
-        return Passage(mark, self._entries[mark.entry :], changes, rise, top, level, self.call, alive)
-
-    def again(self, passage: Passage, later: int) -> None:
-        """Let happen what happened then, ``later`` calls further on."""
-        before, now = passage.mark, self.mark()
-        entries, changes = passage.entries, passage.changes
-        shift = now.entry - before.entry
-        if shift or later or now.call != before.call:
-            entries = [(spec, call + later) for spec, call in entries]
-            changes = [
-                (entry + shift, nbytes, now.call if call == before.call else call + later)
-                for entry, nbytes, call in changes
-            ]
-        self._entries.extend(entries)
-        self._changes.extend(changes)
-        highest = self.live + passage.rise
-        self.peak = max(self.peak, highest)
-        if highest > self.most:
-            self.most, self._most_after = highest, now.change + passage.top
-            self._most_in = changes[passage.top - 1][2]
-        self.live += passage.net
-        self.call = now.call if passage.call == before.call else passage.call + later
 
     def move(self, tensor: torch.Tensor, twin: torch.Tensor) -> None:
         """From now on ``twin`` stands for this tensor, if that is in the ledger."""
@@ -280,10 +226,9 @@ class Ledger:
             return
         known = self._known.pop(id(before), None)
         if known is not None:
-            _, nbytes, entry = known
-            self._moved[id(before)] = entry
-            self.watch(storage, storage.nbytes(), entry)
-            self._change(entry, storage.nbytes() - nbytes)
+            self._moved[id(before)] = known.entry
+            self._watch(storage, storage.nbytes(), known.entry)
+            self._change(known.entry, storage.nbytes() - known.nbytes)
 
     def add_all(self, value: Any, call: int | None = None) -> None:
         """Enter every tensor in a value of tuples, lists and dicts, made by the call of this number."""
@@ -305,7 +250,7 @@ class Ledger:
         """Say what the storages of these tensors are held for; the first word counts."""
         for name, tensor in named:
             key = id(tensor.untyped_storage()) if tensor.layout is torch.strided else 0
-            entry = self._known[key][2] if key in self._known else self._moved.get(key)
+            entry = self._known[key].entry if key in self._known else self._moved.get(key)
             if entry is not None:
                 self._labels.setdefault(entry, (category, name))
 
@@ -340,8 +285,7 @@ class Ledger:
         if self.live > self.most:
             self.most, self._most_after, self._most_in = self.live, len(self._changes), self.call
 
-    def _leave(self, key: int, ref: weakref.ref[Any]) -> None:
-        known = self._known.get(key)
-        if known is not None and known[0] is ref:
-            self._change(known[2], -known[1])
-            del self._known[key]
+    def _leave(self, known: _Living) -> None:
+        if self._known.get(known.key) is known:
+            self._change(known.entry, -known.nbytes)
+            del self._known[known.key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .records import Counted, Node, once, specs_in
+from .records import Counted, Node, per_operation, specs_in
 from .render.columns import MODULES, OPERATIONS, SUMS, Column
 from .rollup import ModuleRow, OperatorRow, Sums
 from .tables import Cells, Rows, Table
@@ -44,7 +44,7 @@ def operations(counted: Sequence[Counted], nodes: Sequence[Node], params: Mappin
 
 def _operations(counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int]) -> Iterator[Cells]:
     by_name = {node.name: node for node in nodes}
-    said = once(_said)
+    said = per_operation(_said)
     done = set()
     for node in nodes:
         for i in node.calls:

@@ -12,15 +12,13 @@ from torch import fx, nn
 
 from .errors import InputError, TraceError
 from .kernels import KernelMeter
-from .ledger import Ledger
 from .meter import CudaMemory, StorageMemory
 from .ops import Table
-from .own_run import Measured, Subject, Watched, observed_run
+from .own_run import Measured, Subject, Watch, observed_run
 from .per_node import Spans, backward_positions, node_of, timed
 from .records import Call, Kernel
 from .run import CallCollector, Times, run_back, run_graph, time_nodes, uncompiled
 from .trace import TRACERS
-from .trace.observe import Observer
 from .trace.record import Recorder
 from .trace.source import is_library
 from .trace.symbolic import constants_of, symbolic
@@ -34,7 +32,7 @@ class Traced:
     graph: fx.GraphModule
     how: str
     why: str = ""
-    watched: Watched | None = None
+    watched: Watch | None = None
 
 
 def traced(subject: Subject, table: Table, how: str, why: str = "") -> Traced:
@@ -73,14 +71,8 @@ def measure(
     """
     tick()
     graph, back = trace.graph, subject.backward
-    ledger = Ledger(subject.held)
-    observer = Observer(
-        subject.paths,
-        table,
-        ledger=ledger,
-        before_write=subject.snapshot.before_write,
-        tape=Tape() if back else None,
-    )
+    watch = subject.watch(table)
+    observer, ledger = watch.observer, watch.ledger
     collector = CallCollector(observer, graph.graph)
     storages, storages_back = StorageMemory(ledger), StorageMemory(ledger)
     tape = Tape() if back else None

@@ -38,7 +38,7 @@ class TorchFLOPsByFX:
         mem_func_name: "memory_allocated" (after each node) or "max_memory_allocated" (the peak within it). On CPU the
             same numbers come from the live tensor storages.
         ignore_ops: names of module classes, functions or methods (``"GELU"``, ``"softmax"``) whose FLOPs are left out.
-        trace, convention, formulas: as for :func:`fxflops.analyze`.
+        trace, convention, formulas: as for :func:`fxflops.analyze`, but that the convention is torch_flops unless given.
     """
 
     def __init__(

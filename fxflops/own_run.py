@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,18 +22,13 @@ from .records import Call, Node, Scope, Timing, spec_of
 from .run import uncompiled
 from .state import Snapshot
 from .structure import tensors_in
-from .trace.blocks import Learned
 from .trace.fast import FastObserver
-from .trace.forwards import has_hooks, has_own_code, is_hooked
 from .trace.meta import Twins
 from .trace.observe import Observer
 from .trace.placement import Placement
-from .trace.plans import plans_of
 from .trace.record import Recorder
 from .trace.source import is_library
 from .trace.tape import Tape, backward_from
-from .trace.tokens import Numbers
-from .trace.whole import Whole, key_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +89,6 @@ class Subject:
         self.state = [tensor for named in self.held.values() for _, tensor in named]
         self.device = self.state[0].device if self.state else torch.device("cpu")
 
-    def key(self, numbers: Numbers) -> Any:
-        """All that a run on meta depends on; None where that is more than can be told."""
-        return key_of(self.model, self.inventory, self._args, self._kwargs, self.device, numbers)
-
     @cached_property
     def snapshot(self) -> Snapshot:
         """How everything was at first: taken when it is first asked for."""
@@ -106,10 +97,6 @@ class Subject:
     def keep(self) -> None:
         """Take the snapshot, if it is not taken yet: something is about to run."""
         _ = self.snapshot
-
-    def writes(self) -> int:
-        """How often a call has announced that it writes to the model or the inputs."""
-        return self.snapshot.writes
 
     def rewind(self) -> None:
         """Bring everything back to how it was at first, if anything has run."""
@@ -120,6 +107,11 @@ class Subject:
     def has_run(self) -> bool:
         """Whether anything of the model's has run, which is not so where all was made again from memory."""
         return "snapshot" in vars(self)
+
+    def watch(self, table: Table, **settings: Any) -> Watch:
+        """What watches a run of it, not yet begun; ``settings`` as of :class:`Watch`."""
+        written = lambda value: self.snapshot.before_write(value)  # noqa: E731  the snapshot is taken when the run begins
+        return Watch(self.paths, table, self.held, backward=self.backward, before_write=written, **settings)
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The inputs, everything rewound to how it was at first."""
@@ -142,83 +134,111 @@ class Subject:
         return lambda: self.model(*args, **kwargs)
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """The model's own run, seen by an observer, and the storages alive in it."""
+class Watch:
+    """One run, watched: the only place where an observer, the ledger of storages and the owners of autograd's graph are wired.
 
-    observer: Observer
-    history: History
+    ``held`` are the tensors that are there before and after, ``cap`` the bytes that the live ones may take. With ``twins`` it
+    is a run on meta of a model on ``device``. With ``backward`` the gradients' calls are told from the forward's.
+    """
+
+    def __init__(
+        self,
+        paths: Mapping[nn.Module, str],
+        table: Table,
+        held: Mapping[str, Named] | None = None,
+        *,
+        backward: bool = False,
+        before_write: Callable[[Any], None] | None = None,
+        recorder: Recorder | None = None,
+        cap: int | None = None,
+        twins: Twins | None = None,
+        device: torch.device | None = None,
+        strays: bool = True,
+        facts: bool = True,
+    ) -> None:
+        self.ledger, self.tape, self.recorder = Ledger(held, cap), Tape() if backward else None, recorder
+        self.twins = twins
+        if twins is not None:
+            twins.moved = self.ledger.move
+        self.observer = (Observer if twins is None or strays else FastObserver)(
+            paths,
+            table,
+            ledger=self.ledger,
+            before_write=before_write,
+            twins=twins,
+            placement=None if device is None else Placement(device),
+            recorder=recorder,
+            strays=strays,
+            facts=facts,
+            tape=self.tape,
+        )
+
+    @property
+    def history(self) -> History:
+        """What became of the storages."""
+        return self.ledger.history(self.observer.calls)
+
+    def of(self, subject: Subject) -> Watch:
+        """Watch the model's own run, with the backward pass and the optimizer's step that belong to it."""
+        args, kwargs = subject.inputs()
+        subject.keep()
+        out = _watch(subject, self.observer, args, kwargs)  # alive until the step is over, as it is in a loop
+        if self.twins is not None:
+            self.twins.meet(out)
+        if self.tape is not None:
+            params = [(name, self._twin_of(p)) for name, p in subject.held["params"]]
+            self.ledger.label(gradients_of(params), "gradients")
+            _step(subject, self.observer, self.ledger, self.tape, self._twin_of)
+        if self.recorder is not None:
+            self.recorder.returned(out)
+        return self
+
+    def _twin_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if self.twins is None else self.twins.of(tensor)
 
 
-def observed_run(subject: Subject, table: Table, recorder: Recorder | None = None, cap: int | None = None) -> Watched:
+def observed_run(subject: Subject, table: Table, recorder: Recorder | None = None, cap: int | None = None) -> Watch:
     """The model's own run, watched; InputError when its live tensors pass ``cap`` bytes."""
-    args, kwargs = subject.inputs()
-    ledger, tape = Ledger(subject.held, cap), Tape() if subject.backward else None
-    observer = Observer(
-        subject.paths,
-        table,
-        ledger=ledger,
-        before_write=subject.snapshot.before_write,
-        recorder=recorder,
-        tape=tape,
-    )
-    out = _watch(subject, observer, args, kwargs)
-    ledger.label(gradients_of(subject.held["params"]), "gradients")
-    _step(subject, observer, ledger, tape, lambda tensor: tensor)
-    if recorder is not None:
-        recorder.returned(out)
-    return Watched(observer, ledger.history(observer.calls))
+    return subject.watch(table, recorder=recorder, cap=cap).of(subject)
 
 
-def counted_run(subject: Subject, table: Table, facts: bool = False, reuse: bool = True) -> tuple[Measured, str]:
+def counted_run(subject: Subject, table: Table, facts: bool = False) -> tuple[Measured, str]:
     """The model's own run, watched, and "" where the meta device sufficed: no kernel computed, nothing was allocated.
 
-    With ``facts`` what masks leave is read; with ``reuse`` calls made before are made again from memory, whole runs too.
+    With ``facts`` what masks leave is read.
     Where it needs values it is run on the real tensors, and the reason is returned; a model on meta, with all that it makes
     on meta too. Raises InputError where the real tensors pass the cap, RunError where the model raises there too.
     """
-    plans = plans_of(table)
     strays = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in {*map(type, subject.paths)})
-    key = subject.key(plans.numbers) if reuse and not (strays or facts or table.python_functions) else None
-    known = plans.wholes.get(key)
-    if known is not None:
-        measured, subject.inventory.contents = known
-        return measured, ""
     try:
-        if not strays:
-            fast = reuse and _can_be_fast(subject, table)
-            watched, twins = (_fast_on_meta if fast else _on_meta)(subject, table, facts)
-            strays = twins.stranger
-        if strays:
-            watched, _ = _on_meta(subject, table, facts, strays=True)
-        measured = measured_as_it_ran(watched, "predicted")
-        if key is not None and not (strays or subject.snapshot.has_drawn()):
-            plans.keep_whole(key, Whole(measured, subject.inventory.contents))
-        return measured, ""
+        watch = _on_meta(subject, table, facts, strays)
+        if watch.twins is not None and watch.twins.stranger and not strays:
+            watch = _on_meta(subject, table, facts, strays=True)
+        return measured_as_it_ran(watch, "predicted"), ""
     except (RunError, NotImplementedError) as error:
         failed = error
     # Not within that handler: what the model raises on its own tensors is not to be shown below what it raised on meta.
     if any(tensor.device.type == "meta" for tensor in subject.state):
         try:
-            watched = observed_run(subject, table)
+            watch = observed_run(subject, table)
         except RunError:
             raise failed from failed.__cause__
-        return measured_as_it_ran(watched, "predicted"), ""
+        return measured_as_it_ran(watch, "predicted"), ""
     subject.snapshot.keep_all()
-    watched = observed_run(subject, table, cap=cap_of(subject.device))
-    return measured_as_it_ran(watched, "storages"), str(failed)
+    watch = observed_run(subject, table, cap=cap_of(subject.device))
+    return measured_as_it_ran(watch, "storages"), str(failed)
 
 
 def _step(
     subject: Subject,
     observer: Observer,
     ledger: Ledger,
-    tape: Tape | None,
+    tape: Tape,
     twin_of: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
     """A step of the optimizer, if there is one, on the twins of its parameters: as all are but the first, which makes the
     state that is there from then on."""
-    if subject.optimizer is None or tape is None:
+    if subject.optimizer is None:
         return
     optimizer = stand_in(subject.optimizer, subject.model.parameters(), twin_of)
     try:
@@ -248,7 +268,7 @@ def gradients_of(parameters: Named) -> list[tuple[str, torch.Tensor]]:
     return [(name, p.grad) for name, p in parameters if p.grad is not None]
 
 
-def measured_as_it_ran(watched: Watched, source: str, steps: tuple[tuple[str, range], ...] = ()) -> Measured:
+def measured_as_it_ran(watched: Watch, source: str, steps: tuple[tuple[str, range], ...] = ()) -> Measured:
     """What one run says, without a graph and without times."""
     calls, scopes = tuple(watched.observer.calls), tuple(watched.observer.scopes)
     return Measured(calls, scopes, (), None, watched.history.peak, watched.history, source, steps).untimed()
@@ -261,60 +281,10 @@ def cap_of(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def _fast_on_meta(subject: Subject, table: Table, facts: bool) -> tuple[Watched, Twins]:
-    """The model's own run on meta, calls and blocks made again from memory where they can be.
-
-    Where something changes that no module tells of (a list of a module's), blocks made again may be wrong: then it runs
-    once more without them. What follows from a random generator is not remembered.
-    """
-    learned = Learned(subject.writes)
-    watched, twins = _on_meta(subject, table, facts, learned=learned)
-    if subject.has_run and not twins.stranger and not facts:
-        strayed = subject.snapshot.has_strayed(modules=not learned.told)
-        if strayed and learned.replayed:
-            learned = Learned(subject.writes, blocks=False)
-            watched, twins = _on_meta(subject, table, facts, learned=learned)
-        if not subject.snapshot.has_drawn():
-            plans_of(table).keep_blocks({} if strayed else learned.found)
-    return watched, twins
-
-
-def _on_meta(
-    subject: Subject, table: Table, facts: bool, strays: bool = False, learned: Learned | None = None
-) -> tuple[Watched, Twins]:
-    """The model's own run on meta; with ``learned`` by the fast observer."""
-    args, kwargs = subject.inputs()
+def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> Watch:
+    """The model's own run on meta."""
     twins = Twins(subject.state, lambda tensor: subject.snapshot.holds(tensor))
-    ledger, tape = Ledger(subject.held), Tape() if subject.backward else None
-    twins.moved = ledger.move
-    make: Callable[..., Observer] = Observer
-    if learned is not None:
-        make = partial(FastObserver, learned)
-    observer = make(
-        subject.paths,
-        table,
-        ledger=ledger,
-        before_write=lambda value: subject.snapshot.before_write(value),
-        twins=twins,
-        placement=Placement(subject.device),
-        strays=strays,
-        facts=facts,
-        tape=tape,
-    )
-    subject.keep()
-    out = _watch(subject, observer, args, kwargs)  # alive until the step is over, as it is in a loop
-    twins.meet(out)
-    if tape is not None:
-        ledger.label(gradients_of([(name, twins.of(p)) for name, p in subject.held["params"]]), "gradients")
-    _step(subject, observer, ledger, tape, twins.of)
-    return Watched(observer, ledger.history(observer.calls)), twins
-
-
-def _can_be_fast(subject: Subject, table: Table) -> bool:
-    """Whether calls may be made again from memory: nothing is learnt of the backward pass, of operators that nobody
-    announces, of plain functions, of what a forward replaced on an instance or a hook does."""
-    replaced = any(not has_own_code(module) or has_hooks(module) for module in subject.paths)
-    return not (replaced or is_hooked() or table.python_functions)
+    return subject.watch(table, twins=twins, device=subject.device, strays=strays, facts=facts).of(subject)
 
 
 def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

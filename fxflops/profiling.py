@@ -18,15 +18,13 @@ from .counting import check_attention
 from .errors import FxflopsError, InputError
 from .inputs import checked_model
 from .inventory import Inventory
-from .ledger import Ledger, Named
+from .ledger import Named
 from .ops import BASE
 from .outcome import outcome_of
-from .own_run import Watched, gradients_of, measured_as_it_ran, states_of
+from .own_run import Watch, gradients_of, measured_as_it_ran, states_of
 from .records import FormulaFunction
 from .report import Report
 from .run import uncompiled
-from .trace.observe import Observer
-from .trace.tape import Tape
 
 
 class profile:
@@ -55,7 +53,7 @@ class profile:
         models: nn.Module | Sequence[nn.Module] | Mapping[str, Any] | None = None,
         *,
         optimizer: Optimizer | Sequence[Optimizer] | None = None,
-        convention: str | Convention = "torch_flops",
+        convention: str | Convention = "fxflops",
         attention: str = "dense",
         formulas: Mapping[Any, FormulaFunction] | None = None,
         strict: bool = False,
@@ -81,15 +79,15 @@ class profile:
             "buffers": [*self._model.named_buffers()],
         }
         held = {**named, "gradients": gradients_of(named["params"]), "optimizer": self._optimizer_states()}
-        self._ledger = Ledger()
-        for category, tensors in held.items():
-            self._ledger.add_all([tensor for _, tensor in tensors])
-            self._ledger.label(tensors, category)
         paths = dict(Inventory(self._model).paths)
         if isinstance(self._model, _Several):
             del paths[self._model]
-        tape = Tape()
-        self._observer = Observer(paths, self._table, ledger=self._ledger, tape=tape)
+        self._watch = Watch(paths, self._table, backward=True)
+        self._ledger, self._observer, tape = self._watch.ledger, self._watch.observer, self._watch.tape
+        assert tape is not None
+        for category, tensors in held.items():
+            self._ledger.add_all([tensor for _, tensor in tensors])
+            self._ledger.label(tensors, category)
         self._open = ExitStack()
 
         def stepping(_: object, *__: object) -> None:
@@ -115,8 +113,7 @@ class profile:
         self._label_gradients()
         self._ledger.label(self._optimizer_states(), "optimizer")
         parameters = list(self._model.parameters())
-        watched = Watched(self._observer, self._ledger.history(self._observer.calls))
-        measured = measured_as_it_ran(watched, "storages", tuple(self._steps(self._observer.steps)))
+        measured = measured_as_it_ran(self._watch, "storages", tuple(self._steps(self._observer.steps)))
         run = outcome_of(
             Inventory(self._model),
             (),

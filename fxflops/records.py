@@ -149,6 +149,21 @@ PLAIN = (
 )  # fmt: skip
 
 
+def typed(value: Any) -> Any:
+    """A value of specs as one that is equal only where the types are too: to Python 1, 1.0 and True are equal, and specs of
+    one shape."""
+    kind = type(value)
+    if kind is Spec:
+        return kind, tuple(value), value.dtype, value.layout, typed(value.facts) if value.facts else None
+    if kind is tuple:
+        return tuple([typed(item) for item in value])
+    if isinstance(value, dict):
+        return kind, *value, typed(tuple(value.values()))
+    if kind is slice:
+        return kind, typed((value.start, value.stop, value.step))
+    return kind, value
+
+
 def specs_in(value: Any) -> Iterator[Spec]:
     """Every spec in a value made by :func:`spec_of`, in order."""
     found: list[Spec] = []
@@ -191,50 +206,102 @@ PHASES = ("forward", "backward", "recompute", "optimizer")
 """When a call is made. "recompute" is forward work done again in the backward pass, by gradient checkpointing."""
 
 
-class Call(NamedTuple):
-    """One call that the run made: of a leaf module, a function, a method or an operator.
-
-    ``op`` is the formula's name, the same from every spelling; ``target`` is the spelling itself (the exact class,
-    function, method descriptor or overload). ``settings`` are a leaf module's plain attributes and, as specs, its own
-    tensors. ``path`` is the module it was made in (a leaf's own path), ``node`` the graph node that made it ("" without
-    a graph), ``site`` the author's ``file:line`` (read only where no formula is known).
-    """
-
+class _Operation(NamedTuple):
     op: str
     target: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     out: Any
-    path: str
     settings: Mapping[str, Any] = NOTHING
+
+
+class Operation(_Operation):
+    """*What* ran, wherever it did: of a leaf module, a function, a method or an operator. Within one run equal ones are
+    one object, and compared as such, so that what follows from an operation alone is worked out once.
+
+    ``op`` is the formula's name, the same from every spelling; ``target`` is the spelling itself (the exact class,
+    function, method descriptor or overload). ``args``, ``kwargs`` and ``out`` hold specs and plain values; ``settings`` are a
+    module's plain attributes and, as specs, its own tensors.
+    """
+
+    __slots__ = ()
+    __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
+
+    def inputs(self) -> Iterator[Spec]:
+        """The specs of its tensor arguments, a module's own tensors not included."""
+        return specs_in((self.args, self.kwargs))
+
+
+class _Ran:
+    """What ran, of a record that tells where it did."""
+
+    __slots__ = ()
+    operation: Operation
+
+    @property
+    def target(self) -> Any:
+        return self.operation.target
+
+    @property
+    def args(self) -> tuple[Any, ...]:
+        return self.operation.args
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        return self.operation.kwargs
+
+    @property
+    def out(self) -> Any:
+        return self.operation.out
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.operation.settings
+
+
+class _Call(NamedTuple):
+    operation: Operation
+    path: str = ""
     node: str = ""
     site: str = ""
     seconds: float | None = None
     phase: str = PHASES[0]
 
-    def inputs(self) -> Iterator[Spec]:
-        """The specs of its tensor arguments, a module's own tensors not included."""
-        yield from specs_in(self.args)
-        yield from specs_in(self.kwargs)
 
+class Call(_Ran, _Call):
+    """One call that the run made: an operation, and where and when it ran.
 
-class Scope(NamedTuple):
-    """One call of one module: what module-hook counters charge. ``params`` are its own parameters' specs by name,
-    ``settings`` as a Call's."""
+    ``path`` is the module it was made in (a leaf's own path), ``node`` the graph node that made it ("" without
+    a graph), ``site`` the author's ``file:line`` (read only where no formula is known).
+    """
 
-    path: str
-    cls: type
-    params: Mapping[str, Spec]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    out: Any
-    has_children: bool
-    settings: Mapping[str, Any] = NOTHING
+    __slots__ = ()
 
     @property
-    def parts(self) -> tuple[Any, ...]:
-        """All of it but where it was made."""
-        return self[1:]
+    def op(self) -> str:
+        return self.operation.op
+
+    def inputs(self) -> Iterator[Spec]:
+        """The specs of its tensor arguments, a module's own tensors not included."""
+        return self.operation.inputs()
+
+
+class _Scope(NamedTuple):
+    path: str
+    operation: Operation
+    params: Mapping[str, Spec]
+    has_children: bool
+
+
+class Scope(_Ran, _Scope):
+    """One call of one module: what module-hook counters charge. ``operation`` is of its class, a leaf's the very one of its
+    Call; ``params`` are its own parameters' specs by name."""
+
+    __slots__ = ()
+
+    @property
+    def cls(self) -> type:
+        return self.operation.target  # type: ignore[no-any-return]
 
 
 class Timing(NamedTuple):
@@ -314,11 +381,6 @@ class Counted(NamedTuple):
         return self.cost.flops if self.cost is not None and self.integer else 0
 
     @property
-    def parts(self) -> tuple[Any, ...]:
-        """All of it but where, when and how long the call was made."""
-        return *self.call[:5], self.call.settings, *self[1:]
-
-    @property
     def how(self) -> str:
         """What the rule counts, in words: the formula's line without its shapes, or why there is nothing to count."""
         if self.missing or isinstance(self.rule, str):
@@ -328,15 +390,14 @@ class Counted(NamedTuple):
         return counted if colon and "->" in signature else line
 
 
-def once(function: Callable[[Any], R]) -> Callable[[Any], R]:
-    """The function, for records of which many have the very same ``parts``, as calls made again from memory do: it is run
-    once for all of them, and may look at nothing else."""
-    found: dict[tuple[int, ...], R] = {}
+def per_operation(function: Callable[[Any], R]) -> Callable[[Any], R]:
+    """The function of a counted call, run once for all that are of one operation and counted alike: it may look at nothing else."""
+    found: dict[Any, R] = {}
 
-    def known(record: Any) -> R:
-        key = tuple(map(id, record.parts))
+    def known(counted: Any) -> R:
+        key = counted.call.operation, *counted[1:]
         if key not in found:
-            found[key] = function(record)
+            found[key] = function(counted)
         return found[key]
 
     return known

@@ -29,7 +29,7 @@ from .rollup import check_phase
 from .roofline import mfu, roofline
 from .saved import BY_NAME, Saved, to_json_data
 from .tables import Exports, Path, Table, as_json, written
-from .totals import Totals
+from .totals import PLAIN, Totals
 from .views import Tree, summary_of, tree_row
 
 FORMATS = {
@@ -101,7 +101,7 @@ class Report(Totals, Exports):
 
     def roofline(self, device: str | Device = "auto", phase: str = "forward") -> Roofline:
         """The least time each call takes on a device (a name, a Device; "auto": the run's own), and how near the run came."""
-        dense, exact = (self.recount("torch_flops", attention=each).counted for each in ("dense", "exact"))
+        dense, exact = (self.recount(PLAIN, attention=each).counted for each in ("dense", "exact"))
         timing = {PHASES[0]: self.timing, PHASES[1]: self.backward_timing}.get(check_phase(phase))
         return roofline(self.counted, exact, dense, self.environment.device, device, phase, timing)
 

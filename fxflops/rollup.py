@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from .errors import InputError
 from .inventory import Module
-from .records import PHASES, Counted, specs_in
+from .records import PHASES, Counted, per_operation, specs_in
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,8 +38,7 @@ class Item(NamedTuple):
     sums: Sums
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleRow:
+class ModuleRow(NamedTuple):
     """One module: ``total`` of its subtree, ``own`` of what is done in it directly. ``calls`` is how often it was called."""
 
     path: str
@@ -64,15 +63,22 @@ class OperatorRow:
         return self.total
 
 
-def item_of(counted: Counted) -> Item:
-    """A counted call as an item. Activations are the elements that contractions put out (fvcore's definition)."""
-    call, macs = counted.call, counted.macs
-    outputs = list(specs_in(call.out))
+def items_of(counted: Iterable[Counted]) -> Iterator[Item]:
+    """Counted calls as items. Activations are the elements that contractions put out (fvcore's definition)."""
+    known = per_operation(_untimed_item)
+    for each in counted:
+        path, seconds, (_, op, dtype, sums) = each.call.path, each.call.seconds, known(each)
+        yield Item(path, op, dtype, sums if seconds is None else sums._replace(seconds=seconds))
+
+
+def _untimed_item(counted: Counted) -> Item:
+    ran, macs = counted.call.operation, counted.macs
+    outputs = list(specs_in(ran.out))
     activations = sum(spec.numel() for spec in outputs) if macs else 0
-    first = outputs[0] if outputs else next(call.inputs(), None)
+    first = outputs[0] if outputs else next(ran.inputs(), None)
     dtype = "" if first is None else first.dtype_name
-    sums = Sums(1, counted.flops, macs, counted.int_ops, activations, call.seconds, int(counted.cost is None))
-    return Item(call.path, call.op, dtype, sums)
+    sums = Sums(1, counted.flops, macs, counted.int_ops, activations, None, int(counted.cost is None))
+    return Item("", ran.op, dtype, sums)
 
 
 def together(sums: Sequence[Sums]) -> Sums:

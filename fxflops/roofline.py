@@ -13,7 +13,7 @@ from .bounds import KINDS, NOTHING, Roofline, Row
 from .ceilings import TF32, device_for, tf32_allowed
 from .devices import Device
 from .errors import InputError
-from .records import PHASES, Counted, Timing, once
+from .records import PHASES, Counted, Timing, per_operation
 from .traffic import compute_dtype, traffic_of
 
 CUDNN = ("conv", "lstm", "gru", "rnn")
@@ -43,7 +43,7 @@ def roofline(
         raise InputError(f"the run made no calls in its {phase}" + (BACKWARD_HINT if phase == "backward" else ""))
     found, is_its_own = _device(device, place, rows)
     tf32, took = tf32_allowed(), timing if is_its_own else None
-    row_of = once(lambda call: _row(call, found, tf32))
+    row_of = per_operation(lambda call: _row(call, found, tf32))
     return Roofline(
         found,
         phase,

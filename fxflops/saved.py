@@ -28,11 +28,11 @@ Functions and classes are names (:mod:`fxflops.targets`).
 
 from __future__ import annotations
 
-import functools
 import marshal
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
+from functools import lru_cache
 from types import NoneType
 from typing import Any
 
@@ -45,7 +45,7 @@ from .inventory import Module, Params
 from .ledger import CATEGORIES, LiveTensor, Moment, Place, Remembered
 from .outcome import Environment, Run
 from .own_run import Measured
-from .records import PHASES, Call, Cost, Counted, Kernel, Node, Scope, Spec, Timing, once
+from .records import PHASES, Call, Cost, Counted, Kernel, Node, Operation, Scope, Spec, Timing, per_operation
 from .targets import Absent, Classes, described, name_of, target_of
 
 SCHEMA, VERSION = "fxflops.report", 1
@@ -70,7 +70,7 @@ def to_json_data(
     measured = run.measured
     whole = list(counted)
     made = [each._replace(call=call) for each, call in zip(whole, measured.calls, strict=False)]
-    call_of, scope_of = once(_call), once(_scope)
+    call_of, ran_of = per_operation(_call), lru_cache(None)(_operation)
     classes = {call.target for call in measured.calls if isinstance(call.target, type)}
     classes |= {scope.cls for scope in measured.scopes}
     return {
@@ -88,7 +88,7 @@ def to_json_data(
         "calls": [{**call_of(each), **_place(each.call)} for each in made],
         "charges": [{**call_of(each), **_place(each.call)} for each in whole[len(made) :]],
         "users": {str(i): _counted(each) for i, each in users.items()},
-        "scopes": [{**scope_of(scope), "path": scope.path} for scope in measured.scopes],
+        "scopes": [_scope(scope, ran_of(scope.operation)) for scope in measured.scopes],
         "modules": [_module(module) for module in run.modules],
         "nodes": [_node(node) for node in measured.nodes],
         "latency": _timing(measured.latency),
@@ -143,24 +143,21 @@ def _tensor(spec: Spec) -> list[Any]:
     return parts
 
 
-@functools.cache
+@lru_cache(maxsize=256)
 def _torch_name(value: Any) -> str:
     return str(value).removeprefix("torch.")
 
 
 def _call(counted: Counted) -> dict[str, Any]:
     call, target = counted.call, counted.call.target
-    return {
-        "op": call.op,
-        "target": {"class": name_of(target)} if isinstance(target, type) else name_of(target),
-        "args": encoded(call.args),
-        "kwargs": encoded(dict(call.kwargs)),
-        "out": encoded(call.out),
-        "path": call.path,
-        "settings": encoded(dict(call.settings)),
-        **_place(call),
-        **_counted(counted),
-    }
+    spelled = {"class": name_of(target)} if isinstance(target, type) else name_of(target)
+    return {"op": call.op, "target": spelled, **_operation(call.operation), **_place(call), **_counted(counted)}
+
+
+def _operation(ran: Operation) -> dict[str, Any]:
+    """What ran, but for its name."""
+    values = {"args": ran.args, "kwargs": dict(ran.kwargs), "out": ran.out, "settings": dict(ran.settings)}
+    return {name: encoded(value) for name, value in values.items()}
 
 
 def _place(call: Call) -> dict[str, Any]:
@@ -180,17 +177,9 @@ def _counted(counted: Counted) -> dict[str, Any]:
     }
 
 
-def _scope(scope: Scope) -> dict[str, Any]:
-    return {
-        "path": scope.path,
-        "cls": name_of(scope.cls),
-        "params": encoded(dict(scope.params)),
-        "args": encoded(scope.args),
-        "kwargs": encoded(dict(scope.kwargs)),
-        "out": encoded(scope.out),
-        "has_children": scope.has_children,
-        "settings": encoded(dict(scope.settings)),
-    }
+def _scope(scope: Scope, ran: Mapping[str, Any]) -> dict[str, Any]:
+    params = encoded(dict(scope.params))
+    return {"path": scope.path, "cls": name_of(scope.cls), "params": params, **ran, "has_children": scope.has_children}
 
 
 def _module(module: Module) -> dict[str, Any]:
@@ -263,7 +252,7 @@ class Saved:
         )
         self.attention: str = data["attention"]
         self.convention = _convention(data["convention"])
-        seen = map(dense, calls) if self.attention == "dense" else calls
+        seen = (c._replace(operation=dense(c.operation)) for c in calls) if self.attention == "dense" else calls
         charged = map(self._call, data["charges"])
         self.counted = tuple(
             self._counted(each, call)
@@ -282,23 +271,22 @@ class Saved:
 
     def _call(self, data: dict[str, Any]) -> Call:
         target = data["target"]
-        return Call(
-            op=data["op"],
-            target=target_of(target) if isinstance(target, str) else self._classes[target["class"]],
-            args=self._value(data["args"]),
-            kwargs=self._value(data["kwargs"]),
-            out=self._value(data["out"]),
-            path=data["path"],
-            settings=self._value(data["settings"]),
-            node=data["node"],
-            site=data["site"],
-            seconds=data["seconds"],
-            phase=data["phase"],
-        )
+        found = target_of(target) if isinstance(target, str) else self._classes[target["class"]]
+        about = {name: data[name] for name in ("path", "node", "site", "seconds", "phase")}
+        return Call(self._operation(data["op"], found, data), **about)
 
     def _scope(self, data: dict[str, Any]) -> Scope:
-        values = {name: self._value(data[name]) for name in ("params", "args", "kwargs", "out", "settings")}
-        return Scope(path=data["path"], cls=self._classes[data["cls"]], has_children=data["has_children"], **values)
+        cls = self._classes[data["cls"]]
+        ran = self._operation(cls.__name__, cls, data)
+        return Scope(data["path"], ran, self._value(data["params"]), data["has_children"])
+
+    def _operation(self, op: str, target: Any, data: dict[str, Any]) -> Operation:
+        """What ran: the same object for all that are equal."""
+        values = [self._value(data[name]) for name in ("args", "kwargs", "out", "settings")]
+        key = Operation, op, target, marshal.dumps([data[name] for name in ("args", "kwargs", "out", "settings")], 2)
+        if key not in self._made:
+            self._made[key] = Operation(op, target, *values)
+        return self._made[key]
 
     def _counted(self, data: dict[str, Any], call: Call) -> Counted:
         cost, rule = self._once(_cost_from, data["cost"]), self._once(_rule_from, data["rule"])

@@ -10,6 +10,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
@@ -51,35 +52,36 @@ class Snapshot:
     """
 
     def __init__(self, model: nn.Module, inputs: Any, lazy: bool = False) -> None:
-        modules = modules_of(model)
-        self._objects = [(vars(module), vars(module).copy()) for module in modules]
+        self._objects: list[tuple[Any, Any]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._others: list[tuple[Any, Any]] = []
-        self._empty: list[Any] = []
+        self._empty: list[list[Any]] = []
         self._hooks: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
-        self._hookless: list[dict[Any, Any]] = []
+        self._hookless: list[tuple[dict[Any, Any], ...]] = []
         held: list[Any] = []
         parameters: dict[int, nn.Parameter] = {}
         tensors: list[torch.Tensor] = []
-        for module in modules:
-            for parameter in module._parameters.values():
+        readers: dict[tuple[str, ...], list[Reader]] = {}
+        for module in modules_of(model):
+            attributes = module.__dict__
+            self._objects.append((attributes, attributes.copy()))
+            for parameter in attributes["_parameters"].values():
                 if parameter is not None:
                     parameters[id(parameter)] = parameter
-            for buffer in module._buffers.values():
+            for buffer in attributes["_buffers"].values():
                 if buffer is not None:
                     tensors.append(buffer)
-            own, hooks, others = _parts_of(vars(module))
-            for part in own:
-                if type(part) not in CONTAINERS:  # of TorchScript
-                    continue
-                if part:
-                    self._containers.append((part, part.copy()))
+            names = tuple(attributes)
+            if names not in readers:
+                readers[names] = _readers_of(names)
+            own, hooks, others = (read(attributes) for read in readers[names])
+            if type(own[0]) in CONTAINERS:  # others are TorchScript's
+                self._containers.extend([(part, part.copy()) for part in own if part])
+                self._empty.append([part for part in own if not part])
+                if any(hooks):
+                    self._hooks.extend([(part, _users(part)) for part in hooks])
                 else:
-                    self._empty.append(part)
-            if any(hooks):
-                self._hooks.extend((part, _users(part)) for part in hooks)
-            else:
-                self._hookless.extend(hooks)
+                    self._hookless.append(hooks)
             if not ATOMS.issuperset(map(type, others)):
                 held.extend(value for value in others if not _is_plain(value))
         for _, part in (*walk(held, DEPTH), *walk(inputs)):
@@ -129,13 +131,15 @@ class Snapshot:
         for container, items in (*self._containers, *self._objects, *self._others):
             if not _same(container, items):
                 _refill(container, items)
-        for container in self._empty:
-            if container:
+        for containers in self._empty:
+            for container in containers if any(containers) else ():
                 container.clear()
-        for hooks, users in (*self._hooks, *((hooks, {}) for hooks in self._hookless if hooks)):
-            for key in _users(hooks):
-                del hooks[key]
-            hooks.update(users)
+        added = [(hooks, dict[Any, Any]()) for group in self._hookless if any(group) for hooks in group]
+        for hooks, users in (*self._hooks, *added):
+            if not _same(now := _users(hooks), users):
+                for key in now:
+                    del hooks[key]
+                hooks.update(users)
         for tensor, gradient in self._gradients:
             if tensor.grad is not gradient:
                 tensor.grad = gradient
@@ -143,16 +147,6 @@ class Snapshot:
             _bring_back(tensor, kept)
         for generator, state in self._random:
             generator.set(state)
-
-    def has_strayed(self, modules: bool) -> bool:
-        """Whether something has changed that no tensor's write tells of: a container or an object, the random generators;
-        and with ``modules`` the attributes of modules."""
-        held = (*self._others, *self._containers, *self._objects) if modules else self._others
-        return any(not _same(container, items) for container, items in held) or self.has_drawn()
-
-    def has_drawn(self) -> bool:
-        """Whether a random generator has been used."""
-        return not all(_alike(generator.get(), state) for generator, state in self._random)
 
 
 @contextmanager
@@ -225,17 +219,15 @@ def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
     return {key: hook for key, hook in [*hooks.items()] if isinstance(key, int)}
 
 
-def _parts_of(attributes: dict[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
-    """A module's attributes: its own tensors and modules, its hooks, and others. Where they lie follows from
-    their names, and is remembered."""
-    key = tuple(attributes)
-    found = _LAYOUTS.get(key)
-    if found is None:
-        names = [name for name in attributes if name not in OWN and name not in CONTAINED]
-        groups = OWN, CONTAINED, names
-        found = _LAYOUTS[key] = tuple(tuple(name for name in group if name in attributes) for group in groups)
-    own, hooks, others = (tuple(map(attributes.get, group)) for group in found)
-    return own, hooks, others
+Reader = Callable[[dict[str, Any]], tuple[Any, ...]]
+
+
+def _readers_of(names: tuple[str, ...]) -> list[Reader]:
+    """What reads, of a module whose attributes have these names, its own tensors and modules, its hooks, and all others."""
+    groups = OWN, CONTAINED, [name for name in names if name not in OWN and name not in CONTAINED]
+    found = [[name for name in group if name in names] for group in groups]
+    # a name twice, so that it always gives a tuple
+    return [itemgetter(*group, group[0]) if group else lambda held: () for group in found]
 
 
 def _is_plain(value: Any) -> bool:
@@ -244,7 +236,6 @@ def _is_plain(value: Any) -> bool:
 
 OWN = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 CONTAINED = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN]
-_LAYOUTS: dict[tuple[str, ...], tuple[Any, ...]] = {}
 
 
 def _same(container: Any, items: Any) -> bool:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .torch_internals import C_MODULE
+
 Step = tuple[str, Any]
 """How a part hangs on its container: ``("item", key)`` or ``("attr", name)``."""
 
@@ -36,7 +38,7 @@ def is_object(value: Any) -> bool:
     """Whether a value is an object of the user's that may hold tensors among its attributes."""
     if isinstance(value, (torch.Tensor, nn.Module, ModuleType, type, enum.Enum)) or callable(value):
         return False
-    return hasattr(value, "__dict__") and not type(value).__module__.startswith("torch._C")
+    return hasattr(value, "__dict__") and not type(value).__module__.startswith(C_MODULE)
 
 
 def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Step, ...], Any]]:

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from .torch_internals import FUNCTION_MODULES, HigherOrderOperator, OpOverload, OpOverloadPacket, TensorBase
 
 NAMESPACES = {
     "operator": operator,
@@ -25,9 +26,7 @@ NAMESPACES = {
     "torch.special": torch.special,
     "torch.linalg": torch.linalg,
     "torch.fft": torch.fft,
-    "torch._VF": torch._VF,
-    "torch._C._nn": torch._C._nn,
-    "torch._C._VariableFunctions": torch._C._VariableFunctions,
+    **FUNCTION_MODULES,
 }
 """Where to look for functions that do not know where they can be found."""
 
@@ -192,9 +191,9 @@ def _torchs() -> Iterator[tuple[str, Any]]:
             value = getattr(namespace, name)
             if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
                 yield f"{path}:{name}", value
-    for cls in (torch.Tensor, torch._C.TensorBase):
+    for cls in (torch.Tensor, TensorBase):
         for name, value in vars(cls).items():
-            path = "torch:Tensor" if getattr(torch.Tensor, name) is value else "torch._C:TensorBase"
+            path = "torch:Tensor" if getattr(torch.Tensor, name) is value else name_of(TensorBase)
             if isinstance(value, types.GetSetDescriptorType):
                 yield f"{path}.{name}.__get__", value.__get__
             elif callable(value) and not isinstance(value, type):

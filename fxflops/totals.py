@@ -30,13 +30,13 @@ from .rollup import (
     by_module_and_operator,
     by_operator,
     check_phase,
-    item_of,
+    items_of,
     together,
 )
 from .tables import Rows, Table
 
 OUTSIDE = "(outside)"
-PLAIN = "torch_flops"
+PLAIN = "fxflops"
 """The convention that adds nothing to formulas."""
 
 
@@ -273,10 +273,10 @@ class Totals:
         """
         steps: dict[str, list[Sums]] = {name: [] for name, _ in self._run.measured.steps}
         inside = {i: name for name, calls in self._run.measured.steps for i in calls}
-        for i, counted in enumerate(self.counted):
+        for i, (counted, item) in enumerate(zip(self.counted, items_of(self.counted), strict=True)):
             phase = counted.call.phase
             name = inside.get(i, OUTSIDE) if phase == "forward" else f"({phase})"
-            steps.setdefault(name, []).append(item_of(counted).sums)
+            steps.setdefault(name, []).append(item.sums)
         sums = {name: together(found) for name, found in steps.items()}
         return operator_rows({name: OperatorRow(name, row.calls, row) for name, row in sums.items()}, "step")
 
@@ -299,7 +299,7 @@ class Totals:
     def _items(self, phase: str) -> list[Item]:
         """Every counted call of a phase, and as ``(no op)`` the time of the graph's nodes that made none."""
         if phase not in self._items_by_phase:
-            items = [item_of(counted) for counted in self.counted if counted.call.phase == phase]
+            items = [*items_of(counted for counted in self.counted if counted.call.phase == phase)]
             for node in self.nodes if phase == "forward" else ():
                 if not node.calls and node.timing is not None:
                     items.append(Item(node.path, NO_OPERATION, "", Sums(seconds=node.timing.median)))

@@ -100,5 +100,5 @@ def test_a_narrow_terminal_has_the_rows_below_each_other(monkeypatch: pytest.Mon
 
 
 def test_unknown_convention() -> None:
-    with pytest.raises(fxflops.FxflopsError, match="unknown convention 'thopp'; near: thop; one of 'torch_flops', "):
+    with pytest.raises(fxflops.FxflopsError, match="unknown convention 'thopp'; near: thop; one of 'fxflops', "):
         REPORT.explain("thopp", "torch")

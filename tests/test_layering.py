@@ -37,6 +37,7 @@ LEVELS = [
     ["ledger", "inventory"],
     ["records", "inputs", "devices"],
     ["units", "errors", "structure", "targets"],
+    ["torch_internals"],
 ]
 LEVEL_OF = {unit: level for level, units in enumerate(LEVELS) for unit in units}
 

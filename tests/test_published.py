@@ -34,8 +34,8 @@ def test_torch_flops_readme() -> None:
     for block in vit.blocks:
         block.attn.fused_attn = False
     x = torch.empty(1, 3, 224, 224)
-    assert count(vit, x).total_flops == 35_164_979_282
-    assert count(timm.create_model("resnet50"), x).total_flops == 8_227_340_288
+    assert count(vit, x, convention="torch_flops").total_flops == 35_164_979_282
+    assert count(timm.create_model("resnet50"), x, convention="torch_flops").total_flops == 8_227_340_288
 
 
 class SimpleModel(nn.Module):

@@ -55,6 +55,14 @@ CASES = [
         macs=b * o * (9 * 9) * i * WINDOW,
         flops=b * o * 81 * (2 * i * WINDOW - 1),
     ),
+    # A complex product is 4 multiplies and 2 adds, a complex sum 2 adds.
+    Case(
+        "complex",
+        nn.Conv2d(i, o, (kh, kw), dtype=torch.complex64),
+        x.cfloat(),
+        macs=4 * b * o * (9 * 9) * i * WINDOW,
+        flops=b * o * 81 * (6 + 2) * i * WINDOW,
+    ),
     Case("grouped", nn.Conv2d(i, o, (kh, kw), groups=g), x, macs=b * o * (9 * 9) * (i // g) * WINDOW),
     Case("depthwise", nn.Conv2d(i, i, 3, padding=1, groups=i), x, macs=b * i * (H * W) * 9),
     Case("depthwise-multiplied", nn.Conv2d(i, 2 * i, 3, groups=i), x, macs=b * (2 * i) * (9 * 11) * 9),
@@ -170,13 +178,12 @@ CASES = [
         macs=b * o * (9 * 11) * i * 9,
     ),
     # mmdetection#1911, torchprofile#21: 2 x 2 samples of 7 for each of 5 x 7 bins, 3 adds and 1 divide to average them.
-    # The 1 more is the comparison of sizes that torchvision asserts.
     Case(
         "roi-align",
         of(lambda m, x, boxes: ops.roi_align(x, boxes, (5, 7), sampling_ratio=2)),
         (x, regions),
         macs=0,
-        flops=3 * i * (5 * 7) * (4 * 7 + 3 + 1) + 1,
+        flops=3 * i * (5 * 7) * (4 * 7 + 3 + 1),
     ),
     # Areas of 3 operations, and every pair of boxes: 4 corners, 2 lengths and their clamps, 1 product, 2 for the union,
     # 1 quotient, 1 compare.

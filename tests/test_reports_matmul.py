@@ -29,6 +29,12 @@ def complexes(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.complex64)
 
 
+def written_out(_: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """A complex product as four real ones."""
+    real, imaginary = x.real @ y.real - x.imag @ y.imag, x.real @ y.imag + x.imag @ y.real
+    return torch.complex(real, imaginary)
+
+
 def bytes_of(*shape: int) -> torch.Tensor:
     return torch.randint(-8, 8, shape, dtype=torch.int8)
 
@@ -180,16 +186,25 @@ CASES = [
         "complex",
         of(lambda _, x, y: x @ y),
         (complexes(m, k), complexes(k, n)),
-        macs=m * n * k,
+        macs=4 * m * n * k,
         flops=m * n * (6 * k + 2 * (k - 1)),
     ),
     Case(
         "complex-linear",
         nn.Linear(k, n, dtype=torch.complex64),
         complexes(m, k),
-        macs=m * n * k,
+        macs=4 * m * n * k,
         flops=m * n * (6 * k + 2 * k),
     ),
+    Case(
+        "complex-written-out",
+        of(written_out),
+        (complexes(m, k), complexes(k, n)),
+        macs=4 * m * n * k,
+        flops=m * n * (6 * k + 2 * (k - 1)),
+    ),
+    # torch makes the real vector complex before it multiplies.
+    Case("complex-outer", of(lambda _, v, w: torch.outer(v, w)), (complexes(m), f(n)), macs=4 * m * n, flops=6 * m * n),
     # thop#202, Q-ViT#8: integers multiply and add too, but their operations are no FLOPs.
     Case(
         "int8",

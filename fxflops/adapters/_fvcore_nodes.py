@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch._ops import OpOverload, OpOverloadPacket
 
 from ..ops._cost import first
 from ..records import Call, Counted, Spec, specs_in
+from ..torch_internals import OpOverload, OpOverloadPacket
 
 
 class Value:

@@ -16,7 +16,6 @@ from typing import Any, TextIO
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_map
 
 from ..api import count
 from ..conventions import ModuleRule
@@ -24,6 +23,7 @@ from ..conventions import ptflops as convention
 from ..errors import InputError, RunError
 from ..inputs import checked_model
 from ..records import Scope, Spec
+from ..torch_internals import tree_map
 
 Hook = Callable[[Any, Any, Any], Any]
 """As a forward hook: called with a module, its inputs and its output it adds to ``module.__flops__``."""

@@ -23,6 +23,7 @@ from ..inputs import checked_model
 from ..inventory import Inventory
 from ..records import spec_of
 from ..structure import fill, template_of
+from ..torch_internals import DisableTorchFunction
 from ..trace.leaves import Hooks
 from .torchinfo_statistics import (
     ColumnSettings,
@@ -209,7 +210,7 @@ def _called(
     def leave(module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
         if threading.get_ident() != thread:
             return
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             running.pop().called(_specs(args), _specs(out), batch_dim)
 
     hooks = Hooks()

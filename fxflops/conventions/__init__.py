@@ -10,6 +10,7 @@ from . import (
     flowflops_eager,
     flowflops_graph,
     fvcore,
+    fxflops,
     ptflops,
     pytorch_profiler,
     thop,
@@ -33,6 +34,7 @@ __all__ = [
 CONVENTIONS: dict[str, Convention] = {
     file.CONVENTION.name: file.CONVENTION
     for file in (
+        fxflops,
         torch_flops,
         torch,
         fvcore,
@@ -47,7 +49,7 @@ CONVENTIONS: dict[str, Convention] = {
         flowflops_graph,
     )
 }
-MAIN = ("torch_flops", "torch", "fvcore", "thop", "deepspeed")
+MAIN = ("fxflops", "torch_flops", "torch", "fvcore", "thop", "deepspeed")
 
 
 class Conventions(dict[str, str]):
@@ -72,9 +74,9 @@ def find_convention(name: str | Convention) -> Convention:
 
 
 def list_conventions() -> Conventions:
-    """Each convention's name with a line that says what it counts; the five most used come first.
+    """Each convention's name with a line that says what it counts; the base and the five most used come first.
 
-    >>> list_conventions()["torch_flops"]
-    'every arithmetic operation of the forward; the totals torch_flops publishes'
+    >>> list_conventions()["fxflops"]
+    'every arithmetic operation of the forward, the same however an op is written'
     """
     return Conventions({name: convention.summary for name, convention in CONVENTIONS.items()})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..records import Call, Cost, FormulaFunction, Scope, Spec, specs_in
+from ..records import Cost, FormulaFunction, Operation, Scope, Spec, specs_in
 
 ModuleRule = Callable[[Scope], "int | None"]
 """What one call of a module is charged; None for one that the tool passes over."""
@@ -14,27 +14,27 @@ ModuleRule = Callable[[Scope], "int | None"]
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """A name, a line that says what it counts, and how it differs from the base formulas.
+    """A name, a line that says what it counts, and how it differs from the base, "fxflops".
 
     ``rows`` are formulas of its own, by exact spelling (a module class, a function, an operator such as
-    ``operator.add``) or by op; what has none is valued by ``of`` from the base cost and the call (default: the base
-    cost itself; :func:`nothing` for tools that count only what they name). ``modules`` is for tools that hook modules:
-    it gives a class's rule, None for a class that the tool does not know. What a rule charges comes on top of what the
-    rows give a leaf's call, and stands for all modules inside the charged one. MACs stay the base formulas', under
-    every convention. What the tool sees:
+    ``operator.add``) or by op; what has none is valued by ``of`` from the base cost, in real operations of complex
+    numbers too, and the operation (default: the base cost itself; :func:`nothing` for tools that count only what they name).
+    ``modules`` is for tools that hook modules: it gives a class's rule, None for a class that the tool does not know.
+    What a rule charges comes on top of what the rows give a leaf's call, and stands for all modules inside the charged
+    one. MACs stay the base formulas', under every convention. What the tool sees:
 
     - ``integers``: no difference between integers and real numbers;
     - ``childless``: rows hold only for calls made in a module without children;
     - ``by_name``: it replaces functions by name, and misses those that a module keeps (``self.act = F.gelu``).
 
-    >>> Convention("products", "2 per multiply-accumulate", of=lambda cost, call: Cost(others=2 * cost.macs)).name
+    >>> Convention("products", "2 per multiply-accumulate", of=lambda cost, ran: Cost(others=2 * cost.macs)).name
     'products'
     """
 
     name: str
     summary: str
     rows: Mapping[Any, FormulaFunction] = field(default_factory=dict)
-    of: Callable[[Cost, Call], Cost] | None = None
+    of: Callable[[Cost, Operation], Cost] | None = None
     modules: Callable[[type], ModuleRule | None] | None = None
     integers: bool = False
     childless: bool = False
@@ -46,11 +46,11 @@ def given(scope: Scope) -> Spec:
     return next(specs_in((scope.args, dict(scope.kwargs))))
 
 
-def nothing(cost: Cost, call: Call) -> Cost:
+def nothing(cost: Cost, ran: Operation) -> Cost:
     """Not counted by this tool."""
     return Cost(macs=cost.macs)
 
 
-def macs_alone(cost: Cost, call: Call) -> Cost:
+def macs_alone(cost: Cost, ran: Operation) -> Cost:
     """1 per multiply-accumulate, nothing for anything else."""
     return Cost(macs=cost.macs, others=cost.macs)

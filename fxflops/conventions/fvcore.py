@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import FormulaFunction, Spec, specs_in
+from ..torch_internals import C_nn, convolution_with_flags
 from ._convention import Convention, nothing
 
 # Contractions
@@ -221,7 +222,7 @@ ROWS: dict[Any, FormulaFunction] = {
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d), conv),
     **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), conv_transpose),
     **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), conv_transpose),
-    **dict.fromkeys((torch.convolution, torch._convolution), convolution),
+    **dict.fromkeys((torch.convolution, convolution_with_flags), convolution),
     **dict.fromkeys((nn.LSTMCell, nn.GRUCell, nn.RNNCell), cell),
     **dict.fromkeys((torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell), cell_function),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, F.batch_norm), batch_norm),
@@ -230,11 +231,11 @@ ROWS: dict[Any, FormulaFunction] = {
     **dict.fromkeys((nn.GroupNorm, F.group_norm, torch.group_norm), group_norm),
     **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, F.instance_norm), instance_norm),
     torch.instance_norm: instance_norm_native,
-    **dict.fromkeys((nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d, torch._C._nn.adaptive_avg_pool2d), per_input),
+    **dict.fromkeys((nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d, C_nn.adaptive_avg_pool2d), per_input),
     **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d), interpolate),
     **dict.fromkeys((F.interpolate, F.upsample), interpolate),
-    torch._C._nn.upsample_nearest2d: per_output,
-    torch._C._nn.upsample_bilinear2d: four_per_output,
+    C_nn.upsample_nearest2d: per_output,
+    C_nn.upsample_bilinear2d: four_per_output,
     **dict.fromkeys((F.grid_sample, torch.grid_sampler), four_per_output),
 }
 

@@ -3,7 +3,7 @@ the model's device.
 
 2 per multiply-accumulate of mm, addmm, bmm, baddbmm, convolution and scaled_dot_product_attention, and of what is made of
 them there (linear, RNNs, einsum); integer products too. Everything else is 0: also the contractions below, whose aten
-operators have no formula in it.
+operators have no formula in it. Complex numbers count as real ones, but for convolutions, which torch makes of three real ones.
 """
 
 from __future__ import annotations
@@ -13,25 +13,31 @@ from math import prod
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 
+from ..ops._cost import COMPLEX
 from ..ops.einsum import steps
-from ..records import Call, Cost, Spec
+from ..records import Cost, Operation, Spec, specs_in
+from ..torch_internals import OpOverload, OpOverloadPacket, int_mm
 from ._convention import Convention
 
+REAL_PARTS = {"conv": 3, "conv_transpose": 3}
+"""The real products that torch makes of one of complex numbers; 1 where it computes with them as they are."""
 
-def doubled(cost: Cost, call: Call) -> Cost:
+
+def doubled(cost: Cost, ran: Operation) -> Cost:
     """2 per multiply-accumulate, nothing for anything else; operators of other libraries than aten are not known.
 
     A fused kernel of attention's backward computes the scores again: a product more than the 4 of the gradients.
     """
-    if isinstance(call.target, (OpOverload, OpOverloadPacket)) and not is_aten(call.target):
+    if isinstance(ran.target, (OpOverload, OpOverloadPacket)) and not is_aten(ran.target):
         return Cost(macs=cost.macs)
-    again = 0
-    if call.op == "attention_backward":
-        *_, query, _, value = [spec for spec in call.args if isinstance(spec, Spec)][:4]
-        again = cost.macs * query[-1] // (2 * (query[-1] + value[-1]))
-    return Cost(macs=cost.macs, others=2 * (cost.macs + again))
+    macs, again = cost.macs, 0
+    if any(spec.dtype.is_complex for spec in (*ran.inputs(), *specs_in(ran.out))):
+        macs = REAL_PARTS.get(ran.op, 1) * macs // COMPLEX.macs
+    if ran.op == "attention_backward":
+        *_, query, _, value = [spec for spec in ran.args if isinstance(spec, Spec)][:4]
+        again = macs * query[-1] // (2 * (query[-1] + value[-1]))
+    return Cost(macs=cost.macs, others=2 * (macs + again))
 
 
 def is_aten(target: OpOverload | OpOverloadPacket) -> bool:
@@ -87,7 +93,7 @@ CONVENTION = Convention(
         "matmul": matmul,
         "einsum": einsum,
         "conv_backward": conv_backward,
-        torch._int_mm: uncounted,
+        int_mm: uncounted,
         torch.ops.aten._int_mm.default: uncounted,
         **dict.fromkeys(("addmv", "addbmm", "addr", "outer", "vecdot", "bilinear", "grouped_mm"), uncounted),
     },

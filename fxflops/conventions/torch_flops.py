@@ -1,4 +1,4 @@
-"""torch_flops (https://github.com/zugexiaodui/torch_flops): the base. Two rows its published totals rest on.
+"""torch_flops (https://github.com/zugexiaodui/torch_flops): the base but for two rows, which its published totals rest on.
 
 The totals are those of its README: ViT-B/16 35,164,979,282 and ResNet-50 8,227,340,288.
 """
@@ -32,6 +32,6 @@ def assertion(condition: Any, *, out: Any) -> Cost:
 
 CONVENTION = Convention(
     "torch_flops",
-    "every arithmetic operation of the forward; the totals torch_flops publishes",
+    "the totals torch_flops publishes: as fxflops, but for int kernel sizes of max pools and torch._assert",
     {"max_pool": max_pool, "_assert": assertion},
 )

@@ -1,6 +1,6 @@
 """The formulas, one file per family; importing this package registers them all."""
 
-from functools import cache
+from functools import lru_cache
 
 from . import activation as activation
 from . import aten as aten
@@ -58,4 +58,4 @@ from ._registry import Table as Table
 from ._registry import formula as formula
 from ._registry import zero as zero
 
-BASE.fallback = cache(aten.aten_rule)
+BASE.fallback = lru_cache(maxsize=4096)(aten.aten_rule)

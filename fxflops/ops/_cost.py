@@ -8,6 +8,12 @@ from typing import Any
 
 from ..records import Cost, Spec
 
+COMPLEX = Cost(macs=4, muls=6, adds=2, others=1)
+"""Real operations in one on complex numbers: (a + bi)(c + di) is 4 products, and 2 sums of them.
+
+A real operand beside complex ones is made complex first, as torch does in the few products that let them meet.
+"""
+
 
 def contraction(k: int, outputs: int, bias: bool = False) -> Cost:
     """``outputs`` dot products of length ``k``: k multiplies and k-1 adds each, one add more with a bias."""

@@ -10,12 +10,11 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
-from torch._library.custom_ops import CustomOpDef
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from ..errors import FormulaError
 from ..records import FormulaFunction
 from ..targets import Absent
+from ..torch_internals import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 from ._spellings import REACHED_AS
 
 F = TypeVar("F", bound=FormulaFunction)
@@ -51,15 +50,11 @@ class Formula:
 class Table:
     """Formulas by target: module classes, functions, method descriptors, overloads and names; over a parent table."""
 
-    changes = 0
-    """How often any table has been changed."""
-
     def __init__(self, parent: Table | None = None) -> None:
         self.parent = parent
         self.entries: dict[Any, Formula] = {}
         self.fallback: Callable[[OpOverload], Formula | None] | None = parent.fallback if parent else None
         self._users: dict[Any, str] = {}
-        self._classes: tuple[int, dict[type, Formula | None]] = 0, {}
         self.python_functions: dict[Any, FunctionType] = {} if parent is None else dict(parent.python_functions)
 
     def add(self, target: Any, entry: Formula) -> None:
@@ -68,7 +63,6 @@ class Table:
             if not entry.is_ours:
                 self._users.setdefault(key, (self.get(key) or entry).op)
             self.entries[key] = entry
-        Table.changes += 1
         if isinstance(target, FunctionType) and target.__module__.partition(".")[0] != "torch":
             self.python_functions[target.__code__] = target
 
@@ -101,20 +95,9 @@ class Table:
             return self.get(name) or self.get(name.rstrip("_"))
         return self.get(("method" if is_method(function) else "function", getattr(function, "__name__", "")))
 
-    def find_module(self, module: nn.Module) -> Formula | None:
-        """The entry for the class that defines the ``forward`` this module runs, or for a subclass that inherits it."""
-        return self.find_class(type(module))
-
     def find_class(self, cls: type) -> Formula | None:
-        """The same for a module class."""
-        changes, classes = self._classes
-        if changes != Table.changes:
-            self._classes = Table.changes, (classes := {})
-        if cls not in classes:
-            classes[cls] = self._entry_of(cls)
-        return classes[cls]
-
-    def _entry_of(self, cls: type) -> Formula | None:
+        """The entry for the module class that defines the ``forward`` which modules of this class run, or for a subclass of it
+        that inherits it."""
         for base in cls.__mro__:
             entry = self.get(base) or self.get(("module", base.__name__))
             if entry is not None or "forward" in vars(base):

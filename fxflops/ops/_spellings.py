@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..torch_internals import BINDINGS, FUNCTION_MODULES
+
 NAMESPACES = (
-    torch, torch.Tensor, nn.functional, torch._C._nn, torch._VF, torch.special, torch.linalg, torch.fft,
-    *(getattr(torch._C, name) for name in ("_special", "_linalg", "_fft")),
+    torch, torch.Tensor, nn.functional, *FUNCTION_MODULES.values(), torch.special, torch.linalg, torch.fft, *BINDINGS,
 )  # fmt: skip
 OPERATORS = {
     "add": "add", "sub": "sub", "mul": "mul", "div": "truediv", "floor_divide": "floordiv", "remainder": "mod",

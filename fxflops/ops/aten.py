@@ -6,13 +6,13 @@ that compute and have neither a row nor a rule stay unknown; tests/ops/test_aten
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload, OpOverloadPacket
 
-from ..records import Call, Cost, FormulaFunction, Spec
+from ..records import Cost, FormulaFunction, Operation, Spec
+from ..torch_internals import OpOverload, OpOverloadPacket
 from ._apply import apply
 from ._registry import BASE, Formula, zero
 from .elementwise import pointwise
@@ -101,7 +101,7 @@ def _find(functional: OpOverload | OpOverloadPacket) -> Formula | None:
     return aten_rule(functional) if entry is None and isinstance(functional, OpOverload) else entry
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _reason_why_free(overload: OpOverload) -> str:
     schema, tags = overload._schema, overload.tags
     returned = schema.returns[0].alias_info if schema.returns else None
@@ -114,7 +114,7 @@ def _reason_why_free(overload: OpOverload) -> str:
     return "create" if torch.Tag.nondeterministic_seeded in tags and not takes_tensor else ""
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _is_pointwise(overload: OpOverload) -> bool:
     """By its tag, which backward formulas bear too, and operators of other libraries, however much they fuse."""
     name = overload._schema.name
@@ -125,7 +125,7 @@ def _is_of_torch(name: str) -> bool:
     return name.startswith(("aten::", "prims::"))
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _functional(overload: OpOverload) -> OpOverload | OpOverloadPacket | None:
     """What an in-place, ``out=`` or list form is a form of; None for any other."""
     space, _, name = overload._schema.name.partition("::")
@@ -143,7 +143,7 @@ def _functional(overload: OpOverload) -> OpOverload | OpOverloadPacket | None:
     return getattr(packet, form, None) if packet is not None else None
 
 
-@cache
+@lru_cache(maxsize=4096)
 def _per_tensor(functional: OpOverload | OpOverloadPacket) -> FormulaFunction:
     """The formula of a list form: one call of ``functional`` for each tensor."""
     one_number = functional._qualified_op_name.rpartition("::")[2].endswith(SCALARS)  # type: ignore[union-attr]
@@ -158,7 +158,7 @@ def _per_tensor(functional: OpOverload | OpOverloadPacket) -> FormulaFunction:
             result = out[i] if _is_list(out) and out else Spec((), tensor.dtype) if one_number else tensor
             given = tuple(_of(value, i) for value in args), {key: _of(value, i) for key, value in kwargs.items()}
             if entry is not None:
-                total = total.plus(apply(entry, Call(entry.op, functional, *given, result, "")))
+                total = total.plus(apply(entry, Operation(entry.op, functional, *given, result)))
         return total
 
     return per_tensor

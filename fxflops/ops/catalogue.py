@@ -275,12 +275,13 @@ Written by `python -m fxflops.ops.catalogue` from the formulas in this folder: {
 
 Every op has one formula, however it is reached. A formula reads shapes alone; the letters of its line are their sizes:
 `x[*, k] -> out[*]: k-1 adds per output` is k-1 additions for each element of the result. In-place (`add_`), `out=`,
-reflected (`__radd__`) and augmented (`iadd`) forms are counted as the plain one. What stands in none of these tables is
-not taken for nothing: the report lists it as missing, and its total is a lower bound."""
+reflected (`__radd__`) and augmented (`iadd`) forms are counted as the plain one. Of complex numbers a multiplication is 6
+operations, an addition 2, a multiply-accumulate 4 MACs. What stands in none of these tables is not taken for nothing: the
+report lists it as missing, and its total is a lower bound."""
 
 CONVENTIONS_INTRODUCTION = """\
 A convention says what counts how much, as a table over the formulas above: only the rows in which it differs.
-MACs are the same under each. The default is torch_flops."""
+MACs are the same under each. The default is fxflops, of `TorchFLOPsByFX` torch_flops."""
 
 EXCEPTIONS = """\
 ## Where a convention is not the tool's own number
@@ -304,8 +305,8 @@ last digit. These are the exceptions known. `x` is `torch.ones(4, 4)`, `s = nn.L
 | torchinfo | `s.again = s.weight`<br>`return s(x)` | the parameter once | twice |
 
 Where a tool raises its convention is what it means: thop on `nn.Softmax()` without a dim, flops-profiler on transposed
-convolutions, fvcore on a matmul by a vector. The sections above say so for each. torch_flops is the base itself: what its
-tables do not recognise and what they get wrong comes last."""
+convolutions, fvcore on a matmul by a vector. The sections above say so for each. torch_flops is the base but for its two
+rows: what its tables do not recognise and what they get wrong comes last."""
 
 TORCH_FLOPS = """\
 ## Where torch_flops 0.4.1 has a bug
@@ -326,6 +327,7 @@ Under the convention torch_flops the totals are those that torch_flops publishes
 | `nn.BatchNorm2d(affine=False)` | raises AttributeError | 2 per output |
 | arithmetic of Python numbers (`x.size(1) * 2`) | 1 each | none, but for the comparison that `torch._assert` checks |
 | `x.matmul(y)`, `x.add(y)`, `F.relu`, most others as method or function | not recognized: left out of the total | the same from every spelling |
+| complex numbers | counted as real ones | 6 per multiplication, 2 per addition |
 | a model without parameters | raises StopIteration | as any other |"""
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..records import Cost, Spec
+from ..torch_internals import assertion
 from ._registry import ESCAPE, formula, zero
 from ._spellings import named
 
@@ -73,7 +74,7 @@ zero(
     op="pad",
 )
 for _name in QUERY:
-    for _namespace in (torch.Tensor,) if _name.startswith("__") else (torch, torch.Tensor, torch._C):
+    for _namespace in (torch.Tensor,) if _name.startswith("__") else (torch, torch.Tensor):
         _target = getattr(_namespace, _name, None)
         if callable(_target) and not isinstance(_target, type):
             zero("query", _target, op=_name)
@@ -87,7 +88,7 @@ zero(
     "profiler::_record_function_enter",
     "profiler::_record_function_exit",
 )
-zero("a check: it computes nothing itself", torch._assert, op="_assert")
+zero("a check: it computes nothing itself", assertion, op="_assert")
 zero(
     "a check: it computes nothing itself",
     *named("_assert_async", "_assert_scalar", "_assert_tensor_metadata"),

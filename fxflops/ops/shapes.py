@@ -12,10 +12,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-import torch
 
-from ..records import Call, Spec
-from ._apply import bound
+from ..records import Operation, Spec
+from ._apply import arguments
 
 Rule = Callable[..., "Spec | None"]
 Strides = tuple[int, ...]
@@ -44,7 +43,6 @@ def named(names: str, *namespaces: Any) -> list[Any]:
     return [getattr(space, name) for name in names.split() for space in namespaces if hasattr(space, name)]
 
 
-@lru_cache(maxsize=4096)
 def rule_for(target: Any) -> tuple[Rule, str] | None:
     """The rule for a call's target, of a class for the one whose ``forward`` it runs; None where there is none."""
     for cls in target.__mro__ if isinstance(target, type) else ():
@@ -53,41 +51,45 @@ def rule_for(target: Any) -> tuple[Rule, str] | None:
     return RULES.get(target)
 
 
-def shape_of(call: Call, tensors: Sequence[torch.Tensor]) -> tuple[Spec, Strides | None] | None:
-    """What a call given these tensors puts out, and its strides, None where it is the first argument; None
+Lying = tuple[Sequence[int], Strides]
+"""The sizes of a tensor and its strides."""
+
+
+def shape_of(ran: Operation, tensors: Sequence[Lying]) -> tuple[Spec, Strides | None] | None:
+    """What an operation given tensors that lie so puts out, and its strides, None where it is the first argument; None
     where there is no rule, or it cannot tell."""
-    found = rule_for(call.target)
-    if found is None or "out" in call.kwargs:
+    found = rule_for(ran.target)
+    if found is None or "out" in ran.kwargs:
         return None
     rule, layout = found
     try:
-        arguments = bound(rule, call)
-        out = None if arguments is None else rule(**arguments)
+        args, kwargs = arguments(rule, ran)
+        out = rule(*args, **kwargs)
     except Exception:  # arguments that no rule is written for: whether they are right the kernel says
         return None
     if out is None:
         return None
-    if call.args and out is call.args[0]:
+    if ran.args and out is ran.args[0]:
         return out, None
-    if any(out is value for value in call.kwargs.values()):
+    if any(out is value for value in ran.kwargs.values()):
         return None
     strides = _strides(layout, out, tensors)
     return None if strides is None else (out, strides)
 
 
-def _strides(layout: str, out: Spec, tensors: Sequence[torch.Tensor]) -> Strides | None:
+def _strides(layout: str, out: Spec, tensors: Sequence[Lying]) -> Strides | None:
     """The strides of what comes out; None where they cannot be told."""
     if layout is FORMAT:
         return in_format(out, tensors)
-    if any(is_odd(tensor.shape, tensor.stride()) for tensor in tensors):
+    if any(is_odd(sizes, strides) for sizes, strides in tensors):
         return None
     if layout is ANY:
         return contiguous(out)
     if layout is POINTWISE:
-        return pointwise(out, [(tensor.shape, tensor.stride()) for tensor in tensors])
-    if not all(tensor.stride() == contiguous(tensor.shape) for tensor in tensors[1:]):
+        return pointwise(out, tensors)
+    if not all(strides == contiguous(sizes) for sizes, strides in tensors[1:]):
         return None
-    given = [(tensor.shape, tensor.stride()) for tensor in tensors[:1]]
+    given = tensors[:1]
     if layout is FIRST or all(strides == contiguous(sizes) for sizes, strides in given):
         return contiguous(out)
     return pointwise(out, given) if layout is KEPT else None
@@ -104,14 +106,14 @@ def is_odd(sizes: Sequence[int], strides: Strides) -> bool:
     return len(sizes) == 4 and lies_in(sizes, strides, last) and (strides != in_order(sizes, last) or 1 in sizes[1:])
 
 
-def in_format(out: Spec, tensors: Sequence[torch.Tensor]) -> Strides | None:
+def in_format(out: Spec, tensors: Sequence[Lying]) -> Strides | None:
     """Channels last where all images are, else contiguous; of volumes, only where all are contiguous."""
     if out.ndim == 4:
-        if any(1 in tensor.shape[1:] and tensor.stride() != contiguous(tensor.shape) for tensor in tensors):
+        if any(1 in sizes[1:] and strides != contiguous(sizes) for sizes, strides in tensors):
             return None
-        last = all(is_channels_last(tensor.shape, tensor.stride()) for tensor in tensors if tensor.ndim == 4)
+        last = all(is_channels_last(sizes, strides) for sizes, strides in tensors if len(sizes) == 4)
         return in_order(out, (0, 2, 3, 1)) if last else contiguous(out)
-    plain = out.ndim < 4 or all(tensor.stride() == contiguous(tensor.shape) for tensor in tensors)
+    plain = out.ndim < 4 or all(strides == contiguous(sizes) for sizes, strides in tensors)
     return contiguous(out) if plain else None
 
 
@@ -146,7 +148,7 @@ def in_order(sizes: Sequence[int], order: Sequence[int]) -> Strides:
     return tuple(strides)
 
 
-def pointwise(out: Sequence[int], operands: Sequence[tuple[Sequence[int], Strides]]) -> Strides | None:
+def pointwise(out: Sequence[int], operands: Sequence[Lying]) -> Strides | None:
     """The strides that TensorIterator gives a result: its dimensions lie in the order in which the operands' do."""
     plain = contiguous(out)
     if all(tuple(sizes) == tuple(out) and strides == plain for sizes, strides in operands):

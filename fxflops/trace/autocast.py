@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..structure import fill, template_of
+from ..torch_internals import TorchDispatchMode, disable_current_modes, fake_tensors
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
 ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
@@ -33,12 +33,12 @@ class Autocast:
         self._is_weight = is_weight
         self._made = made
         self._dtypes: dict[Any, torch.dtype | None] = {}
-        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def forget(self) -> None:
         """Let go of the weights that were cast, if the last region of autocast was left: as autocast does."""
-        if self._kept and not _nesting():
-            self._kept.clear()
+        if self.kept and not _nesting():
+            self.kept.clear()
 
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call, cast to the dtype in which it is computed where autocast is enabled."""
@@ -65,17 +65,16 @@ class Autocast:
         lower = dtype is torch.get_autocast_dtype(self._device.type)
         if not (lower and self._is_weight(tensor) and torch.is_autocast_cache_enabled()):
             return self._made(tensor.to(dtype))
-        if id(tensor) not in self._kept:
-            self._kept[id(tensor)] = tensor, self._made(tensor.to(dtype))
-        return self._kept[id(tensor)][1]
+        if id(tensor) not in self.kept:
+            self.kept[id(tensor)] = tensor, self._made(tensor.to(dtype))
+        return self.kept[id(tensor)][1]
 
     def _dtype_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> torch.dtype | None:
         """The dtype to which autocast casts for such a call, None for one that it leaves alone."""
-        from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-
-        with _disable_current_modes(), torch.no_grad():
+        FakeTensor, FakeTensorMode = fake_tensors()
+        with disable_current_modes(), torch.no_grad():
             plain = [tensor.detach() for tensor in tensors]
-        with _disable_current_modes(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        with disable_current_modes(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
 
             def casts() -> list[torch.dtype]:
                 fakes = [FakeTensor(mode, t, self._device) if t.is_meta else t for t in plain]

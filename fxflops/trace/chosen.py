@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from ..structure import fill, template_of, tensors_in
+from ..torch_internals import TorchDispatchMode, disable_current_modes, fake_tensors
 
 COMPOSITES = frozenset({F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default})
 FUSED = "aten::_scaled_dot_product_"
@@ -57,11 +57,10 @@ class Chosen:
 
     def _steps_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> tuple[list[Step], int] | None:
         """The operators that such a call dispatches, and which tensor it returns; None where no fused one is among them."""
-        from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-
-        with _disable_current_modes():
+        FakeTensor, FakeTensorMode = fake_tensors()
+        with disable_current_modes():
             plain = [tensor.detach() for tensor in tensors]
-        with _disable_current_modes(), FakeTensorMode() as mode:
+        with disable_current_modes(), FakeTensorMode() as mode:
             fakes = [
                 FakeTensor(mode, alone, self._device).requires_grad_(tensor.requires_grad)
                 for alone, tensor in zip(plain, tensors, strict=True)

@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-from torch.utils._python_dispatch import _disable_current_modes
-
-COMPILER = "torch._dynamo"
+from ..torch_internals import (
+    COMPILER,
+    EnableTorchFunction,
+    disable_current_modes,
+    is_torch_function_enabled,
+    len_torch_function_stack,
+    pop_torch_function_stack,
+    push_on_torch_function_stack,
+)
 
 
 def is_importing_compiler() -> bool:
@@ -36,7 +41,7 @@ def run_apart(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator that reached a dispatch mode. One that is not torch's may be written in Python, and import the compiler,
     which needs torch's functions: it has them as without an observer, and no function mode sees them."""
-    if torch._C._is_torch_function_enabled() or func.namespace == "aten":
+    if is_torch_function_enabled() or func.namespace == "aten":
         return func(*args, **kwargs)
     with _functions_unseen():
         return func(*args, **kwargs)
@@ -45,16 +50,16 @@ def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 @contextmanager
 def unseen() -> Iterator[None]:
     """No observer sees what is done meanwhile: neither functions nor operators."""
-    with _functions_unseen(), _disable_current_modes():
+    with _functions_unseen(), disable_current_modes():
         yield
 
 
 @contextmanager
 def _functions_unseen() -> Iterator[None]:
-    functions = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack())]
+    functions = [pop_torch_function_stack() for _ in range(len_torch_function_stack())]
     try:
-        with torch._C._EnableTorchFunction():
+        with EnableTorchFunction():
             yield
     finally:
         for mode in reversed(functions):
-            torch._C._push_on_torch_function_stack(mode)
+            push_on_torch_function_stack(mode)

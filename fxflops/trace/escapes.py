@@ -5,10 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-import torch
-
 from ..records import is_dense
 from ..structure import tensors_in
+from ..torch_internals import DisableTorchFunction
 from .functions import writes
 
 EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
@@ -60,5 +59,5 @@ class Unwritten:
 
 
 def _storages(value: Any) -> list[Any]:
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return [t.untyped_storage() for t in tensors_in(value) if is_dense(t) and t.numel()]

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..ops import Formula
 from ..records import Spec, spec_of, specs_in
+from ..torch_internals import DisableTorchFunction, disable_current_modes
 
 MASKS = ("attn_mask", "attn_bias", "bias")
 STARTS = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
@@ -73,7 +73,7 @@ def pairs_left(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any],
     batch = result.numel() // (n * value.shape[-1]) if n and value.shape[-1] else 0
     corner = int(given.get("custom_mask_type") or bool(given.get("is_causal")))
     starts = [given[name] for name in STARTS if given.get(name) is not None]
-    with torch._C.DisableTorchFunction(), _disable_current_modes():
+    with DisableTorchFunction(), disable_current_modes():
         if starts:
             lengths = [_values(start).diff().tolist() for start in starts]
             return heads * sum(_triangle(q, k, corner) for q, k in zip(lengths[0], lengths[-1], strict=True))

@@ -9,10 +9,10 @@ from types import FrameType, FunctionType
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from ..ops._registry import is_method
 from ..records import specs_in
+from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 
 def qualified_name(func: Any) -> str:
@@ -80,19 +80,15 @@ def with_callables(value: Any, within: Callable[[], AbstractContextManager[None]
     return entered
 
 
-def unguarded(func: FunctionType) -> FunctionType:
-    """A copy of a Python function that does not hand itself over to the mode."""
-    copy = _COPIES.get(func)
+def unguarded(func: FunctionType, copies: dict[FunctionType, FunctionType]) -> FunctionType:
+    """A copy of a Python function that does not hand itself over to the mode; ``copies`` are those of one run."""
+    copy = copies.get(func)
     if copy is None:
         guards = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
         names = {**func.__globals__, **{name: _never for name in guards if name in func.__globals__}}
-        copy = FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
+        copy = copies[func] = FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
         copy.__kwdefaults__ = func.__kwdefaults__
-        _COPIES[func] = copy
     return copy
-
-
-_COPIES: dict[FunctionType, FunctionType] = {}
 
 
 def _never(*_: Any) -> bool:

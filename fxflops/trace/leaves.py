@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules import module as nn_module
 
 from ..ops import Formula, Table
-from ..records import Scope, spec_of
+from ..records import Spec, is_dense, spec_of
 from .forwards import own_forward
 
 
@@ -46,10 +49,15 @@ class Leaves(dict[nn.Module, "Formula | None"]):
     def __init__(self, table: Table) -> None:
         super().__init__()
         self._table = table
+        self._of_class: dict[type, Formula | None] = {}
 
     def __missing__(self, module: nn.Module) -> Formula | None:
-        self[module] = leaf_formula(module, self._table)
-        return self[module]
+        cls = type(module)
+        if cls not in self._of_class:
+            self._of_class[cls] = self._table.find_class(cls)
+        entry = self._of_class[cls]
+        self[module] = entry = None if entry is None or _does_more(module) else entry
+        return entry
 
 
 def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
@@ -58,38 +66,89 @@ def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
     There must be a formula for the class whose ``forward`` it runs; the forward must not be replaced on the instance,
     nor the weights computed (parametrizations, hooks), for then more happens than the formula knows.
     """
-    entry = table.find_class(type(module))
-    if entry is None or own_forward(module) is not None:
-        return None
-    if "parametrizations" in module._modules:
-        return None
+    return Leaves(table)[module]
+
+
+def _does_more(module: nn.Module) -> bool:
+    """Whether more happens in a call of this module than the forward of its class."""
+    if "parametrizations" in module._modules or own_forward(module) is not None:
+        return True
     hooks = (
         module._forward_hooks,
         module._forward_pre_hooks,
         nn_module._global_forward_hooks,
         nn_module._global_forward_pre_hooks,
     )
-    if any(hooks) and any(not isinstance(key, Hooks) for registered in hooks for key in registered):
-        return None
-    return entry
-
-
-class Settings(dict[nn.Module, dict[str, Any]]):
-    """The settings of modules, each read when it is first asked for."""
-
-    def __missing__(self, module: nn.Module) -> dict[str, Any]:
-        self[module] = settings_of(module)
-        return self[module]
-
-
-def scope_of(module: nn.Module, path: str, settings: dict[str, Any], args: Any, kwargs: Any, out: Any) -> Scope:
-    """One call of a module, given specs."""
-    own = {name: settings[name] for name, parameter in module._parameters.items() if parameter is not None}
-    return Scope(path, type(module), own, args, kwargs, out, bool(module._modules), settings)
+    return any(hooks) and any(not isinstance(key, Hooks) for registered in hooks for key in registered)
 
 
 BASES = (bool, int, float, str, tuple, list, type(None))
 PLAIN = frozenset(BASES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleSettings:
+    """What a formula can read of a module: its plain attributes and the specs of its own tensors by name (None where it has
+    none), those of its parameters alone, and whether all these lie contiguous."""
+
+    settings: Mapping[str, Any]
+    params: Mapping[str, Spec]
+    contiguous: bool
+
+
+class Settings:
+    """The settings of modules, as they are when they are asked for; equal ones are one object, where that can be told.
+
+    ``forms`` tells what there is to know of tensors, the same for equal ones; None where it cannot.
+    """
+
+    def __init__(self, forms: Callable[[Iterable[torch.Tensor | None]], tuple[Any, ...]]) -> None:
+        self._forms = forms
+        self._readers: dict[tuple[str, ...], Callable[[dict[str, Any]], tuple[Any, ...]]] = {}
+        self._known: dict[Any, ModuleSettings] = {}
+
+    def of(self, module: nn.Module) -> ModuleSettings:
+        """The settings of a module now."""
+        held = module.__dict__
+        names = tuple(held)
+        read = self._readers.get(names)
+        if read is None:
+            # one name more, so that it always gives a tuple
+            public = [name for name in names if name[0] != "_" and name != "forward"]
+            read = self._readers[names] = itemgetter(*public, "training")
+        own, buffers = held["_parameters"], held["_buffers"]
+        key: Any = read, read(held)
+        if own:
+            key = *key, *own, self._forms(own.values())
+        if buffers:
+            key = *key, "", *buffers, self._forms(buffers.values())
+        try:
+            found = self._known.get(key)
+        except TypeError:  # a list among them
+            return _settings_of(module)
+        if found is None:
+            found = _settings_of(module)
+            if not any(type(part) is tuple and None in part for part in key[2:]):
+                self._known[key] = found
+        return found
+
+
+def forms_with_values(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
+    """What there is to know of tensors that have values."""
+    return tuple(map(_form, tensors))
+
+
+def _form(tensor: torch.Tensor | None) -> Any:
+    if tensor is None:
+        return "absent"
+    return (tensor.shape, tensor.dtype, tensor.is_contiguous()) if is_dense(tensor) else None
+
+
+def _settings_of(module: nn.Module) -> ModuleSettings:
+    settings = settings_of(module)
+    own = {name: settings[name] for name, parameter in module._parameters.items() if parameter is not None}
+    tensors = (*module._parameters.values(), *module._buffers.values())
+    return ModuleSettings(settings, own, all(t is None or (is_dense(t) and t.is_contiguous()) for t in tensors))
 
 
 def settings_of(module: nn.Module) -> dict[str, Any]:

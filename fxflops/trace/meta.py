@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
+from math import prod
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..records import SPARSE, is_dense
+from ..ops.shapes import contiguous
+from ..records import ORDINARY, SPARSE, Spec, is_dense
 from ..structure import tensors_in
 from .functions import writes
 
@@ -28,12 +30,34 @@ HOLDING = {torch.strided, torch.jagged, *SPARSE}
 HOLDS = "a sparse or nested tensor on the meta device does not know what it holds: it needs values"
 
 
+META, OWN, REAL = "on meta", "the model's own, which computes without data", "with values"
+
+
+class Form:
+    """What there is to know of a tensor without its values: all tensors of one form are alike to a call that does not compute.
+
+    ``kind`` is META, OWN or REAL; ``contiguous`` tells that it lies so.
+    """
+
+    __slots__ = ("contiguous", "dtype", "kind", "nbytes", "shape", "spec", "stride")
+
+    def __init__(self, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, kind: str, nbytes: int) -> None:
+        self.shape = shape
+        self.stride = stride
+        self.dtype = dtype
+        self.kind = kind
+        self.nbytes = nbytes
+        self.spec = Spec(shape, dtype)
+        self.contiguous = stride == contiguous(shape)
+
+
 class Twins:
     """The meta tensors that stand for real ones, the same one each time, as long as the real one lives.
 
     ``moved`` is told of each real tensor and its twin.
     ``stranger`` tells that a call was given a tensor that neither belongs to the model nor was made by a call seen: a
     constant of the author's, or the result of something that only the dispatcher sees. ``was_there`` tells what is neither.
+    ``seen`` are the tensors that are known, each with its form once somebody has asked for it.
     """
 
     def __init__(
@@ -46,18 +70,21 @@ class Twins:
         self._state = {id(tensor): tensor for tensor in state}
         self._weights: set[int] = set()
         self._twins: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
-        self.seen: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.seen: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
+        self._forms: dict[Any, Form] = {}
+        self._own: dict[int, Any] = {id(None): "absent"}
         self._lost: dict[int, Any] = {}
         for tensor in self._state.values():
             if tensor.is_meta and tensor.layout is not torch.strided:
                 self.saw(tensor)
+        self._own.update((key, self._read(tensor)) for key, tensor in self._state.items())
 
     def saw(self, value: Any) -> None:
         """A call that was seen returned this."""
         if isinstance(value, torch.Tensor):
             if value.device.type == "meta" and not is_dense(value) and value.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
-            self.seen[id(value)] = weakref.ref(value)
+            self.seen[id(value)] = weakref.ref(value), None
         elif isinstance(value, (tuple, list)):
             for item in value:
                 self.saw(item)
@@ -65,23 +92,51 @@ class Twins:
             for item in value.values():
                 self.saw(item)
 
-    def is_own(self, tensor: torch.Tensor) -> bool:
-        """Whether it belongs to the model or its inputs and always computes without data."""
-        return id(tensor) in self._state and (tensor.is_floating_point() or tensor.is_complex())
+    def form(self, tensor: torch.Tensor) -> Form | None:
+        """The form of a tensor; None where its metadata does not tell all, or nobody knows where it comes from."""
+        key = id(tensor)
+        seen = self.seen.get(key)
+        if seen is None or seen[0]() is not tensor:
+            form = self._own.get(key)
+        else:
+            form = seen[1]
+            if form is None:
+                form = self._read(tensor)
+                self.seen[key] = seen[0], form
+        return None if form is not None and form.kind is REAL and self._has_lost(tensor) else form
+
+    def _read(self, tensor: torch.Tensor) -> Form | None:
+        if type(tensor) not in ORDINARY or not is_dense(tensor) or tensor.is_conj() or tensor.is_neg():
+            return None
+        kind, dtype = META, tensor.dtype
+        if not tensor.is_meta:
+            own = id(tensor) in self._state or tensor.numel() > SMALL
+            kind = OWN if own and (dtype.is_floating_point or dtype.is_complex) else REAL
+        return self.form_of(tensor.shape, tensor.stride(), dtype, kind)
+
+    def form_of(self, shape: Sequence[int], stride: tuple[int, ...], dtype: torch.dtype, kind: str = META) -> Form:
+        """The form of all tensors that are such."""
+        key = shape, stride, dtype, kind
+        form = self._forms.get(key)
+        if form is None:
+            form = self._forms[key] = Form(torch.Size(shape), stride, dtype, kind, prod(shape) * dtype.itemsize)
+        return form
+
+    def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
+        """The forms of tensors of the model; None for one that it has not had from the beginning."""
+        return tuple(map(self._own.get, map(id, tensors)))
+
+    def forget(self, value: Any) -> None:
+        """These may lie otherwise from now on."""
+        for tensor in tensors_in(value):
+            if id(tensor) in self.seen:
+                self.seen[id(tensor)] = self.seen[id(tensor)][0], None
+            if id(tensor) in self._own:
+                self._own[id(tensor)] = self._read(tensor)
 
     def is_weight(self, twin: torch.Tensor) -> bool:
         """Whether it stands for a parameter that is trained."""
         return id(twin) in self._weights
-
-    def is_known(self, tensor: torch.Tensor) -> bool:
-        """Whether a call that was seen made it, or it is of the model or its inputs, and it has not lost its values."""
-        seen = self.seen.get(id(tensor))
-        return ((seen is not None and seen() is tensor) or id(tensor) in self._state) and not self._has_lost(tensor)
-
-    def storage_of(self, tensor: torch.Tensor) -> int | None:
-        """The storage of the meta tensor that stands for this one; None where there is none yet."""
-        known = (None, tensor) if tensor.is_meta else self._twins.get(id(tensor))
-        return None if known is None else known[1].untyped_storage()._cdata
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The meta tensor that stands for this one."""
@@ -134,7 +189,7 @@ class Twins:
         """Whether any tensor in the value computes without data."""
         if isinstance(value, torch.Tensor):
             known = self.seen.get(id(value))
-            if (known is None or known() is not value) and id(value) not in self._state:
+            if (known is None or known[0]() is not value) and id(value) not in self._state:
                 self.stranger |= not self._was_there(value)
             if value.device.type == "meta":
                 return True

@@ -22,22 +22,22 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..ledger import Ledger
 from ..ops import ESCAPE, Formula, Table
-from ..records import Call, Scope, spec_of
+from ..records import NOTHING, Call, Operation, Scope, spec_of, typed
 from .autocast import Autocast
 from .chosen import Chosen
 from .compiler import is_importing_compiler, run_apart, run_operator
 from .escapes import EMPTY, Unwritten
 from .facts import with_learning, with_pairs
 from .functions import belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
-from .leaves import Hooks, Leaves, Settings, scope_of
+from .leaves import Hooks, Leaves, ModuleSettings, Settings, forms_with_values
 from .meta import Twins
 from .modes import AtenMode, FunctionMode, dispatching, functioning, transformed
 from .placement import Placement
 from .plain import PlainFunctions
 from .record import Recorder
 from .source import author_line
-from .spelling import WRITTEN_AS, spelled
-from .stack import ModuleStack
+from .spelling import WRITTEN_AS, Spelling
+from .stack import ModuleStack, Running
 from .tape import BACKWARD, FORWARD, Tape, roots_of
 
 QUERY, VIEW, ATTENTION, RNN_BACKWARD = "query", "view", "attention", "rnn_backward"
@@ -77,7 +77,10 @@ class Observer:
         self._modules = modules
         self._table = table
         self._leaves = Leaves(table)
-        self._settings = Settings()
+        self._settings = Settings(forms_with_values if twins is None else twins.forms_of_own)
+        self._operations: dict[Any, Operation] = {}
+        self._copies: dict[Any, Any] = {}
+        self._spelling = Spelling()
         self._ledger = ledger
         self._before_write = before_write
         self._twins = twins
@@ -147,7 +150,7 @@ class Observer:
         specs, kwspecs = spec_of(args), spec_of(kwargs)
         self._check(entry, func, *given)
         noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
-        written = spelled(func, self.target) if func in WRITTEN_AS else func
+        written = self._spelling.of(func, self.target) if func in WRITTEN_AS else func
         start = time.perf_counter()
         try:
             if entry is None:
@@ -179,8 +182,7 @@ class Observer:
         noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
         with self._as_one():
             out = func(*args, **kwargs)
-        if self._twins is not None:
-            self._twins.saw(out)
+        self._saw(func, args, kwargs, out)
         if noted is not None and self._recorder is not None:
             self._recorder.plain(func, noted, out, self._stack.keys())
         return out
@@ -198,9 +200,14 @@ class Observer:
         else:
             out = NotImplemented if self._chosen is None else self._chosen.run(func, args, kwargs)
             out = run_operator(func, args, kwargs) if out is NotImplemented else out
-        if self._twins is not None:
-            self._twins.saw(out)
+        self._saw(func, args, kwargs, out)
         return self._noting(out)
+
+    def _saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        if self._twins is not None:
+            if writes(func, kwargs):  # x.resize_(3), x.data = y
+                self._twins.forget((args, kwargs))
+            self._twins.saw(out)
 
     def _noting(self, out: Any) -> Any:
         if self._ledger is not None:
@@ -251,7 +258,7 @@ class Observer:
         self._entering.add(func)
         try:
             with FunctionMode(self.function):
-                return unguarded(func)(*args, **kwargs)
+                return unguarded(func, self._copies)(*args, **kwargs)
         finally:
             self._entering.discard(func)
 
@@ -310,12 +317,24 @@ class Observer:
         out: Any,
         path: str,
         seconds: float,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] = NOTHING,
     ) -> None:
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
         phase, path, node = self._placed(path, self.node, self.calls)
-        self.calls.append(Call(op, target, args, kwargs, out, path, settings or {}, node, site, seconds, phase))
+        operation = self._operation(op, target, args, kwargs, out, settings)
+        self.calls.append(Call(operation, path, node, site, seconds, phase))
+
+    def _operation(self, op: str, target: Any, args: Any, kwargs: Any, out: Any, settings: Mapping[str, Any]) -> Operation:
+        """What ran: the same object for all that are equal."""
+        key = op, target, typed(args), typed(kwargs), typed(out), typed(settings)
+        try:
+            found = self._operations.get(key)
+        except TypeError:  # no hash
+            return Operation(op, target, args, kwargs, out, settings)
+        if found is None:
+            found = self._operations[key] = Operation(op, target, args, kwargs, out, settings)
+        return found
 
     def _owns(self, value: Any) -> None:
         """What the call recorded last put out is its own, to the backward pass."""
@@ -368,18 +387,28 @@ class Observer:
             if sys.exc_info()[1] is not running.handled:  # it raised
                 self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
                 return
-            settings = self._settings[module]
-            if self._tape is None or self._tape.phase() == FORWARD:
-                if not self._stack.running:
-                    self.steps.append((running.path, range(self._begun, len(self.calls) + is_leaf)))
-                self.scopes.append(scope_of(module, running.path, settings, specs, kwspecs, result))
+            self._left(module, running, is_leaf, (specs, kwspecs, result), end - running.start)
             if is_leaf:
-                self._noting(())
-                given = type(module), specs, kwspecs, result, running.path, end - running.start, settings
-                self._record(self._leaves[module], *given)
                 self._owns((out, args))
                 if running.noted is not None and self._recorder is not None:
                     self._recorder.module(running.path, running.noted, out, keys)
+
+    def _left(self, module: nn.Module, running: Running, is_leaf: bool, made: tuple[Any, Any, Any], took: float) -> None:
+        """Record the call of a module that is over, given and putting out these."""
+        known = self._settings.of(module)
+        path, cls = running.path, type(module)
+        if is_leaf:
+            self._noting(())
+            self._record(self._leaves[module], cls, *made, path, took, known.settings)
+        if self._tape is None or self._tape.phase() == FORWARD:
+            operation = self.calls[-1].operation if is_leaf else Operation(cls.__name__, cls, *made, known.settings)
+            self._ended(path, operation, known, bool(module._modules))
+
+    def _ended(self, path: str, operation: Operation, known: ModuleSettings, has_children: bool) -> None:
+        """The call of a module is over, and all its calls are recorded."""
+        if not self._stack.running:
+            self.steps.append((path, range(self._begun, len(self.calls))))
+        self.scopes.append(Scope(path, operation, known.params, has_children))
 
     # What the interpreter of Python tells: plain functions for which the user registered a formula
 

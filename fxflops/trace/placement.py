@@ -6,7 +6,6 @@ then makes is made on the CPU with its values, or on meta if it is large; what i
 
 from __future__ import annotations
 
-from types import MethodWrapperType
 from typing import Any
 
 import torch
@@ -32,21 +31,22 @@ REAL = ("tensor", "as_tensor", "asarray", "scalar_tensor", "new_tensor", "from_n
 
 
 class Placement:
-    """Answers and redirects on behalf of tensors that are elsewhere; ``device`` is the model's."""
+    """Answers and redirects on behalf of tensors that are elsewhere; ``device`` is the model's, ``answers`` are those to the
+    properties that tell of it."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._answers = {
-            torch.Tensor.device: device,
-            torch.Tensor.is_cuda: device.type == "cuda",
-            torch.Tensor.is_cpu: device.type == "cpu",
-            torch.Tensor.is_meta: device.type == "meta",
+        self.answers: dict[Any, Any] = {
+            torch.Tensor.device.__get__: device,  # type: ignore[attr-defined]
+            torch.Tensor.is_cuda.__get__: device.type == "cuda",  # type: ignore[attr-defined]
+            torch.Tensor.is_cpu.__get__: device.type == "cpu",  # type: ignore[attr-defined]
+            torch.Tensor.is_meta.__get__: device.type == "meta",  # type: ignore[attr-defined]
         }
 
     def answer(self, func: Any, args: tuple[Any, ...]) -> Any:
         """What a tensor says of its device, where it is asked for that; NotImplemented for anything else."""
-        if type(func) is MethodWrapperType and func.__name__ == "__get__" and func.__self__ in self._answers:
-            return self._answers[func.__self__]
+        if func in self.answers:
+            return self.answers[func]
         if func is torch.Tensor.get_device:
             return self.device.index if self.device.index is not None else -1 if self.device.type == "cpu" else 0
         if getattr(func, "__name__", "") in MOVES and func is getattr(torch.Tensor, func.__name__):

@@ -17,15 +17,19 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
-from torch._ops import OpOverload
 from torch.autograd.function import FunctionCtx
-from torch.fx.node import _get_qualified_name
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..inputs import signature_of
 from ..ops._registry import is_method
 from ..records import is_dense
 from ..structure import Step, fill, template_of, tensors_in, walk
+from ..torch_internals import (
+    DisableTorchFunction,
+    OpOverload,
+    disable_current_modes,
+    get_qualified_name,
+    set_grad_enabled,
+)
 from .autocast import AUTOCAST_DEVICES
 from .graph import graph_module
 from .source import author_line
@@ -76,14 +80,14 @@ class Recorder:
 
     def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Noted:
         """The arguments of a call that is about to be made, as the graph has them."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             return tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
 
     def function(self, func: Any, noted: Noted, out: Any, stack: dict[str, tuple[str, type]]) -> None:
         """A function, method or operator was called."""
         args, kwargs = noted
         name = getattr(func, "__name__", "")
-        if func is torch._C._set_grad_enabled:
+        if func is set_grad_enabled:
             return  # followed where it matters: at the next call
         if name in OPERATORS and is_method(func):
             self._call("call_function", OPERATORS[name], args, kwargs, out, stack)
@@ -114,7 +118,7 @@ class Recorder:
 
     def returned(self, out: Any) -> None:
         """The graph is to return what the model returned."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             returned = self._argument(out)
             self._follow_modes()
             self._graph.output(returned)
@@ -138,7 +142,7 @@ class Recorder:
     def _call(
         self, opcode: str, target: Any, args: Any, kwargs: Any, out: Any, stack: dict[str, tuple[str, type]]
     ) -> None:
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             self._follow_modes()
             node = self._graph.create_node(opcode, target, args, kwargs)
             if stack:
@@ -203,7 +207,7 @@ class Recorder:
             node = self._graph.call_function(torch.as_strided, (self._node_of(base), *view))
             node.meta[UNCOUNTED] = True
             return node
-        with torch.no_grad(), _disable_current_modes():
+        with torch.no_grad(), disable_current_modes():
             return self._constant("tensor_constant", tensor.clone())
 
     def _base_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -236,7 +240,7 @@ class Recorder:
         self._autocast = now
         grad = torch.is_grad_enabled() or (self._learns and _in_function())
         if grad != self._grad:
-            self._graph.call_function(torch._C._set_grad_enabled, (grad,))
+            self._graph.call_function(set_grad_enabled, (grad,))
         self._grad = grad
 
 
@@ -271,7 +275,7 @@ def _has_name(func: Any) -> bool:
     if isinstance(func, FunctionType) and not func.__name__.isidentifier():
         return False
     try:
-        package, _, path = _get_qualified_name(func).partition(".")
+        package, _, path = get_qualified_name(func).partition(".")
         # What is torch's own is looked up by its name in the generated code, anything else is bound to it.
         return package != "torch" or operator.attrgetter(path)(torch) is func or isinstance(func, OpOverload)
     except (RuntimeError, AttributeError):

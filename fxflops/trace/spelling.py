@@ -5,7 +5,6 @@ from __future__ import annotations
 import dis
 import operator
 import sys
-from functools import lru_cache
 from types import CodeType
 from typing import Any
 
@@ -21,22 +20,27 @@ WRITTEN_AS = {
 """The operator that may have been written where a mode sees the method."""
 
 
-def spelled(method: Any, node: Any) -> Any:
-    """The operator where ``method`` was reached by one in the author's code, or by a graph's node that calls one; else the
-    method."""
-    symbol = WRITTEN_AS[method]
-    if node is symbol:
-        return symbol
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__") in OBSERVING:
-        frame = frame.f_back
-    return symbol if _is_operator(frame.f_code, frame.f_lasti) else method
-
-
-OBSERVING = frozenset(f"{__package__}.{name}" for name in ("fast", "modes", "observe"))
+OBSERVING = frozenset(f"{__package__}.{name}" for name in ("fast", "modes", "observe", "spelling"))
 """The modules whose frames lie between the author's code and here."""
 
 
-@lru_cache(maxsize=4096)
-def _is_operator(code: CodeType, instruction: int) -> bool:
-    return dis.opname[code.co_code[instruction]].startswith(("BINARY_", "INPLACE_"))
+class Spelling:
+    """How the operators of one run are written; what was found of an instruction holds for the next time."""
+
+    def __init__(self) -> None:
+        self._operators: dict[tuple[CodeType, int], bool] = {}
+
+    def of(self, method: Any, node: Any) -> Any:
+        """The operator where ``method`` was reached by one in the author's code, or by a graph's node that calls one; else
+        the method."""
+        symbol = WRITTEN_AS[method]
+        if node is symbol:
+            return symbol
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__") in OBSERVING:
+            frame = frame.f_back
+        place = frame.f_code, frame.f_lasti
+        if place not in self._operators:
+            name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            self._operators[place] = name.startswith(("BINARY_", "INPLACE_"))
+        return symbol if self._operators[place] else method

@@ -7,16 +7,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.autograd.function import BackwardCFunction
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import InputError, RunError
 from ..records import PHASES, Call
 from ..structure import tensors_in
+from ..torch_internals import (
+    BackwardCFunction,
+    DisableTorchFunction,
+    current_autograd_node,
+    current_graph_task_id,
+    disable_current_modes,
+)
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = PHASES
-_current_task = torch._C._current_graph_task_id
-_current_node: Any = torch._C._current_autograd_node
 
 
 class Tape:
@@ -57,7 +60,7 @@ class Tape:
 
     def phase(self) -> str:
         """What is going on now. Gradients are off in the backward pass itself, and on where it computes forward again."""
-        if _current_task() != -1:
+        if current_graph_task_id() != -1:
             return RECOMPUTE if torch.is_grad_enabled() else BACKWARD
         return OPTIMIZER if self.optimizing else FORWARD
 
@@ -70,7 +73,7 @@ class Tape:
 
     def _owner(self) -> Any:
         """Whose gradient is being computed: of parameters' sums, the one before."""
-        node = _current_node()
+        node = current_autograd_node()
         if node is not None and not _accumulates(node):
             self._latest = self._owners.get(node, self._latest)
         return self._latest
@@ -78,7 +81,7 @@ class Tape:
 
 def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The tensors in a model's output that have a gradient, each once, and a one for each of their elements."""
-    with torch._C.DisableTorchFunction(), _disable_current_modes():
+    with DisableTorchFunction(), disable_current_modes():
         roots = list({id(tensor): tensor for tensor in tensors_in(out) if tensor.requires_grad}.values())
         if not roots:
             raise InputError("backward=True, but no output depends on a parameter or input that requires a gradient")

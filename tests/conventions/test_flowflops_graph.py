@@ -57,7 +57,7 @@ def test_functions(name: str) -> None:
     run, expected = CASES[name]
     report = count(Runs(run), torch.randn(N, C, H, W), convention="flowflops_graph")
     assert report.total_flops == expected
-    assert report.total_macs == report.recount("torch_flops").total_macs
+    assert report.total_macs == report.recount("fxflops").total_macs
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_functions_are_seen_in_modules_without_children(function: Callable[[Any]
 def test_counted_again_it_is_the_same(name: str) -> None:
     model, args, kwargs = built(name)
     report = count(model, args, kwargs, convention=CONVENTION)
-    base = report.recount("torch_flops")
+    base = report.recount("fxflops")
     assert report.complete
     assert base.recount(CONVENTION).total_flops == report.total_flops > 0
     assert base.total_macs == report.total_macs

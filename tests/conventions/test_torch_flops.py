@@ -72,7 +72,7 @@ def known_bug(graph: fx.GraphModule, node: fx.Node) -> str | None:
 def test_each_node(name: str) -> None:
     model, args, kwargs = MODELS[name]()
     graph, flops = theirs(model.eval(), args, kwargs)
-    report = fxflops.analyze(model, args, kwargs, trace="symbolic", repeats=0, progress=False)
+    report = fxflops.analyze(model, args, kwargs, trace="symbolic", convention="torch_flops", repeats=0, progress=False)
     ours = {node.name: sum(report.counted[i].flops for i in node.calls) for node in report.nodes}
     nodes = {node.name: node for node in graph.graph.nodes}
     checked = [name for name in flops if name in ours and known_bug(graph, nodes[name]) is None]
@@ -94,6 +94,6 @@ def test_what_it_cannot_trace(name: str) -> None:
 def test_asserted_comparisons_are_counted_once() -> None:
     model, args, kwargs = built("vit unfused")
     _, flops = theirs(model, args, kwargs)
-    report = fxflops.count(model, args, kwargs)
+    report = fxflops.count(model, args, kwargs, convention="torch_flops")
     compared = sum(n for name, n in flops.items() if name.startswith(("eq", "_assert")))
     assert compared == report.by_operator()["_assert"].total.flops == 2

@@ -72,7 +72,7 @@ def vit(root: TreeRow) -> Summary:
         setting="cpu (2 cores) · eval · no_grad · symbolic trace",
         macs=root.macs,
         flops=root.flops,
-        convention="torch_flops",
+        convention="fxflops",
         attention="dense",
         counted_calls=41,
         calls=41,

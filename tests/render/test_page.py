@@ -192,7 +192,7 @@ def many(tiles=2, calls=2, states=0) -> Page:
         for i in range(calls)
     ]  # fmt: skip
     course = Course(("params",), [State("a", "b", "forward", (i,)) for i in range(states)], states, "a", (), "storages")
-    summary = Summary("M", "", "", 0, sum(op.flops for op in ops), "torch_flops", "dense", calls, calls)
+    summary = Summary("M", "", "", 0, sum(op.flops for op in ops), "fxflops", "dense", calls, calls)
     return Page(summary, [metric], listed, ops, [], course)
 
 

@@ -213,7 +213,7 @@ def test_names_from_the_model_do_no_harm(browser, tmp_path):
 
 def test_a_big_table_has_only_the_rows_in_sight(browser, tmp_path):
     ops = [Op("forward", "linear", f"layer.{i}", 1, i, 2 * i) for i in range(50_000)]
-    summary = Summary("Big", "", "", 0, sum(op.flops for op in ops), "torch_flops", "dense", 50_000, 50_000)
+    summary = Summary("Big", "", "", 0, sum(op.flops for op in ops), "fxflops", "dense", 50_000, 50_000)
     tiles = [Tile("Big", "Big", "", None, 1, "", {"flops forward": 1})]
     data = Page(summary, [Metric("flops", "FLOPs", "count", "forward")], tiles, ops, ops[:1])
     opened = Opened(browser, rendered(data, plotly_script()), tmp_path / "big.html")
@@ -235,7 +235,7 @@ def test_modules_alike_are_together_whatever_took_longest_in_them(browser, tmp_p
         tiles.append(Tile("fc", "Linear", f"{i}.fc", place, 1, "linear", {metric.name: 80}))
         tiles.append(Tile(f"(own: {'add' if i else 'mul'} +1)", "", str(i), place, 0, "add", {metric.name: 20}))
     tiles.append(Tile("3", "Block", "3", 0, 1, "linear", {metric.name: 100}))
-    summary = Summary("M", "", "", 0, 400, "torch_flops", "dense", 1, 1)
+    summary = Summary("M", "", "", 0, 400, "fxflops", "dense", 1, 1)
     data = Page(summary, [metric], tiles, [], [Op("forward", "linear", "", 4, 0, 400)])
     opened = Opened(browser, rendered(data, plotly_script()), tmp_path / "alike.html")
     drawn = opened.page.locator("#where text").all_text_contents()

@@ -20,7 +20,7 @@ def lines(text: str) -> str:
 def test_one_screen(vit):
     assert summary(vit) == lines("""
         ViT   input f32[1,3,224,224]   cpu (2 cores) · eval · no_grad · symbolic trace
-        MACs     5.72 G      FLOPs  11.43 G  (convention torch_flops, attention dense)    complete: 41/41 calls
+        MACs     5.72 G      FLOPs  11.43 G  (convention fxflops, attention dense)    complete: 41/41 calls
         params   25.51 M     trainable 25.51 M · frozen 0 · buffers 0 · 97.32 MiB
         latency  60.00 ms    median of 10, 58.00-66.00 · sum of nodes 62.50 ms (1.04x) · 190.6 GFLOP/s
         memory   103.0 MiB   peak = params 97.00 MiB + activations 6.00 MiB; at blocks.3.mlp.act
@@ -65,7 +65,7 @@ def test_incomplete_and_not_measured(vit):
     )
     assert summary(counted) == lines("""
         ViT   input f32[1,3,224,224]   cpu (2 cores) · eval · no_grad · symbolic trace
-        MACs     >= 5.72 G   FLOPs  >= 11.43 G  (convention torch_flops, attention dense)    1.20 k integer ops    INCOMPLETE: 29/41 calls
+        MACs     >= 5.72 G   FLOPs  >= 11.43 G  (convention fxflops, attention dense)    1.20 k integer ops    INCOMPLETE: 29/41 calls
         params   25.51 M     trainable 25.51 M · frozen 0 · buffers 0 · 97.32 MiB
         not counted: mylib::scan x12 in blocks.*.ssm  f32[1,197,768]  (model.py:88)
         to count it, paste where the model is made:
@@ -79,7 +79,7 @@ def test_long_lines_are_continued_between_parts(vit):
     assert text.startswith(
         lines("""
         ViT   input f32[1,3,224,224]   cpu (2 cores) · eval · no_grad · symbolic trace
-        MACs     5.72 G      FLOPs  11.43 G  (convention torch_flops, attention dense)
+        MACs     5.72 G      FLOPs  11.43 G  (convention fxflops, attention dense)
                              complete: 41/41 calls
         params   25.51 M     trainable 25.51 M · frozen 0 · buffers 0 · 97.32 MiB
         latency  60.00 ms    median of 10, 58.00-66.00 · sum of nodes 62.50 ms (1.04x)

@@ -18,7 +18,7 @@ from fxflops.structure import tensors_in
 
 def recorded(model: nn.Module, args: Any = (), kwargs: Any = None) -> tuple[fxflops.Report, torch.fx.GraphModule]:
     report, graph = analyzed(
-        model, args, kwargs, trace="record", convention="torch_flops", formulas=None, repeats=0, mode="as_is"
+        model, args, kwargs, trace="record", convention="fxflops", formulas=None, repeats=0, mode="as_is"
     )
     assert report.trace == "recorded trace"
     return report, graph

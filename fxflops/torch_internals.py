@@ -1,0 +1,143 @@
+"""The one door to torch's insides: each private name that this library uses, what for, and what happens without it.
+
+Without a necessary one the import fails and says which. An optional one has a stand-in, and :func:`absent` lists those
+that the torch at hand lacks. Names are torch's own, without the underscore in front.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Nobody:
+    """A class without objects: it stands in for a class or function that torch lacks."""
+
+
+# Whether the torch at hand has each optional name.
+OPTIONAL: dict[str, bool] = {}
+
+
+def _optional(path: str, stand_in: Any) -> Any:
+    """What torch has under this dotted name, or ``stand_in``."""
+    found = reduce(lambda owner, name: getattr(owner, name, stand_in), path.split(".")[1:], torch)
+    OPTIONAL[path] = found is not stand_in
+    return found
+
+
+def absent() -> list[str]:
+    """The optional names that the torch at hand lacks."""
+    return [path for path, found in OPTIONAL.items() if not found]
+
+
+# Operators. Necessary: a call below torch's functions is one of these.
+OpOverload = torch._ops.OpOverload
+OpOverloadPacket = torch._ops.OpOverloadPacket
+# cond, while_loop, flex_attention ...: what they call is counted. Necessary.
+HigherOrderOperator = torch._ops.HigherOrderOperator
+# What torch.library.custom_op returns. Without it a formula for one is registered by the operator's name.
+CustomOpDef = _optional("torch._library.custom_ops.CustomOpDef", Nobody)
+
+# The mode under which operators are seen. Necessary.
+TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
+# Which modes are on: none is entered twice. Necessary.
+get_current_dispatch_mode_stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack
+get_current_function_mode_stack: Callable[[], list[Any]] = torch.overrides._get_current_function_mode_stack
+# How many dispatch modes are on, asked at each call: the list is slower to make. Necessary.
+len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
+# What this library computes meanwhile is not to be seen: by no dispatch mode, by no function mode. Necessary.
+disable_current_modes = torch.utils._python_dispatch._disable_current_modes
+DisableTorchFunction = torch._C.DisableTorchFunction
+# Reads a tensor subclass as the plain tensor that it is, with the function modes left on. Necessary.
+DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
+# Undoes DisableTorchFunction, for functions of torch that are entered while it is on. Necessary.
+EnableTorchFunction = torch._C._EnableTorchFunction
+is_torch_function_enabled = torch._C._is_torch_function_enabled
+# Take all function modes off and put them back, for what runs beside the model. Necessary.
+len_torch_function_stack = torch._C._len_torch_function_stack
+pop_torch_function_stack = torch._C._pop_torch_function_stack
+push_on_torch_function_stack = torch._C._push_on_torch_function_stack
+# The __torch_dispatch__ of a tensor class that has none of its own. Necessary.
+disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
+# The functorch transform at work, under which shapes lack a dimension. Necessary.
+peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
+# Autocast on any device, in one question. Without it autocast is taken to be on: no result is told from specs alone.
+is_any_autocast_enabled: Callable[[], bool] = _optional("torch._C._is_any_autocast_enabled", lambda: True)
+
+# The backward pass under way, -1 for none: it tells the forward from the backward phase. Necessary.
+current_graph_task_id = torch._C._current_graph_task_id
+# The node of autograd's graph that runs. Without it a call of the backward pass belongs to no module of the forward.
+current_autograd_node: Callable[[], Any] = _optional("torch._C._current_autograd_node", lambda: None)
+# The nodes of autograd.Functions. Without it such a node's gradient belongs to the call after the function.
+BackwardCFunction = _optional("torch.autograd.function.BackwardCFunction", Nobody)
+# What torch.set_grad_enabled and no_grad call: it is no operation, and a recorded graph calls it. Necessary.
+set_grad_enabled = torch._C._set_grad_enabled
+
+# What a call of a module runs first: who calls a module's forward directly is told by it. Necessary.
+call_impl = nn.Module._call_impl
+# The hooks of all modules, by the name of each module's own: with any of them a module is no leaf. Necessary.
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+GLOBAL_HOOKS: dict[str, dict[int, Any]] = {name: getattr(nn.modules.module, f"_global{name}") for name in HOOKS}
+
+# Where torch keeps the functions that torch.nn.functional and torch's layers call: they are told by name. Necessary.
+C_nn = torch._C._nn
+FUNCTION_MODULES = {
+    "torch._VF": torch._VF,
+    C_nn.__name__: C_nn,
+    "torch._C._VariableFunctions": torch._C._VariableFunctions,
+}
+# The same of torch.special, torch.linalg and torch.fft. Without one its functions go by their public names alone.
+BINDINGS = [_optional(f"torch._C.{name}", None) for name in ("_special", "_linalg", "_fft")]
+# The base class of torch.Tensor: methods that Tensor overrides are called on it. Necessary.
+TensorBase = torch._C.TensorBase
+# Functions that have rows of their own. The first is necessary; without the others no call can be of them.
+assertion = torch._assert
+int_mm = _optional("torch._int_mm", Nobody)
+convolution_with_flags = _optional("torch._convolution", Nobody)
+
+# The name of a function in a graph's code: a recorded graph calls by another way what has none. Necessary.
+get_qualified_name = torch.fx.node._get_qualified_name
+# Maps the leaves of nested containers. Necessary.
+tree_map = torch.utils._pytree.tree_map
+
+# The compiler's module: it is looked for among those imported.
+COMPILER = "torch._dynamo"
+# The module that classes written in C++ say they are of: their objects hold nothing of the user's.
+C_MODULE = "torch._C"
+
+# Private attributes of torch's objects, read in place: a function around each would cost a call. Necessary.
+ATTRIBUTES: dict[Any, tuple[str, ...]] = {
+    nn.Module: (
+        *HOOKS, "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
+        "_parameters", "_buffers", "_modules", "_get_name",
+    ),
+    torch.Tensor: ("_values", "_version"),
+    torch.UntypedStorage: ("_cdata",),
+    torch.optim.Optimizer: ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
+    OpOverload: ("_schema", "_overloadname", "_can_decompose"),
+    OpOverloadPacket: ("_qualified_op_name",),
+    CustomOpDef: ("_opoverload",),
+}  # fmt: skip
+
+
+def fake_tensors() -> tuple[Any, Any]:
+    """FakeTensor and its mode, imported when first asked for: they tell what a device would do that is not there.
+
+    Without them a count raises where it asks: under autocast, and of attention's backward pass.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    return FakeTensor, FakeTensorMode
+
+
+def original_of(model: nn.Module) -> nn.Module:
+    """The module that ``torch.compile`` wraps, or the model itself.
+
+    The wrapper is known by names: to import its class would load the compiler. Without them it is counted as it is.
+    """
+    is_wrapper = type(model).__name__ == "OptimizedModule" and "_orig_mod" in model._modules
+    return model.get_submodule("_orig_mod") if is_wrapper else model

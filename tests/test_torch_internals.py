@@ -1,0 +1,171 @@
+"""Private names of torch are named in one file, and ``import fxflops`` works without the optional ones."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fxflops import torch_internals
+
+PACKAGE = Path(__file__).parents[1] / "fxflops"
+FILES = [path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py"))]
+DOOR = "torch_internals.py"
+NOT_YET = (
+    "ledger.py", "records.py", "run.py",
+    *(f"trace/{name}.py" for name in ("blocks", "fast", "forwards", "leaves", "meta", "modes", "observe", "tokens")),
+)  # fmt: skip
+"""Files that still name some themselves."""
+OTHERS = {"_asdict", "_fields", "_replace", "_getframe"}
+"""Names with an underscore that belong to Python: of NamedTuples, and of sys."""
+
+
+def is_private(name: str) -> bool:
+    return any(part.startswith("_") and not part.startswith("__") for part in name.split("."))
+
+
+def tree_of(file: str) -> ast.Module:
+    return ast.parse((PACKAGE / file).read_text(encoding="utf8"))
+
+
+def defined() -> Iterator[str]:
+    """The private names that classes and functions of ours have."""
+    for file in FILES:
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                yield node.name
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                yield node.attr
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                yield node.target.id
+
+
+OURS = {name for name in defined() if is_private(name)}
+ATTRIBUTES = {name for names in torch_internals.ATTRIBUTES.values() for name in names}
+
+
+def torchs_of(tree: ast.Module) -> set[str]:
+    """The names that a file has imported from torch, or that are torch's own modules."""
+    found = {"torch"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
+            found |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.asname for alias in node.names if alias.asname and alias.name.startswith("torch.")}
+    return found
+
+
+def insides_in(tree: ast.Module) -> Iterator[str]:
+    """What a file names of torch's insides: imports, names after torch's, attributes of its objects, names of modules.
+
+    Operators (``torch.ops.aten._softmax``) are no insides: graphs and files know them by these names.
+    """
+    torchs = torchs_of(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.startswith("torch.") and is_private(a.name))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch":
+            yield from (name for a in node.names if is_private(name := f"{node.module}.{a.name}"))
+        elif isinstance(node, ast.Attribute) and is_private(node.attr):
+            path = ast.unparse(node)
+            of_torch = path.partition(".")[0] in torchs
+            known = OTHERS | OURS | ATTRIBUTES if not of_torch else ATTRIBUTES - set(dir(nn.Module))
+            if node.attr not in known and not path.startswith("torch.ops."):
+                yield path
+        elif isinstance(node, ast.Constant) and re.match(r"torch(\.\w+)*\._[a-zA-Z]\S*$", str(node.value)):
+            yield node.value
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if file not in (DOOR, *NOT_YET)])
+def test_no_other_file_names_torchs_insides(file: str) -> None:
+    assert not [*insides_in(tree_of(file))]
+
+
+def test_files_that_still_do_are_listed() -> None:
+    assert [file for file in NOT_YET if not [*insides_in(tree_of(file))]] == []
+    assert [*insides_in(tree_of(DOOR))]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import torch._dynamo",
+        "from torch._ops import OpOverload",
+        "from torch.overrides import _get_current_function_mode_stack",
+        "torch._C.DisableTorchFunction()",
+        "from torch import nn\nnn.Module._call_impl",
+        "from torch.nn.modules import module as nn_module\nnn_module._global_forward_hooks",
+        "import torch.nn.functional as F\nF._pad",
+        "parameter._grad_fn_of",
+        "'torch._inductor' in sys.modules",
+    ],
+)
+def test_each_way_to_name_them_is_found(line: str) -> None:
+    assert [*insides_in(ast.parse(line))]
+
+
+SAMPLES = {
+    nn.Module: nn.Module(),
+    torch.Tensor: torch.ones(1),
+    torch.UntypedStorage: torch.ones(1).untyped_storage(),
+    torch.optim.Optimizer: torch.optim.SGD([torch.ones(1)]),
+    torch_internals.OpOverload: torch.ops.aten.add.Tensor,
+    torch_internals.OpOverloadPacket: torch.ops.aten.add,
+    torch_internals.CustomOpDef: torch.library.custom_op(
+        "fxflops_tests::sample", lambda x: x.clone(), mutates_args=(), schema="(Tensor x) -> Tensor"
+    ),
+}
+
+
+@pytest.mark.parametrize("owner", torch_internals.ATTRIBUTES, ids=lambda owner: owner.__name__)
+def test_torchs_objects_have_these_attributes(owner: type) -> None:
+    assert [name for name in torch_internals.ATTRIBUTES[owner] if not hasattr(SAMPLES[owner], name)] == []
+
+
+@pytest.mark.parametrize("name", torch_internals.OPTIONAL)
+def test_optional_ones_are_there(name: str) -> None:
+    if name in torch_internals.absent():
+        pytest.skip(f"torch {torch.__version__} has no {name}: its stand-in is used")
+
+
+def test_what_is_imported_when_needed_is_there() -> None:
+    assert [each.__name__ for each in torch_internals.fake_tensors()] == ["FakeTensor", "FakeTensorMode"]
+
+
+WITHOUT = """
+import operator
+import sys
+import torch
+from torch import nn
+
+taken = []
+for path in sys.argv[1:]:
+    owner, _, name = path.removeprefix("torch.").rpartition(".")
+    owner = operator.attrgetter(owner)(torch) if owner else torch
+    taken.append((owner, name, getattr(owner, name)))
+    delattr(owner, name)
+from fxflops.torch_internals import absent
+for each in taken:
+    setattr(*each)  # torch itself goes on with them
+assert absent() == sys.argv[1:], absent()
+
+import fxflops
+model, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(16, 5)), torch.ones(2, 3, 4, 4)
+for report in (fxflops.count(model, x), fxflops.count(model, x, backward=True), fxflops.analyze(model, x, repeats=1)):
+    print(report.total_macs, report.complete)
+"""
+
+
+def test_the_optional_ones_may_be_absent() -> None:
+    command = [sys.executable, "-c", WITHOUT, *torch_internals.OPTIONAL]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    n, i, o, positions, kernel, features, classes = 2, 3, 4, 2 * 2, 3 * 3, 16, 5
+    macs = n * o * positions * i * kernel + n * features * classes
+    assert ran.stdout == f"{macs} True\n" * 3, ran.stderr
