@@ -13,6 +13,7 @@ import torch
 
 from .errors import InputError
 from .records import PHASES, Call, Spec, spec_of
+from .torch_internals import DisableTorchFunction
 from .units import size
 
 CATEGORIES = ("params", "buffers", "inputs", "activations", "gradients", "optimizer", "temporaries")
@@ -234,7 +235,7 @@ class Ledger:
         """Enter every tensor in a value of tuples, lists and dicts, made by the call of this number."""
         if call is not None:
             self.call = call
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             self._add_all(value)
 
     def _add_all(self, value: Any) -> None:

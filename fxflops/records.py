@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+
+from .torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass, disable_current_modes
 
 R = TypeVar("R")
 
@@ -99,7 +100,7 @@ def spec_of(value: Any) -> Any:
     if kind in ORDINARY:
         return _spec_of_tensor(value)
     if isinstance(value, torch.Tensor):  # a subclass may refuse even to be asked for its shape
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             return _spec_of_tensor(value)
     if isinstance(value, Spec):
         return value
@@ -110,7 +111,7 @@ def spec_of(value: Any) -> Any:
     if value is None or isinstance(value, PLAIN):
         return value
     if isinstance(value, torch.ScriptObject) and hasattr(value, "unpack"):  # a quantized layer's weight and bias
-        with torch._C.DisableTorchFunction(), _disable_current_modes():
+        with DisableTorchFunction(), disable_current_modes():
             return spec_of(value.unpack())
     return f"<{type(value).__name__}>"
 
@@ -123,7 +124,7 @@ def _spec_of_tensor(tensor: torch.Tensor) -> Spec:
 
 def _with_facts(tensor: Any) -> Spec:
     """A tensor whose shape does not tell what it holds: the ``nnz`` of a sparse one, the ``parts`` of a nested one."""
-    with _disable_current_modes():
+    with disable_current_modes():
         if tensor.layout is torch.jagged and tensor.offsets().device.type == "meta":
             return Spec(tensor.values().shape, tensor.dtype, tensor.layout)
         if tensor.is_nested:

@@ -18,6 +18,7 @@ from torch import fx
 from .errors import RunError
 from .meter import Clock, CudaClock, Meter
 from .records import Timing, spec_of
+from .torch_internals import COMPILER
 from .trace.autocast import AUTOCAST_DEVICES
 from .trace.observe import Observer
 from .trace.record import UNCOUNTED
@@ -35,7 +36,7 @@ def uncompiled() -> Iterator[None]:
 
     Torch has one stance for all threads: the first sets it, and who is the last to need it puts back what was there.
     """
-    if "torch._dynamo" not in sys.modules:
+    if COMPILER not in sys.modules:
         yield
         return
     with _SWITCHING:

@@ -284,9 +284,8 @@ class Saved:
         """What ran: the same object for all that are equal."""
         values = [self._value(data[name]) for name in ("args", "kwargs", "out", "settings")]
         key = Operation, op, target, marshal.dumps([data[name] for name in ("args", "kwargs", "out", "settings")], 2)
-        if key not in self._made:
-            self._made[key] = Operation(op, target, *values)
-        return self._made[key]
+        found: Operation = self._made.setdefault(key, Operation(op, target, *values))
+        return found
 
     def _counted(self, data: dict[str, Any], call: Call) -> Counted:
         cost, rule = self._once(_cost_from, data["cost"]), self._once(_rule_from, data["rule"])

@@ -18,10 +18,7 @@ from fxflops import torch_internals
 PACKAGE = Path(__file__).parents[1] / "fxflops"
 FILES = [path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py"))]
 DOOR = "torch_internals.py"
-NOT_YET = (
-    "ledger.py", "records.py", "run.py",
-    *(f"trace/{name}.py" for name in ("blocks", "fast", "forwards", "leaves", "meta", "modes", "observe", "tokens")),
-)  # fmt: skip
+NOT_YET = ()  # fmt: skip
 """Files that still name some themselves."""
 OTHERS = {"_asdict", "_fields", "_replace", "_getframe"}
 """Names with an underscore that belong to Python: of NamedTuples, and of sys."""

@@ -54,7 +54,6 @@ class FormulaMapping(MutableMapping[Any, FormulaFunction]):
                 del self._table.entries[found]
             else:
                 self._table.entries[found] = before
-        Table.changes += 1
 
     def __iter__(self) -> Iterator[Any]:
         return (key for key, _ in self._table.items() if self._holds(key))

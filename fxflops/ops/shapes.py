@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-
 from ..records import Operation, Spec
 from ._apply import arguments
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from ..ops.shapes import rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of
+from ..torch_internals import DisableTorchFunction
 from .escapes import EMPTY
 from .forwards import Forward, is_torchs
 from .leaves import ModuleSettings
@@ -55,7 +56,9 @@ class Plan:
 
     __slots__ = ("beside", "forms", "kind", "moves", "operation", "sequence", "spelled")
 
-    def __init__(self, operation: Operation, kind: str, forms: tuple[Form, ...], sequence: Any, given: list[Form]) -> None:
+    def __init__(
+        self, operation: Operation, kind: str, forms: tuple[Form, ...], sequence: Any, given: list[Form]
+    ) -> None:
         self.operation = operation
         self.kind = kind
         self.forms = forms
@@ -174,7 +177,7 @@ class FastObserver(Observer):
         entry = self._table.find(func) if rule_for(func) is not None else None
         if entry is None:
             return None
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             named = {name: self._spec(value) for name, value in kwargs.items()} if kwargs else NOTHING
             return self._keep_rule(key, Operation(entry.op, func, self._spec(args), named, None))
 
@@ -205,7 +208,7 @@ class FastObserver(Observer):
 
     def _learnt(self, key: Any, operation: Operation, args: Any, kwargs: Any, out: Any, made: int) -> Plan | None:
         """The plan of a call that was made, if its metadata told all. ``made`` is how many storages there were before."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             given = forms_in(key)
             kind, forms, sequence = self._outcome(args, kwargs, out)
             if kind is SAME and self._mirror.form(args[0]) is not given[0]:  # x.unsqueeze_(0)
@@ -251,7 +254,7 @@ class FastObserver(Observer):
         if threading.get_ident() != self._thread:
             return forward.__wrapped__(*args, **kwargs)
         module, key = forward.module, None
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if not module._modules and self._tells_all():
                 known = self._settings.of(module)
                 try:
@@ -269,7 +272,11 @@ class FastObserver(Observer):
             out = forward.__wrapped__(*args, **kwargs)
         finally:
             self._leave_module(module, args, kwargs, out)
-        if key is not None and is_torchs(type(module)) and len(self.calls) == calls + 1 == len(self.scopes) - scopes + calls:
+        if (
+            key is not None
+            and is_torchs(type(module))
+            and len(self.calls) == calls + 1 == len(self.scopes) - scopes + calls
+        ):
             self._learnt(key, self.calls[-1].operation, args, kwargs, out, made)
         return out
 

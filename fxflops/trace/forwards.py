@@ -9,7 +9,9 @@ from typing import Any
 
 from torch import nn
 
-CALLED_BY = nn.Module._call_impl.__code__
+from ..torch_internals import call_impl
+
+CALLED_BY = call_impl.__code__
 """What calls the forward of a module without hooks that is called itself."""
 
 

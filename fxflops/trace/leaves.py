@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules import module as nn_module
 
 from ..ops import Formula, Table
 from ..records import Spec, is_dense, spec_of
+from ..torch_internals import GLOBAL_HOOKS
 from .forwards import own_forward
 
 
@@ -76,8 +76,8 @@ def _does_more(module: nn.Module) -> bool:
     hooks = (
         module._forward_hooks,
         module._forward_pre_hooks,
-        nn_module._global_forward_hooks,
-        nn_module._global_forward_pre_hooks,
+        GLOBAL_HOOKS["_forward_hooks"],
+        GLOBAL_HOOKS["_forward_pre_hooks"],
     )
     return any(hooks) and any(not isinstance(key, Hooks) for registered in hooks for key in registered)
 

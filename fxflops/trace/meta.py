@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..ops.shapes import contiguous
 from ..records import ORDINARY, SPARSE, Spec, is_dense
 from ..structure import tensors_in
+from ..torch_internals import disable_current_modes, len_torch_dispatch_stack
 from .functions import writes
 
 
@@ -147,7 +147,7 @@ class Twins:
         if known is None:
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
-            with _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext():
+            with disable_current_modes() if len_torch_dispatch_stack() else nullcontext():
                 learning = self._learning if key in self._state else torch.is_grad_enabled()
                 twin = _empty_like(tensor, tensor.requires_grad and learning)
             known = self._twins[key] = (weakref.ref(tensor, lambda _: self._twins.pop(key, None)), twin)

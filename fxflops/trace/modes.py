@@ -7,8 +7,16 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.overrides import TorchFunctionMode
+
+from ..torch_internals import (
+    TorchDispatchMode,
+    disabled_torch_dispatch_impl,
+    get_current_dispatch_mode_stack,
+    get_current_function_mode_stack,
+    is_any_autocast_enabled,
+    peek_interpreter_stack,
+)
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -41,25 +49,25 @@ class AtenMode(TorchDispatchMode):
 
 def has_own_dispatch(cls: Any) -> bool:
     """Whether a tensor class computes its operators itself, out of others."""
-    return cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl and cls is not torch.Tensor
+    return cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and cls is not torch.Tensor
 
 
 def transformed() -> bool:
     """Whether functorch (vmap, grad, jvp ...) is at work: then a tensor's shape hides a dimension, or its history."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+    return peek_interpreter_stack() is not None
 
 
 def metadata_tells_all() -> bool:
     """Whether what a call puts out on meta follows from its arguments: no transform, no autocast, no gradients."""
-    return not (torch._C._is_any_autocast_enabled() or torch.is_grad_enabled() or transformed())
+    return not (is_any_autocast_enabled() or torch.is_grad_enabled() or transformed())
 
 
 def dispatching(mode: AtenMode) -> AbstractContextManager[Any]:
     """The dispatch mode on, if it is not on already."""
-    return nullcontext() if mode in _get_current_dispatch_mode_stack() else mode
+    return nullcontext() if mode in get_current_dispatch_mode_stack() else mode
 
 
 def functioning(handler: Handler) -> AbstractContextManager[Any]:
     """A function mode on, if none of ours is on already."""
-    modes = _get_current_function_mode_stack()
+    modes = get_current_function_mode_stack()
     return nullcontext() if any(type(mode) is FunctionMode for mode in modes) else FunctionMode(handler)

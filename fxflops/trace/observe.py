@@ -17,12 +17,17 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._ops import HigherOrderOperator, OpOverload
-from torch.utils._python_dispatch import _disable_current_modes
 
 from ..ledger import Ledger
 from ..ops import ESCAPE, Formula, Table
 from ..records import NOTHING, Call, Operation, Scope, spec_of, typed
+from ..torch_internals import (
+    DisableTorchFunction,
+    EnableTorchFunction,
+    HigherOrderOperator,
+    OpOverload,
+    disable_current_modes,
+)
 from .autocast import Autocast
 from .chosen import Chosen
 from .compiler import is_importing_compiler, run_apart, run_operator
@@ -195,7 +200,7 @@ class Observer:
         if isinstance(func, HigherOrderOperator):
             args, kwargs = with_callables((args, kwargs), self._entered)
             self._unwritten.clear()
-            with _disable_current_modes():
+            with disable_current_modes():
                 out = func(*args, **kwargs)
         else:
             out = NotImplemented if self._chosen is None else self._chosen.run(func, args, kwargs)
@@ -266,7 +271,7 @@ class Observer:
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator that was dispatched, and record it unless it is part of a call that is."""
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             if self._whole or self._inside_leaf():
                 return self._noting(run_operator(func, args, kwargs))
             given = args, kwargs
@@ -298,7 +303,7 @@ class Observer:
         state = self._whole, self._noted
         self._whole, self._noted = False, True
         try:
-            with torch._C._EnableTorchFunction(), dispatching(self._aten), functioning(self.function):
+            with EnableTorchFunction(), dispatching(self._aten), functioning(self.function):
                 yield
         finally:
             self._whole, self._noted = state
@@ -325,7 +330,9 @@ class Observer:
         operation = self._operation(op, target, args, kwargs, out, settings)
         self.calls.append(Call(operation, path, node, site, seconds, phase))
 
-    def _operation(self, op: str, target: Any, args: Any, kwargs: Any, out: Any, settings: Mapping[str, Any]) -> Operation:
+    def _operation(
+        self, op: str, target: Any, args: Any, kwargs: Any, out: Any, settings: Mapping[str, Any]
+    ) -> Operation:
         """What ran: the same object for all that are equal."""
         key = op, target, typed(args), typed(kwargs), typed(out), typed(settings)
         try:
@@ -371,7 +378,7 @@ class Observer:
             if self._unwritten:
                 self._check(None, module, args, kwargs)
             if self._recorder is not None and not self._plain_functions.running and not self._noted:
-                with torch._C.DisableTorchFunction():
+                with DisableTorchFunction():
                     running.noted = self._recorder.before(args, kwargs)
         running.start = time.perf_counter()
 
@@ -382,7 +389,7 @@ class Observer:
         keys, running, is_leaf = self._stack.leave(module)
         if self._inside_leaf():
             return
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             specs, kwspecs, result = spec_of(args), spec_of(kwargs), spec_of(out)
             if sys.exc_info()[1] is not running.handled:  # it raised
                 self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
@@ -393,7 +400,9 @@ class Observer:
                 if running.noted is not None and self._recorder is not None:
                     self._recorder.module(running.path, running.noted, out, keys)
 
-    def _left(self, module: nn.Module, running: Running, is_leaf: bool, made: tuple[Any, Any, Any], took: float) -> None:
+    def _left(
+        self, module: nn.Module, running: Running, is_leaf: bool, made: tuple[Any, Any, Any], took: float
+    ) -> None:
         """Record the call of a module that is over, given and putting out these."""
         known = self._settings.of(module)
         path, cls = running.path, type(module)
@@ -415,13 +424,13 @@ class Observer:
     def _begin_function(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._stack.inside_leaf():
             return None
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
             return spec_of(args), spec_of(kwargs), noted, time.perf_counter()
 
     def _end_function(self, function: FunctionType, begun: Any, value: Any) -> None:
         specs, kwspecs, noted, start = begun
-        with torch._C.DisableTorchFunction():
+        with DisableTorchFunction():
             entry, seconds = self._table.find(function), time.perf_counter() - start
             self._record(entry, function, specs, kwspecs, spec_of(value), self._here(), seconds)
             self._owns(value)

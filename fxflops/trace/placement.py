@@ -37,7 +37,7 @@ class Placement:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.answers: dict[Any, Any] = {
-            torch.Tensor.device.__get__: device,  # type: ignore[attr-defined]
+            torch.Tensor.device.__get__: device,
             torch.Tensor.is_cuda.__get__: device.type == "cuda",  # type: ignore[attr-defined]
             torch.Tensor.is_cpu.__get__: device.type == "cpu",  # type: ignore[attr-defined]
             torch.Tensor.is_meta.__get__: device.type == "meta",  # type: ignore[attr-defined]
