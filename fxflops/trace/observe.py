@@ -77,7 +77,8 @@ class Observer:
         self.calls: list[Call] = []
         self.scopes: list[Scope] = []
         self.steps: list[tuple[str, range]] = []
-        self.path, self.node, self.target = "", "", None
+        self.path = ""
+        self.node, self.target = "", None
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
         self._table = table
@@ -387,11 +388,12 @@ class Observer:
             return
         end = time.perf_counter()
         keys, running, is_leaf = self._stack.leave(module)
+        raised = sys.exc_info()[1] is not running.handled
         if self._inside_leaf():
             return
         with DisableTorchFunction():
             specs, kwspecs, result = spec_of(args), spec_of(kwargs), spec_of(out)
-            if sys.exc_info()[1] is not running.handled:  # it raised
+            if raised:
                 self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
                 return
             self._left(module, running, is_leaf, (specs, kwspecs, result), end - running.start)
