@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from facts import facts_of
+from tests.facts import facts_of
 from torch import fx, nn
 
 import fxflops
