@@ -23,7 +23,7 @@ from .own_run import Subject, counted_run
 from .progress import progress_bar
 from .records import FormulaFunction
 from .report import Report
-from .state import held
+from .state import holding
 from .trace.compiler import unseen
 
 MODES = ("eval", "train", "as_is")
@@ -212,7 +212,7 @@ def _running(
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
     grad = torch.enable_grad() if backward else torch.no_grad()
     inventory = Inventory(model)
-    with grad, held(inventory.paths, mode) as within, unseen() if within else nullcontext():
+    with grad, holding(inventory.paths, mode) as within, unseen() if within else nullcontext():
         subject = Subject(model, inventory, args, kwargs, backward, lazy)
         try:
             yield subject, mode

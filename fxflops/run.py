@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -40,19 +40,17 @@ def uncompiled() -> Iterator[None]:
         yield
         return
     with _SWITCHING:
-        _STANCES.append(None if _STANCES else torch.compiler.set_stance("force_eager"))
+        _STANCES.append(nullcontext() if _STANCES else torch.compiler.set_stance("force_eager"))
     try:
         yield
     finally:
         with _SWITCHING:
-            stance = _STANCES.pop()
-            if stance is not None:
-                stance.__exit__(None, None, None)
+            _STANCES.pop().__exit__(None, None, None)
 
 
 _SWITCHING = threading.Lock()
-_STANCES: list[Any] = []
-"""One for each run under way: the stance that is set, then None."""
+_STANCES: list[AbstractContextManager[Any]] = []
+"""One for each run under way, of which the first is the stance that is set."""
 
 
 class NodeRunner(fx.Interpreter):

@@ -1,4 +1,4 @@
-"""Leaving no trace: the user's model, inputs and random generators, as they were."""
+"""Leaving no trace: the user's model, inputs and random generators, as they were; one count of a model at a time."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Snapshot:
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.writes = 0
         self._gradients = [(t, t.grad) for t in (*self._parameters, *tensors) if t.is_leaf]
-        self._random = _random_states()
+        self._random = _states_before()
         if not lazy:
             self.keep_all()
 
@@ -150,7 +150,7 @@ class Snapshot:
 
 
 @contextmanager
-def held(modules: Iterable[nn.Module], mode: str) -> Iterator[bool]:
+def holding(modules: Iterable[nn.Module], mode: str) -> Iterator[bool]:
     """All modules of a model, held by this thread, in ``mode`` ("eval", "train", "as_is"): flags are set without calling
     ``.eval()``, and restored. True where the thread holds another model: its forward is running."""
     modules, wanted = [*modules], mode == "train"
@@ -167,10 +167,11 @@ def held(modules: Iterable[nn.Module], mode: str) -> Iterator[bool]:
 
 
 class _Lock:
-    """What a thread locks, by ``id()``."""
+    """What a thread locks, by ``id()``; ``random`` are the states of the random generators at its first snapshot."""
 
     def __init__(self, objects: Iterable[Any]) -> None:
         self.thread = threading.get_ident()
+        self.random: list[tuple[Generator, Any]] | None = None
         self._objects = {id(each): each for each in objects if each is not None}
 
     def owners(self) -> set[int]:
@@ -272,23 +273,22 @@ def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _alike(one: Any, other: Any) -> bool:
-    """Whether two states of a random generator are the same."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, (tuple, list)) and len(one) < SHORT:
-        return len(one) == len(other) and all(map(_alike, one, other))
-    return bool(one == other) if not hasattr(one, "tobytes") else one.tobytes() == other.tobytes()
-
-
-SHORT = 10
-
-
 class Generator(NamedTuple):
     """How the state of a random generator is read and written."""
 
     get: Callable[[], Any]
     set: Callable[[Any], Any]
+
+
+def _states_before() -> list[tuple[Generator, Any]]:
+    """The states of the random generators before this thread's count, and before those of other threads that are under way."""
+    with _RELEASED:
+        own = [lock for lock in _HELD if lock.thread == threading.get_ident()]
+        others = [lock.random for lock in _HELD if lock.random is not None and lock not in own]
+        states = others[0] if others and len(own) == 1 else _random_states()
+        for lock in own[-1:]:
+            lock.random = states
+        return states
 
 
 def _random_states() -> list[tuple[Generator, Any]]:

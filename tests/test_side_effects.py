@@ -23,7 +23,15 @@ from fxflops import TorchFLOPsByFX, analyze, count, profile
 
 SEEN: list[dict[str, Any]] = []
 X = torch.randn(2, 4)
-PATCHED = ("__call__", "__getattr__", "__setattr__", "__delattr__", "__getattribute__", "_call_impl", "register_forward_hook")
+PATCHED = (
+    "__call__",
+    "__getattr__",
+    "__setattr__",
+    "__delattr__",
+    "__getattribute__",
+    "_call_impl",
+    "register_forward_hook",
+)
 CLASSES = (nn.Module, nn.Linear, nn.Dropout, torch.Tensor, nn.Parameter)
 
 
@@ -70,7 +78,6 @@ class Looking(nn.Module):
     """Looks around in its forward, and writes an attribute, as layers of many libraries do."""
 
     steps = 0
-    table = [1, 2]
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,7 +90,9 @@ class Looking(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if not isinstance(x, fx.Proxy):  # torch.fx itself replaces methods of nn.Module while it traces
-            SEEN.append({**process(), "class": dict(vars(type(self))), "modes": user_modes(), "grad": torch.is_grad_enabled()})
+            SEEN.append(
+                {**process(), "class": dict(vars(type(self))), "modes": user_modes(), "grad": torch.is_grad_enabled()}
+            )
         self.steps = self.steps + 1
         return self.drop(self.helper(self.linear(x))).relu()
 
@@ -149,7 +158,7 @@ def test_where_the_user_has_switched_it(way: str) -> None:
     def hook(module: nn.Module, args: Any) -> None:
         return None
 
-    run, grad = WAYS[way]
+    run, _ = WAYS[way]
     model = Looking()
     gc.disable()
     sys.meta_path.insert(0, Finder)

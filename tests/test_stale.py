@@ -24,7 +24,7 @@ import time
 import types
 import weakref
 from collections import OrderedDict, deque, namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,7 +54,7 @@ class Step(NamedTuple):
     model: nn.Module
     times: int
     args: tuple[Any, ...] = ()
-    settings: dict[str, Any] = {}
+    settings: Mapping[str, Any] = types.MappingProxyType({})
     more: int = 0
 
 
@@ -327,14 +327,16 @@ def a_file() -> Iterator[Step]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "n")
         file.write_text("1")
-        yield from changing(net(lambda self, x: times(self, x, int(file.read_text()))), 1, lambda: file.write_text("2"), 2)
+        yield from changing(
+            net(lambda self, x: times(self, x, int(file.read_text()))), 1, lambda: file.write_text("2"), 2
+        )
 
 
 @case
 def the_time() -> Iterator[Step]:
     model = net(lambda self, x: times(self, x, 1 + (time.time() < 0)))
     yield Step(model, 1)
-    with mock.patch.object(time, "time", lambda: -1.0):
+    with mock.patch.object(time, "time", return_value=-1.0):
         yield Step(model, 2)
 
 
@@ -694,7 +696,8 @@ def a_weight_norm() -> Iterator[Step]:
 
 class Attention(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.scaled_dot_product_attention(x[None], x[None], x[None])[0]
+        x = x[None, None]
+        return F.scaled_dot_product_attention(x, x, x)[0, 0]
 
 
 def written_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:

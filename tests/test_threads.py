@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.facts import facts_of
+import torch.nn.functional as F
 from torch import fx, nn
 
 import fxflops
 from fxflops import InputError, analyze, count, profile
 from fxflops.adapters import torchinfo
+from tests.facts import facts_of
 
 SECONDS = 60.0
 """A thread that has not ended by then never will."""
@@ -410,3 +411,72 @@ def test_the_compilers_stance_is_put_back_after_the_last_has_ended(way: str) -> 
     assert waits[1]().total_flops == LINEAR
     assert torch._dynamo.eval_frame._stance == before
     assert stances[0] == "force_eager"
+
+
+class Writing(nn.Module):
+    """Counts its runs in an attribute, a list and a buffer, grows a cache, and draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs, self.seen = 0, list[int]()
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.runs += 1
+        self.seen.append(self.runs)
+        self.steps += 1
+        self.cache = torch.cat([x, *([self.cache] if hasattr(self, "cache") else [])])
+        for _ in range(self.runs):
+            x = self.linear(F.dropout(self.norm(x), 0.5))
+        return x
+
+
+def test_many_at_once() -> None:
+    """Models of all kinds, each counted by several threads in several ways, while others are profiled."""
+    writing, shared = Writing(), chain(3)
+    jobs: list[Callable[[], fxflops.Report]] = [
+        partial(count, writing, X, mode="train"),
+        partial(analyze, writing, X, mode="train", repeats=1, progress=False),
+        partial(count, writing, X, mode="eval", backward=True),
+        partial(count, nn.Sequential(writing, shared), X, mode="train"),
+        partial(count, shared, X, backward=True, optimizer=torch.optim.SGD),
+        partial(analyzed, shared),
+        partial(profiled, shared),
+        partial(profiled, conv().eval()),
+    ]
+    wanted = [facts_of(job()) for job in jobs]
+    before = {name: value.clone() for name, value in writing.state_dict().items()}
+    for _ in range(10):
+        assert [*map(facts_of, at_once(*jobs))] == wanted
+    assert_bare(writing, shared)
+    assert (writing.runs, writing.seen, hasattr(writing, "cache")) == (0, [], False)
+    assert all(torch.equal(value, before[name]) for name, value in writing.state_dict().items())
+    assert all(parameter.grad is None for model in (writing, shared) for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_the_random_generators_are_as_before_the_first(last: int) -> None:
+    """The second count begins when the first has drawn; whichever ends last puts back what was there before both."""
+    drawn, begun, ended = threading.Event(), threading.Event(), threading.Event()
+    waits: list[Callable[[], Any]] = []
+
+    def first(x: torch.Tensor) -> None:
+        torch.randint(9, (3,))
+        drawn.set()
+        assert (begun if last else ended).wait(SECONDS)
+
+    def second(x: torch.Tensor) -> None:
+        begun.set()
+        assert not last or ended.wait(SECONDS)
+
+    models = Block(first), Block(second)
+    before = torch.get_rng_state()
+    waits.append(start(partial(recorded, models[0])))
+    assert drawn.wait(SECONDS)
+    waits.append(start(partial(recorded, models[1])))
+    waits[1 - last]()
+    ended.set()
+    waits[last]()
+    assert torch.equal(torch.get_rng_state(), before)

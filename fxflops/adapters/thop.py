@@ -16,7 +16,7 @@ from torch import nn
 from ..api import count
 from ..conventions import thop as rules
 from ..inputs import checked_model
-from ..state import Snapshot, held
+from ..state import Snapshot, holding
 
 __all__ = ["clever_format", "default_dtype", "profile", "profile_origin"]
 
@@ -130,7 +130,7 @@ def _handled(
     """What the handlers add up on these modules in a run of the model, which is then brought back to how it was."""
     if not modules:
         return {}
-    with torch.no_grad(), held(model.modules(), "eval"):
+    with torch.no_grad(), holding(model.modules(), "eval"):
         snapshot = Snapshot(model, inputs)
         try:
             for module in modules:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,15 +27,9 @@ def is_importing_compiler() -> bool:
     if not getattr(spec, "_initializing", False):
         return False
     frame = sys._getframe()  # another thread may be the one that imports it
-    while frame.f_back is not None and frame.f_globals["__name__"] != COMPILER:
+    while frame.f_back is not None and frame.f_globals.get("__name__") != COMPILER:
         frame = frame.f_back
-    return frame.f_globals["__name__"] == COMPILER
-
-
-def run_apart(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a function so that no observer sees what it does."""
-    with unseen():
-        return func(*args, **kwargs)
+    return bool(frame.f_globals.get("__name__") == COMPILER)
 
 
 def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

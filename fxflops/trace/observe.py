@@ -30,7 +30,7 @@ from ..torch_internals import (
 )
 from .autocast import Autocast
 from .chosen import Chosen
-from .compiler import is_importing_compiler, run_apart, run_operator
+from .compiler import is_importing_compiler, run_operator, unseen
 from .escapes import EMPTY, Unwritten
 from .facts import with_learning, with_pairs
 from .functions import belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
@@ -131,7 +131,8 @@ class Observer:
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one function call that reached the mode, and record it."""
         if is_importing_compiler():
-            return run_apart(func, args, kwargs)
+            with unseen():
+                return func(*args, **kwargs)
         if transformed():
             return self._transformed(func, args, kwargs)
         given = args, kwargs

@@ -32,14 +32,13 @@ class SymbolicTracer(fx.Tracer):
         self._thread = threading.get_ident()
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        if threading.get_ident() != self._thread:
-            return forward(*args, **kwargs)
-        return super().call_module(m, forward, args, kwargs)
+        return super().call_module(m, forward, args, kwargs) if self._is_tracing() else forward(*args, **kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
-        if threading.get_ident() != self._thread:
-            return attr_val
-        return super().getattr(attr, attr_val, parameter_proxy_cache)
+        return super().getattr(attr, attr_val, parameter_proxy_cache) if self._is_tracing() else attr_val
+
+    def _is_tracing(self) -> bool:
+        return threading.get_ident() == self._thread
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if self._table is not None and leaf_formula(m, self._table) is not None:
