@@ -110,47 +110,33 @@ def prefixes(path: str) -> Iterator[str]:
         yield path
 
 
-def from_below(own: Mapping[str, V], add: Callable[[list[V]], V]) -> dict[str, V]:
-    """For each path, and each that one of them is in, what it and all within it add up to."""
-    found: dict[str, list[V]] = {path: [value] for path, value in own.items()}
-    levels: list[list[str]] = []
-    for path in own:
-        depth = path.count(".") + 1 if path else 0
-        levels += [[] for _ in range(depth + 1 - len(levels))]
-        levels[depth].append(path)
-    total = {}
-    while levels:
-        for path in levels.pop():
-            total[path] = value = add(found[path])
-            if path:
-                parent = path.rpartition(".")[0]
-                if parent not in found:
-                    found[parent] = []
-                    levels[-1].append(parent)
-                found[parent].append(value)
-    return total
-
-
 def by_module(
     items: Iterable[Item], modules: Iterable[Module], module_calls: Mapping[str, int]
 ) -> dict[str, ModuleRow]:
     """A row for each module of the model, called or not; parameters of a subtree are summed from its modules' own."""
-    own = sums_of((item.path, item.sums) for item in items)
-    total = from_below(own, together)
     listed = list(modules)
-    params = from_below({module.path: module.params for module in listed}, sum)
-    return {
-        m.path: ModuleRow(
-            m.path,
-            m.cls,
-            module_calls.get(m.path, 0),
-            params[m.path],
-            m.params,
-            total.get(m.path, NOTHING),
-            own.get(m.path, NOTHING),
-        )
-        for m in listed
-    }
+    own = sums_of((item.path, item.sums) for item in items)
+    inside: dict[str, list[Sums]] = {}
+    known = {module.path for module in listed}
+    for path in own.keys() - known:  # made in a module that is gone
+        ancestor = path
+        while ancestor not in known:
+            ancestor = ancestor.rpartition(".")[0]
+        inside.setdefault(ancestor, []).append(own[path])
+    params: dict[str, int] = {}
+    rows = []
+    for module in reversed(listed):  # what is inside a module comes after it
+        path, cls, own_params, _ = module
+        mine, below = own.get(path, NOTHING), inside.get(path)
+        total = mine if below is None else together(below if mine is NOTHING else [mine, *below])
+        all_params = own_params + params.get(path, 0)
+        rows.append((path, ModuleRow(path, cls, module_calls.get(path, 0), all_params, own_params, total, mine)))
+        if path:
+            parent = path.rpartition(".")[0]
+            params[parent] = params.get(parent, 0) + all_params
+            if total is not NOTHING:
+                inside.setdefault(parent, []).append(total)
+    return dict(reversed(rows))
 
 
 def by_operator(items: Iterable[Item], key: Callable[[Item], str] = lambda item: item.op) -> dict[str, OperatorRow]:

@@ -16,28 +16,28 @@ EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided
 class Unwritten:
     """Tensors made by ``empty*`` into which no seen call has written yet.
 
-    Who reads one reads what a Triton kernel or other native code has put there, unseen.
+    Who reads one reads what a Triton kernel or other native code has put there, unseen. ``storages`` are theirs.
     """
 
     def __init__(self) -> None:
-        self._storages: dict[int, weakref.ref[Any]] = {}
+        self.storages: dict[int, weakref.ref[Any]] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._storages)
+        return bool(self.storages)
 
     def add(self, value: Any) -> None:
         """A call made these tensors and left them empty."""
         for storage in _storages(value):
-            self._storages[id(storage)] = weakref.ref(storage)
+            self.storages[id(storage)] = weakref.ref(storage)
 
     def clear(self) -> None:
         """Something unseen may have written everywhere, and is known to."""
-        self._storages.clear()
+        self.storages.clear()
 
     def written(self, value: Any) -> None:
         """A call wrote to these tensors."""
         for storage in _storages(value):
-            self._storages.pop(id(storage), None)
+            self.storages.pop(id(storage), None)
 
     def read(self, value: Any) -> bool:
         """Whether one of these tensors, which a call reads, is still unwritten; it is told once."""
@@ -54,7 +54,7 @@ class Unwritten:
         return False
 
     def _is_in(self, storage: Any) -> bool:
-        known = self._storages.get(id(storage))
+        known = self.storages.get(id(storage))
         return known is not None and known() is storage
 
 

@@ -15,18 +15,19 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..ops import ESCAPE
 from ..ops.shapes import rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of
-from ..torch_internals import DisableTorchFunction
+from ..torch_internals import DisableTorchFunction, is_any_autocast_enabled
 from .escapes import EMPTY
 from .forwards import Forward, is_torchs
 from .leaves import ModuleSettings
 from .meta import OWN, REAL, Form
-from .modes import metadata_tells_all
-from .observe import ATTENTION, Observer
+from .modes import transformed
+from .observe import ATTENTION, QUERY, Observer
 from .spelling import WRITTEN_AS
 
-NEW, SAME, VIEW = "new", "the first argument", "view"
+NEW, SAME, VIEW, NONE = "new", "the first argument", "view", "nothing"
 META_DEVICE = torch.device("meta")
 QUERIES = frozenset(
     [
@@ -48,7 +49,7 @@ class Unknown(Exception):
 
 
 class Plan:
-    """What a call of one kind puts out: new tensors of these forms, its first argument, or a view that torch makes.
+    """What a call of one kind puts out: new tensors of these ``forms``, its first argument, or views of them that torch makes.
 
     ``operation`` is what is called, ``spelled`` the same by other spellings of its target; with ``beside`` it takes tensors
     that have values, of which the twins are to be made; ``moves`` tells that it names a device.
@@ -95,7 +96,6 @@ class FastObserver(Observer):
                 others.append(module)
             else:
                 self._forwards.append(Forward(module, self._leaf))
-                self._forwards[-1].enter()
         self._hooks.attach(others, self._enter_module, self._leave_module)
 
     def _detach(self) -> None:
@@ -108,7 +108,7 @@ class FastObserver(Observer):
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in QUERIES:
             return func(*args, **kwargs)
-        if func in self._place.answers:
+        if func in self._place.answers and not transformed():
             return self._place.answers[func]
         if not self._tells_all() or (self._facts and self._attends(func)):
             return super().function(func, args, kwargs)
@@ -144,17 +144,20 @@ class FastObserver(Observer):
         raise Unknown
 
     def _spec(self, value: Any) -> Any:
-        """The value with a spec in place of each tensor, all of which have forms."""
+        """The value with a spec in place of each tensor: the same for all of one form."""
         kind = type(value)
         if kind in ORDINARY:
-            return self._mirror.form(value).spec  # type: ignore[union-attr]
+            form = self._mirror.form(value)
+            return spec_of(value) if form is None else form.spec
         if kind is tuple or kind is list:
             return tuple([self._spec(item) for item in value])
-        return spec_of(value)
+        return spec_of(value) if value or kind is not dict else NOTHING
 
     def _planned(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call as planned."""
-        target = self._spelling.of(func, self.target) if func in WRITTEN_AS else func
+        operation = plan.operation
+        if func in WRITTEN_AS:
+            operation = plan.operation_as(self._spelling.of(func, self.target))
         if plan.beside:
             args, kwargs = self._mirror.replace(args, kwargs, func)
         self._storages.call = len(self.calls)
@@ -162,15 +165,25 @@ class FastObserver(Observer):
             out = self._made(plan)
         elif plan.kind is SAME:
             out = self._mirror.of(args[0])
+        elif plan.kind is NONE:
+            out = None
         else:
             if plan.moves:
                 args, kwargs = self._place.redirect(func, args, kwargs)
             out = func(*args, **kwargs)
-            self._mirror.saw(out)
+            self._viewed(plan, out)
+        self._called(operation)
+        return out
+
+    def _called(self, operation: Operation) -> None:
         running = self._stack.running
         path = running[-1].path if running else self.path
-        self.calls.append(tuple.__new__(Call, (plan.operation_as(target), path, "", "", None, "forward")))
-        return out
+        self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, "forward")))
+
+    def _viewed(self, plan: Plan, out: Any) -> None:
+        """Know views of tensors, which lie as those did from which the plan was learnt."""
+        for tensor, form in zip((out,) if plan.sequence is None else out, plan.forms, strict=True):
+            self._mirror.seen[id(tensor)] = weakref.ref(tensor), form
 
     def _by_rule(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
         """The plan of a call whose shape rule tells what it puts out."""
@@ -178,8 +191,8 @@ class FastObserver(Observer):
         if entry is None:
             return None
         with DisableTorchFunction():
-            named = {name: self._spec(value) for name, value in kwargs.items()} if kwargs else NOTHING
-            return self._keep_rule(key, Operation(entry.op, func, self._spec(args), named, None))
+            asked = (entry.op, func, self._spec(args), self._spec(kwargs), None, NOTHING)
+            return self._keep_rule(key, tuple.__new__(Operation, asked))
 
     def _keep_rule(self, key: Any, asked: Operation) -> Plan | None:
         """The plan of an operation whose shape rule tells what it puts out, kept for the next of this key."""
@@ -191,34 +204,60 @@ class FastObserver(Observer):
             return None
         out, strides = found
         kind, forms = (SAME, ()) if strides is None else (NEW, (self._mirror.form_of(tuple(out), strides, out.dtype),))
-        plan = self._plans[key] = Plan(asked._replace(out=out), kind, forms, None, given)
+        told = tuple.__new__(Operation, (*asked[:4], out, asked.settings))
+        plan = self._plans[key] = Plan(told, kind, forms, None, given)
         return plan
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make the call the observer's way, and keep how its result came about if its metadata told all."""
-        calls, scopes, made = len(self.calls), len(self.scopes), self._storages.entered
-        out = super().function(func, args, kwargs)
-        if len(self.calls) == calls + 1 and len(self.scopes) == scopes:
-            operation = self.calls[-1].operation
-            if operation.target is func or operation.target is WRITTEN_AS.get(func):
-                plan = self._learnt(key, operation, args, kwargs, out, made)
-                if plan is not None and plan.kind is VIEW:
-                    plan.moves = self._place.redirect(func, args, kwargs) != (args, kwargs)
+        """Make a call, and keep how its result came about if its metadata told all."""
+        given, entry, made = forms_in(key), self._table.find(func), self._storages.entered
+        if func is torch._assert and args[0] is True and entry is not None:
+            checked = self._plans[key] = Plan(Operation(entry.op, func, args, kwargs, None), NONE, (), None, given)
+            return self._planned(checked, func, args, kwargs)
+        valueless = given and not any(form.kind is REAL for form in given)
+        if valueless and entry is not None and entry.op not in EMPTY and entry.reason not in (QUERY, ESCAPE):
+            twins = self._mirror.replace(args, kwargs, func) if any(form.kind is OWN for form in given) else (args, kwargs)
+            asked, named = self._place.redirect(func, *twins)
+            try:
+                with DisableTorchFunction():
+                    out = func(*asked, **named)
+            except Exception:  # it is made again where the error is told
+                return super().function(func, args, kwargs)
+            self._noting(out)
+            self._saw(func, asked, named, out)
+            with DisableTorchFunction():
+                target = self._spelling.of(func, self.target) if func in WRITTEN_AS else func
+                operation = Operation(entry.op, target, self._spec(asked), self._spec(named), self._spec(out))
+            self._called(operation)
+        else:
+            first, scopes = len(self.calls), len(self.scopes)
+            out = super().function(func, args, kwargs)
+            if len(self.calls) != first + 1 or len(self.scopes) != scopes:
+                return out
+            operation = self.calls[first].operation
+            if operation.target is not func and operation.target is not WRITTEN_AS.get(func):
+                return out
+        plan = self._learnt(key, operation, given, args, kwargs, out, made)
+        if plan is not None and plan.kind is VIEW:
+            twins = self._mirror.replace(args, kwargs, func)
+            plan.moves = self._place.redirect(func, *twins) != twins
         return out
 
-    def _learnt(self, key: Any, operation: Operation, args: Any, kwargs: Any, out: Any, made: int) -> Plan | None:
+    def _learnt(
+        self, key: Any, operation: Operation, given: list[Form], args: Any, kwargs: Any, out: Any, made: int
+    ) -> Plan | None:
         """The plan of a call that was made, if its metadata told all. ``made`` is how many storages there were before."""
         with DisableTorchFunction():
-            given = forms_in(key)
             kind, forms, sequence = self._outcome(args, kwargs, out)
             if kind is SAME and self._mirror.form(args[0]) is not given[0]:  # x.unsqueeze_(0)
                 return None
-            if not kind or self._storages.entered - made != len(forms) or operation.op in EMPTY:
+            made = self._storages.entered - made
+            if not kind or made != (len(forms) if kind is NEW else 0) or operation.op in EMPTY:
                 return None
             plan = self._plans[key] = Plan(operation, kind, forms, sequence, given)
             return plan
 
-    def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Form, ...], Any]:
+    def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Any, ...], Any]:
         """How a result comes about; "" where it cannot be told."""
         single = isinstance(out, torch.Tensor)
         outs = [out] if single else list(out) if type(out) in (tuple, list) else []
@@ -229,7 +268,7 @@ class FastObserver(Observer):
         given = {self._mirror.of(t).untyped_storage()._cdata for t in tensors_given((args, kwargs))}
         shared = [o.untyped_storage()._cdata in given for o in outs]
         if all(shared):
-            return VIEW, (), None
+            return VIEW, tuple(map(self._mirror.form, outs)), None if single else type(out)
         distinct = len({o.untyped_storage()._cdata for o in outs}) == len(outs)
         if any(shared) or not distinct or any(o.storage_offset() for o in outs):
             return "", (), None
@@ -258,9 +297,10 @@ class FastObserver(Observer):
             if not module._modules and self._tells_all():
                 known = self._settings.of(module)
                 try:
-                    key = type(module), known, *map(self._key, args)
-                    if kwargs:
-                        key = *key, *kwargs, *map(self._key, kwargs.values())
+                    if len(args) == 1 and not kwargs:
+                        key = type(module), known, self._key(args[0])
+                    else:
+                        key = type(module), known, *map(self._key, args), *kwargs, *map(self._key, kwargs.values())
                     plan = self._plans.get(key) or self._leaf_by_rule(key, module, known, args, kwargs)
                 except Unknown:
                     key = plan = None
@@ -277,7 +317,7 @@ class FastObserver(Observer):
             and is_torchs(type(module))
             and len(self.calls) == calls + 1 == len(self.scopes) - scopes + calls
         ):
-            self._learnt(key, self.calls[-1].operation, args, kwargs, out, made)
+            self._learnt(key, self.calls[-1].operation, forms_in(key), args, kwargs, out, made)
         return out
 
     def _leaf_by_rule(
@@ -287,8 +327,8 @@ class FastObserver(Observer):
         entry, cls = self._leaves[module], type(module)
         if entry is None or not known.contiguous or rule_for(cls) is None:
             return None
-        named = {name: self._spec(value) for name, value in kwargs.items()} if kwargs else NOTHING
-        return self._keep_rule(key, Operation(entry.op, cls, self._spec(args), named, None, known.settings))
+        asked = (entry.op, cls, self._spec(args), self._spec(kwargs), None, known.settings)
+        return self._keep_rule(key, tuple.__new__(Operation, asked))
 
     def _leaf_planned(
         self, plan: Plan, module: nn.Module, known: ModuleSettings, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -303,7 +343,7 @@ class FastObserver(Observer):
         else:
             args, kwargs = twins if plan.beside else (args, kwargs)
             out = type(module).forward(module, *args, **kwargs)
-            self._mirror.saw(out)
+            self._viewed(plan, out)
         path, operation = self._modules[module], plan.operation
         self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, "forward")))
         self.scopes.append(tuple.__new__(Scope, (path, operation, known.params, False)))
@@ -312,10 +352,18 @@ class FastObserver(Observer):
         return out
 
     def _tells_all(self) -> bool:
-        """Whether metadata tells all, and nothing was left empty on purpose."""
+        """Whether metadata tells all: no call is part of another, nothing was left empty on purpose, no transform, no autocast,
+        no gradients."""
         if self._autocast is not None and self._autocast.kept:
             self._autocast.forget()
-        return not (self._inside_leaf() or self._unwritten) and metadata_tells_all()
+        return not (
+            self._stack.leaf_depth
+            or self._plain_functions.running
+            or self._unwritten.storages
+            or is_any_autocast_enabled()
+            or torch.is_grad_enabled()
+            or transformed()
+        )
 
     def _attends(self, func: Any) -> bool:
         """Whether a function is attention, of whose mask the values may be asked for."""

@@ -16,13 +16,15 @@ CALLED_BY = call_impl.__code__
 
 
 class Forward:
-    """Stands for the forward of a module that is observed; to who looks at it, calls it himself or copies the module, it is
+    """Stands for the forward of a module from the beginning until it leaves; to who looks at it, calls it himself or copies the module, it is
     that forward."""
 
     def __init__(self, module: nn.Module, run: Callable[..., Any]) -> None:
+        held = module.__dict__
         self.module = module
         self.run = run
-        self.before = vars(module).get("forward")
+        self.before = held.get("forward")
+        held["forward"] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if sys._getframe(1).f_code is not CALLED_BY:
@@ -40,13 +42,9 @@ class Forward:
     def __wrapped__(self) -> Any:
         return MethodType(type(self.module).forward, self.module) if self.before is None else self.before
 
-    def enter(self) -> None:
-        """Take the place of the module's forward."""
-        vars(self.module)["forward"] = self
-
     def leave(self) -> None:
         """Put back what was there."""
-        held = vars(self.module)
+        held = self.module.__dict__
         if held.get("forward") is self:
             del held["forward"]
             if self.before is not None:

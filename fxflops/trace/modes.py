@@ -14,7 +14,6 @@ from ..torch_internals import (
     disabled_torch_dispatch_impl,
     get_current_dispatch_mode_stack,
     get_current_function_mode_stack,
-    is_any_autocast_enabled,
     peek_interpreter_stack,
 )
 
@@ -55,11 +54,6 @@ def has_own_dispatch(cls: Any) -> bool:
 def transformed() -> bool:
     """Whether functorch (vmap, grad, jvp ...) is at work: then a tensor's shape hides a dimension, or its history."""
     return peek_interpreter_stack() is not None
-
-
-def metadata_tells_all() -> bool:
-    """Whether what a call puts out on meta follows from its arguments: no transform, no autocast, no gradients."""
-    return not (is_any_autocast_enabled() or torch.is_grad_enabled() or transformed())
 
 
 def dispatching(mode: AtenMode) -> AbstractContextManager[Any]:

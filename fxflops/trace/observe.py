@@ -83,7 +83,7 @@ class Observer:
         self._modules = modules
         self._table = table
         self._leaves = Leaves(table)
-        self._settings = Settings(forms_with_values if twins is None else twins.forms_of_own)
+        self._settings = Settings(forms_with_values if twins is None else twins.forms_of_own, self._spec)
         self._operations: dict[Any, Operation] = {}
         self._copies: dict[Any, Any] = {}
         self._spelling = Spelling()
@@ -361,11 +361,15 @@ class Observer:
         with dispatching(self._aten):
             run(roots, ones)
 
+    def _spec(self, value: Any) -> Any:
+        """The value with a spec in place of each tensor."""
+        return spec_of(value)
+
     def _here(self) -> str:
         return self._stack.running[-1].path if self._stack.running else self.path
 
     def _inside_leaf(self) -> bool:
-        return self._plain_functions.running or self._stack.inside_leaf()
+        return self._plain_functions.running is not None or self._stack.inside_leaf()
 
     # What the hooks see. Where another thread runs the model as they are set or removed, they may lack its keywords
 
@@ -388,12 +392,12 @@ class Observer:
         if threading.get_ident() != self._thread:
             return
         end = time.perf_counter()
-        keys, running, is_leaf = self._stack.leave(module)
+        running, is_leaf = self._stack.leave(module)
         raised = sys.exc_info()[1] is not running.handled
         if self._inside_leaf():
             return
         with DisableTorchFunction():
-            specs, kwspecs, result = spec_of(args), spec_of(kwargs), spec_of(out)
+            specs, kwspecs, result = self._spec(args), self._spec(kwargs), self._spec(out)
             if raised:
                 self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
                 return
@@ -401,7 +405,7 @@ class Observer:
             if is_leaf:
                 self._owns((out, args))
                 if running.noted is not None and self._recorder is not None:
-                    self._recorder.module(running.path, running.noted, out, keys)
+                    self._recorder.module(running.path, running.noted, out, self._stack.keys(running))
 
     def _left(
         self, module: nn.Module, running: Running, is_leaf: bool, made: tuple[Any, Any, Any], took: float

@@ -15,19 +15,15 @@ End = Callable[[FunctionType, Any, Any], None]
 
 class PlainFunctions:
     """Tells of each outermost call of these functions: ``begin(function, args, kwargs)`` returns what ``end(function,
-    begun, value)`` is given, or None for a call that does not count. A profiler that was on before is on again after.
+    begun, value)`` is given, or None for a call that does not count; ``running`` is the one under way. A profiler that was on
+    before is on again after.
     """
 
     def __init__(self, functions: Mapping[CodeType, FunctionType], begin: Begin, end: End) -> None:
         self._functions = functions
         self._begin = begin
         self._end = end
-        self._running: tuple[FrameType, FunctionType, Any] | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether one of them is being called."""
-        return self._running is not None
+        self.running: tuple[FrameType, FunctionType, Any] | None = None
 
     def __enter__(self) -> None:
         if self._functions:
@@ -47,10 +43,10 @@ class PlainFunctions:
         function = self._functions.get(frame.f_code)
         if function is None:
             return
-        if event == "call" and self._running is None:
+        if event == "call" and self.running is None:
             begun = self._begin(function, *arguments_of(frame))
-            self._running = None if begun is None else (frame, function, begun)
-        elif event == "return" and self._running is not None and self._running[0] is frame:
-            _, function, begun = self._running
-            self._running = None
+            self.running = None if begun is None else (frame, function, begun)
+        elif event == "return" and self.running is not None and self.running[0] is frame:
+            _, function, begun = self.running
+            self.running = None
             self._end(function, begun, value)

@@ -23,12 +23,13 @@ class Running:
 
 
 class ModuleStack:
-    """The module calls under way, outermost first; nothing inside a leaf is a call of its own."""
+    """The module calls under way, outermost first; nothing inside a leaf is a call of its own. ``leaf_depth`` is where in the
+    stack the leaf is, 0 for none."""
 
     def __init__(self) -> None:
         self.running: list[Running] = []
         self._visits: dict[str, int] = {}
-        self._leaf_depth = 0
+        self.leaf_depth = 0
 
     def enter(self, module: nn.Module, path: str) -> Running:
         """A call begins; its key is the path, and from the second call on its number."""
@@ -39,22 +40,23 @@ class ModuleStack:
 
     def is_leaf(self) -> None:
         """The call that began last is of a leaf."""
-        self._leaf_depth = len(self.running)
+        self.leaf_depth = len(self.running)
 
-    def leave(self, module: nn.Module) -> tuple[dict[str, tuple[str, type]], Running, bool]:
-        """A call ends: the stack's keys with it, the call, and whether it is the leaf's own."""
+    def leave(self, module: nn.Module) -> tuple[Running, bool]:
+        """A call ends: the call, and whether it is the leaf's own."""
         while self.running and self.running[-1].module is not module:  # a hook of the user's may have raised in between
             self.running.pop()
-        keys, is_leaf = self.keys(), self._leaf_depth == len(self.running)
+        is_leaf = self.leaf_depth == len(self.running)
         running = self.running.pop()
         if not self.inside_leaf():
-            self._leaf_depth = 0
-        return keys, running, is_leaf
+            self.leaf_depth = 0
+        return running, is_leaf
 
     def inside_leaf(self) -> bool:
         """Whether a leaf is running."""
-        return 0 < self._leaf_depth <= len(self.running)
+        return 0 < self.leaf_depth <= len(self.running)
 
-    def keys(self) -> dict[str, tuple[str, type]]:
-        """The ``nn_module_stack`` of a node made now."""
-        return {running.key: (running.path, type(running.module)) for running in self.running if running.path}
+    def keys(self, *leaf: Running) -> dict[str, tuple[str, type]]:
+        """The ``nn_module_stack`` of a node made now, or of the call of a leaf that is over."""
+        under_way = (*self.running, *leaf)
+        return {running.key: (running.path, type(running.module)) for running in under_way if running.path}
