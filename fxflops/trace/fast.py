@@ -96,12 +96,12 @@ class FastObserver(Observer):
         self._forwards: list[Forward] = []
 
     def _attach(self) -> None:
-        others = []
+        others, leaf = [], self._leaf
         for module in self._modules:
             if self._leaves[module] is None:
                 others.append(module)
             else:
-                self._forwards.append(Forward(module, self._leaf))
+                self._forwards.append(Forward(module, leaf))
         self._hooks.attach(others, self._enter_module, self._leave_module)
 
     def _detach(self) -> None:
