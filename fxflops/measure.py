@@ -91,9 +91,7 @@ def measure(
     nodes = tuple(node_of(n, calls_of.get(n.name, NONE), times, bytes_of, ran) for n in graph.graph.nodes)
     owner_of = {} if watched.tape is None else watched.tape.owner_of
     calls = with_nodes(watched.observer.calls, nodes, owner_of)
-    return replace(
-        run, calls=calls, nodes=nodes, latency=times.latency, backward_latency=times.backward_latency
-    )
+    return replace(run, calls=calls, nodes=nodes, latency=times.latency, backward_latency=times.backward_latency)
 
 
 def _watched_graph(

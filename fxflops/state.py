@@ -65,16 +65,16 @@ class Snapshot:
         for module in modules:
             attributes = module.__dict__
             self._keep(attributes)
-            if attributes["_parameters"]:
-                parameters.extend(attributes["_parameters"].values())
-            if attributes["_buffers"]:
-                tensors.extend(attributes["_buffers"].values())
+            if module._parameters:
+                parameters.extend(module._parameters.values())
+            if module._buffers:
+                tensors.extend(module._buffers.values())
             names = tuple(attributes)
             if names not in readers:
                 readers[names] = _readers_of(names)
             read_own, read_hooks, read_others = readers[names]
             own, hooks, others = read_own(attributes), read_hooks(attributes), read_others(attributes)
-            if type(own[0]) in CONTAINERS:  # others are TorchScript's
+            if own and type(own[0]) in CONTAINERS:  # others are TorchScript's
                 for part in own:
                     if part:
                         self._keep(part)
