@@ -179,7 +179,14 @@ class Watch:
         return self
 
     def run(
-        self, model: str, inputs: str, inventory: Inventory, environment: Environment, source: str, trace: str, why: str = ""
+        self,
+        model: str,
+        inputs: str,
+        inventory: Inventory,
+        environment: Environment,
+        source: str,
+        trace: str,
+        why: str = "",
     ) -> Run:
         """The record of what was watched, of the model that consists of this: without a graph, and without times, for what
         an observer's clock reads beside its own work is none."""
