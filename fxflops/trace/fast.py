@@ -148,7 +148,7 @@ class FastObserver(Observer):
         """Make a call as planned."""
         operation = plan.operation
         if func in WRITTEN_AS:
-            operation = plan.operation_as(self._spelling.of(func, self.target))
+            operation = plan.operation_as(self._spelling.of(func))
         if plan.beside:
             args, kwargs = self._mirror.replace(args, kwargs, func)
         self._storages.call = len(self.calls)
@@ -221,7 +221,7 @@ class FastObserver(Observer):
             self._noting(out)
             self._saw(func, asked, named, out)
             with DisableTorchFunction():
-                target = self._spelling.of(func, self.target) if func in WRITTEN_AS else func
+                target = self._spelling.of(func) if func in WRITTEN_AS else func
                 operation = self._operation(entry.op, target, specs, kwspecs, self._spec(out))
             self._called(operation)
         else:
