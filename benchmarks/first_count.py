@@ -26,9 +26,10 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from fxflops.trace.plans import forget
+
 import fxflops
 from benchmarks.machine import processor
-from fxflops.trace.plans import forget
 
 RESULTS = Path(__file__).parent / "results"
 OURS = Path(fxflops.__file__).parent
