@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -238,26 +239,11 @@ class _Ran:
 
     __slots__ = ()
     operation: Operation
-
-    @property
-    def target(self) -> Any:
-        return self.operation.target
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        return self.operation.args
-
-    @property
-    def kwargs(self) -> Mapping[str, Any]:
-        return self.operation.kwargs
-
-    @property
-    def out(self) -> Any:
-        return self.operation.out
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        return self.operation.settings
+    target: Any = property(attrgetter("operation.target"))
+    args: Any = property(attrgetter("operation.args"))
+    kwargs: Any = property(attrgetter("operation.kwargs"))
+    out: Any = property(attrgetter("operation.out"))
+    settings: Any = property(attrgetter("operation.settings"))
 
 
 class _Call(NamedTuple):
@@ -272,15 +258,12 @@ class _Call(NamedTuple):
 class Call(_Ran, _Call):
     """One call that the run made: an operation, and where and when it ran.
 
-    ``path`` is the module it was made in (a leaf's own path), ``node`` the graph node that made it ("" without
-    a graph), ``site`` the author's ``file:line`` (read only where no formula is known).
+    ``path`` is the module it was made in (a leaf's own path), ``node`` the graph's node that does it, or whose gradient it
+    computes ("" where none does), ``site`` the author's ``file:line`` (read only where no formula is known).
     """
 
     __slots__ = ()
-
-    @property
-    def op(self) -> str:
-        return self.operation.op
+    op: Any = property(attrgetter("operation.op"))
 
     def inputs(self) -> Iterator[Spec]:
         """The specs of its tensor arguments, a module's own tensors not included."""
@@ -299,10 +282,7 @@ class Scope(_Ran, _Scope):
     Call; ``params`` are its own parameters' specs by name."""
 
     __slots__ = ()
-
-    @property
-    def cls(self) -> type:
-        return self.operation.target  # type: ignore[no-any-return]
+    cls: Any = property(attrgetter("operation.target"))
 
 
 class Timing(NamedTuple):
@@ -324,7 +304,7 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of the graph as it ran: ``calls`` are the positions of the Calls it made.
+    """One node of the graph as it ran: ``calls`` are the positions of the Calls of the model's own run that it does.
 
     ``opcode`` is the fx opcode, ``target`` its printable target, ``function`` the name of the function it calls,
     ``module`` the class name of the module it stands in.

@@ -52,43 +52,43 @@ class Snapshot:
     """
 
     def __init__(self, modules: Iterable[nn.Module], inputs: Any, lazy: bool = False) -> None:
-        self._objects: list[tuple[Any, Any]] = []
-        self._containers: list[tuple[Any, Any]] = []
-        self._others: list[tuple[Any, Any]] = []
+        # In parallel lists, not lists of pairs: Python's garbage collector goes through every pair.
+        self._containers: list[Any] = []
+        self._copies: list[Any] = []
         self._empty: list[Any] = []
         self._hooks: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
-        self._hookless: list[tuple[dict[Any, Any], ...]] = []
+        self._hookless: list[dict[Any, Any]] = []
         held: list[Any] = []
         parameters: list[nn.Parameter | None] = []
         tensors: list[torch.Tensor | None] = []
         readers: dict[tuple[str, ...], list[Reader]] = {}
         for module in modules:
             attributes = module.__dict__
-            self._objects.append((attributes, attributes.copy()))
-            if attributes["_parameters"]:
-                parameters.extend(attributes["_parameters"].values())
-            if attributes["_buffers"]:
-                tensors.extend(attributes["_buffers"].values())
+            self._keep(attributes)
+            if module._parameters:
+                parameters.extend(module._parameters.values())
+            if module._buffers:
+                tensors.extend(module._buffers.values())
             names = tuple(attributes)
             if names not in readers:
                 readers[names] = _readers_of(names)
             read_own, read_hooks, read_others = readers[names]
             own, hooks, others = read_own(attributes), read_hooks(attributes), read_others(attributes)
-            if type(own[0]) in CONTAINERS:  # others are TorchScript's
+            if own and type(own[0]) in CONTAINERS:  # others are TorchScript's
                 for part in own:
                     if part:
-                        self._containers.append((part, part.copy()))
+                        self._keep(part)
                     else:
                         self._empty.append(part)
                 if any(hooks):
                     self._hooks.extend([(part, _users(part)) for part in hooks])
                 else:
-                    self._hookless.append(hooks)
+                    self._hookless.extend(hooks)
             if not ATOMS.issuperset(map(type, others)):
                 for value in others:
                     kind = type(value)
                     if kind is list and ATOMS.issuperset(map(type, value)):
-                        self._others.append((value, value.copy()))
+                        self._keep(value)
                     elif kind not in ATOMS and not _is_plain(value):
                         held.append(value)
         own_parameters = {id(parameter): parameter for parameter in parameters if parameter is not None}
@@ -96,18 +96,23 @@ class Snapshot:
             if isinstance(part, torch.Tensor) and id(part) not in own_parameters:
                 tensors.append(part)
             if isinstance(part, (dict, list, set)):
-                self._others.append((part, copy.copy(part)))
+                self._keep(part)
             if is_object(part):
-                self._others.append((vars(part), dict(vars(part))))
+                self._keep(vars(part))
         self._tensors = [tensor for tensor in tensors if tensor is not None]
         self._parameters = list(own_parameters.values())
         self._addresses: dict[int, torch.Tensor] | None = None
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.writes = 0
-        self._gradients = [(t, t.grad) for t in (*self._parameters, *self._tensors) if t.is_leaf]
+        self._leaves = [tensor for tensor in (*self._parameters, *self._tensors) if tensor.is_leaf]
+        self._gradients = [tensor.grad for tensor in self._leaves]
         self._random = _states_before()
         if not lazy:
             self.keep_all()
+
+    def _keep(self, container: Any) -> None:
+        self._containers.append(container)
+        self._copies.append(container.copy() if type(container) in CONTAINERS else copy.copy(container))
 
     def keep_all(self) -> None:
         """Copy everything but the parameters: something is to be run that announces nothing."""
@@ -136,19 +141,18 @@ class Snapshot:
 
     def rewind(self) -> None:
         """Bring everything back to how it was when the snapshot was taken."""
-        for container, items in (*self._containers, *self._objects, *self._others):
+        for container, items in zip(self._containers, self._copies, strict=True):
             if not _same(container, items):
                 _refill(container, items)
-        for container in self._empty:
-            if container:
-                container.clear()
-        added = [(hooks, dict[Any, Any]()) for group in self._hookless if any(group) for hooks in group]
+        for container in self._empty if any(self._empty) else ():
+            container.clear()
+        added = [(hooks, dict[Any, Any]()) for hooks in self._hookless] if any(self._hookless) else []
         for hooks, users in (*self._hooks, *added):
             if not _same(now := _users(hooks), users):
                 for key in now:
                     del hooks[key]
                 hooks.update(users)
-        for tensor, gradient in self._gradients:
+        for tensor, gradient in zip(self._leaves, self._gradients, strict=True):
             if tensor.grad is not gradient:
                 tensor.grad = gradient
         for tensor, kept in self._saved.values():

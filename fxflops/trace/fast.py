@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,13 +19,13 @@ from torch import nn
 from ..ops import ESCAPE
 from ..ops.shapes import rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of
-from ..torch_internals import DisableTorchFunction, is_any_autocast_enabled
+from ..torch_internals import DisableTorchFunction, assertion, is_any_autocast_enabled
 from .escapes import EMPTY
 from .forwards import Forward, is_torchs
 from .leaves import ModuleSettings
 from .meta import OWN, REAL, Form
 from .modes import transformed
-from .observe import ATTENTION, QUERY, Observer
+from .observe import ATTENTION, QUERY, RNN_BACKWARD, Observer
 from .spelling import WRITTEN_AS
 
 NEW, SAME, VIEW, NONE = "new", "the first argument", "view", "nothing"
@@ -42,6 +43,11 @@ QUERIES = frozenset(
 """What a real tensor answers as its twin does."""
 TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)})
 """The plain values that are told apart by their types too."""
+
+
+PART = Operation("part of a call", None, (), NOTHING, None)
+VALUED = frozenset({*EMPTY, ATTENTION, RNN_BACKWARD})
+"""Operators of which more is recorded than follows from forms, or that leave memory unwritten."""
 
 
 class Unknown(Exception):
@@ -90,12 +96,12 @@ class FastObserver(Observer):
         self._forwards: list[Forward] = []
 
     def _attach(self) -> None:
-        others = []
+        others, leaf = [], self._leaf
         for module in self._modules:
             if self._leaves[module] is None:
                 others.append(module)
             else:
-                self._forwards.append(Forward(module, self._leaf))
+                self._forwards.append(Forward(module, leaf))
         self._hooks.attach(others, self._enter_module, self._leave_module)
 
     def _detach(self) -> None:
@@ -127,28 +133,13 @@ class FastObserver(Observer):
 
     def _key(self, value: Any) -> Any:
         """What a result depends on of an argument. Raises Unknown where that is more than can be told."""
-        kind = type(value)
-        if kind in ORDINARY:
-            form = self._mirror.form(value)
-            if form is None:
-                raise Unknown
-            return form
-        if kind is int or value is None or kind is str:
-            return value
-        if kind in TYPED:
-            return kind, value
-        if kind is tuple or kind is list:
-            return kind, *map(self._key, value)
-        if kind is slice:
-            return slice, *map(self._key, (value.start, value.stop, value.step))
-        raise Unknown
+        return key_of(value, self._mirror.form)
 
     def _spec(self, value: Any) -> Any:
         """The value with a spec in place of each tensor: the same for all of one form."""
         kind = type(value)
         if kind in ORDINARY:
-            form = self._mirror.form(value)
-            return spec_of(value) if form is None else form.spec
+            return self._mirror.spec(value)
         if kind is tuple or kind is list:
             return tuple([self._spec(item) for item in value])
         return spec_of(value) if value or kind is not dict else NOTHING
@@ -157,7 +148,7 @@ class FastObserver(Observer):
         """Make a call as planned."""
         operation = plan.operation
         if func in WRITTEN_AS:
-            operation = plan.operation_as(self._spelling.of(func, self.target))
+            operation = plan.operation_as(self._spelling.of(func))
         if plan.beside:
             args, kwargs = self._mirror.replace(args, kwargs, func)
         self._storages.call = len(self.calls)
@@ -194,7 +185,7 @@ class FastObserver(Observer):
             asked = (entry.op, func, self._spec(args), self._spec(kwargs), None, NOTHING)
             return self._keep_rule(key, tuple.__new__(Operation, asked))
 
-    def _keep_rule(self, key: Any, asked: Operation) -> Plan | None:
+    def _keep_rule(self, key: Any, asked: Operation, known: ModuleSettings | None = None) -> Plan | None:
         """The plan of an operation whose shape rule tells what it puts out, kept for the next of this key."""
         given = forms_in(key)
         if not any(form.kind is not REAL for form in given):
@@ -204,30 +195,34 @@ class FastObserver(Observer):
             return None
         out, strides = found
         kind, forms = (SAME, ()) if strides is None else (NEW, (self._mirror.form_of(tuple(out), strides, out.dtype),))
-        told = tuple.__new__(Operation, (*asked[:4], out, asked.settings))
-        plan = self._plans[key] = Plan(told, kind, forms, None, given)
+        plan = self._plans[key] = Plan(self._operation(*asked[:4], out, known), kind, forms, None, given)
         return plan
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call, and keep how its result came about if its metadata told all."""
         given, entry, made = forms_in(key), self._table.find(func), self._storages.entered
-        if func is torch._assert and args[0] is True and entry is not None:
+        if func is assertion and args[0] is True and entry is not None:
             checked = self._plans[key] = Plan(Operation(entry.op, func, args, kwargs, None), NONE, (), None, given)
             return self._planned(checked, func, args, kwargs)
         valueless = given and not any(form.kind is REAL for form in given)
         if valueless and entry is not None and entry.op not in EMPTY and entry.reason not in (QUERY, ESCAPE):
-            twins = self._mirror.replace(args, kwargs, func) if any(form.kind is OWN for form in given) else (args, kwargs)
+            twins = (
+                self._mirror.replace(args, kwargs, func) if any(form.kind is OWN for form in given) else (args, kwargs)
+            )
             asked, named = self._place.redirect(func, *twins)
-            try:
-                with DisableTorchFunction():
+            with DisableTorchFunction():
+                specs, kwspecs = self._spec(asked), self._spec(named)
+                try:
                     out = func(*asked, **named)
-            except Exception:  # it is made again where the error is told
+                except Exception:  # it is made again where the error is told
+                    out = Unknown
+            if out is Unknown:
                 return super().function(func, args, kwargs)
             self._noting(out)
             self._saw(func, asked, named, out)
             with DisableTorchFunction():
-                target = self._spelling.of(func, self.target) if func in WRITTEN_AS else func
-                operation = Operation(entry.op, target, self._spec(asked), self._spec(named), self._spec(out))
+                target = self._spelling.of(func) if func in WRITTEN_AS else func
+                operation = self._operation(entry.op, target, specs, kwspecs, self._spec(out))
             self._called(operation)
         else:
             first, scopes = len(self.calls), len(self.scopes)
@@ -249,7 +244,7 @@ class FastObserver(Observer):
         """The plan of a call that was made, if its metadata told all. ``made`` is how many storages there were before."""
         with DisableTorchFunction():
             kind, forms, sequence = self._outcome(args, kwargs, out)
-            if kind is SAME and self._mirror.form(args[0]) is not given[0]:  # x.unsqueeze_(0)
+            if kind is SAME and self._mirror.read(args[0]) is not given[0]:  # x.unsqueeze_(0)
                 return None
             made = self._storages.entered - made
             if not kind or made != (len(forms) if kind is NEW else 0) or operation.op in EMPTY:
@@ -285,6 +280,43 @@ class FastObserver(Observer):
             self._storages.enter(out.untyped_storage(), form.nbytes, form.spec)
             outs.append(out)
         return outs[0] if plan.sequence is None else plan.sequence(outs)
+
+    # Operators, of which the dispatch mode hears: those of the backward pass, and those inside of other calls
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        form = self._mirror.form_of_meta
+        with DisableTorchFunction():
+            try:
+                if self._unwritten.storages or transformed():
+                    raise Unknown
+                key = (
+                    func,
+                    *[key_of(value, form) for value in args],
+                    *kwargs,
+                    *[key_of(v, form) for v in kwargs.values()],
+                )
+                plan = self._plans.get(key)
+            except (Unknown, TypeError):
+                return super().operator(func, args, kwargs)
+            is_call = not (self._whole or self._inside_leaf())
+            if plan is None or (is_call and plan.operation is PART):
+                return self._learn_operator(key, is_call, func, args, kwargs)
+            self._storages.call = len(self.calls)
+            out = args[0] if plan.kind is SAME else self._made(plan) if plan.kind is NEW else func(*args, **kwargs)
+            if is_call:
+                phase, path = self._placed(self._here(), self.calls)
+                self.calls.append(Call(plan.operation, path, phase=phase))
+                self._owns((out, args))
+            return out
+
+    def _learn_operator(self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run an operator, and keep how its result came about: as a call, or as a part of one."""
+        given, made, first = forms_in(key), self._storages.entered, len(self.calls)
+        out = super().operator(func, args, kwargs)
+        entry = self._table.find(func)
+        if entry is not None and given and entry.op not in VALUED and len(self.calls) == first + is_call:
+            self._learnt(key, self.calls[first].operation if is_call else PART, given, args, kwargs, out, made)
+        return out
 
     # Leaves
 
@@ -328,7 +360,7 @@ class FastObserver(Observer):
         if entry is None or not known.contiguous or rule_for(cls) is None:
             return None
         asked = (entry.op, cls, self._spec(args), self._spec(kwargs), None, known.settings)
-        return self._keep_rule(key, tuple.__new__(Operation, asked))
+        return self._keep_rule(key, tuple.__new__(Operation, asked), known)
 
     def _leaf_planned(
         self, plan: Plan, module: nn.Module, known: ModuleSettings, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -358,6 +390,7 @@ class FastObserver(Observer):
             self._autocast.forget()
         return not (
             self._stack.leaf_depth
+            or self._strays  # what is made here would be heard of there
             or self._plain_functions.running
             or self._unwritten.storages
             or is_any_autocast_enabled()
@@ -369,6 +402,25 @@ class FastObserver(Observer):
         """Whether a function is attention, of whose mask the values may be asked for."""
         entry = self._table.find(func)
         return entry is not None and entry.op == ATTENTION
+
+
+def key_of(value: Any, form_of: Callable[[torch.Tensor], Form | None]) -> Any:
+    """What a result depends on of an argument whose tensors have forms. Raises Unknown where that is more than can be told."""
+    kind = type(value)
+    if kind in ORDINARY:
+        form = form_of(value)
+        if form is None:
+            raise Unknown
+        return form
+    if kind is int or value is None or kind is str:
+        return value
+    if kind in TYPED:
+        return kind, value
+    if kind is tuple or kind is list:
+        return kind, *[key_of(item, form_of) for item in value]
+    if kind is slice:
+        return slice, *[key_of(item, form_of) for item in (value.start, value.stop, value.step)]
+    raise Unknown
 
 
 def forms_in(key: tuple[Any, ...]) -> list[Form]:

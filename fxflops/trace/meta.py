@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..ops.shapes import contiguous
-from ..records import ORDINARY, SPARSE, Spec, is_dense
+from ..records import ORDINARY, SPARSE, Spec, is_dense, spec_of
 from ..structure import tensors_in
 from ..torch_internals import disable_current_modes, len_torch_dispatch_stack
 from .functions import writes
@@ -77,7 +77,7 @@ class Twins:
         for tensor in self._state.values():
             if tensor.is_meta and tensor.layout is not torch.strided:
                 self.saw(tensor)
-        self._own.update(zip(self._state, map(self._read, self._state.values()), strict=True))
+        self._own.update(zip(self._state, map(self.read, self._state.values()), strict=True))
 
     def saw(self, value: Any) -> None:
         """A call that was seen returned this."""
@@ -101,11 +101,21 @@ class Twins:
         else:
             form = seen[1]
             if form is None:
-                form = self._read(tensor)
+                form = self.read(tensor)
                 self.seen[key] = seen[0], form
         return None if form is not None and form.kind is REAL and self._has_lost(tensor) else form
 
-    def _read(self, tensor: torch.Tensor) -> Form | None:
+    def spec(self, tensor: torch.Tensor) -> Spec:
+        """The spec of a tensor: the same for all of one form."""
+        form = self.form(tensor)
+        return spec_of(tensor) if form is None else form.spec
+
+    def form_of_meta(self, tensor: torch.Tensor) -> Form | None:
+        """The form of a tensor on meta, wherever it comes from: the backward pass has its own."""
+        return self.form(tensor) or (self.read(tensor) if tensor.is_meta else None)
+
+    def read(self, tensor: torch.Tensor) -> Form | None:
+        """The form of a tensor as it lies now."""
         if type(tensor) not in ORDINARY or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_neg():
             return None
         shape, stride, dtype, kind = tensor.shape, tensor.stride(), tensor.dtype, META
@@ -135,7 +145,7 @@ class Twins:
             if id(tensor) in self.seen:
                 self.seen[id(tensor)] = self.seen[id(tensor)][0], None
             if id(tensor) in self._own:
-                self._own[id(tensor)] = self._read(tensor)
+                self._own[id(tensor)] = self.read(tensor)
 
     def is_weight(self, twin: torch.Tensor) -> bool:
         """Whether it stands for a parameter that is trained."""

@@ -78,7 +78,6 @@ class Observer:
         self.scopes: list[Scope] = []
         self.steps: list[tuple[str, range]] = []
         self.path = ""
-        self.node, self.target = "", None
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
         self._table = table
@@ -97,7 +96,7 @@ class Observer:
         self._strays = strays
         self._facts = facts
         self._tape = tape
-        self._placed = tape.placed if tape is not None else lambda path, node, _: (FORWARD, path, node)
+        self._placed = tape.placed if tape is not None else lambda path, _: (FORWARD, path)
         self._thread = threading.get_ident()
         self._hooks = Hooks()
         self._mode = FunctionMode(self.function)
@@ -157,7 +156,7 @@ class Observer:
         specs, kwspecs = spec_of(args), spec_of(kwargs)
         self._check(entry, func, *given)
         noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
-        written = self._spelling.of(func, self.target) if func in WRITTEN_AS else func
+        written = self._spelling.of(func) if func in WRITTEN_AS else func
         start = time.perf_counter()
         try:
             if entry is None:
@@ -324,19 +323,20 @@ class Observer:
         out: Any,
         path: str,
         seconds: float,
-        settings: Mapping[str, Any] = NOTHING,
+        known: ModuleSettings | None = None,
     ) -> None:
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
-        phase, path, node = self._placed(path, self.node, self.calls)
-        operation = self._operation(op, target, args, kwargs, out, settings)
-        self.calls.append(Call(operation, path, node, site, seconds, phase))
+        phase, path = self._placed(path, self.calls)
+        operation = self._operation(op, target, args, kwargs, out, known)
+        self.calls.append(Call(operation, path, "", site, seconds, phase))
 
     def _operation(
-        self, op: str, target: Any, args: Any, kwargs: Any, out: Any, settings: Mapping[str, Any]
+        self, op: str, target: Any, args: Any, kwargs: Any, out: Any, known: ModuleSettings | None = None
     ) -> Operation:
         """What ran: the same object for all that are equal."""
-        key = op, target, typed(args), typed(kwargs), typed(out), typed(settings)
+        key = op, target, known, typed(args), typed(kwargs), typed(out)
+        settings = NOTHING if known is None else known.settings
         try:
             found = self._operations.get(key)
         except TypeError:  # no hash
@@ -354,7 +354,7 @@ class Observer:
         """Run a backward pass, from the sum of the floating outputs, so that what it dispatches is seen.
 
         Raises InputError where no output has a gradient."""
-        self.path = self.node = ""
+        self.path = ""
         self._noted = True  # no part of a recorded graph
         roots, ones = roots_of(out)
         self._noting(ones)
@@ -415,7 +415,7 @@ class Observer:
         path, cls = running.path, type(module)
         if is_leaf:
             self._noting(())
-            self._record(self._leaves[module], cls, *made, path, took, known.settings)
+            self._record(self._leaves[module], cls, *made, path, took, known)
         if self._tape is None or self._tape.phase() == FORWARD:
             operation = self.calls[-1].operation if is_leaf else Operation(cls.__name__, cls, *made, known.settings)
             self._ended(path, operation, known, bool(module._modules))
