@@ -79,18 +79,19 @@ class Inventory:
     def contents(self) -> Contents:
         """What a report says of the model itself."""
         sizes = [parameter.numel() for _, parameter in self.params]
-        modules = tuple(
-            Module(path, type(module).__name__, sum(sizes[first:last]), _functions_of(module))
-            for (module, path), (first, last) in zip(self.paths.items(), pairwise(self._met), strict=True)
-        )
-        total, buffers = sum(sizes), sum(buffer.numel() for _, buffer in self.buffers)
-        trainable = sum(size for size, (_, p) in zip(sizes, self.params, strict=True) if p.requires_grad)
+        met = pairwise(self._met)
+        modules = [
+            Module(path, type(module).__name__, sum(sizes[first:last]) if first < last else 0, _functions_of(module))
+            for (module, path), (first, last) in zip(self.paths.items(), met, strict=True)
+        ]
+        total, buffers = sum(sizes), sum([buffer.numel() for _, buffer in self.buffers])
+        trainable = sum([size for size, (_, p) in zip(sizes, self.params, strict=True) if p.requires_grad])
         nbytes = _bytes(parameter for _, parameter in self.params)
-        return Contents(modules, Params(total, trainable, total - trainable, buffers, nbytes))
+        return Contents(tuple(modules), Params(total, trainable, total - trainable, buffers, nbytes))
 
 
 def _functions_of(module: nn.Module) -> frozenset[Any]:
-    held = vars(module).values()
+    held = module.__dict__.values()
     return NONE if FUNCTIONS.isdisjoint(map(type, held)) else frozenset(v for v in held if type(v) in FUNCTIONS)
 
 

@@ -204,13 +204,17 @@ class Ledger:
         entry = len(self._entries)
         self._watch(storage, nbytes, entry)
         self._entries.append((spec, self.call))
-        self._change(entry, nbytes)
+        self._changes.append((entry, nbytes, self.call))
+        self.live += nbytes
+        if self.live > self.peak:
+            self._rise()
 
     def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
         """Hear of it when Python frees the storage of an entry."""
-        known = _Living(storage, self._leave)
-        known.key, known.nbytes, known.entry = key, _, _ = id(storage), nbytes, entry
-        self._known[key] = known
+        self._known[id(storage)] = known = _Living(storage, self._leave)
+        known.key = id(storage)
+        known.nbytes = nbytes
+        known.entry = entry
 
     @property
     def entered(self) -> int:
@@ -265,7 +269,7 @@ class Ledger:
         first = [(entry, change, -1) for entry, change, _ in self._changes if entry in held]
         then = [each for each in self._changes if each[0] not in held]
         self._changes = []
-        self.live = self.most = self._most_after = 0
+        self.live = self.peak = self.most = self._most_after = 0
         self._most_in = -1
         for entry, change, self.call in (*first, *then):
             self._change(entry, change)
@@ -281,13 +285,18 @@ class Ledger:
 
     def _change(self, entry: int, change: int) -> None:
         self.live += change
-        if self.live > self.peak:
-            self.peak = self.live
         self._changes.append((entry, change, self.call))
+        if self.live > self.peak:
+            self._rise()
+
+    def _rise(self) -> None:
+        """There has not been so much since the last ``reset_peak``."""
+        self.peak = self.live
         if self.live > self.most:
             self.most, self._most_after, self._most_in = self.live, len(self._changes), self.call
 
     def _leave(self, known: _Living) -> None:
         if self._known.get(known.key) is known:
-            self._change(known.entry, -known.nbytes)
             del self._known[known.key]
+            self.live -= known.nbytes
+            self._changes.append((known.entry, -known.nbytes, self.call))

@@ -76,8 +76,6 @@ class Subject:
         self.optimizer: OptimizerLike | None = None
         self._args = args
         self._kwargs = kwargs
-        if backward or not lazy:
-            self.keep()
         self._ran = False
         self.inventory = inventory
         self.paths = self.inventory.paths
@@ -88,11 +86,13 @@ class Subject:
         }
         self.state = [tensor for named in self.held.values() for _, tensor in named]
         self.device = self.state[0].device if self.state else torch.device("cpu")
+        if backward or not lazy:
+            self.keep()
 
     @cached_property
     def snapshot(self) -> Snapshot:
         """How everything was at first: taken when it is first asked for."""
-        return Snapshot(self.model, (self._args, self._kwargs), self._lazy)
+        return Snapshot(self.paths, (self._args, self._kwargs), self._lazy)
 
     def keep(self) -> None:
         """Take the snapshot, if it is not taken yet: something is about to run."""
@@ -160,7 +160,7 @@ class Watch:
         self.twins = twins
         if twins is not None:
             twins.moved = self.ledger.move
-        self.observer = (Observer if twins is None or strays else FastObserver)(
+        self.observer = (Observer if twins is None else FastObserver)(
             paths,
             table,
             ledger=self.ledger,

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from .records import is_dense
-from .structure import is_object, modules_of, tensors_in, walk
+from .structure import is_object, tensors_in, walk
 
 RUNNING = threading.RLock()
 """Held while a model is traced or run: torch.fx patches nn.Module for all threads while it traces."""
@@ -55,25 +55,23 @@ class Snapshot:
     call is about to write to its storage; with ``lazy`` so is any tensor, until :meth:`keep_all`.
     """
 
-    def __init__(self, model: nn.Module, inputs: Any, lazy: bool = False) -> None:
+    def __init__(self, modules: Iterable[nn.Module], inputs: Any, lazy: bool = False) -> None:
         self._objects: list[tuple[Any, Any]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._others: list[tuple[Any, Any]] = []
         self._empty: list[Any] = []
         self._hooks: list[tuple[Any, ...]] = []
         held: list[Any] = []
-        parameters: dict[int, nn.Parameter] = {}
-        tensors: list[torch.Tensor] = []
+        parameters: list[nn.Parameter | None] = []
+        tensors: list[torch.Tensor | None] = []
         readers: dict[tuple[str, ...], list[Reader]] = {}
-        for module in modules_of(model):
+        for module in modules:
             attributes = module.__dict__
             self._objects.append((attributes, attributes.copy()))
-            for parameter in attributes["_parameters"].values():
-                if parameter is not None:
-                    parameters[id(parameter)] = parameter
-            for buffer in attributes["_buffers"].values():
-                if buffer is not None:
-                    tensors.append(buffer)
+            if attributes["_parameters"]:
+                parameters.extend(attributes["_parameters"].values())
+            if attributes["_buffers"]:
+                tensors.extend(attributes["_buffers"].values())
             names = tuple(attributes)
             if names not in readers:
                 readers[names] = _readers_of(names)
@@ -90,16 +88,22 @@ class Snapshot:
                 else:
                     self._hooks.append(hooks)
             if not ATOMS.issuperset(map(type, others)):
-                held.extend([value for value in others if type(value) not in ATOMS and not _is_plain(value)])
+                for value in others:
+                    kind = type(value)
+                    if kind is list and ATOMS.issuperset(map(type, value)):
+                        self._others.append((value, value.copy()))
+                    elif kind not in ATOMS and not _is_plain(value):
+                        held.append(value)
+        own_parameters = {id(parameter): parameter for parameter in parameters if parameter is not None}
         for _, part in (*walk(held, DEPTH), *walk(inputs)):
-            if isinstance(part, torch.Tensor) and id(part) not in parameters:
+            if isinstance(part, torch.Tensor) and id(part) not in own_parameters:
                 tensors.append(part)
             if isinstance(part, (dict, list, set)):
                 self._others.append((part, copy.copy(part)))
             if is_object(part):
                 self._others.append((vars(part), dict(vars(part))))
-        self._tensors = tensors
-        self._parameters = list(parameters.values())
+        self._tensors = [tensor for tensor in tensors if tensor is not None]
+        self._parameters = list(own_parameters.values())
         self._addresses: dict[int, torch.Tensor] | None = None
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.writes = 0

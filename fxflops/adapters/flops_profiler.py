@@ -205,7 +205,7 @@ def _run(profiler: FlopsProfiler, func_name: str, inputs: Inputs, warm_up: int, 
     """Run the method, the last time profiled; each time from the same state."""
     model, (args, kwargs) = profiler.model, inputs
     method = model if func_name == "forward" else getattr(model, func_name)
-    snapshot = Snapshot(model, inputs)
+    snapshot = Snapshot(model.modules(), inputs)
     try:
         for _ in range(warm_up):
             method(*args, **kwargs)

@@ -57,7 +57,7 @@ def get_model_profile(
     args, kwargs = ((), input_constructor(input_res)) if input_constructor else ((_one_input(model, input_res),), {})
     watch = Stopwatch(model)
     with RUNNING, torch.no_grad(), training_flags(model.modules(), "eval"):
-        snapshot = Snapshot(model, (args, kwargs))
+        snapshot = Snapshot(model.modules(), (args, kwargs))
         try:
             for _ in range(warm_up):
                 model(*args, **kwargs)

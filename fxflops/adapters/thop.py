@@ -131,7 +131,7 @@ def _handled(
     if not modules:
         return {}
     with RUNNING, torch.no_grad(), training_flags(model.modules(), "eval"):
-        snapshot = Snapshot(model, inputs)
+        snapshot = Snapshot(model.modules(), inputs)
         try:
             for module in modules:
                 for name in ("total_ops", "total_params"):

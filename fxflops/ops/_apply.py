@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -83,28 +83,23 @@ def arguments(function: Any, ran: Operation) -> tuple[tuple[Any, ...], dict[str,
     return _function_arguments(function, ran)
 
 
-class Parameters(NamedTuple):
-    """Names of a function's positional and keyword-only parameters, and whether it takes more of both kinds."""
-
-    names: tuple[str, ...]
-    keywords: tuple[str, ...]
-    takes_args: bool
-    takes_kwargs: bool
+Parameters = tuple[tuple[str, ...], tuple[str, ...], bool, bool]
+"""Names of a function's positional and keyword-only parameters, and whether it takes more of both kinds."""
 
 
 def parameters_of(function: Any) -> Parameters:
     """The parameters of a function, read from its code where it is plain Python: ten times as fast as its signature."""
-    if type(function) is FunctionType and not vars(function):
+    if type(function) is FunctionType and not hasattr(function, "__wrapped__"):
         code = function.__code__
-        first, last = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
-        flags = bool(code.co_flags & inspect.CO_VARARGS), bool(code.co_flags & inspect.CO_VARKEYWORDS)
-        return Parameters(code.co_varnames[:first], code.co_varnames[first:last], *flags)
+        first, names, flags = code.co_argcount, code.co_varnames, code.co_flags
+        keywords = names[first : first + code.co_kwonlyargcount]
+        return names[:first], keywords, bool(flags & inspect.CO_VARARGS), bool(flags & inspect.CO_VARKEYWORDS)
     kinds: dict[Any, list[str]] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         kinds.setdefault(POSITIONAL.get(parameter.kind, parameter.kind), []).append(name)
     of = inspect.Parameter
-    names, keywords = (tuple(kinds.get(kind, ())) for kind in (of.POSITIONAL_OR_KEYWORD, of.KEYWORD_ONLY))
-    return Parameters(names, keywords, of.VAR_POSITIONAL in kinds, of.VAR_KEYWORD in kinds)
+    named, keywords = (tuple(kinds.get(kind, ())) for kind in (of.POSITIONAL_OR_KEYWORD, of.KEYWORD_ONLY))
+    return named, keywords, of.VAR_POSITIONAL in kinds, of.VAR_KEYWORD in kinds
 
 
 def _function_arguments(function: Any, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -122,19 +117,21 @@ def _function_arguments(function: Any, ran: Operation) -> tuple[tuple[Any, ...],
 
 def _module_arguments(function: Any, ran: Operation) -> dict[str, Any]:
     """A leaf module's: what its forward was given, by name, then the module's own settings and tensors."""
-    names, settings = parameters_of(function).names, ran.settings
-    given = parameters_of(ran.target.forward).names[1:]
+    names, settings = parameters_of(function)[0], ran.settings
     values = {name: settings[name] for name in names if name in settings}
+    if len(ran.args) == 1 and not ran.kwargs:
+        values[names[0]] = ran.args[0]
+        return values
+    given = parameters_of(ran.target.forward)[0][1:]
     for position, value in enumerate(ran.args):
         name = given[position] if position < len(given) else ""
         if name in names:
             values[name] = value
         elif position == 0:
             values[names[0]] = value
-    if ran.kwargs:
-        values.update((name, value) for name, value in ran.kwargs.items() if name in names)
-        if names and names[0] not in values and given and given[0] in ran.kwargs:
-            values[names[0]] = ran.kwargs[given[0]]
+    values.update((name, value) for name, value in ran.kwargs.items() if name in names)
+    if names and names[0] not in values and given and given[0] in ran.kwargs:
+        values[names[0]] = ran.kwargs[given[0]]
     return values
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
 
+from ..ops import ESCAPE
 from ..ops.shapes import rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of
 from ..torch_internals import DisableTorchFunction, is_any_autocast_enabled
@@ -23,10 +25,10 @@ from .forwards import Forward, is_torchs
 from .leaves import ModuleSettings
 from .meta import OWN, REAL, Form
 from .modes import transformed
-from .observe import ATTENTION, Observer
+from .observe import ATTENTION, QUERY, RNN_BACKWARD, Observer
 from .spelling import WRITTEN_AS
 
-NEW, SAME, VIEW = "new", "the first argument", "view"
+NEW, SAME, VIEW, NONE = "new", "the first argument", "view", "nothing"
 META_DEVICE = torch.device("meta")
 QUERIES = frozenset(
     [
@@ -41,6 +43,11 @@ QUERIES = frozenset(
 """What a real tensor answers as its twin does."""
 TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)})
 """The plain values that are told apart by their types too."""
+
+
+PART = Operation("part of a call", None, (), NOTHING, None)
+VALUED = frozenset({*EMPTY, ATTENTION, RNN_BACKWARD})
+"""Operators of which more is recorded than follows from forms, or that leave memory unwritten."""
 
 
 class Unknown(Exception):
@@ -107,7 +114,7 @@ class FastObserver(Observer):
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in QUERIES:
             return func(*args, **kwargs)
-        if func in self._place.answers:
+        if func in self._place.answers and not transformed():
             return self._place.answers[func]
         if not self._tells_all() or (self._facts and self._attends(func)):
             return super().function(func, args, kwargs)
@@ -126,21 +133,7 @@ class FastObserver(Observer):
 
     def _key(self, value: Any) -> Any:
         """What a result depends on of an argument. Raises Unknown where that is more than can be told."""
-        kind = type(value)
-        if kind in ORDINARY:
-            form = self._mirror.form(value)
-            if form is None:
-                raise Unknown
-            return form
-        if kind is int or value is None or kind is str:
-            return value
-        if kind in TYPED:
-            return kind, value
-        if kind is tuple or kind is list:
-            return kind, *map(self._key, value)
-        if kind is slice:
-            return slice, *map(self._key, (value.start, value.stop, value.step))
-        raise Unknown
+        return key_of(value, self._mirror.form)
 
     def _spec(self, value: Any) -> Any:
         """The value with a spec in place of each tensor: the same for all of one form."""
@@ -164,15 +157,20 @@ class FastObserver(Observer):
             out = self._made(plan)
         elif plan.kind is SAME:
             out = self._mirror.of(args[0])
+        elif plan.kind is NONE:
+            out = None
         else:
             if plan.moves:
                 args, kwargs = self._place.redirect(func, args, kwargs)
             out = func(*args, **kwargs)
             self._viewed(plan, out)
+        self._called(operation)
+        return out
+
+    def _called(self, operation: Operation) -> None:
         running = self._stack.running
         path = running[-1].path if running else self.path
         self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, "forward")))
-        return out
 
     def _viewed(self, plan: Plan, out: Any) -> None:
         """Know views of tensors, which lie as those did from which the plan was learnt."""
@@ -185,8 +183,8 @@ class FastObserver(Observer):
         if entry is None:
             return None
         with DisableTorchFunction():
-            named = {name: self._spec(value) for name, value in kwargs.items()} if kwargs else NOTHING
-            return self._keep_rule(key, Operation(entry.op, func, self._spec(args), named, None))
+            asked = (entry.op, func, self._spec(args), self._spec(kwargs), None, NOTHING)
+            return self._keep_rule(key, tuple.__new__(Operation, asked))
 
     def _keep_rule(self, key: Any, asked: Operation) -> Plan | None:
         """The plan of an operation whose shape rule tells what it puts out, kept for the next of this key."""
@@ -198,27 +196,52 @@ class FastObserver(Observer):
             return None
         out, strides = found
         kind, forms = (SAME, ()) if strides is None else (NEW, (self._mirror.form_of(tuple(out), strides, out.dtype),))
-        plan = self._plans[key] = Plan(asked._replace(out=out), kind, forms, None, given)
+        told = tuple.__new__(Operation, (*asked[:4], out, asked.settings))
+        plan = self._plans[key] = Plan(told, kind, forms, None, given)
         return plan
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make the call the observer's way, and keep how its result came about if its metadata told all."""
-        calls, scopes, made = len(self.calls), len(self.scopes), self._storages.entered
-        out = super().function(func, args, kwargs)
-        if len(self.calls) == calls + 1 and len(self.scopes) == scopes:
-            operation = self.calls[-1].operation
-            if operation.target is func or operation.target is WRITTEN_AS.get(func):
-                plan = self._learnt(key, operation, args, kwargs, out, made)
-                if plan is not None and plan.kind is VIEW:
-                    plan.moves = self._place.redirect(func, args, kwargs) != (args, kwargs)
+        """Make a call, and keep how its result came about if its metadata told all."""
+        given, entry, made = forms_in(key), self._table.find(func), self._storages.entered
+        if func is torch._assert and args[0] is True and entry is not None:
+            checked = self._plans[key] = Plan(Operation(entry.op, func, args, kwargs, None), NONE, (), None, given)
+            return self._planned(checked, func, args, kwargs)
+        valueless = given and not any(form.kind is REAL for form in given)
+        if valueless and entry is not None and entry.op not in EMPTY and entry.reason not in (QUERY, ESCAPE):
+            twins = self._mirror.replace(args, kwargs, func) if any(form.kind is OWN for form in given) else (args, kwargs)
+            asked, named = self._place.redirect(func, *twins)
+            try:
+                with DisableTorchFunction():
+                    out = func(*asked, **named)
+            except Exception:  # it is made again where the error is told
+                return super().function(func, args, kwargs)
+            self._noting(out)
+            self._saw(func, asked, named, out)
+            with DisableTorchFunction():
+                target = self._spelling.of(func, self.target) if func in WRITTEN_AS else func
+                operation = Operation(entry.op, target, self._spec(asked), self._spec(named), self._spec(out))
+            self._called(operation)
+        else:
+            first, scopes = len(self.calls), len(self.scopes)
+            out = super().function(func, args, kwargs)
+            if len(self.calls) != first + 1 or len(self.scopes) != scopes:
+                return out
+            operation = self.calls[first].operation
+            if operation.target is not func and operation.target is not WRITTEN_AS.get(func):
+                return out
+        plan = self._learnt(key, operation, given, args, kwargs, out, made)
+        if plan is not None and plan.kind is VIEW:
+            twins = self._mirror.replace(args, kwargs, func)
+            plan.moves = self._place.redirect(func, *twins) != twins
         return out
 
-    def _learnt(self, key: Any, operation: Operation, args: Any, kwargs: Any, out: Any, made: int) -> Plan | None:
+    def _learnt(
+        self, key: Any, operation: Operation, given: list[Form], args: Any, kwargs: Any, out: Any, made: int
+    ) -> Plan | None:
         """The plan of a call that was made, if its metadata told all. ``made`` is how many storages there were before."""
         with DisableTorchFunction():
-            given = forms_in(key)
             kind, forms, sequence = self._outcome(args, kwargs, out)
-            if kind is SAME and self._mirror.form(args[0]) is not given[0]:  # x.unsqueeze_(0)
+            if kind is SAME and self._mirror.read(args[0]) is not given[0]:  # x.unsqueeze_(0)
                 return None
             made = self._storages.entered - made
             if not kind or made != (len(forms) if kind is NEW else 0) or operation.op in EMPTY:
@@ -226,7 +249,7 @@ class FastObserver(Observer):
             plan = self._plans[key] = Plan(operation, kind, forms, sequence, given)
             return plan
 
-    def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Form | None, ...], Any]:
+    def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Any, ...], Any]:
         """How a result comes about; "" where it cannot be told."""
         single = isinstance(out, torch.Tensor)
         outs = [out] if single else list(out) if type(out) in (tuple, list) else []
@@ -249,12 +272,45 @@ class FastObserver(Observer):
         """Empty tensors of the plan's forms."""
         outs = []
         for form in plan.forms:
-            assert form is not None
             out = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=META_DEVICE)
             self._mirror.seen[id(out)] = weakref.ref(out), form
             self._storages.enter(out.untyped_storage(), form.nbytes, form.spec)
             outs.append(out)
         return outs[0] if plan.sequence is None else plan.sequence(outs)
+
+    # Operators, of which the dispatch mode hears: those of the backward pass, and those inside of other calls
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        form = self._mirror.form_of_meta
+        with DisableTorchFunction():
+            try:
+                if self._unwritten.storages or transformed():
+                    raise Unknown
+                key = func, *[key_of(value, form) for value in args], *kwargs, *[key_of(v, form) for v in kwargs.values()]
+                plan = self._plans.get(key)
+            except (Unknown, TypeError):
+                return super().operator(func, args, kwargs)
+            is_call = not (self._whole or self._inside_leaf())
+            if plan is None or (is_call and plan.operation is PART):
+                return self._learn_operator(key, is_call, func, args, kwargs)
+            self._storages.call = len(self.calls)
+            out = args[0] if plan.kind is SAME else self._made(plan) if plan.kind is NEW else func(*args, **kwargs)
+            if is_call:
+                phase, path, node = self._placed(self._here(), self.node, self.calls)
+                self.calls.append(Call(plan.operation, path, node, "", None, phase))
+                self._owns((out, args))
+            return out
+
+    def _learn_operator(
+        self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run an operator, and keep how its result came about: as a call, or as a part of one."""
+        given, made, first = forms_in(key), self._storages.entered, len(self.calls)
+        out = super().operator(func, args, kwargs)
+        entry = self._table.find(func)
+        if entry is not None and given and entry.op not in VALUED and len(self.calls) == first + is_call:
+            self._learnt(key, self.calls[first].operation if is_call else PART, given, args, kwargs, out, made)
+        return out
 
     # Leaves
 
@@ -267,9 +323,10 @@ class FastObserver(Observer):
             if not module._modules and self._tells_all():
                 known = self._settings.of(module)
                 try:
-                    key = type(module), known, *map(self._key, args)
-                    if kwargs:
-                        key = *key, *kwargs, *map(self._key, kwargs.values())
+                    if len(args) == 1 and not kwargs:
+                        key = type(module), known, self._key(args[0])
+                    else:
+                        key = type(module), known, *map(self._key, args), *kwargs, *map(self._key, kwargs.values())
                     plan = self._plans.get(key) or self._leaf_by_rule(key, module, known, args, kwargs)
                 except Unknown:
                     key = plan = None
@@ -286,7 +343,7 @@ class FastObserver(Observer):
             and is_torchs(type(module))
             and len(self.calls) == calls + 1 == len(self.scopes) - scopes + calls
         ):
-            self._learnt(key, self.calls[-1].operation, args, kwargs, out, made)
+            self._learnt(key, self.calls[-1].operation, forms_in(key), args, kwargs, out, made)
         return out
 
     def _leaf_by_rule(
@@ -296,8 +353,8 @@ class FastObserver(Observer):
         entry, cls = self._leaves[module], type(module)
         if entry is None or not known.contiguous or rule_for(cls) is None:
             return None
-        named = {name: self._spec(value) for name, value in kwargs.items()} if kwargs else NOTHING
-        return self._keep_rule(key, Operation(entry.op, cls, self._spec(args), named, None, known.settings))
+        asked = (entry.op, cls, self._spec(args), self._spec(kwargs), None, known.settings)
+        return self._keep_rule(key, tuple.__new__(Operation, asked))
 
     def _leaf_planned(
         self, plan: Plan, module: nn.Module, known: ModuleSettings, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -327,6 +384,7 @@ class FastObserver(Observer):
             self._autocast.forget()
         return not (
             self._stack.leaf_depth
+            or self._strays  # what is made here would be heard of there
             or self._plain_functions.running
             or self._unwritten.storages
             or is_any_autocast_enabled()
@@ -338,6 +396,25 @@ class FastObserver(Observer):
         """Whether a function is attention, of whose mask the values may be asked for."""
         entry = self._table.find(func)
         return entry is not None and entry.op == ATTENTION
+
+
+def key_of(value: Any, form_of: Callable[[torch.Tensor], Form | None]) -> Any:
+    """What a result depends on of an argument whose tensors have forms. Raises Unknown where that is more than can be told."""
+    kind = type(value)
+    if kind in ORDINARY:
+        form = form_of(value)
+        if form is None:
+            raise Unknown
+        return form
+    if kind is int or value is None or kind is str:
+        return value
+    if kind in TYPED:
+        return kind, value
+    if kind is tuple or kind is list:
+        return kind, *[key_of(item, form_of) for item in value]
+    if kind is slice:
+        return slice, *[key_of(item, form_of) for item in (value.start, value.stop, value.step)]
+    raise Unknown
 
 
 def forms_in(key: tuple[Any, ...]) -> list[Form]:

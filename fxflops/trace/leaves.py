@@ -81,6 +81,12 @@ def _does_more(module: nn.Module) -> bool:
 GLOBAL = GLOBAL_HOOKS["_forward_hooks"], GLOBAL_HOOKS["_forward_pre_hooks"]
 BASES = (bool, int, float, str, tuple, list, type(None))
 PLAIN = frozenset(BASES)
+NUMBERS = PLAIN - {tuple, list}
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    return kind in NUMBERS or (kind is tuple and NUMBERS.issuperset(map(type, value)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,20 +110,18 @@ class Settings:
     ) -> None:
         self._forms = forms
         self._spec = spec
-        self._readers: dict[tuple[str, ...], Callable[[dict[str, Any]], tuple[Any, ...]]] = {}
+        self._readers: dict[tuple[str, ...], Reader] = {}
         self._known: dict[Any, ModuleSettings] = {}
 
     def of(self, module: nn.Module) -> ModuleSettings:
         """The settings of a module now."""
         held = module.__dict__
         names = tuple(held)
-        read = self._readers.get(names)
-        if read is None:
-            # one name more, so that it always gives a tuple
-            public = [name for name in names if name[0] != "_" and name != "forward"]
-            read = self._readers[names] = itemgetter(*public, "training")
-        own, buffers = held["_parameters"], held["_buffers"]
-        key: Any = read, read(held)
+        reader = self._readers.get(names)
+        if reader is None:
+            reader = self._readers[names] = Reader(names)
+        own, buffers, values = held["_parameters"], held["_buffers"], reader.read(held)
+        key: Any = reader, values
         if own:
             key = *key, *own, self._forms(own.values())
         if buffers:
@@ -127,16 +131,26 @@ class Settings:
         except TypeError:  # a list among them
             return self._read(module)
         if found is None:
-            found = self._read(module)
+            if not all(map(_is_plain, values)):
+                return self._read(module)
+            found = self._read(module, dict(zip(reader.names, values, strict=False)))
             if not any(type(part) is tuple and None in part for part in key[2:]):
-                self._known[key] = found
+                self._known[key] = found  # it holds on to no object and no tensor
         return found
 
-    def _read(self, module: nn.Module) -> ModuleSettings:
-        settings = settings_of(module, self._spec)
+    def _read(self, module: nn.Module, plain: dict[str, Any] | None = None) -> ModuleSettings:
+        settings = settings_of(module, self._spec, plain)
         own = {name: settings[name] for name, parameter in module._parameters.items() if parameter is not None}
         tensors = (*module._parameters.values(), *module._buffers.values())
         return ModuleSettings(settings, own, all(t is None or (is_dense(t) and t.is_contiguous()) for t in tensors))
+
+
+class Reader:
+    """What reads the attributes of modules that have them by these names: but for the private ones, and the observer's."""
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = [name for name in names if name[0] != "_" and name != "forward"]
+        self.read = itemgetter(*self.names, "training")  # a name more, so that it always gives a tuple
 
 
 def forms_with_values(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
@@ -150,10 +164,13 @@ def _form(tensor: torch.Tensor | None) -> Any:
     return (tensor.shape, tensor.dtype, tensor.is_contiguous()) if is_dense(tensor) else None
 
 
-def settings_of(module: nn.Module, spec: Callable[[Any], Any] = spec_of) -> dict[str, Any]:
-    """A module's plain attributes, and specs of its own parameters and buffers (None where it has none)."""
-    settings = {
-        name: value
+def settings_of(
+    module: nn.Module, spec: Callable[[Any], Any] = spec_of, plain: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """A module's plain attributes, where they are not given, and specs of its own parameters and buffers (None where it has
+    none)."""
+    settings = plain or {
+        name: value if type(value) in NUMBERS else spec_of(value)
         for name, value in module.__dict__.items()
         if name[0] != "_" and (type(value) in PLAIN or isinstance(value, BASES))
     }

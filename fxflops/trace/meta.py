@@ -77,7 +77,7 @@ class Twins:
         for tensor in self._state.values():
             if tensor.is_meta and tensor.layout is not torch.strided:
                 self.saw(tensor)
-        self._own.update((key, self._read(tensor)) for key, tensor in self._state.items())
+        self._own.update(zip(self._state, map(self.read, self._state.values()), strict=True))
 
     def saw(self, value: Any) -> None:
         """A call that was seen returned this."""
@@ -101,18 +101,26 @@ class Twins:
         else:
             form = seen[1]
             if form is None:
-                form = self._read(tensor)
+                form = self.read(tensor)
                 self.seen[key] = seen[0], form
         return None if form is not None and form.kind is REAL and self._has_lost(tensor) else form
 
-    def _read(self, tensor: torch.Tensor) -> Form | None:
-        if type(tensor) not in ORDINARY or not is_dense(tensor) or tensor.is_conj() or tensor.is_neg():
+    def form_of_meta(self, tensor: torch.Tensor) -> Form | None:
+        """The form of a tensor on meta, wherever it comes from: the backward pass has its own."""
+        return self.form(tensor) or (self.read(tensor) if tensor.is_meta else None)
+
+    def read(self, tensor: torch.Tensor) -> Form | None:
+        """The form of a tensor as it lies now."""
+        if type(tensor) not in ORDINARY or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_neg():
             return None
-        kind, dtype = META, tensor.dtype
+        shape, stride, dtype, kind = tensor.shape, tensor.stride(), tensor.dtype, META
+        if dtype.is_complex and tensor.is_conj():
+            return None
         if not tensor.is_meta:
             own = id(tensor) in self._state or tensor.numel() > SMALL
             kind = OWN if own and (dtype.is_floating_point or dtype.is_complex) else REAL
-        return self.form_of(tensor.shape, tensor.stride(), dtype, kind)
+        form = self._forms.get((shape, stride, dtype, kind))
+        return self.form_of(shape, stride, dtype, kind) if form is None else form
 
     def form_of(self, shape: Sequence[int], stride: tuple[int, ...], dtype: torch.dtype, kind: str = META) -> Form:
         """The form of all tensors that are such."""
@@ -132,7 +140,7 @@ class Twins:
             if id(tensor) in self.seen:
                 self.seen[id(tensor)] = self.seen[id(tensor)][0], None
             if id(tensor) in self._own:
-                self._own[id(tensor)] = self._read(tensor)
+                self._own[id(tensor)] = self.read(tensor)
 
     def is_weight(self, twin: torch.Tensor) -> bool:
         """Whether it stands for a parameter that is trained."""
