@@ -178,7 +178,9 @@ def convolved(draw: Draw, target: Any) -> Made:
     )
     i, o = groups * draw(st.integers(1, 3)), groups * draw(st.integers(1, 3))
     x = tensor(
-        draw, (draw(st.integers(1, 2)), i, *(draw(st.integers(1, 9)) for _ in range(count))), draw(st.sampled_from(DTYPES))
+        draw,
+        (draw(st.integers(1, 2)), i, *(draw(st.integers(1, 9)) for _ in range(count))),
+        draw(st.sampled_from(DTYPES)),
     )
     each = st.one_of(st.integers(1, 3), st.lists(st.integers(1, 3), min_size=count, max_size=count).map(tuple))
     kwargs: dict[str, Any] = {"groups": groups, "stride": draw(each), "dilation": draw(st.sampled_from([1, 1, 2]))}
