@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,7 +22,8 @@ from .own_run import Subject, counted_run
 from .progress import progress_bar
 from .records import FormulaFunction
 from .report import Report
-from .state import RUNNING, collecting_later, training_flags
+from .state import holding
+from .trace.compiler import unseen
 
 MODES = ("eval", "train", "as_is")
 Formulas = Mapping[Any, FormulaFunction]
@@ -136,7 +137,6 @@ def _recorded_instead(subject: Subject, table: Table, error: TraceError | RunErr
         raise error from error.__cause__
 
 
-@collecting_later()
 def count(
     model: nn.Module,
     args: Any = (),
@@ -182,14 +182,14 @@ def _running(
     backward: bool = False,
     lazy: bool = False,
 ) -> Iterator[Subject]:
-    """The model in its mode, with gradients only for a backward pass, one analysis at a time; afterwards all is as it
+    """The model in its mode, with gradients only for a backward pass, one analysis of it at a time; afterwards all is as it
     was before."""
     mode = mode or ("as_is" if backward else "eval")
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
     grad = torch.enable_grad() if backward else torch.no_grad()
     inventory = Inventory(model)
-    with RUNNING, grad, training_flags(inventory.paths, mode):
+    with grad, holding(inventory.paths, mode) as within, unseen() if within else nullcontext():
         subject = Subject(model, inventory, args, kwargs, mode, backward, lazy)
         try:
             yield subject

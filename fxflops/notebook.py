@@ -16,7 +16,7 @@ from .inputs import checked_model
 from .ops import BASE
 from .records import Node
 from .report import Report
-from .state import RUNNING, training_flags
+from .state import holding
 from .trace.symbolic import constants_of, symbolic
 
 MEMORY_FUNCTIONS = ("memory_allocated", "max_memory_allocated")
@@ -74,7 +74,7 @@ class TorchFLOPsByFX:
         if self._graph is None:
             if self._trace == "record":
                 raise TraceError("there is no graph yet: call propagate(*inputs), which records a run")
-            with RUNNING, training_flags(self._model.modules(), "eval"):
+            with holding(self._model.modules(), "eval"):
                 table = BASE.derive(self._formulas)
                 try:
                     self._graph = symbolic(self._model, table, constants_of(self._model))

@@ -26,7 +26,6 @@ from .own_run import Watch, gradients_of, states_of
 from .records import FormulaFunction
 from .report import Report
 from .run import uncompiled
-from .state import RUNNING
 
 
 class profile:
@@ -102,7 +101,6 @@ class profile:
         for optimizer in self._optimizers:
             self._open.callback(optimizer.register_step_pre_hook(stepping).remove)
             self._open.callback(optimizer.register_step_post_hook(stepped).remove)
-        self._open.enter_context(RUNNING)
         self._open.enter_context(uncompiled())
         self._open.enter_context(self._observer)
         return self

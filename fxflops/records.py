@@ -6,6 +6,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -238,26 +239,11 @@ class _Ran:
 
     __slots__ = ()
     operation: Operation
-
-    @property
-    def target(self) -> Any:
-        return self.operation.target
-
-    @property
-    def args(self) -> tuple[Any, ...]:
-        return self.operation.args
-
-    @property
-    def kwargs(self) -> Mapping[str, Any]:
-        return self.operation.kwargs
-
-    @property
-    def out(self) -> Any:
-        return self.operation.out
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        return self.operation.settings
+    target: Any = property(attrgetter("operation.target"))
+    args: Any = property(attrgetter("operation.args"))
+    kwargs: Any = property(attrgetter("operation.kwargs"))
+    out: Any = property(attrgetter("operation.out"))
+    settings: Any = property(attrgetter("operation.settings"))
 
 
 class _Call(NamedTuple):
@@ -277,10 +263,7 @@ class Call(_Ran, _Call):
     """
 
     __slots__ = ()
-
-    @property
-    def op(self) -> str:
-        return self.operation.op
+    op: Any = property(attrgetter("operation.op"))
 
     def inputs(self) -> Iterator[Spec]:
         """The specs of its tensor arguments, a module's own tensors not included."""
@@ -299,10 +282,7 @@ class Scope(_Ran, _Scope):
     Call; ``params`` are its own parameters' specs by name."""
 
     __slots__ = ()
-
-    @property
-    def cls(self) -> type:
-        return self.operation.target  # type: ignore[no-any-return]
+    cls: Any = property(attrgetter("operation.target"))
 
 
 class Timing(NamedTuple):

@@ -28,7 +28,6 @@ from .render.data import Summary, TreeRow
 from .rollup import check_phase
 from .roofline import mfu, roofline
 from .saved import BY_NAME, Saved, to_json_data
-from .state import collecting_later
 from .tables import Exports, Path, Table, as_json, written
 from .totals import PLAIN, Totals
 from .views import Tree, summary_of, tree_row
@@ -100,7 +99,6 @@ class Report(Totals, Exports):
         calls = sum(call.phase == phase for call in self.calls)
         return explain(one.convention, other.convention, ours, theirs, calls)
 
-    @collecting_later()
     def roofline(self, device: str | Device = "auto", phase: str = "forward") -> Roofline:
         """The least time each call takes on a device (a name, a Device; "auto": the run's own), and how near the run came."""
         dense, exact = (self.recount(PLAIN, attention=each).counted for each in ("dense", "exact"))
@@ -156,7 +154,6 @@ class Report(Totals, Exports):
             raise InputError(f"the run made no calls in its {phase}")
         return Tree(self._tree_row_of(phase), depth, sort_by, fold, columns, units)
 
-    @collecting_later()
     def to_html(self, path: str | PathLike[str] | None = None, *, device: str | Device = "auto") -> str | None:
         """One page that opens from disk, drawn by plotly (``pip install plotly``): its text, or written to a path."""
         from .html_report import to_html
@@ -188,12 +185,10 @@ class Report(Totals, Exports):
     def _tree_row(self) -> TreeRow:
         return self._tree_row_of(PHASES[0])
 
-    @collecting_later()
     def _tree_row_of(self, phase: str) -> TreeRow:
         return tree_row(self._modules_of(phase), self._items(phase), self.nodes, phase)._replace(cls=self.model)
 
     @cached_property
-    @collecting_later()
     def _summary(self) -> Summary:
         flops = {phase: self._flops_of(phase) for phase in PHASES}
         asked = {"convention": self.convention, "attention": self.attention}
@@ -216,7 +211,6 @@ class Report(Totals, Exports):
         getattr(self, method)(path)
 
     @classmethod
-    @collecting_later()
     def load(cls, path: Path, model: nn.Module | None = None) -> Report:
         """The report that ``save("....json")`` wrote: equal to it, and with all of its views.
 
@@ -234,21 +228,18 @@ class Report(Totals, Exports):
         except InputError as error:
             raise InputError(f"{os.fspath(path)}: {error}") from error
 
-    @collecting_later()
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain data that is JSON; :mod:`fxflops.saved` says what is where."""
         totals = {name: getattr(self, name) for name in TOTALS}
         return to_json_data(self._run, self.counted, self.convention, self.attention, self._users_counts(), totals)
 
     @classmethod
-    @collecting_later()
     def from_dict(cls, data: Mapping[str, Any], model: nn.Module | None = None) -> Report:
         """The report of what :meth:`to_dict` gave; arguments and errors as for :meth:`load`."""
         saved = Saved(data)
         kept = None if model is None else weakref.ref(checked_model(model))
         return cls(saved.run, saved.convention, BASE, kept, saved.attention, saved.counted, saved.users)
 
-    @collecting_later()
     def to_json(self, path: Path | None = None) -> str | None:
         """All of it as JSON, as :meth:`save` writes it."""
         return written(as_json(self.to_dict()), path)

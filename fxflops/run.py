@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -30,12 +31,25 @@ LEAST = 5
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Functions and submodules under ``torch.compile`` run as they are written: that is what is counted."""
+    """Functions and submodules under ``torch.compile`` run as they are written: that is what is counted.
+
+    Torch has one stance for all threads: the first sets it, and who is the last to need it puts back what was there.
+    """
     if COMPILER not in sys.modules:
         yield
-    else:
-        with torch.compiler.set_stance("force_eager"):
-            yield
+        return
+    with _SWITCHING:
+        _STANCES.append(nullcontext() if _STANCES else torch.compiler.set_stance("force_eager"))
+    try:
+        yield
+    finally:
+        with _SWITCHING:
+            _STANCES.pop().__exit__(None, None, None)
+
+
+_SWITCHING = threading.Lock()
+_STANCES: list[AbstractContextManager[Any]] = []
+"""One for each run under way, of which the first is the stance that is set."""
 
 
 class NodeRunner(fx.Interpreter):

@@ -1,9 +1,8 @@
-"""Leaving no trace: the user's model, inputs and random generators, as they were."""
+"""Leaving no trace: the user's model, inputs and random generators, as they were; one count of a model at a time."""
 
 from __future__ import annotations
 
 import copy
-import gc
 import operator
 import random
 import sys
@@ -18,12 +17,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from .errors import InputError
 from .records import is_dense
 from .structure import is_object, tensors_in, walk
-
-RUNNING = threading.RLock()
-"""Held while a model is traced or run: torch.fx patches nn.Module for all threads while it traces."""
-
 
 ATOMS = frozenset(
     {
@@ -56,18 +52,19 @@ class Snapshot:
     """
 
     def __init__(self, modules: Iterable[nn.Module], inputs: Any, lazy: bool = False) -> None:
-        self._objects: list[tuple[Any, Any]] = []
-        self._containers: list[tuple[Any, Any]] = []
-        self._others: list[tuple[Any, Any]] = []
+        # In parallel lists, not lists of pairs: Python's garbage collector goes through every pair.
+        self._containers: list[Any] = []
+        self._copies: list[Any] = []
         self._empty: list[Any] = []
-        self._hooks: list[tuple[Any, ...]] = []
+        self._hooks: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+        self._hookless: list[dict[Any, Any]] = []
         held: list[Any] = []
         parameters: list[nn.Parameter | None] = []
         tensors: list[torch.Tensor | None] = []
         readers: dict[tuple[str, ...], list[Reader]] = {}
         for module in modules:
             attributes = module.__dict__
-            self._objects.append((attributes, attributes.copy()))
+            self._keep(attributes)
             if attributes["_parameters"]:
                 parameters.extend(attributes["_parameters"].values())
             if attributes["_buffers"]:
@@ -80,18 +77,18 @@ class Snapshot:
             if type(own[0]) in CONTAINERS:  # others are TorchScript's
                 for part in own:
                     if part:
-                        self._containers.append((part, part.copy()))
+                        self._keep(part)
                     else:
                         self._empty.append(part)
                 if any(hooks):
-                    held.extend(hooks)
+                    self._hooks.extend([(part, _users(part)) for part in hooks])
                 else:
-                    self._hooks.append(hooks)
+                    self._hookless.extend(hooks)
             if not ATOMS.issuperset(map(type, others)):
                 for value in others:
                     kind = type(value)
                     if kind is list and ATOMS.issuperset(map(type, value)):
-                        self._others.append((value, value.copy()))
+                        self._keep(value)
                     elif kind not in ATOMS and not _is_plain(value):
                         held.append(value)
         own_parameters = {id(parameter): parameter for parameter in parameters if parameter is not None}
@@ -99,18 +96,23 @@ class Snapshot:
             if isinstance(part, torch.Tensor) and id(part) not in own_parameters:
                 tensors.append(part)
             if isinstance(part, (dict, list, set)):
-                self._others.append((part, copy.copy(part)))
+                self._keep(part)
             if is_object(part):
-                self._others.append((vars(part), dict(vars(part))))
+                self._keep(vars(part))
         self._tensors = [tensor for tensor in tensors if tensor is not None]
         self._parameters = list(own_parameters.values())
         self._addresses: dict[int, torch.Tensor] | None = None
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.writes = 0
-        self._gradients = [(p, p.grad) for p in self._parameters]
-        self._random = _random_states()
+        self._leaves = [tensor for tensor in (*self._parameters, *self._tensors) if tensor.is_leaf]
+        self._gradients = [tensor.grad for tensor in self._leaves]
+        self._random = _states_before()
         if not lazy:
             self.keep_all()
+
+    def _keep(self, container: Any) -> None:
+        self._containers.append(container)
+        self._copies.append(container.copy() if type(container) in CONTAINERS else copy.copy(container))
 
     def keep_all(self) -> None:
         """Copy everything but the parameters: something is to be run that announces nothing."""
@@ -139,18 +141,20 @@ class Snapshot:
 
     def rewind(self) -> None:
         """Bring everything back to how it was when the snapshot was taken."""
-        for container, items in (*self._containers, *self._objects, *self._others):
+        for container, items in zip(self._containers, self._copies, strict=True):
             if not _same(container, items):
                 _refill(container, items)
-        for container in self._empty:
-            if container:
-                container.clear()
-        for hooks in self._hooks:
-            for container in hooks if any(hooks) else ():
-                container.clear()
-        for parameter, gradient in self._gradients:
-            if parameter.grad is not gradient:
-                parameter.grad = gradient
+        for container in self._empty if any(self._empty) else ():
+            container.clear()
+        added = [(hooks, dict[Any, Any]()) for hooks in self._hookless] if any(self._hookless) else []
+        for hooks, users in (*self._hooks, *added):
+            if not _same(now := _users(hooks), users):
+                for key in now:
+                    del hooks[key]
+                hooks.update(users)
+        for tensor, gradient in zip(self._leaves, self._gradients, strict=True):
+            if tensor.grad is not gradient:
+                tensor.grad = gradient
         for tensor, kept in self._saved.values():
             _bring_back(tensor, kept)
         for generator, state in self._random:
@@ -158,31 +162,74 @@ class Snapshot:
 
 
 @contextmanager
-def training_flags(modules: Iterable[nn.Module], mode: str) -> Iterator[None]:
-    """All modules of a model in ``mode`` ("eval", "train", "as_is"): flags are set without calling ``.eval()``, and restored."""
-    wanted = mode == "train"
-    before = [] if mode == "as_is" else [module for module in modules if module.training is not wanted]
-    flags = [module.training for module in before]
-    try:
-        for module in before:
-            module.training = wanted
-        yield
-    finally:
-        for module, flag in zip(before, flags, strict=True):
-            module.training = flag
+def holding(modules: Iterable[nn.Module], mode: str) -> Iterator[bool]:
+    """All modules of a model, held by this thread, in ``mode`` ("eval", "train", "as_is"): flags are set without calling
+    ``.eval()``, and restored. True where the thread holds another model: its forward is running."""
+    modules, wanted = [*modules], mode == "train"
+    with locked([*modules, *(parameter for module in modules for parameter in module._parameters.values())]) as within:
+        before = [] if mode == "as_is" else [module for module in modules if module.training is not wanted]
+        flags = [module.training for module in before]
+        try:
+            for module in before:
+                module.training = wanted
+            yield within
+        finally:
+            for module, flag in zip(before, flags, strict=True):
+                module.training = flag
+
+
+class _Lock:
+    """What a thread locks, by ``id()``; ``random`` are the states of the random generators at its first snapshot."""
+
+    def __init__(self, objects: Iterable[Any]) -> None:
+        self.thread = threading.get_ident()
+        self.random: list[tuple[Generator, Any]] | None = None
+        self._objects = {id(each): each for each in objects if each is not None}
+
+    def owners(self) -> set[int]:
+        """The threads that hold some of it, and those that they wait for."""
+        owners = {lock.thread for lock in _HELD if not self._objects.keys().isdisjoint(lock._objects)}
+        return owners.union(*(_AWAITED[owner].owners() for owner in owners if owner in _AWAITED))
+
+
+_HELD: list[_Lock] = []
+_AWAITED: dict[int, _Lock] = {}
+"""What each thread that waits is waiting for."""
+_RELEASED = threading.Condition()
 
 
 @contextmanager
-def collecting_later() -> Iterator[None]:
-    """Python looks for garbage in cycles afterwards: to go through all objects that there are takes it longer than a count, and
-    what it frees and when would tell of what else is in memory."""
-    enabled = gc.isenabled()
-    gc.disable()
+def locked(objects: Iterable[Any]) -> Iterator[bool]:
+    """Wait until no thread holds any of these objects, and hold them. True where this thread holds others.
+
+    Raises InputError in a thread that would wait for itself: it holds one of them, or who holds one waits for it.
+    """
+    lock = _Lock(objects)
+    with _RELEASED:
+        try:
+            while owners := lock.owners():
+                if lock.thread in owners:
+                    raise InputError(
+                        "the count of this model would wait for itself: a forward that is counted cannot count its own model, "
+                        "or a part of it; nor two forwards, in two threads, each the model of the other"
+                    )
+                _AWAITED[lock.thread] = lock
+                _RELEASED.wait()
+        finally:
+            _AWAITED.pop(lock.thread, None)
+        within = any(other.thread == lock.thread for other in _HELD)
+        _HELD.append(lock)
     try:
-        yield
+        yield within
     finally:
-        if enabled:
-            gc.enable()
+        with _RELEASED:
+            _HELD.remove(lock)
+            _RELEASED.notify_all()
+
+
+def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
+    """The hooks that the user registered, under numbers. Those under other keys are of observers, of other threads too."""
+    return {key: hook for key, hook in [*hooks.items()] if isinstance(key, int)}
 
 
 Reader = Callable[[dict[str, Any]], tuple[Any, ...]]
@@ -200,7 +247,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) in ATOMS or (type(value) is tuple and ATOMS.issuperset(map(type, value)))
 
 
-OWN = ("_parameters", "_buffers", "_modules")
+OWN = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 CONTAINED = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN]
 
 
@@ -238,23 +285,22 @@ def _address(tensor: torch.Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def _alike(one: Any, other: Any) -> bool:
-    """Whether two states of a random generator are the same."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, (tuple, list)) and len(one) < SHORT:
-        return len(one) == len(other) and all(map(_alike, one, other))
-    return bool(one == other) if not hasattr(one, "tobytes") else one.tobytes() == other.tobytes()
-
-
-SHORT = 10
-
-
 class Generator(NamedTuple):
     """How the state of a random generator is read and written."""
 
     get: Callable[[], Any]
     set: Callable[[Any], Any]
+
+
+def _states_before() -> list[tuple[Generator, Any]]:
+    """The states of the random generators before this thread's count, and before those of other threads that are under way."""
+    with _RELEASED:
+        own = [lock for lock in _HELD if lock.thread == threading.get_ident()]
+        others = [lock.random for lock in _HELD if lock.random is not None and lock not in own]
+        states = others[0] if others and len(own) == 1 else _random_states()
+        for lock in own[-1:]:
+            lock.random = states
+        return states
 
 
 def _random_states() -> list[tuple[Generator, Any]]:

@@ -56,7 +56,8 @@ DisableTorchFunction = torch._C.DisableTorchFunction
 DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
 # Undoes DisableTorchFunction, for functions of torch that are entered while it is on. Necessary.
 EnableTorchFunction = torch._C._EnableTorchFunction
-# Take all function modes off and put them back, while torch's compiler is imported. Necessary.
+is_torch_function_enabled = torch._C._is_torch_function_enabled
+# Take all function modes off and put them back, for what runs beside the model. Necessary.
 len_torch_function_stack = torch._C._len_torch_function_stack
 pop_torch_function_stack = torch._C._pop_torch_function_stack
 push_on_torch_function_stack = torch._C._push_on_torch_function_stack

@@ -33,7 +33,6 @@ from .rollup import (
     items_of,
     together,
 )
-from .state import collecting_later
 from .tables import Rows, Table
 
 OUTSIDE = "(outside)"
@@ -282,7 +281,6 @@ class Totals:
         return operator_rows({name: OperatorRow(name, row.calls, row) for name, row in sums.items()}, "step")
 
     @property
-    @collecting_later()
     def table(self) -> Table:
         """The operations in run order: what each is, where, on which shapes; MACs, FLOPs, seconds and bytes, raw.
 
@@ -308,7 +306,6 @@ class Totals:
             self._items_by_phase[phase] = items
         return self._items_by_phase[phase]
 
-    @collecting_later()
     def _modules_of(self, phase: str) -> dict[str, ModuleRow]:
         if phase not in self._rows_by_phase:
             calls = Counter(scope.path for scope in self.scopes)

@@ -12,7 +12,6 @@ from .records import PHASES, Counted, Node
 from .render import data
 from .render.data import NO_OPS, OperatorShare, Summary, TreeRow
 from .rollup import Item, ModuleRow, OperatorRow, Sums, prefixes, sums_of
-from .state import collecting_later
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,6 @@ class Tree:
     columns: Sequence[str] | None
     units: str | None
 
-    @collecting_later()
     def __str__(self) -> str:
         from .render.tree import tree
 

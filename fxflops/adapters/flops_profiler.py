@@ -17,7 +17,7 @@ from torch import nn
 
 from ..errors import InputError
 from ..inputs import checked_model
-from ..state import RUNNING, Snapshot, training_flags
+from ..state import Snapshot, holding
 from . import _flops_profiler_text as text
 from ._flops_profiler_recording import Recording
 from ._flops_profiler_text import (
@@ -187,7 +187,7 @@ def get_model_profile(
     model = checked_model(model)
     profiler = FlopsProfiler(model)
     inputs = _inputs_of(model, input_shape, args, kwargs)
-    with RUNNING, training_flags(model.modules(), "eval"):
+    with holding(model.modules(), "eval"):
         _run(profiler, func_name, inputs, warm_up, ignore_modules)
     total, params = profiler._profiled().total(model), text.params_of(model)
     if print_profile:

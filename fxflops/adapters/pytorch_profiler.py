@@ -21,7 +21,7 @@ from ..api import count
 from ..errors import InputError
 from ..inputs import checked_model
 from ..report import Report
-from ..state import RUNNING, Snapshot, training_flags
+from ..state import Snapshot, holding
 from ..trace.leaves import Hooks
 
 CONVENTION = "pytorch_profiler"
@@ -56,7 +56,7 @@ def get_model_profile(
         raise InputError(f"input_res must be a tuple, the shape of one input such as (3, 224, 224), not {input_res!r}")
     args, kwargs = ((), input_constructor(input_res)) if input_constructor else ((_one_input(model, input_res),), {})
     watch = Stopwatch(model)
-    with RUNNING, torch.no_grad(), training_flags(model.modules(), "eval"):
+    with torch.no_grad(), holding(model.modules(), "eval"):
         snapshot = Snapshot(model.modules(), (args, kwargs))
         try:
             for _ in range(warm_up):

@@ -16,7 +16,7 @@ from torch import nn
 from ..api import count
 from ..conventions import thop as rules
 from ..inputs import checked_model
-from ..state import RUNNING, Snapshot, training_flags
+from ..state import Snapshot, holding
 
 __all__ = ["clever_format", "default_dtype", "profile", "profile_origin"]
 
@@ -130,7 +130,7 @@ def _handled(
     """What the handlers add up on these modules in a run of the model, which is then brought back to how it was."""
     if not modules:
         return {}
-    with RUNNING, torch.no_grad(), training_flags(model.modules(), "eval"):
+    with torch.no_grad(), holding(model.modules(), "eval"):
         snapshot = Snapshot(model.modules(), inputs)
         try:
             for module in modules:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, TypeVar
@@ -21,7 +22,6 @@ from ..errors import InputError
 from ..inputs import checked_model
 from ..inventory import Inventory
 from ..records import spec_of
-from ..state import RUNNING
 from ..structure import fill, template_of
 from ..torch_internals import DisableTorchFunction
 from ..trace.leaves import Hooks
@@ -197,23 +197,28 @@ def _called(
     scripted = [place for place in places if isinstance(place.module, torch.jit.ScriptModule)]
     rows, running = list(scripted), list[LayerInfo]()
 
+    thread = threading.get_ident()
+
     def enter(module: nn.Module, *_: Any) -> None:
+        if threading.get_ident() != thread:
+            return
         if module is model:  # it may run again, where meta will not do
             rows[:], running[:] = scripted, []
         rows.append(copy.copy(place_of[module]))
         running.append(rows[-1])
 
-    def leave(module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+    def leave(module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
+        if threading.get_ident() != thread:
+            return
         with DisableTorchFunction():
             running.pop().called(_specs(args), _specs(out), batch_dim)
 
     hooks = Hooks()
-    with RUNNING:
-        hooks.attach(place_of, enter, leave)
-        try:
-            count(model, args, kwargs, mode=mode, convention="torchinfo")
-        finally:
-            hooks.detach(place_of)
+    hooks.attach(place_of, enter, leave)
+    try:
+        count(model, args, kwargs, mode=mode, convention="torchinfo")
+    finally:
+        hooks.detach(place_of)
     _mark_recursive(rows)
     return rows
 

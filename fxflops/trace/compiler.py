@@ -2,62 +2,57 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 from ..torch_internals import (
     COMPILER,
     EnableTorchFunction,
     disable_current_modes,
+    is_torch_function_enabled,
     len_torch_function_stack,
     pop_torch_function_stack,
     push_on_torch_function_stack,
 )
 
 
-class CompilerApart(MetaPathFinder, Loader):
-    """While it is entered, the compiler is imported with no mode on.
+def is_importing_compiler() -> bool:
+    """Whether this thread is importing it.
 
     Torch 2.6 looks, as it loads it, for the functions behind Python's operators: by calling them under a mode of its own.
     """
+    spec = getattr(sys.modules.get(COMPILER), "__spec__", None)
+    if not getattr(spec, "_initializing", False):
+        return False
+    frame = sys._getframe()  # another thread may be the one that imports it
+    while frame.f_back is not None and frame.f_globals.get("__name__") != COMPILER:
+        frame = frame.f_back
+    return bool(frame.f_globals.get("__name__") == COMPILER)
 
-    def __enter__(self) -> None:
-        if COMPILER not in sys.modules:
-            sys.meta_path.insert(0, self)
 
-    def __exit__(self, *exception: Any) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if fullname != COMPILER:
-            return None
-        sys.meta_path.remove(self)
-        with _no_modes():
-            module = importlib.import_module(COMPILER)
-        # It is there: who asked for it is to load it from here. He takes what it says of itself for what is found.
-        self._spec, module.__spec__ = module.__spec__, ModuleSpec(COMPILER, self)
-        return module.__spec__
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        return sys.modules[COMPILER]
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec
+def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator that reached a dispatch mode. One that is not torch's may be written in Python, and import the compiler,
+    which needs torch's functions: it has them as without an observer, and no function mode sees them."""
+    if is_torch_function_enabled() or func.namespace == "aten":
+        return func(*args, **kwargs)
+    with _functions_unseen():
+        return func(*args, **kwargs)
 
 
 @contextmanager
-def _no_modes() -> Iterator[None]:
-    """Neither functions nor operators are seen by anybody."""
+def unseen() -> Iterator[None]:
+    """No observer sees what is done meanwhile: neither functions nor operators."""
+    with _functions_unseen(), disable_current_modes():
+        yield
+
+
+@contextmanager
+def _functions_unseen() -> Iterator[None]:
     functions = [pop_torch_function_stack() for _ in range(len_torch_function_stack())]
     try:
-        with disable_current_modes(), EnableTorchFunction():
+        with EnableTorchFunction():
             yield
     finally:
         for mode in reversed(functions):

@@ -19,7 +19,7 @@ from torch import nn
 from ..ops import ESCAPE
 from ..ops.shapes import rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of
-from ..torch_internals import DisableTorchFunction, is_any_autocast_enabled
+from ..torch_internals import DisableTorchFunction, assertion, is_any_autocast_enabled
 from .escapes import EMPTY
 from .forwards import Forward, is_torchs
 from .leaves import ModuleSettings
@@ -96,12 +96,12 @@ class FastObserver(Observer):
         self._forwards: list[Forward] = []
 
     def _attach(self) -> None:
-        others = []
+        others, leaf = [], self._leaf
         for module in self._modules:
             if self._leaves[module] is None:
                 others.append(module)
             else:
-                self._forwards.append(Forward(module, self._leaf))
+                self._forwards.append(Forward(module, leaf))
         self._hooks.attach(others, self._enter_module, self._leave_module)
 
     def _detach(self) -> None:
@@ -186,7 +186,7 @@ class FastObserver(Observer):
             asked = (entry.op, func, self._spec(args), self._spec(kwargs), None, NOTHING)
             return self._keep_rule(key, tuple.__new__(Operation, asked))
 
-    def _keep_rule(self, key: Any, asked: Operation) -> Plan | None:
+    def _keep_rule(self, key: Any, asked: Operation, known: ModuleSettings | None = None) -> Plan | None:
         """The plan of an operation whose shape rule tells what it puts out, kept for the next of this key."""
         given = forms_in(key)
         if not any(form.kind is not REAL for form in given):
@@ -196,30 +196,32 @@ class FastObserver(Observer):
             return None
         out, strides = found
         kind, forms = (SAME, ()) if strides is None else (NEW, (self._mirror.form_of(tuple(out), strides, out.dtype),))
-        told = tuple.__new__(Operation, (*asked[:4], out, asked.settings))
-        plan = self._plans[key] = Plan(told, kind, forms, None, given)
+        plan = self._plans[key] = Plan(self._operation(*asked[:4], out, known), kind, forms, None, given)
         return plan
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call, and keep how its result came about if its metadata told all."""
         given, entry, made = forms_in(key), self._table.find(func), self._storages.entered
-        if func is torch._assert and args[0] is True and entry is not None:
+        if func is assertion and args[0] is True and entry is not None:
             checked = self._plans[key] = Plan(Operation(entry.op, func, args, kwargs, None), NONE, (), None, given)
             return self._planned(checked, func, args, kwargs)
         valueless = given and not any(form.kind is REAL for form in given)
         if valueless and entry is not None and entry.op not in EMPTY and entry.reason not in (QUERY, ESCAPE):
             twins = self._mirror.replace(args, kwargs, func) if any(form.kind is OWN for form in given) else (args, kwargs)
             asked, named = self._place.redirect(func, *twins)
-            try:
-                with DisableTorchFunction():
+            with DisableTorchFunction():
+                specs, kwspecs = self._spec(asked), self._spec(named)
+                try:
                     out = func(*asked, **named)
-            except Exception:  # it is made again where the error is told
+                except Exception:  # it is made again where the error is told
+                    out = Unknown
+            if out is Unknown:
                 return super().function(func, args, kwargs)
             self._noting(out)
             self._saw(func, asked, named, out)
             with DisableTorchFunction():
                 target = self._spelling.of(func, self.target) if func in WRITTEN_AS else func
-                operation = Operation(entry.op, target, self._spec(asked), self._spec(named), self._spec(out))
+                operation = self._operation(entry.op, target, specs, kwspecs, self._spec(out))
             self._called(operation)
         else:
             first, scopes = len(self.calls), len(self.scopes)
@@ -354,7 +356,7 @@ class FastObserver(Observer):
         if entry is None or not known.contiguous or rule_for(cls) is None:
             return None
         asked = (entry.op, cls, self._spec(args), self._spec(kwargs), None, known.settings)
-        return self._keep_rule(key, tuple.__new__(Operation, asked))
+        return self._keep_rule(key, tuple.__new__(Operation, asked), known)
 
     def _leaf_planned(
         self, plan: Plan, module: nn.Module, known: ModuleSettings, args: tuple[Any, ...], kwargs: dict[str, Any]

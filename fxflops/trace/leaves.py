@@ -150,7 +150,8 @@ class Reader:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = [name for name in names if name[0] != "_" and name != "forward"]
-        self.read = itemgetter(*self.names, "training")  # a name more, so that it always gives a tuple
+        twice = *self.names, *self.names[:1]  # so that it always gives a tuple
+        self.read: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter(*twice) if twice else lambda held: ()
 
 
 def forms_with_values(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:

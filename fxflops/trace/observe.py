@@ -30,7 +30,7 @@ from ..torch_internals import (
 )
 from .autocast import Autocast
 from .chosen import Chosen
-from .compiler import CompilerApart
+from .compiler import is_importing_compiler, run_operator, unseen
 from .escapes import EMPTY, Unwritten
 from .facts import with_learning, with_pairs
 from .functions import belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
@@ -112,7 +112,7 @@ class Observer:
     def __enter__(self) -> Observer:
         self._attach()
         self._modes = ExitStack()
-        for mode in (*([self._aten] if self._strays else []), self._mode, self._plain_functions, CompilerApart()):
+        for mode in (*([self._aten] if self._strays else []), self._mode, self._plain_functions):
             self._modes.enter_context(mode)  # type: ignore[arg-type]
         return self
 
@@ -130,6 +130,9 @@ class Observer:
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one function call that reached the mode, and record it."""
+        if is_importing_compiler():
+            with unseen():
+                return func(*args, **kwargs)
         if transformed():
             return self._transformed(func, args, kwargs)
         given = args, kwargs
@@ -203,7 +206,7 @@ class Observer:
                 out = func(*args, **kwargs)
         else:
             out = NotImplemented if self._chosen is None else self._chosen.run(func, args, kwargs)
-            out = func(*args, **kwargs) if out is NotImplemented else out
+            out = run_operator(func, args, kwargs) if out is NotImplemented else out
         self._saw(func, args, kwargs, out)
         return self._noting(out)
 
@@ -272,7 +275,7 @@ class Observer:
         """Run one operator that was dispatched, and record it unless it is part of a call that is."""
         with DisableTorchFunction():
             if self._whole or self._inside_leaf():
-                return self._noting(func(*args, **kwargs))
+                return self._noting(run_operator(func, args, kwargs))
             given = args, kwargs
             if self._twins is not None:
                 args, kwargs = self._twins.replace(args, kwargs, func)
@@ -321,19 +324,20 @@ class Observer:
         out: Any,
         path: str,
         seconds: float,
-        settings: Mapping[str, Any] = NOTHING,
+        known: ModuleSettings | None = None,
     ) -> None:
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
         phase, path = self._placed(path, self.calls)
-        operation = self._operation(op, target, args, kwargs, out, settings)
+        operation = self._operation(op, target, args, kwargs, out, known)
         self.calls.append(Call(operation, path, "", site, seconds, phase))
 
     def _operation(
-        self, op: str, target: Any, args: Any, kwargs: Any, out: Any, settings: Mapping[str, Any]
+        self, op: str, target: Any, args: Any, kwargs: Any, out: Any, known: ModuleSettings | None = None
     ) -> Operation:
         """What ran: the same object for all that are equal."""
-        key = op, target, typed(args), typed(kwargs), typed(out), typed(settings)
+        key = op, target, known, typed(args), typed(kwargs), typed(out)
+        settings = NOTHING if known is None else known.settings
         try:
             found = self._operations.get(key)
         except TypeError:  # no hash
@@ -368,9 +372,9 @@ class Observer:
     def _inside_leaf(self) -> bool:
         return self._plain_functions.running is not None or self._stack.inside_leaf()
 
-    # What the hooks see
+    # What the hooks see. Where another thread runs the model as they are set or removed, they may lack its keywords
 
-    def _enter_module(self, module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+    def _enter_module(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         if threading.get_ident() != self._thread:
             return
         if not self._stack.running:
@@ -385,7 +389,7 @@ class Observer:
                     running.noted = self._recorder.before(args, kwargs)
         running.start = time.perf_counter()
 
-    def _leave_module(self, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+    def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
         if threading.get_ident() != self._thread:
             return
         end = time.perf_counter()
@@ -412,7 +416,7 @@ class Observer:
         path, cls = running.path, type(module)
         if is_leaf:
             self._noting(())
-            self._record(self._leaves[module], cls, *made, path, took, known.settings)
+            self._record(self._leaves[module], cls, *made, path, took, known)
         if self._tape is None or self._tape.phase() == FORWARD:
             operation = self.calls[-1].operation if is_leaf else Operation(cls.__name__, cls, *made, known.settings)
             self._ended(path, operation, known, bool(module._modules))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,18 +13,32 @@ from torch import fx, nn
 from ..errors import TraceError
 from ..inputs import signature_of
 from ..ops import Table
+from ..state import locked
 from .graph import graph_module
 from .leaves import leaf_formula
 from .source import is_library
 
 
 class SymbolicTracer(fx.Tracer):
-    """torch.fx's tracer with our leaves, in which parameters of ``forward`` named in ``constants`` keep those values."""
+    """torch.fx's tracer with our leaves, in which parameters of ``forward`` named in ``constants`` keep those values.
+
+    torch.fx replaces methods of nn.Module meanwhile: the modules that other threads run are told apart here.
+    """
 
     def __init__(self, table: Table | None = None, constants: Mapping[str, Any] | None = None) -> None:
         super().__init__(autowrap_functions=tuple(table.python_functions.values()) if table else ())
         self._table = table
         self._constants = constants or {}
+        self._thread = threading.get_ident()
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        return super().call_module(m, forward, args, kwargs) if self._is_tracing() else forward(*args, **kwargs)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
+        return super().getattr(attr, attr_val, parameter_proxy_cache) if self._is_tracing() else attr_val
+
+    def _is_tracing(self) -> bool:
+        return threading.get_ident() == self._thread
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if self._table is not None and leaf_formula(m, self._table) is not None:
@@ -54,7 +69,8 @@ def symbolic(
     tracer = SymbolicTracer(table, constants)
     tracer.record_stack_traces = stack_traces
     try:
-        graph = tracer.trace(model)
+        with locked([fx.Tracer]):  # two at once would put back what the other replaced
+            graph = tracer.trace(model)
         return graph_module(tracer.root, graph, type(model).__name__)
     except Exception as error:
         raise TraceError(
