@@ -421,6 +421,36 @@ LEAST = 0.2
 """Of the calls that a kernel makes, those odd on purpose among them, what a rule answers at least."""
 
 
+def lying_at(sizes: tuple[int, ...], strides: tuple[int, ...] | None = None, dtype: Any = None) -> torch.Tensor:
+    x = torch.empty(sizes, device=META, dtype=dtype)
+    return x if strides is None else torch.empty_strided(sizes, strides, device=META, dtype=dtype)
+
+
+COLUMN, ROW = lying_at((3, 1)), lying_at((3, 4))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("target", "args"),
+    [
+        (torch.add, (COLUMN, 2, ROW)),
+        (torch.Tensor.add, (COLUMN, 2, ROW)),
+        (torch.Tensor.sub, (COLUMN, 2, ROW)),
+        (torch.Tensor.add_, (COLUMN, 2, ROW)),
+        (torch.addcmul, (COLUMN, 2, COLUMN, ROW)),
+        (nn.RMSNorm, (nn.RMSNorm(4, device=META), lying_at((4, 2, 2, 4), (16, 1, 8, 2)))),
+        (nn.RMSNorm, (nn.RMSNorm(3, elementwise_affine=False), lying_at((1, 4, 4, 3), (48, 1, 12, 4)))),
+        (nn.ReLU, (nn.ReLU(), lying_at((1, 4, 6), (96, 1, 4)))),
+        (torch.remainder, (lying_at((4, 6, 1, 1), (1, 4, 24, 0)), 2)),
+        (torch.mm, (lying_at((6, 2, 4, 2)), lying_at((2, 2)))),
+        (F.conv2d, (lying_at((1, 2)), lying_at((1, 2)))),
+    ],
+)
+def test_what_is_rare(target: Any, args: Any) -> None:
+    out, rule = run(target, args, {})
+    assert rule is None or rule == out
+
+
 def test_a_subclass_that_replaces_forward_has_no_rule() -> None:
     class Own(nn.Linear):
         def forward(self, input: torch.Tensor) -> torch.Tensor:

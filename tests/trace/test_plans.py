@@ -90,9 +90,11 @@ def step(rng: random.Random, tensors: list[torch.Tensor], values: bool) -> Step:
         )
         return method(name), (i, *more[0]), more[1]
     if kind == "binary":
-        function = method(rng.choice(BINARY))
-        args = rng.choice([(i, j), (i, j), (i, j), (i, i), (i, number), (i, j, k), (i, j, number), (i, number, j)])
-        return function, args, rng.choice([{}] * 9 + [{"out": k}])
+        name = rng.choice(BINARY)
+        two, more = [(i, j), (i, j), (i, j), (i, i), (i, number)], [(i, j, k), (i, j, number), (i, number, j)]
+        if name[:2] == "__":
+            return method(name), rng.choice(two), {}
+        return method(name), rng.choice(two + more), rng.choice([{}] * 9 + [{"out": k}])
     if kind == "view":
         return rng.choice(
             [
