@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -62,12 +62,27 @@ class Remembered(NamedTuple):
     timeline: tuple[Moment, ...]
 
 
-Entry = tuple[Spec | tuple[torch.Size, torch.dtype], int]
-"""What was seen first on a storage, a spec or what makes one, and the number of the call that made it."""
-
-
 Named = Iterable[tuple[str, torch.Tensor]]
 """Tensors by name, as ``named_parameters()`` gives them."""
+
+
+class Entries:
+    """The storages that a ledger has seen, by number, in parallel lists: a spec of what was seen first on each, the call that
+    made it (-1 for none), what it is held for where that was said, and its name."""
+
+    def __init__(self) -> None:
+        self.specs: list[Spec] = []
+        self.calls: list[int] = []
+        self.categories: list[str] = []
+        self.names: list[str] = []
+
+    def add(self, spec: Spec, call: int, category: str = "", name: str = "") -> int:
+        """Its number."""
+        self.specs.append(spec)
+        self.calls.append(call)
+        self.categories.append(category)
+        self.names.append(name)
+        return len(self.specs) - 1
 
 
 @dataclass(frozen=True)
@@ -76,10 +91,9 @@ class History:
 
     peak: int
     calls: Sequence[Call]
-    entries: Sequence[Entry]
-    labels: Mapping[int, tuple[str, str]]
-    changes: Sequence[tuple[int, int, int]]
-    """Of which entry, by how many bytes, in which call."""
+    entries: Entries
+    changes: Sequence[int]
+    """In threes: of which entry, by how many bytes, in which call."""
     changes_to_peak: int
     call_at_peak: int
 
@@ -93,7 +107,7 @@ class History:
     def at_peak(self) -> tuple[LiveTensor, ...]:
         """What was alive when most was, the largest first."""
         held: dict[int, int] = {}
-        for entry, change, _ in islice(self.changes, self.changes_to_peak):
+        for entry, change, _ in islice(in_threes(self.changes), self.changes_to_peak):
             held[entry] = held.get(entry, 0) + change
         found = [self._tensor(entry, nbytes) for entry, nbytes in held.items() if nbytes]
         return tuple(sorted(found, key=lambda tensor: -tensor.bytes))
@@ -103,29 +117,32 @@ class History:
         """The live bytes by category after each call that made or freed something."""
         live = dict.fromkeys(CATEGORIES, 0)
         moments: dict[int, Mapping[str, int]] = {}
-        categories = [self._category(entry) for entry in range(len(self.entries))]
-        for entry, change, number in self.changes:
+        categories = [self._category(entry) for entry in range(len(self.entries.specs))]
+        for entry, change, number in in_threes(self.changes):
             live[categories[entry]] += change
             moments[number] = live.copy()
         made = ((self._call(number), held) for number, held in moments.items())
         return tuple(Moment(call.path, call.op, call.phase, held) for call, held in made if call is not None)
 
     def _tensor(self, entry: int, nbytes: int) -> LiveTensor:
-        spec, number = self.entries[entry]
-        call = self._call(number)
-        name = self.labels.get(entry, ("", ""))[1]
+        call, name = self._call(self.entries.calls[entry]), self.entries.names[entry]
         path = call.path if call else name.rpartition(".")[0]
-        spec = spec if isinstance(spec, Spec) else Spec(*spec)
-        return LiveTensor(nbytes, spec, self._category(entry), path, call.op if call else "", name)
+        return LiveTensor(nbytes, self.entries.specs[entry], self._category(entry), path, call.op if call else "", name)
 
     def _category(self, entry: int) -> str:
-        if entry in self.labels:
-            return self.labels[entry][0]
-        call = self._call(self.entries[entry][1])
+        if self.entries.categories[entry]:
+            return self.entries.categories[entry]
+        call = self._call(self.entries.calls[entry])
         return "activations" if call is None or call.phase in ("forward", "recompute") else "temporaries"
 
     def _call(self, number: int) -> Call | None:
         return self.calls[number] if 0 <= number < len(self.calls) else None
+
+
+def in_threes(changes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """The changes one by one."""
+    each = iter(changes)
+    return zip(each, each, each, strict=True)
 
 
 class _Living(weakref.ref[Any]):
@@ -142,18 +159,23 @@ class Ledger:
 
     Each storage is entered once, however many views share it, and leaves when Python frees it. Temporaries inside one
     kernel are not seen. ``peak`` is the largest ``live`` since the last ``reset_peak``, ``most`` the largest of all. ``held`` are the tensors there
-    from the beginning to the end, by category and name. Above ``cap`` bytes it raises InputError: better that than to run out of memory.
+    from the beginning to the end, by category and name; ``spec`` gives a tensor's. Above ``cap`` bytes it raises InputError: better that than to run out of memory.
     """
 
-    def __init__(self, held: Mapping[str, Named] | None = None, cap: int | None = None) -> None:
+    def __init__(
+        self,
+        held: Mapping[str, Named] | None = None,
+        cap: int | None = None,
+        spec: Callable[[torch.Tensor], Spec] = spec_of,
+    ) -> None:
         self.live = 0
         self.peak = 0
         self.cap = cap
         self._known: dict[int, _Living] = {}
         self._moved: dict[int, int] = {}
-        self._entries: list[Entry] = []
-        self._labels: dict[int, tuple[str, str]] = {}
-        self._changes: list[tuple[int, int, int]] = []
+        self._entries = Entries()
+        self._changes: list[int] = []
+        self._spec = spec
         self.call = -1
         self.most = self._most_after = 0
         self._most_in = -1
@@ -164,19 +186,18 @@ class Ledger:
 
     def _hold(self, named: Named, category: str) -> None:
         """Enter tensors that are there before and after."""
-        held, entries, changes, strided = self._held, self._entries, self._changes, torch.strided
+        held, add, changes, strided = self._held, self._entries.add, self._changes, torch.strided
         for name, tensor in named:
             if tensor.layout is strided:
                 storage = tensor.untyped_storage()
-                entry = len(entries)
+                entry = self.entered
                 if held.setdefault(storage._cdata, entry) == entry:
                     nbytes = storage.nbytes()
-                    entries.append(((tensor.shape, tensor.dtype), -1))
-                    self._labels[entry] = category, name
-                    changes.append((entry, nbytes, -1))
+                    add(self._spec(tensor), -1, category, name)
+                    changes += (entry, nbytes, -1)
                     self.live += nbytes
         self.peak = self.most = self.live
-        self._most_after = len(changes)
+        self._most_after = len(changes) // 3
 
     def add(self, tensor: torch.Tensor) -> None:
         """Enter the tensor's storage, if it is not there yet (or has been resized since). Sparse tensors have none."""
@@ -201,13 +222,9 @@ class Ledger:
 
     def enter(self, storage: Any, nbytes: int, spec: Spec) -> None:
         """Enter a storage that is not there yet, with the tensor that it was made for."""
-        entry = len(self._entries)
+        entry = self._entries.add(spec, self.call)
         self._watch(storage, nbytes, entry)
-        self._entries.append((spec, self.call))
-        self._changes.append((entry, nbytes, self.call))
-        self.live += nbytes
-        if self.live > self.peak:
-            self._rise()
+        self._change(entry, nbytes)
 
     def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
         """Hear of it when Python frees the storage of an entry."""
@@ -219,7 +236,7 @@ class Ledger:
     @property
     def entered(self) -> int:
         """How many storages have been entered."""
-        return len(self._entries)
+        return len(self._entries.specs)
 
     def move(self, tensor: torch.Tensor, twin: torch.Tensor) -> None:
         """From now on ``twin`` stands for this tensor, if that is in the ledger."""
@@ -257,17 +274,18 @@ class Ledger:
         for name, tensor in named:
             key = id(tensor.untyped_storage()) if tensor.layout is torch.strided else 0
             entry = self._known[key].entry if key in self._known else self._moved.get(key)
-            if entry is not None:
-                self._labels.setdefault(entry, (category, name))
+            if entry is not None and not self._entries.categories[entry]:
+                self._entries.categories[entry], self._entries.names[entry] = category, name
 
     def throughout(self, category: str) -> None:
         """What is held for this has been there from the beginning, made by no call: as an optimizer's state in every step but
         the first."""
-        held = {entry for entry, (known, _) in self._labels.items() if known == category}
+        held = {entry for entry, known in enumerate(self._entries.categories) if known == category}
         for entry in held:
-            self._entries[entry] = self._entries[entry][0], -1
-        first = [(entry, change, -1) for entry, change, _ in self._changes if entry in held]
-        then = [each for each in self._changes if each[0] not in held]
+            self._entries.calls[entry] = -1
+        changes = [*in_threes(self._changes)]
+        first = [(entry, change, -1) for entry, change, _ in changes if entry in held]
+        then = [each for each in changes if each[0] not in held]
         self._changes = []
         self.live = self.peak = self.most = self._most_after = 0
         self._most_in = -1
@@ -279,13 +297,11 @@ class Ledger:
 
     def history(self, calls: Sequence[Call]) -> History:
         """What has been seen so far; ``calls`` are those whose numbers were given."""
-        return History(
-            self.most, calls, self._entries, self._labels, tuple(self._changes), self._most_after, self._most_in
-        )  # fmt: skip
+        return History(self.most, calls, self._entries, self._changes, self._most_after, self._most_in)
 
     def _change(self, entry: int, change: int) -> None:
         self.live += change
-        self._changes.append((entry, change, self.call))
+        self._changes += (entry, change, self.call)
         if self.live > self.peak:
             self._rise()
 
@@ -293,10 +309,10 @@ class Ledger:
         """There has not been so much since the last ``reset_peak``."""
         self.peak = self.live
         if self.live > self.most:
-            self.most, self._most_after, self._most_in = self.live, len(self._changes), self.call
+            self.most, self._most_after, self._most_in = self.live, len(self._changes) // 3, self.call
 
     def _leave(self, known: _Living) -> None:
         if self._known.get(known.key) is known:
             del self._known[known.key]
             self.live -= known.nbytes
-            self._changes.append((known.entry, -known.nbytes, self.call))
+            self._changes += (known.entry, -known.nbytes, self.call)

@@ -25,8 +25,6 @@ from .trace.source import is_library
 from .trace.symbolic import constants_of, symbolic
 from .trace.tape import FORWARD, Tape, backward_from, roots_of
 
-NONE = range(0)
-
 
 @dataclass(frozen=True, slots=True)
 class Traced:
@@ -88,12 +86,10 @@ def measure(
     if subject.device.type != "meta" and repeats != 0:
         times = time_nodes(graph, subject.bound, subject.call, subject.device, repeats, tick, subject.backward)
     ran = _kernels(subject, graph) if kernels else {}
-    nodes = tuple(node_of(n, calls_of.get(n.name, NONE), times, bytes_of, ran) for n in graph.graph.nodes)
+    nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, ran) for n in graph.graph.nodes)
     owner_of = {} if watched.tape is None else watched.tape.owner_of
     calls = with_nodes(watched.observer.calls, nodes, owner_of)
-    return replace(
-        run, calls=calls, nodes=nodes, latency=times.latency, backward_latency=times.backward_latency
-    )
+    return replace(run, calls=calls, nodes=nodes, latency=times.latency, backward_latency=times.backward_latency)
 
 
 def _watched_graph(
@@ -140,7 +136,7 @@ def _likeness(call: Call) -> tuple[Any, ...]:
 def _unfaithful(model: str, extra: Call) -> str:
     return (
         f"the symbolic graph of {model} does not do what the model does: it calls {extra.op} on "
-        f"{', '.join(map(repr, extra.inputs()))} in {extra.path or 'the root'}, which the model never did\n"
+        f"{', '.join(map(repr, extra.inputs()))} in {extra.path or 'the root'}, which the model does not do there\n"
         'fxflops.analyze(model, args, trace="record") records a run of the model'
     )
 

@@ -139,7 +139,8 @@ class Watch:
         strays: bool = True,
         facts: bool = True,
     ) -> None:
-        self.ledger, self.tape, self.recorder = Ledger(held, cap), Tape() if backward else None, recorder
+        self.ledger = Ledger(held, cap, spec_of if twins is None else twins.spec)
+        self.tape, self.recorder = Tape() if backward else None, recorder
         self.twins = twins
         if twins is not None:
             twins.moved = self.ledger.move
@@ -179,7 +180,14 @@ class Watch:
         return self
 
     def run(
-        self, model: str, inputs: str, inventory: Inventory, environment: Environment, source: str, trace: str, why: str = ""
+        self,
+        model: str,
+        inputs: str,
+        inventory: Inventory,
+        environment: Environment,
+        source: str,
+        trace: str,
+        why: str = "",
     ) -> Run:
         """The record of what was watched, of the model that consists of this: without a graph, and without times, for what
         an observer's clock reads beside its own work is none."""

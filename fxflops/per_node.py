@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
 from torch import fx
@@ -59,13 +59,13 @@ def with_nodes(calls: Sequence[Call], nodes: Iterable[Node], owner_of: Mapping[i
 
 def _first_made(calls: Sequence[Call]) -> dict[int, int]:
     """For calls that checkpointing made again, by their number, the forward's that are alike: one after the other."""
-    alike: dict[tuple[Operation, str], deque[int]] = {}
+    made = defaultdict[tuple[Operation, str], deque[int]](deque)
     found = {}
     for i, call in enumerate(calls):
-        key = call.operation, call.path
+        alike = made[call.operation, call.path]
         if call.phase == FORWARD:
-            alike.setdefault(key, deque()).append(i)
-        elif call.phase == RECOMPUTE and key in alike:
-            found[i] = alike[key][0]
-            alike[key].rotate(-1)
+            alike.append(i)
+        elif call.phase == RECOMPUTE and alike:
+            found[i] = alike[0]
+            alike.rotate(-1)
     return found

@@ -258,8 +258,8 @@ class _Call(NamedTuple):
 class Call(_Ran, _Call):
     """One call that the run made: an operation, and where and when it ran.
 
-    ``path`` is the module it was made in (a leaf's own path), ``node`` the graph node that made it ("" without
-    a graph), ``site`` the author's ``file:line`` (read only where no formula is known).
+    ``path`` is the module it was made in (a leaf's own path), ``node`` the graph's node that does it, or whose gradient it
+    computes ("" where none does), ``site`` the author's ``file:line`` (read only where no formula is known).
     """
 
     __slots__ = ()
@@ -304,7 +304,7 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of the graph as it ran: ``calls`` are the positions of the Calls it made.
+    """One node of the graph as it ran: ``calls`` are the positions of the Calls of the model's own run that it does.
 
     ``opcode`` is the fx opcode, ``target`` its printable target, ``function`` the name of the function it calls,
     ``module`` the class name of the module it stands in.

@@ -65,16 +65,16 @@ class Snapshot:
         for module in modules:
             attributes = module.__dict__
             self._keep(attributes)
-            if attributes["_parameters"]:
-                parameters.extend(attributes["_parameters"].values())
-            if attributes["_buffers"]:
-                tensors.extend(attributes["_buffers"].values())
+            if module._parameters:
+                parameters.extend(module._parameters.values())
+            if module._buffers:
+                tensors.extend(module._buffers.values())
             names = tuple(attributes)
             if names not in readers:
                 readers[names] = _readers_of(names)
             read_own, read_hooks, read_others = readers[names]
             own, hooks, others = read_own(attributes), read_hooks(attributes), read_others(attributes)
-            if type(own[0]) in CONTAINERS:  # others are TorchScript's
+            if own and type(own[0]) in CONTAINERS:  # others are TorchScript's
                 for part in own:
                     if part:
                         self._keep(part)
@@ -162,11 +162,13 @@ class Snapshot:
 
 
 @contextmanager
-def holding(modules: Iterable[nn.Module], mode: str) -> Iterator[bool]:
+def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) -> Iterator[bool]:
     """All modules of a model, held by this thread, in ``mode`` ("eval", "train", "as_is"): flags are set without calling
-    ``.eval()``, and restored. True where the thread holds another model: its forward is running."""
+    ``.eval()``, and restored. True where the thread holds another model: its forward is running. With ``reentrant`` it may
+    hold these anew meanwhile."""
     modules, wanted = [*modules], mode == "train"
-    with locked([*modules, *(parameter for module in modules for parameter in module._parameters.values())]) as within:
+    parameters = [parameter for module in modules for parameter in module._parameters.values()]
+    with locked([*modules, *parameters], reentrant) as within:
         before = [] if mode == "as_is" else [module for module in modules if module.training is not wanted]
         flags = [module.training for module in before]
         try:
@@ -181,14 +183,16 @@ def holding(modules: Iterable[nn.Module], mode: str) -> Iterator[bool]:
 class _Lock:
     """What a thread locks, by ``id()``; ``random`` are the states of the random generators at its first snapshot."""
 
-    def __init__(self, objects: Iterable[Any]) -> None:
+    def __init__(self, objects: Iterable[Any], reentrant: bool) -> None:
         self.thread = threading.get_ident()
+        self.reentrant = reentrant
         self.random: list[tuple[Generator, Any]] | None = None
         self._objects = {id(each): each for each in objects if each is not None}
 
     def owners(self) -> set[int]:
         """The threads that hold some of it, and those that they wait for."""
-        owners = {lock.thread for lock in _HELD if not self._objects.keys().isdisjoint(lock._objects)}
+        others = [lock for lock in _HELD if not (lock.reentrant and lock.thread == self.thread)]
+        owners = {lock.thread for lock in others if not self._objects.keys().isdisjoint(lock._objects)}
         return owners.union(*(_AWAITED[owner].owners() for owner in owners if owner in _AWAITED))
 
 
@@ -199,12 +203,12 @@ _RELEASED = threading.Condition()
 
 
 @contextmanager
-def locked(objects: Iterable[Any]) -> Iterator[bool]:
+def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
     """Wait until no thread holds any of these objects, and hold them. True where this thread holds others.
 
     Raises InputError in a thread that would wait for itself: it holds one of them, or who holds one waits for it.
     """
-    lock = _Lock(objects)
+    lock = _Lock(objects, reentrant)
     with _RELEASED:
         try:
             while owners := lock.owners():

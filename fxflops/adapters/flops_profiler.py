@@ -187,7 +187,7 @@ def get_model_profile(
     model = checked_model(model)
     profiler = FlopsProfiler(model)
     inputs = _inputs_of(model, input_shape, args, kwargs)
-    with holding(model.modules(), "eval"):
+    with holding(model.modules(), "eval", reentrant=True):  # to count it, as it runs
         _run(profiler, func_name, inputs, warm_up, ignore_modules)
     total, params = profiler._profiled().total(model), text.params_of(model)
     if print_profile:

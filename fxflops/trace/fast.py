@@ -139,8 +139,7 @@ class FastObserver(Observer):
         """The value with a spec in place of each tensor: the same for all of one form."""
         kind = type(value)
         if kind in ORDINARY:
-            form = self._mirror.form(value)
-            return spec_of(value) if form is None else form.spec
+            return self._mirror.spec(value)
         if kind is tuple or kind is list:
             return tuple([self._spec(item) for item in value])
         return spec_of(value) if value or kind is not dict else NOTHING
@@ -149,7 +148,7 @@ class FastObserver(Observer):
         """Make a call as planned."""
         operation = plan.operation
         if func in WRITTEN_AS:
-            operation = plan.operation_as(self._spelling.of(func, self.target))
+            operation = plan.operation_as(self._spelling.of(func))
         if plan.beside:
             args, kwargs = self._mirror.replace(args, kwargs, func)
         self._storages.call = len(self.calls)
@@ -207,7 +206,9 @@ class FastObserver(Observer):
             return self._planned(checked, func, args, kwargs)
         valueless = given and not any(form.kind is REAL for form in given)
         if valueless and entry is not None and entry.op not in EMPTY and entry.reason not in (QUERY, ESCAPE):
-            twins = self._mirror.replace(args, kwargs, func) if any(form.kind is OWN for form in given) else (args, kwargs)
+            twins = (
+                self._mirror.replace(args, kwargs, func) if any(form.kind is OWN for form in given) else (args, kwargs)
+            )
             asked, named = self._place.redirect(func, *twins)
             with DisableTorchFunction():
                 specs, kwspecs = self._spec(asked), self._spec(named)
@@ -220,7 +221,7 @@ class FastObserver(Observer):
             self._noting(out)
             self._saw(func, asked, named, out)
             with DisableTorchFunction():
-                target = self._spelling.of(func, self.target) if func in WRITTEN_AS else func
+                target = self._spelling.of(func) if func in WRITTEN_AS else func
                 operation = self._operation(entry.op, target, specs, kwspecs, self._spec(out))
             self._called(operation)
         else:
@@ -288,7 +289,12 @@ class FastObserver(Observer):
             try:
                 if self._unwritten.storages or transformed():
                     raise Unknown
-                key = func, *[key_of(value, form) for value in args], *kwargs, *[key_of(v, form) for v in kwargs.values()]
+                key = (
+                    func,
+                    *[key_of(value, form) for value in args],
+                    *kwargs,
+                    *[key_of(v, form) for v in kwargs.values()],
+                )
                 plan = self._plans.get(key)
             except (Unknown, TypeError):
                 return super().operator(func, args, kwargs)
@@ -303,9 +309,7 @@ class FastObserver(Observer):
                 self._owns((out, args))
             return out
 
-    def _learn_operator(
-        self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _learn_operator(self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator, and keep how its result came about: as a call, or as a part of one."""
         given, made, first = forms_in(key), self._storages.entered, len(self.calls)
         out = super().operator(func, args, kwargs)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import MethodType
+from types import CodeType, MethodType
 from typing import Any
 
 from torch import nn
 
 from ..torch_internals import call_impl
 
-CALLED_BY = call_impl.__code__
-"""What calls the forward of a module without hooks that is called itself."""
+CALLED_BY = {call_impl.__code__, *(part for part in call_impl.__code__.co_consts if isinstance(part, CodeType))}
+"""What calls the forward of a module that is called itself: a function within it, where observers have hooks there."""
 
 
 class Forward:
@@ -27,7 +27,7 @@ class Forward:
         held["forward"] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if sys._getframe(1).f_code is not CALLED_BY:
+        if sys._getframe(1).f_code not in CALLED_BY:
             return self.__wrapped__(*args, **kwargs)
         return self.run(self, args, kwargs)
 

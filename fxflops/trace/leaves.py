@@ -72,7 +72,7 @@ def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
 def _does_more(module: nn.Module) -> bool:
     """Whether more happens in a call of this module than the forward of its class."""
     held = module.__dict__
-    if ("forward" in held and own_forward(module) is not None) or "parametrizations" in held["_modules"]:
+    if ("forward" in held and own_forward(module) is not None) or "parametrizations" in module._modules:
         return True
     hooks = *(held[name] for name in ("_forward_hooks", "_forward_pre_hooks")), *GLOBAL
     return any(hooks) and any(not isinstance(key, Hooks) for registered in hooks for key in registered)
@@ -120,12 +120,12 @@ class Settings:
         reader = self._readers.get(names)
         if reader is None:
             reader = self._readers[names] = Reader(names)
-        own, buffers, values = held["_parameters"], held["_buffers"], reader.read(held)
+        own, buffers, values = module._parameters, module._buffers, reader.read(held)
         key: Any = reader, values
         if own:
-            key = *key, *own, self._forms(own.values())
+            key = *key, *own.keys(), self._forms(own.values())
         if buffers:
-            key = *key, "", *buffers, self._forms(buffers.values())
+            key = *key, "", *buffers.keys(), self._forms(buffers.values())
         try:
             found = self._known.get(key)
         except TypeError:  # a list among them

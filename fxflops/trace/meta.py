@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..ops.shapes import contiguous
-from ..records import ORDINARY, SPARSE, Spec, is_dense
+from ..records import ORDINARY, SPARSE, Spec, is_dense, spec_of
 from ..structure import tensors_in
 from ..torch_internals import disable_current_modes, len_torch_dispatch_stack
 from .functions import writes
@@ -104,6 +104,11 @@ class Twins:
                 form = self.read(tensor)
                 self.seen[key] = seen[0], form
         return None if form is not None and form.kind is REAL and self._has_lost(tensor) else form
+
+    def spec(self, tensor: torch.Tensor) -> Spec:
+        """The spec of a tensor: the same for all of one form."""
+        form = self.form(tensor)
+        return spec_of(tensor) if form is None else form.spec
 
     def form_of_meta(self, tensor: torch.Tensor) -> Form | None:
         """The form of a tensor on meta, wherever it comes from: the backward pass has its own."""

@@ -78,7 +78,6 @@ class Observer:
         self.scopes: list[Scope] = []
         self.steps: list[tuple[str, range]] = []
         self.path = ""
-        self.target = None
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
         self._table = table
@@ -157,7 +156,7 @@ class Observer:
         specs, kwspecs = spec_of(args), spec_of(kwargs)
         self._check(entry, func, *given)
         noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
-        written = self._spelling.of(func, self.target) if func in WRITTEN_AS else func
+        written = self._spelling.of(func) if func in WRITTEN_AS else func
         start = time.perf_counter()
         try:
             if entry is None:

@@ -30,12 +30,8 @@ class Spelling:
     def __init__(self) -> None:
         self._operators: dict[tuple[CodeType, int], bool] = {}
 
-    def of(self, method: Any, node: Any) -> Any:
-        """The operator where ``method`` was reached by one in the author's code, or by a graph's node that calls one; else
-        the method."""
-        symbol = WRITTEN_AS[method]
-        if node is symbol:
-            return symbol
+    def of(self, method: Any) -> Any:
+        """The operator where ``method`` was reached by one in the author's code; else the method."""
         frame = sys._getframe(1)
         while frame.f_back is not None and frame.f_globals.get("__name__") in OBSERVING:
             frame = frame.f_back
@@ -43,4 +39,4 @@ class Spelling:
         if place not in self._operators:
             name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
             self._operators[place] = name.startswith(("BINARY_", "INPLACE_"))
-        return symbol if self._operators[place] else method
+        return WRITTEN_AS[method] if self._operators[place] else method

@@ -1,0 +1,135 @@
+"""The calls of an analysis are those of the model's own run, whatever graph it has; nodes stand for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import fxflops
+
+X = torch.randn(3, 4)
+TRACES = ("symbolic", "record")
+
+
+def analyzed(model: nn.Module, trace: str = "auto", **settings: Any) -> fxflops.Report:
+    return fxflops.analyze(model, X, trace=trace, repeats=1, progress=False, **settings)
+
+
+class Constant(nn.Module):
+    """Of a buffer alone, which torch.fx computes once; ``+=``, which it writes as ``+``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(4))
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.inner(x)
+        y += self.scale.exp()
+        return y.cos()
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_calls_are_in_the_order_of_the_models_run(trace: str) -> None:
+    report = analyzed(Constant(), trace)
+    assert [(call.op, call.path) for call in report.calls] == [
+        ("linear", "inner.0"), ("linear", "inner.1"), ("exp", ""), ("add", ""), ("cos", ""),
+    ]  # fmt: skip
+    assert [row["op"] for row in report.table.to_dicts() if row["op"] != "(no op)"] == [c.op for c in report.calls]
+    nodes = {call.op: call.node for call in report.calls}
+    assert nodes["exp"] == ("" if trace == "symbolic" else "exp")
+    assert all(report.calls[i].node == node.name for node in report.nodes for i in node.calls)
+    assert sum(len(node.calls) for node in report.nodes) == sum(call.node != "" for call in report.calls)
+    assert all((call.seconds is not None) == (call.node != "") for call in report.calls)
+
+
+class Otherwise(nn.Module):
+    """The same calls under torch.fx, in another order."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (x.sin(), x.cos()) if isinstance(x, torch.fx.Proxy) else (x.cos(), x.sin())
+
+
+def test_a_graph_that_does_the_same_in_another_order_is_not_taken() -> None:
+    report = analyzed(Otherwise())
+    assert report.trace == "recorded trace"
+    assert "it calls cos on f32[3,4] in the root, which the model does not do there" in report.trace_reason
+    assert [call.op for call in report.calls] == ["cos", "sin"]
+    with pytest.raises(fxflops.TraceError, match="does not do what the model does"):
+        analyzed(Otherwise(), "symbolic")
+
+
+class Squaring(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.square()
+
+
+class Apart(nn.Module):
+    """A square that torch.fx finds in a module, and the model does itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Squaring()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) if isinstance(x, torch.fx.Proxy) else x.square()
+
+
+def test_a_graph_that_does_the_same_in_another_module_is_not_taken() -> None:
+    report = analyzed(Apart())
+    assert report.trace == "recorded trace"
+    assert [call.path for call in report.calls] == [""]
+
+
+class Viewed(nn.Module):
+    """A view that no call gave: the graph needs a node for it, which is no call of the model's."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch._C.DisableTorchFunction():
+            first = x[0]
+        return first.exp()
+
+
+def test_a_node_that_the_model_never_called_has_no_calls() -> None:
+    report = analyzed(Viewed(), "record")
+    assert [call.op for call in report.calls if call.node != ""] == [call.op for call in report.calls]
+    assert all(not node.calls for node in report.nodes if node.function == "as_strided")
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.inner = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        self.reentrant = reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.inner, self.first(x), use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("trace", ["auto", "record"])
+@pytest.mark.parametrize(
+    "model", [Constant(), Checkpointed(False), Checkpointed(True)], ids=["plain", "kept", "reentrant"]
+)
+def test_the_backward_pass_is_the_models_own_and_each_call_of_the_node_whose_gradient_it_computes(
+    model: nn.Module, trace: str
+) -> None:
+    report = analyzed(model, trace, backward=True)
+    with fxflops.profile(model) as p:
+        torch.autograd.backward(model(X), torch.ones(3, 4))
+    model.zero_grad()
+    assert said(report) == [call for call in said(p.report) if call[0] != "ones"]
+    nodes = {node.name: node for node in report.nodes}
+    back = [call for call in report.calls if call.phase == "backward" and call.node]
+    assert {call.path for call in back} == {c.path for c in report.calls if c.phase == "forward" and c.op != "exp"}
+    assert all(call.path == report.calls[nodes[call.node].calls[0]].path for call in back)
+    seconds = [timing.median for name in {call.node for call in back} if (timing := nodes[name].backward_timing)]
+    assert sum(call.seconds or 0.0 for call in back) == pytest.approx(sum(seconds))
+    assert all(not call.node for call in report.calls if call.phase == "recompute")
+
+
+def said(report: fxflops.Report) -> list[tuple[str, str, str, str]]:
+    return [(call.op, str([*call.inputs()]), call.path, call.phase) for call in report.calls]
