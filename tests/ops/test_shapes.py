@@ -442,6 +442,8 @@ COLUMN, ROW = lying_at((3, 1)), lying_at((3, 4))
         (nn.RMSNorm, (nn.RMSNorm(3, elementwise_affine=False), lying_at((1, 4, 4, 3), (48, 1, 12, 4)))),
         (nn.ReLU, (nn.ReLU(), lying_at((1, 4, 6), (96, 1, 4)))),
         (torch.remainder, (lying_at((4, 6, 1, 1), (1, 4, 24, 0)), 2)),
+        (torch.Tensor.__rsub__, (lying_at((1, 1, 2, 2)), lying_at((1, 2, 2), (1, 1, 2)))),
+        (F.dropout, (lying_at((1,), dtype=torch.int64), 0.1, True, True)),
         (torch.mm, (lying_at((6, 2, 4, 2)), lying_at((2, 2)))),
         (F.conv2d, (lying_at((1, 2)), lying_at((1, 2)))),
     ],
