@@ -2,8 +2,8 @@
 
     python benchmarks/first_count.py [--models resnet50,vit_base_patch16_224,efficientnet_b0]
 
-Each model of timm is built on meta and counted as if nothing had been counted before, in one thread: its time is the median of
-counts without a profiler, and is shared out as cProfile finds it, a builtin's time to the file that calls it. A profiler
+Each model of timm is built on meta and counted in one thread; as nothing is remembered from one count to the next, its time is the
+median of counts without a profiler, and is shared out as cProfile finds it, a builtin's time to the file that calls it. A profiler
 makes calls of Python dearer than the rest, so the shares are near the truth and not it. The table is
 ``benchmarks/results/first_count.md``.
 """
@@ -46,7 +46,6 @@ def spent_on(name: str) -> Counter[str]:
     seconds = []
     profiler = cProfile.Profile()
     for turn in range(2 * TIMES):
-        forget()
         if turn % 2:
             profiler.runcall(fxflops.count, model, x)
             continue
@@ -94,7 +93,7 @@ def table(found: dict[str, Counter[str]]) -> str:
         "# Speed: what the first count is spent on",
         "",
         f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}, fxflops {fxflops.__version__}: milliseconds of a "
-        "count that knows nothing from before, on meta, one thread; shared out by cProfile, which makes much called Python look "
+        "count on meta, one thread; shared out by cProfile, which makes much called Python look "
         "dearer than it is.",
         "",
         f"| | {' | '.join(found)} |",

@@ -22,6 +22,12 @@ Answer = tuple[list[Number], Iterable[str]]
 """The tool's numbers, and what it has a list of that it did not count; what it prints is not in it."""
 
 
+def small_net() -> tuple[nn.Module, torch.Tensor]:
+    """What a tool counts first, where it is to be warm: no relative of a model that is measured."""
+    parts = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+    return nn.Sequential(*parts).eval(), torch.randn(1, 3, 8, 8)
+
+
 def of_fxflops(model: nn.Module, x: torch.Tensor) -> Answer:
     import fxflops
 

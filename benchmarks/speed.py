@@ -1,11 +1,15 @@
-"""How long it takes to count, and in how much memory: every counter, the same model and input, each in a fresh process.
+"""How long it takes to count a model never seen, and the same model at a new batch size: every counter, in fresh processes.
 
-    python benchmarks/speed.py [--processes 3] [--models resnet50,...] [--tools fxflops,FlopCounterMode,...]
+    python benchmarks/speed.py [--processes 5] [--models resnet50,...] [--tools fxflops,...]
 
-A process imports everything, has the tool count a small model, and then counts the model: the first time, and again until
-5 times or 3 seconds have passed. FlopCounterMode and fxflops are given the model on the CPU, as the others are, and
-FlopCounterMode also the model on meta, where it is at its fastest. The table is ``benchmarks/results/speed.md``; what was
-measured is kept in ``speed.jsonl`` beside it, so that a run goes on where one was stopped.
+Each model and tool has a process of its own, forked from one that has imported everything and counted nothing. It builds the
+model, has the tool count one and the same small net, which is no relative of any model (but where the process is to be
+"cold"), and then counts the model at batch 1, and after that at batch 2. Told is the CPU time of the thread, one thread, until
+the totals have been read: of fxflops ``total_flops``, ``max_memory``, ``by_module()`` and ``complete``. fxflops and
+FlopCounterMode are given the model on meta, where the latter is at its fastest; the counters that compute are given it on the
+CPU, and so is fxflops once more. Where both count, FlopCounterMode's total is asserted to be that of fxflops under the convention
+"torch". The table is ``benchmarks/results/speed.md``; what was measured is kept in ``speed.jsonl`` beside it, so that a run goes
+on where one was stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +21,6 @@ import io
 import json
 import multiprocessing
 import os
-import resource
 import statistics
 import sys
 import time
@@ -31,17 +34,18 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import fxflops
+import fxflops.api  # all that counting needs: the package loads it when it is first asked for
 from benchmarks.machine import processor
-from benchmarks.peers import PEERS, of_flop_counter_mode
+from benchmarks.peers import PEERS, of_flop_counter_mode, small_net
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["__main__", "timm", "torchvision", "transformers"])
 RESULTS = Path(__file__).parent / "results"
-REFERENCE, ON_META = "fxflops", "FlopCounterMode on meta"
-TOOLS = [
-    REFERENCE, ON_META, "FlopCounterMode", "fvcore", "thop", "ptflops", "torchinfo", "calflops", "flops_profiler",
-    "torchprofile", "torch_flops",
-]  # fmt: skip
+OURS, THEIRS, ON_CPU, COLD = "fxflops", "FlopCounterMode on meta", "fxflops on the CPU", " in a cold process"
+COMPUTING = "FlopCounterMode fvcore thop ptflops torchinfo calflops flops_profiler torchprofile torch_flops".split()
+TOOLS = [OURS, THEIRS, OURS + COLD, THEIRS + COLD, ON_CPU, *COMPUTING]
+BATCHES = {"1": "The first count of a model never seen", "2": "The same model at a new batch size"}
 TIMM = """
 resnet50 resnext50_32x4d regnety_032 efficientnet_b0 tf_efficientnetv2_m mobilenetv3_large_100 densenet121 vgg16
 inception_v3 convnext_tiny convnextv2_tiny hrnet_w18 dla34 res2net50_26w_4s repvgg_b0 ghostnet_100 vit_base_patch16_224
@@ -82,28 +86,43 @@ def built(name: str) -> tuple[nn.Module, torch.Tensor]:
     return found, torch.randn(1, *found.default_cfg["input_size"])
 
 
+def of_fxflops(model: nn.Module, x: torch.Tensor) -> int:
+    """Count and read what a user reads; FLOPs."""
+    report = fxflops.count(model, x)
+    _ = report.max_memory, report.by_module(), report.complete
+    return int(report.total_flops)
+
+
+def of_peer(tool: str) -> Callable[[nn.Module, torch.Tensor], float]:
+    count = of_flop_counter_mode if tool == THEIRS else PEERS[tool][1]
+    return lambda model, x: count(model, x)[0][0].value
+
+
 def once(name: str, tool: str) -> dict[str, Any]:
-    """The first and the later seconds of one tool on one model, and the megabytes that the process grew by."""
-    model, x = built(name)
-    small: tuple[nn.Module, torch.Tensor] = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval(), torch.randn(1, 3, 8, 8)
-    count: Callable[..., Any] = of_flop_counter_mode if tool == ON_META else PEERS[tool][1]
-    if tool == ON_META:
-        model, x = model.to("meta"), x.to("meta")
-        small = small[0].to("meta"), small[1].to("meta")
+    """The seconds and totals of one tool on one model, by batch size; of fxflops the total that FlopCounterMode is to have."""
+    torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    cold, tool = tool.endswith(COLD), tool.removesuffix(COLD)
+    model, x = built(name)
+    small, image = small_net()
+    if tool in (OURS, THEIRS):
+        model, x, small, image = model.to("meta"), x.to("meta"), small.to("meta"), image.to("meta")
+    count = of_fxflops if tool in (OURS, ON_CPU) else of_peer(tool)
+    found: dict[str, Any] = {}
     silent = io.StringIO()
     with contextlib.redirect_stdout(silent), contextlib.redirect_stderr(silent), torch.no_grad():
-        count(*small)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        seconds: list[float] = []
-        while len(seconds) < 2 or (len(seconds) < 6 and sum(seconds) < 3):
+        if not cold:
+            count(small, image)
+        for batch, images in (("1", x), ("2", torch.cat([x, x]))):
             # some tools cannot count one model twice
-            given = model if tool in (REFERENCE, ON_META, "FlopCounterMode") else copy.deepcopy(model)
-            start = time.perf_counter()
-            numbers, _ = count(given, x)
-            seconds.append(time.perf_counter() - start)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    return {"first": seconds[0], "again": statistics.median(seconds[1:]), "MiB": grown, "value": numbers[0].value}
+            given = model if tool in (OURS, THEIRS, ON_CPU) else copy.deepcopy(model)
+            start = time.thread_time()
+            total = count(given, images)
+            found[batch] = time.thread_time() - start
+            found[f"total {batch}"] = total
+            if tool in (OURS, ON_CPU):
+                found[f"total {batch}"] = fxflops.count(model, images, convention="torch").total_flops
+    return found
 
 
 def measured(name: str, tool: str) -> dict[str, Any]:
@@ -117,49 +136,85 @@ def measured(name: str, tool: str) -> dict[str, Any]:
             return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"[:100]}
 
 
+class Measurements:
+    """What was measured, by model and tool."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self._rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for row in rows:
+            self._rows.setdefault((row["model"], row["tool"]), []).append(row)
+        self.processes = max(map(len, self._rows.values()))
+
+    def seconds(self, name: str, tool: str, batch: str) -> float | None:
+        """The median over the processes; None where the tool was not run, or raises."""
+        found = [row[batch] for row in self._rows.get((name, tool), []) if batch in row]
+        return statistics.median(found) if found else None
+
+    def error(self, name: str, tool: str) -> str:
+        """Why a tool did not count a model; "" where it did, or was not run."""
+        return next((row["error"] for row in self._rows.get((name, tool), []) if "error" in row), "")
+
+    def check(self, name: str) -> None:
+        """Assert that fxflops and FlopCounterMode count the same, wherever they do."""
+        tools = [OURS, THEIRS, ON_CPU, OURS + COLD, THEIRS + COLD]
+        for batch in BATCHES:
+            rows = [row for tool in tools for row in self._rows.get((name, tool), []) if batch in row]
+            totals = {row[f"total {batch}"] for row in rows}
+            assert len(totals) < 2, f"{name} at batch {batch}: {totals}"
+
+
 def table(rows: list[dict[str, Any]], names: list[str], tools: list[str]) -> str:
-    """For each model the milliseconds of fxflops, and of each tool how many times as long it takes, lowest to highest."""
-    of: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        of.setdefault((row["model"], row["tool"]), []).append(row)
-    processes = max(map(len, of.values()))
-    others = [tool for tool in tools if tool != REFERENCE]
+    """A table for each batch size, and why some cells are empty."""
+    found = Measurements(rows)
     lines = [
         "# Speed: the time to count",
         "",
-        f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}, batch 1, {processes} fresh process(es) for each "
-        "model and tool, in one run. fxflops: milliseconds of the first count and of those after it, and MiB that the process "
-        'grew by. Others: their time to that of fxflops (again to again), lowest-highest; "-" where the tool raises, or was not run.',
-        "",
-        "| model | first (ms) | again (ms) | MiB | " + " | ".join(others) + " |",
-        "|---|---:|---:|---:|" + "---|" * len(others),
+        f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}, fxflops {fxflops.__version__}: CPU milliseconds of one "
+        f"thread, the median of {found.processes} fresh process(es) for each model and tool. fxflops and FlopCounterMode are given "
+        "the model on meta; FlopCounterMode's time is also told as how many times as long it takes as fxflops. The counters that "
+        "compute are given it on the CPU, and compared with fxflops given it there.",
     ]
-    ratios: dict[str, list[float]] = {tool: [] for tool in others}
-    to_first: dict[str, list[float]] = {tool: [] for tool in others}
     for name in names:
-        ours = [row for row in of.get((name, REFERENCE), []) if "again" in row]
-        if not ours:
-            continue
-        first, again, grown = (statistics.median(row[key] for row in ours) for key in ("first", "again", "MiB"))
+        found.check(name)
+    for batch, title in BATCHES.items():
+        lines += ["", f"## {title}", "", *table_of(found, batch, names, tools)]
+    errors = [
+        f"- {name}, {tool}: {found.error(name, tool)}" for name in names for tool in tools if found.error(name, tool)
+    ]
+    return "\n".join([*lines, "", "## What raises", "", *(errors or ["nothing"])]) + "\n"
+
+
+def table_of(found: Measurements, batch: str, names: list[str], tools: list[str]) -> list[str]:
+    """Milliseconds and ratios at a batch size, with their geometric means at the bottom."""
+    columns: dict[str, tuple[str, str]] = {
+        "fxflops (ms)": (OURS, ""),
+        "FlopCounterMode (ms)": (THEIRS, ""),
+        "ratio": (THEIRS, OURS),
+    }
+    if batch == "1":
+        columns |= {"cold fxflops (ms)": (OURS + COLD, ""), "cold ratio": (THEIRS + COLD, OURS + COLD)}
+    columns |= {"fxflops on the CPU (ms)": (ON_CPU, ""), **{tool: (tool, ON_CPU) for tool in COMPUTING}}
+    columns = {title: pair for title, pair in columns.items() if pair[0] in tools}
+    values: dict[str, list[float]] = {title: [] for title in columns}
+    lines = ["| model | " + " | ".join(columns) + " |", "|---" + "|---:" * len(columns) + "|"]
+    for name in names:
         cells = []
-        for tool in others:
-            theirs = [row["again"] for row in of.get((name, tool), []) if "again" in row]
-            each = sorted(t / o["again"] for t, o in zip(theirs, ours, strict=False))
-            if each:
-                ratios[tool].append(statistics.median(each))
-                to_first[tool].append(statistics.median(theirs) / first)
-            cells.append(f"{each[0]:.1f}-{each[-1]:.1f}" if len(each) > 1 else f"{each[0]:.1f}" if each else "-")
-        lines.append(f"| {name} | {first * 1e3:.1f} | {again * 1e3:.1f} | {grown:.0f} | " + " | ".join(cells) + " |")
-    for title, found in (("geometric mean", ratios), ("the same, to the first count", to_first)):
-        means = [f"{statistics.geometric_mean(each):.1f}" if each else "-" for each in found.values()]
-        lines.append(f"| {title} | | | | " + " | ".join(means) + " |")
-    return "\n".join(lines) + "\n"
+        for title, (tool, of) in columns.items():
+            seconds, other = found.seconds(name, tool, batch), found.seconds(name, of, batch) if of else 1e-3
+            if seconds is None or other is None:
+                cells.append("raises" if found.error(name, tool) else "-")
+                continue
+            values[title].append(seconds / other)
+            cells.append(f"{seconds / other:.1f}")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    means = [f"{statistics.geometric_mean(each):.1f}" if each else "-" for each in values.values()]
+    return [*lines, "| geometric mean | " + " | ".join(means) + " |"]
 
 
 def main() -> None:
     everything = [*TIMM, *(f"torchvision:{name}" for name in TORCHVISION), *TRANSFORMERS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--models", default=",".join(everything))
     parser.add_argument("--tools", default=",".join(TOOLS))
     options = parser.parse_args()

@@ -1,12 +1,12 @@
-"""Counting beside FlopCounterMode on every model of a zoo, in one process; and from memory beside anew.
+"""Counting beside FlopCounterMode on every model of a zoo, in one process; and by rules beside the kernels of meta.
 
     python benchmarks/speed_zoo.py [timm] [torchvision] [transformers] [diffusers] [--every 1] [--only resnet,vit]
 
-timm's models are built on meta, the others small on the CPU (see ``benchmarks/models``). FlopCounterMode (within
-``torch.no_grad()``) counts each once unseen, then three times; ``fxflops.count`` once as it comes, after the models before
-it, and then five times: what it remembers of calls and blocks is its own. ``count(reuse=False)`` remembers nothing: every
-call, module, operator and the peak of memory are compared with it. The tables, ``benchmarks/results/speed_<zoo>.md``, give
-FlopCounterMode's median to both. Rows are kept in ``speed_<zoo>.jsonl``, so that a run goes on where it was stopped.
+timm's models are built on meta, the others small on the CPU (see ``benchmarks/models``). ``fxflops.count`` and FlopCounterMode
+(within ``torch.no_grad()``) count each model once, unseen, after one small net; told is the CPU time of the thread. Every call, module, operator and
+the peak of memory are compared with those of a count that asks a kernel for each call. The tables,
+``benchmarks/results/speed_<zoo>.md``, give FlopCounterMode's time to that of fxflops. Rows are kept in ``speed_<zoo>.jsonl``, so
+that a run goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fxflops
 from benchmarks.machine import processor
+from benchmarks.peers import of_flop_counter_mode, small_net
+from fxflops import own_run
+from fxflops.trace.observe import Observer
 
 RESULTS = Path(__file__).parent / "results"
 LIBRARIES = ("timm", "torchvision", "transformers", "diffusers")
@@ -38,13 +41,14 @@ Row = dict[str, Any]
 
 
 def seconds(call: Callable[[], Any]) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()
     call()
-    return time.perf_counter() - start
+    return time.thread_time() - start
 
 
 def measured(library: str, name: str) -> Row:
-    """The seconds of both on one model, whether their totals are equal, and whether memory changes nothing."""
+    """The seconds of both on one model, whether their totals are equal, and whether asking the kernels changes
+    nothing."""
     row: Row = {"model": name}
     torch.manual_seed(0)
     try:
@@ -61,18 +65,26 @@ def measured(library: str, name: str) -> Row:
         return fxflops.count(model, args, kwargs, **settings)
 
     try:
-        row["first"] = seconds(ours)
-        row["again"] = statistics.median(seconds(ours) for _ in range(5))
-        row["same"] = facts(ours()) == facts(ours(reuse=False))
+        row["ours"] = seconds(ours)
+        row["same"] = facts(ours()) == facts(with_kernels(ours))
         total = ours(convention="torch").total_flops
     except fxflops.FxflopsError as error:
         row["error"] = f"fxflops: {type(error).__name__}: {str(error)[:60]}"
     try:
+        row["theirs"] = seconds(theirs)
         row["equal"] = theirs() == total
-        row["theirs"] = statistics.median(seconds(theirs) for _ in range(3))
     except Exception as error:
         row.setdefault("error", f"FlopCounterMode: {type(error).__name__}: {' '.join(str(error).split())[:60]}")
     return row
+
+
+def with_kernels(count: Callable[[], fxflops.Report]) -> fxflops.Report:
+    """A count in which every call goes to the kernels of meta."""
+    fast, own_run.FastObserver = own_run.FastObserver, Observer  # type: ignore[misc,assignment]
+    try:
+        return count()
+    finally:
+        own_run.FastObserver = fast  # type: ignore[misc]
 
 
 def facts(report: fxflops.Report) -> tuple[Any, ...]:
@@ -81,19 +93,11 @@ def facts(report: fxflops.Report) -> tuple[Any, ...]:
     return calls, repr(report.by_module()), repr(report.by_operator()), report.max_memory, repr(report.missing)
 
 
-def mean(ratios: list[float]) -> str:
-    return f"{statistics.geometric_mean(ratios):.1f}"
-
-
 def table(library: str, rows: list[Row]) -> str:
     """The summary, then every model."""
     done = [row for row in rows if "error" not in row]
-    first = {row["model"]: row["theirs"] / row["first"] for row in done}
-    again = {row["model"]: row["theirs"] / row["again"] for row in done}
-
-    def of_both(tell: Callable[[list[float]], str]) -> str:
-        return f"{tell([*first.values()])} | {tell([*again.values()])} |"
-
+    ratios = {row["model"]: row["theirs"] / row["ours"] for row in done}
+    values = [*ratios.values()]
     where = "models and inputs on meta" if library == "timm" else "small models on the CPU"
     checked = [row for row in rows if "same" in row]
     differing = [row["model"] for row in checked if not row["same"]]
@@ -102,26 +106,26 @@ def table(library: str, rows: list[Row]) -> str:
         f"# Speed: count() beside FlopCounterMode on every model of {library}",
         "",
         f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}, fxflops {fxflops.__version__}; {where}, one "
-        "process, one thread. How many times as long FlopCounterMode takes as `fxflops.count()`: the first time that it sees "
-        "the model (it may remember calls and blocks of the models before), and again.",
+        "process, one thread. How many times as long FlopCounterMode takes as `fxflops.count()` for a model that neither has "
+        "seen, in CPU time.",
         "",
         f'- {len(done)} of {len(rows)} models are counted by both; totals under `convention="torch"` are equal on '
         f"{len(done) - len(unequal)}" + (f", not on {', '.join(unequal)}" if unequal else ""),
-        f"- calls, sums by module and operator, and the peak of memory are those of `count(reuse=False)` on "
+        f"- calls, sums by module and operator, and the peak of memory are those of the kernels of meta on "
         f"{len(checked) - len(differing)} of {len(checked)}"
         + (f", not on {', '.join(differing)}" if differing else ""),
         "",
-        "| | first | again |",
-        "|---|---:|---:|",
-        f"| geometric mean | {of_both(mean)}",
-        f"| least | {of_both(lambda values: f'{min(values):.1f}')}",
-        f"| quartiles | {of_both(lambda values: ' / '.join(f'{q:.1f}' for q in statistics.quantiles(values, n=4)))}",
-        f"| most | {of_both(lambda values: f'{max(values):.1f}')}",
+        "| FlopCounterMode's time to that of fxflops | |",
+        "|---|---:|",
+        f"| geometric mean | {statistics.geometric_mean(values):.1f} |",
+        f"| least | {min(values):.1f} |",
+        f"| quartiles | {' / '.join(f'{q:.1f}' for q in statistics.quantiles(values, n=4))} |",
+        f"| most | {max(values):.1f} |",
         "",
-        "| model | FlopCounterMode (ms) | first | again |",
+        "| model | fxflops (ms) | FlopCounterMode (ms) | ratio |",
         "|---|---:|---:|---:|",
         *(
-            f"| {row['model']} | {row['theirs'] * 1e3:.1f} | {first[row['model']]:.1f} | {again[row['model']]:.1f} |"
+            f"| {row['model']} | {row['ours'] * 1e3:.1f} | {row['theirs'] * 1e3:.1f} | {ratios[row['model']]:.1f} |"
             for row in done
         ),
         "",
@@ -139,6 +143,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
+    fxflops.count(*small_net())
+    of_flop_counter_mode(*small_net())
     for library in options.libraries:
         kept = RESULTS / f"speed_{library}.jsonl"
         known = {json.loads(line)["model"] for line in kept.read_text().splitlines()} if kept.exists() else set()

@@ -283,9 +283,7 @@ def hooked() -> nn.Module:
 FORWARDS: dict[str, Callable[[], nn.Module]] = {
     "other methods": lambda: Stack(*(Renamed(n, n=0) for n in "slicing slicing writing".split()), Layer()),
     "another's": lambda: Stack(layer := Layer(), with_forward(Layer(), layer.forward)),
-    "another's in a leaf": lambda: Stack(
-        with_forward(nn.Linear(8, 8), Renamed("slicing").slicing), nn.Linear(8, 8)
-    ),
+    "another's in a leaf": lambda: Stack(with_forward(nn.Linear(8, 8), Renamed("slicing").slicing), nn.Linear(8, 8)),
     "a function in a leaf": lambda: Stack(with_forward(nn.Linear(8, 8), lambda x: torch.relu(x) + 1)),
     "its own call": lambda: Stack(Called(), Called()),
     "called itself": lambda: Stack(Direct(), Direct()),
