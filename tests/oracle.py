@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from fxflops.records import Call, Cost, spec_of
+from fxflops.records import Cost, Operation, spec_of
 
 
 @dataclass
@@ -101,7 +101,7 @@ def cost_of(target: Any, *args: Any, **kwargs: Any) -> Cost:
     specs, kwspecs = spec_of(args), spec_of(kwargs)
     out = spec_of(function(*args, **kwargs))
     module = function if isinstance(function, nn.Module) else None
-    return apply(entry, Call(entry.op, key, specs, kwspecs, out, "", settings), module)
+    return apply(entry, Operation(entry.op, key, specs, kwspecs, out, settings), module)
 
 
 def cost_by_name(name: str, *specs: Any, out: Any) -> Cost:
@@ -110,4 +110,4 @@ def cost_by_name(name: str, *specs: Any, out: Any) -> Cost:
 
     entry = BASE.get(name)
     assert entry is not None, f"no formula for {name}"
-    return apply(entry, Call(entry.op, name, specs, {}, out, ""))
+    return apply(entry, Operation(entry.op, name, specs, {}, out))

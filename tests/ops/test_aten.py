@@ -12,7 +12,7 @@ import torch
 
 from fxflops.ops import BASE, apply
 from fxflops.ops.aten import ASKED, CHECKED, CREATE, MOVE, VIEW, aten_rule
-from fxflops.records import Call, Cost, spec_of
+from fxflops.records import Cost, Operation, spec_of
 from tests.oracle import numbers, tallying
 
 aten = torch.ops.aten
@@ -78,7 +78,7 @@ def by_rule(overload: Any, *args: Any, **kwargs: Any) -> Cost:
     entry = aten_rule(overload)
     assert entry is not None
     specs = spec_of(args), spec_of(kwargs)
-    return apply(entry, Call(entry.op, overload, *specs, spec_of(overload(*args, **kwargs)), ""))
+    return apply(entry, Operation(entry.op, overload, *specs, spec_of(overload(*args, **kwargs))))
 
 
 X = torch.rand(3, 4)

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fxflops.ops import BASE, apply
-from fxflops.records import Call, Cost, spec_of
+from fxflops.records import Cost, Operation, spec_of
 from tests.ops.textbook import Sums, agrees, equals, pick
 from tests.oracle import cost_of
 
@@ -36,8 +36,8 @@ class Counting(TorchDispatchMode):
         if entry is None:
             self.unknown.add(str(func))
         else:
-            call = Call(entry.op, func, spec_of(args), spec_of(kwargs or {}), spec_of(out), "")
-            self.total = self.total.plus(apply(entry, call))
+            ran = Operation(entry.op, func, spec_of(args), spec_of(kwargs or {}), spec_of(out))
+            self.total = self.total.plus(apply(entry, ran))
         return out
 
 

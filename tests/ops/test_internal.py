@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from fxflops.ops import BASE, apply
-from fxflops.records import Call, Cost, Spec
+from fxflops.records import Cost, Operation, Spec
 from tests.oracle import cost_by_name, cost_of, numbers, tallying
 
 aten = torch.ops.aten
@@ -43,7 +43,7 @@ def test_products() -> None:
     args = out, Spec((3, 4)), Spec((4, 5)), (), (), (), (), (), ()
     entry = BASE.get("aten::_scaled_addmm")
     assert entry is not None
-    assert tally == apply(entry, Call("", "", args, {"beta": 0.5, "alpha": 2}, out, ""))
+    assert tally == apply(entry, Operation("", "", args, {"beta": 0.5, "alpha": 2}, out))
 
 
 def test_a_transposed_convolution_of_mps() -> None:

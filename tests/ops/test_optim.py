@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxflops.ops import BASE, apply
-from fxflops.records import Call, Cost, Spec, spec_of, specs_in
+from fxflops.records import Cost, Operation, Spec, spec_of, specs_in
 from tests.oracle import Tally, numbers, tallying
 
 SHAPE = (3, 4)
@@ -30,7 +30,7 @@ class Counting(TorchDispatchMode):
         assert entry is not None, func
         operand = next(specs_in(specs), Spec(()))
         if tuple(operand) == SHAPE:
-            self.cost = self.cost.plus(apply(entry, Call(entry.op, func, specs, options, spec_of(out), "")))
+            self.cost = self.cost.plus(apply(entry, Operation(entry.op, func, specs, options, spec_of(out))))
         return out
 
 
@@ -118,7 +118,7 @@ def test_adagrad(options: dict[str, Any]) -> None:
 def cost(name: str, *args: Any, out: Any = None, **options: Any) -> Cost:
     entry = BASE.get(f"aten::{name}")
     assert entry is not None
-    return apply(entry, Call(entry.op, name, args, options, out, ""))
+    return apply(entry, Operation(entry.op, name, args, options, out))
 
 
 def test_unscaling_is_counted() -> None:

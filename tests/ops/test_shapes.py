@@ -16,7 +16,7 @@ from torch import nn
 import fxflops.ops  # noqa: F401
 from fxflops.ops import shapes_pointwise
 from fxflops.ops.shapes import RULES, rule_for, shape_of
-from fxflops.records import Call, spec_of
+from fxflops.records import Operation, spec_of
 from fxflops.structure import tensors_in
 from fxflops.trace.leaves import settings_of
 
@@ -341,12 +341,12 @@ def run(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
             made, *rest = args
             own = [*made._parameters.values(), *made._buffers.values()]
             known = all(t is None or t.is_contiguous() for t in own)
-            call = Call("", target, spec_of(tuple(rest)), {}, None, "", settings_of(made))
-            told = shape_of(call, list(tensors_in(rest))) if known else None
+            ran = Operation("", target, spec_of(tuple(rest)), {}, None, settings_of(made))
+            told = shape_of(ran, list(tensors_in(rest))) if known else None
             given, function = rest, made
         else:
-            call = Call("", target, spec_of(args), spec_of(kwargs), None, "")
-            told, given, function = shape_of(call, list(tensors_in((args, kwargs)))), args, target
+            ran = Operation("", target, spec_of(args), spec_of(kwargs), None)
+            told, given, function = shape_of(ran, list(tensors_in((args, kwargs)))), args, target
         try:
             out = function(*given, **kwargs)
         except Exception:

@@ -1,4 +1,4 @@
-"""Calls made again from memory, or by a shape rule, leave the report as it is where every call is made anew."""
+"""A count by shape rules and plans is the one that asks the kernels of meta for every call."""
 
 from __future__ import annotations
 
@@ -13,14 +13,184 @@ import torch
 import torch.nn.functional as F
 import torchvision
 import transformers
-from anew import assert_same
+from odd_models import ODD, Counter, Function, Layer, Stack, X, alike, stack
 from torch import nn
 
 import fxflops
 from fxflops import own_run
 from fxflops.ops import BASE
+from fxflops.records import Cost, typed
+from fxflops.report import Report
 from fxflops.trace.fast import FastObserver
-from fxflops.trace.plans import forget, plans_of
+from fxflops.trace.leaves import settings_of
+from fxflops.trace.observe import Observer
+
+
+def facts_of(report: Report) -> dict[str, Any]:
+    """All that a report says of a run."""
+    return {
+        "calls": [
+            (c.op, c.target, repr(c.args), repr(c.kwargs), repr(c.out), c.path, repr(dict(c.settings)), c.phase)
+            for c in report.calls
+        ],
+        "scopes": [repr(scope) for scope in report.scopes],
+        "flops": report.total_flops,
+        "by_module": repr(report.by_module()),
+        "max_memory": report.max_memory,
+        "memory": repr(report.memory),
+        "timeline": [repr(moment) for moment in report.timeline],
+        "live_at_peak": sorted(map(repr, report.live_at_peak)),
+        "trace": report.trace,
+        "missing": repr(report.missing),
+        "params": report.params,
+    }
+
+
+def kernels_asked(model: nn.Module, *args: Any, **settings: Any) -> Report:
+    """The count of a run in which every call goes to the kernels of meta."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_run, "FastObserver", Observer)
+        return fxflops.count(model, *args, **settings)
+
+
+def computed(model: nn.Module, *args: Any, **settings: Any) -> Report:
+    """The count of a run on the real tensors."""
+
+    def refuse(*_: Any) -> None:
+        raise NotImplementedError
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(own_run, "_on_meta", refuse)
+        return fxflops.count(model, *args, **settings)
+
+
+def assert_same(model: nn.Module, *args: Any, **settings: Any) -> None:
+    """Counted twice, it is both times what is counted where the kernels are asked."""
+    wanted = facts_of(kernels_asked(model, *args, **settings))
+    for time in ("first", "second"):
+        found = facts_of(fxflops.count(model, *args, **settings))
+        for name, value in wanted.items():
+            assert found[name] == value, (time, name)
+
+
+def ran(report: Report) -> list[tuple[Any, ...]]:
+    """The calls of a run, wherever its tensors were."""
+    return [
+        (c.op, c.path, repr(c.args), repr({**c.kwargs, "device": None}), repr(c.out), repr(dict(c.settings)))
+        for c in report.calls
+    ]
+
+
+DEFAULT_DTYPE = pytest.mark.xfail(reason="plans do not look at the default dtype, which a forward may change")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=DEFAULT_DTYPE if name == "the default dtype" else ()) for name in ODD]
+)
+def test_odd_models(name: str) -> None:
+    model = ODD[name]()
+    assert_same(model, X, mode="as_is")
+    counted, run = fxflops.count(model, X), computed(model, X)
+    assert counted.trace == ("observed on real tensors" if name in NEED_VALUES else "observed on meta")
+    assert (ran(counted), counted.by_module()) == (ran(run), run.by_module())
+
+
+NEED_VALUES = ("branching", "indexed")
+
+
+@pytest.mark.parametrize("name", ["unread", "shared", "tied", "a buffer that counts", "of one a norm alone", "alike"])
+def test_odd_models_elsewhere(name: str) -> None:
+    assert_same(ODD[name]().double(), X.double(), mode="train")
+    if name != "a buffer that counts":
+        assert_same(ODD[name]().to("meta"), X.to("meta"))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["unread", "a buffer that counts", "of one a norm alone", "generated", "masked"])
+def test_odd_models_on_cuda(name: str) -> None:
+    assert_same(ODD[name]().cuda(), X.cuda())
+
+
+def test_macs_are_those_that_ran() -> None:
+    wanted = {"many": 126, "read": 1 + 2 + 3 + 4, "an attribute that counts": 1 + 2 + 3, "shared": 8, "nested": 3}
+    assert {name: fxflops.count(ODD[name](), X).total_macs // (2 * 8 * 8) for name in wanted} == wanted
+
+
+class Sum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8)])
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+        for part in self.parts:
+            x = part(x)
+        return x if y is None else x + y
+
+
+@pytest.mark.parametrize(
+    "args",
+    [(X, X), (X, X.clone()), (X[:1], X[1:]), (torch.randn(4, 8)[:2],), (torch.randn(8, 2).T,), (X, None), (X, 1.0)],
+    ids=["twice the same", "two", "views of one", "of a larger one", "transposed", "none", "number"],
+)
+def test_arguments_that_lie_otherwise(args: tuple[Any, ...]) -> None:
+    assert_same(Sum(), args)
+
+
+def test_under_autocast() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_same(Sum(), X)
+
+
+def test_a_count_within_a_count() -> None:
+    inner = nn.Linear(8, 8)
+    model = Function(lambda self, x: self.fc(x.repeat(fxflops.count(inner, X).total_macs // 64, 1)))
+    assert fxflops.count(model, X).total_macs == 2 * 2 * 8 * 8
+
+
+def test_a_global_that_changes_between_two_counts() -> None:
+    width = [1]
+    model = Function(lambda self, x: self.fc(x.repeat(width[0], 1)))
+    for wanted in (1, 2, 3):
+        width[0] = wanted
+        assert fxflops.count(model, X).total_macs == wanted * 2 * 8 * 8
+
+
+def test_a_forward_runs_once_a_count(capsys: pytest.CaptureFixture[str]) -> None:
+    class Speaking(Layer):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            print("here")
+            return self.linear(x)
+
+    model = Stack(Speaking(), Speaking())
+    for _ in range(2):
+        fxflops.count(model, X)
+        assert capsys.readouterr().out == "here\n" * 2
+
+
+def test_nothing_of_modules_is_patched() -> None:
+    kept = dict(vars(nn.Module))
+    inside: list[dict[str, Any]] = []
+    fxflops.count(Function(lambda self, x: inside.append(dict(vars(nn.Module))) or self.fc(x)), X)
+    fxflops.count(Stack(Counter(n=0)), X)
+    assert dict(vars(nn.Module)) == kept == inside[0]
+
+
+EQUAL = pytest.mark.xfail(reason="settings that are equal to Python are taken for the same: 1, 1.0 and True")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda: stack(lambda i: nn.LeakyReLU((1, 1.0, True)[i]), 3), marks=EQUAL),
+        pytest.param(lambda: stack(lambda i: nn.Dropout((0, 0.0, False)[i]), 3), marks=EQUAL),
+        lambda: stack(lambda i: nn.Linear(8, 8, bias=i < 2, dtype=(torch.float32, torch.float32, torch.float32)[i]), 3),
+    ],
+)
+def test_settings_are_the_modules_own(make: Callable[[], nn.Module]) -> None:
+    model = make()
+    for scope in fxflops.count(model, X, mode="as_is").scopes:
+        assert typed(dict(scope.settings)) == typed(settings_of(model.get_submodule(scope.path)))
+
 
 TIMM = """
     resnet18 vgg11_bn densenet121 mobilenetv3_small_100 mobilenetv2_100 efficientnet_b0 convnext_atto regnetx_002
@@ -35,7 +205,8 @@ FIXED = ("vit", "swin", "cait", "levit", "mixer", "eva", "beit", "coatnet")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", TIMM)
 def test_timm_models(name: str) -> None:
-    model = timm.create_model(name).to("meta")
+    with torch.device("meta"):
+        model = timm.create_model(name)
     size = model.default_cfg["input_size"][-1] if name.startswith(FIXED) else 128
     assert_same(model, torch.randn(1, 3, size, size, device="meta"))
 
@@ -54,6 +225,7 @@ SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 LANGUAGE: dict[str, Callable[[], nn.Module]] = {
     "bert": lambda: transformers.BertModel(transformers.BertConfig(**SMALL)),
     "llama": lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL)),
+    "llama without a cache": lambda: transformers.LlamaModel(transformers.LlamaConfig(**SMALL, use_cache=False)),
     "gpt2": lambda: transformers.GPT2LMHeadModel(
         transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=50)
     ),
@@ -71,105 +243,32 @@ def test_language_models(name: str, attention: str) -> None:
     ids = torch.randint(0, 50, (2, 7))
     assert_same(model, (), {"input_ids": ids}, attention=attention)
     mask = torch.tensor([[1] * 7, [0, 0] + [1] * 5])
-    assert_same(model, (), {"input_ids": ids, "attention_mask": mask}, attention=attention, first=False)
+    assert_same(model, (), {"input_ids": ids, "attention_mask": mask}, attention=attention)
 
 
-class Function(nn.Module):
-    """A model of one function, with a layer to have a device."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__()
-        self.fc = nn.Linear(8, 8)
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.function(self, x)
-
-
-def autocast(self: Any, x: torch.Tensor) -> Any:
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = self.fc(x)
-    return self.fc(x) + y.float()
-
-
-def inference(self: Any, x: torch.Tensor) -> Any:
-    with torch.inference_mode():
-        return self.fc(self.fc(x)).relu()
-
-
-def in_place(self: Any, x: torch.Tensor) -> Any:
-    y = self.fc(x)
-    y += x
-    y.relu_().mul_(2)
-    F.silu(y, inplace=True)
-    y[:, 0] = 1
-    return F.dropout(y, 0.5, False) + F.dropout(y, 0.5, True)
-
-
-def masked(self: Any, x: torch.Tensor) -> Any:
-    mask = torch.arange(8) > 3
-    positions = torch.arange(x.shape[1]).float()
-    y = x.masked_fill(mask, 0.0) + positions * mask
-    z = torch.where(mask, y, x) * mask.sum().item()
-    return z[:, mask], z * mask, mask * z
-
-
-def branching(self: Any, x: torch.Tensor) -> Any:
-    return self.fc(x) if (x.detach() > 0).any() else x * 2
-
-
-def generated(self: Any, x: torch.Tensor) -> Any:
-    return self.fc(torch.cat([part + 1 for part in x.chunk(2, -1)], dim=-1)) + torch.randn(8) + torch.rand_like(x)
-
-
-def viewed(self: Any, x: torch.Tensor) -> Any:
-    y = self.fc(x).view(-1, 2, 4).transpose(1, 2)
-    return torch.stack([y, y], 1).sum(1), y.contiguous(), y.softmax(-1) @ y.mT, 2 - y, 1 / y.exp(), y.mean((1, 2), True)
-
-
-def shared(self: Any, x: torch.Tensor) -> Any:
-    return self.fc(self.fc(input=self.fc(x)))
-
-
-def own_weights(self: Any, x: torch.Tensor) -> Any:
-    return F.dropout(self.fc.weight, 0.5, False) @ x.mT, self.fc.bias + x, nn.Identity()(self.fc.weight).relu()
-
-
-FUNCTIONS = [autocast, inference, in_place, masked, branching, generated, viewed, shared, own_weights]
-
-
-@pytest.mark.parametrize("mode", ["eval", "train"])
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_functions(function: Any, mode: str) -> None:
-    assert_same(Function(function), torch.randn(4, 8), mode=mode)
-
-
-def test_dropout_and_norms_in_training() -> None:
+def test_norms_and_dropout_in_training() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Dropout(0.3), nn.Identity())
-    assert_same(model, torch.randn(2, 3, 8, 8), mode="train")
-    assert_same(model, torch.randn(2, 3, 8, 8), mode="eval", first=False)
+    for mode in ("train", "eval"):
+        assert_same(model, torch.randn(2, 3, 8, 8), mode=mode)
     assert int(model[1].num_batches_tracked) == 0
 
 
-def test_channels_last_weights() -> None:
+def test_channels_last() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1), nn.MaxPool2d(2), nn.Upsample(scale_factor=2))
     x = torch.randn(2, 3, 8, 8)
-    assert_same(model, x)
-    assert_same(model.to(memory_format=torch.channels_last), x, first=False)
-    assert_same(model, x.to(memory_format=torch.channels_last), first=False)
+    assert_same(model, x.to(memory_format=torch.channels_last))
+    assert_same(model.to(memory_format=torch.channels_last), x)
 
 
 def test_exact_and_dense_attention_are_told_apart() -> None:
-    def causal(self: Any, x: torch.Tensor) -> Any:
-        return F.scaled_dot_product_attention(x, x, x, is_causal=True)
-
-    model, x = Function(causal), torch.randn(1, 2, 8, 8)
+    model = Function(lambda self, x: F.scaled_dot_product_attention(x, x, x, is_causal=True))
+    x = torch.randn(1, 2, 8, 8)
     dense, exact = (fxflops.count(model, x, attention=attention).total_flops for attention in ("dense", "exact"))
     assert exact < dense == fxflops.count(model, x).total_flops
     assert_same(model, x, attention="exact")
 
 
-def test_hooks_see_and_change_what_they_did() -> None:
+def test_hooks_of_the_users_run_once_a_count() -> None:
     model, seen = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), []
     model[0].register_forward_hook(lambda module, args, out: seen.append(out.shape) or out * 2)
     model[1].register_forward_pre_hook(lambda module, args: (args[0][:2],))
@@ -177,74 +276,57 @@ def test_hooks_see_and_change_what_they_did() -> None:
     assert seen == [(4, 8)] * 3
 
 
-class Looks(nn.Module):
-    """A module that inspects its own forward."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(8, 8)
-
-    def forward(self, x: torch.Tensor, scale: float = 2.0) -> torch.Tensor:
-        assert list(inspect.signature(self.forward).parameters) == ["x", "scale"]
-        assert self.forward.__name__ == "forward"
-        return self.fc(x) * scale
-
-
-def test_a_module_may_look_at_its_forward() -> None:
-    assert_same(Looks(), torch.randn(2, 8))
-
-
 @pytest.mark.parametrize("raises", [False, True])
 def test_the_model_is_left_as_it_was(raises: bool) -> None:
-    def end(self: Any, x: torch.Tensor) -> Any:
-        if raises:
-            raise ValueError
-        return self.fc(x)
+    class Ending(Layer):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if raises:
+                raise ValueError
+            return self.linear(x)
 
-    model = Function(end)
-    before = [(dict(vars(m)), dict(m._forward_hooks), dict(m._forward_pre_hooks)) for m in model.modules()]
+    def facts() -> list[Any]:
+        return [(dict(vars(m)), dict(m._forward_hooks), dict(m._forward_pre_hooks)) for m in model.modules()]
+
+    model = Stack(nn.Linear(8, 8), Ending(layer_idx=1))
+    before, static = facts(), {name: inspect.getattr_static(Ending, name) for name in dir(Ending)}
     if raises:
         with pytest.raises(fxflops.RunError):
-            fxflops.count(model, torch.randn(2, 8))
+            fxflops.count(model, X)
     else:
-        fxflops.count(model, torch.randn(2, 8))
-    assert before == [(dict(vars(m)), dict(m._forward_hooks), dict(m._forward_pre_hooks)) for m in model.modules()]
+        fxflops.count(model, X)
+    assert before == facts()
+    assert {name: inspect.getattr_static(Ending, name) for name in dir(Ending)} == static
     assert not any("forward" in vars(module) for module in model.modules())
 
 
 def test_a_forward_replaced_on_the_instance_is_run() -> None:
-    model = nn.Sequential(nn.Linear(8, 8))
-    model[0].forward = lambda x: torch.relu(x) + 1
-    assert_same(model, torch.randn(2, 8))
-    assert [call.op for call in fxflops.count(model, torch.randn(2, 8)).calls] == ["relu", "add"]
+    report = fxflops.count(ODD["a function in a leaf"](), X)
+    assert [call.op for call in report.calls] == ["relu", "add"]
 
 
 def test_another_thread_gets_true_results() -> None:
-    x, found = torch.randn(2, 8), []
-    wanted: list[torch.Tensor] = []
+    found: list[torch.Tensor] = []
 
     def meanwhile(self: Any, x: torch.Tensor) -> Any:
         if threading.current_thread() is threading.main_thread() and not found:
-            thread = threading.Thread(target=lambda: found.append(model(real)))
+            thread = threading.Thread(target=lambda: found.append(model(X)))
             thread.start()
             thread.join()
         return self.fc(x).relu()
 
-    model, real = Function(meanwhile), torch.randn(2, 8)
-    wanted.append(model.fc(real).relu())
-    fxflops.count(model, x)
-    assert torch.equal(found[0], wanted[0])
+    model = Function(meanwhile)
+    wanted = model.fc(X).relu()
+    fxflops.count(model, X)
+    assert torch.equal(found[0], wanted)
 
 
-def test_formulas_are_respected_and_plans_forgotten() -> None:
+def test_formulas_are_respected() -> None:
     model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), torch.randn(2, 8)
     plain = fxflops.count(model, x).total_flops
     assert (
         fxflops.count(model, x, formulas={nn.ReLU: lambda module, input, *, out: 1000}).total_flops == plain - 16 + 1000
     )
     assert fxflops.count(model, x).total_flops == plain
-    plans = plans_of(BASE)
-    assert plans is plans_of(BASE)
 
     class Own(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -257,19 +339,24 @@ def test_formulas_are_respected_and_plans_forgotten() -> None:
         return 7
 
     try:
-        assert plans_of(BASE) is not plans
         assert fxflops.count(Own(), x).total_flops == fxflops.count(Own(), x).total_flops == 7
     finally:
         del BASE.entries[Own]
-        forget()
+    assert fxflops.count(Own(), x).total_flops == 16
 
 
-def test_calls_are_not_made_where_a_rule_or_a_plan_tells(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, x = (
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 2)),
-        torch.randn(1, 3, 8, 8),
-    )
-    forget()
+def test_a_formula_reads_the_module_of_each_call() -> None:
+    def formula(module: Any, input: Any, *, out: Any) -> Cost:
+        return Cost(others=module.layer_idx)
+
+    report = fxflops.count(ODD["unread"](), X, formulas={Layer: formula})
+    assert report.total_flops == 0 + 1 + 2 + 3
+    assert [call.settings["layer_idx"] for call in report.calls] == [0, 1, 2, 3]
+
+
+def test_kernels_are_not_asked_where_a_rule_or_a_plan_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [[nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.ReflectionPad2d(1)] for _ in range(2)]
+    model = nn.Sequential(*blocks[0], *blocks[1], nn.Flatten(), nn.Linear(192, 2))
     made: list[str] = []
     enter = FastObserver._enter_module
     monkeypatch.setattr(
@@ -277,13 +364,10 @@ def test_calls_are_not_made_where_a_rule_or_a_plan_tells(monkeypatch: pytest.Mon
         "_enter_module",
         lambda self, module, *rest: (made.append(type(module).__name__), enter(self, module, *rest))[1],
     )
-    fxflops.count(model, x)
-    assert made == ["Sequential", "Flatten"]
-    made.clear()
-    fxflops.count(model, x)
-    assert made == []
-    fxflops.count(nn.Sequential(model, nn.ReLU()), x)
-    assert made == ["Sequential"]  # the outer one: the inner is known
+    for _ in range(2):
+        made.clear()
+        fxflops.count(model, torch.randn(1, 3, 8, 8))
+        assert made == ["Sequential", "ReflectionPad2d", "Flatten"]
 
 
 def test_what_a_model_cached_before_is_no_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,9 +388,7 @@ def test_what_a_model_cached_before_is_no_stranger(monkeypatch: pytest.MonkeyPat
     runs: list[bool] = []
     on_meta = own_run._on_meta
     monkeypatch.setattr(
-        own_run,
-        "_on_meta",
-        lambda *args, strays=False, **kwargs: (runs.append(strays), on_meta(*args, strays=strays, **kwargs))[1],
+        own_run, "_on_meta", lambda *args, **strays: (runs.append(bool(strays)), on_meta(*args, **strays))[1]
     )
     assert fxflops.count(model, x).total_flops == 2 * 2 * 8 * 8 + 2 * 8
     assert runs == [False]
