@@ -1,4 +1,5 @@
-"""Shape rules against the kernels on meta, which do not know them: shape, dtype, strides, and whether it is the input."""
+"""Shape rules against the kernels on meta, which do not know them: shape, dtype, strides, bytes and place in the storage, and
+whether it is the input or shares its storage."""
 
 from __future__ import annotations
 
@@ -21,29 +22,38 @@ from fxflops.structure import tensors_in
 from fxflops.trace.leaves import settings_of
 
 META = torch.device("meta")
-DTYPES = [torch.float32, torch.float32, torch.float16, torch.bfloat16, torch.float64]
+FLOATS = [*[torch.float32] * 4, torch.float16, torch.bfloat16, torch.float64, torch.float64]
+DTYPES = [*FLOATS, *FLOATS, torch.int64, torch.bool, torch.complex64]
+LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+WAYS = ["plain"] * 4 + ["permuted", "sliced", "first", "later", "expanded", "last"]
 Draw = Callable[..., Any]
 Made = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def dims(draw: Draw, least: int = 1, most: int = 4) -> list[int]:
-    return draw(st.lists(st.integers(1, 6), min_size=least, max_size=most))
+    """Sizes, of which now and then one is 0."""
+    sizes = draw(st.lists(st.integers(1, 6), min_size=least, max_size=most))
+    if sizes and not draw(st.integers(0, 19)):
+        sizes[draw(st.integers(0, len(sizes) - 1))] = 0
+    return sizes
 
 
 def tensor(draw: Draw, sizes: Any, dtype: torch.dtype = torch.float32, odd: bool = True) -> torch.Tensor:
     """A tensor of these sizes; with ``odd`` not always contiguous."""
     sizes = tuple(sizes)
-    way = draw(st.sampled_from(["plain"] * 3 + ["permuted", "sliced", "first", "expanded", "last"])) if odd else "plain"
+    way = draw(st.sampled_from(WAYS)) if odd else "plain"
     if way == "permuted" and sizes:
         order = draw(st.permutations(range(len(sizes))))
         lying = torch.empty([sizes[dim] for dim in order], dtype=dtype, device=META)
         return lying.permute([order.index(dim) for dim in range(len(sizes))])
-    if way == "last" and len(sizes) == 4:
-        return torch.empty(sizes, dtype=dtype, device=META, memory_format=torch.channels_last)
+    if way == "last" and len(sizes) in LAST:
+        return torch.empty(sizes, dtype=dtype, device=META, memory_format=LAST[len(sizes)])
     if way == "sliced" and sizes:
         return torch.empty(*sizes[:-1], sizes[-1] * 2, dtype=dtype, device=META)[..., ::2]
     if way == "first" and len(sizes) > 1:
         return torch.empty(sizes[0], sizes[1] + 2, *sizes[2:], dtype=dtype, device=META)[:, : sizes[1]]
+    if way == "later" and sizes:
+        return torch.empty(sizes[0] + 1, *sizes[1:], dtype=dtype, device=META)[1:]
     if way == "expanded" and sizes:
         at = draw(st.integers(0, len(sizes) - 1))
         return torch.empty(*sizes[:at], 1, *sizes[at + 1 :], dtype=dtype, device=META).expand(sizes)
@@ -57,12 +67,12 @@ def partner(draw: Draw, other: torch.Tensor) -> torch.Tensor:
         sizes = list(other.shape)
     if not draw(st.integers(0, 15)):
         sizes = [size + 1 for size in sizes]
-    dtype = other.dtype if draw(st.integers(0, 7)) else torch.float64
+    dtype = other.dtype if draw(st.integers(0, 7)) else draw(st.sampled_from(DTYPES))
     return tensor(draw, sizes, dtype)
 
 
 def unary(draw: Draw, target: Any) -> Made:
-    x = tensor(draw, dims(draw, 0), draw(st.sampled_from([*DTYPES, torch.int64])))
+    x = tensor(draw, dims(draw, 0), draw(st.sampled_from(DTYPES)))
     return (x,), {}
 
 
@@ -106,7 +116,7 @@ def softmaxed(draw: Draw, target: Any) -> Made:
 
 
 def binary(draw: Draw, target: Any) -> Made:
-    x = tensor(draw, dims(draw, 0), draw(st.sampled_from([*DTYPES, torch.int64])))
+    x = tensor(draw, dims(draw, 0), draw(st.sampled_from(DTYPES)))
     y = partner(draw, x)
     number = draw(st.sampled_from([2, 0.5, True, 1j]))
     if target.__name__ in ("maximum", "minimum", "atan2"):
@@ -135,7 +145,8 @@ def linear(draw: Draw, target: Any) -> Made:
     dtype = draw(st.sampled_from(DTYPES))
     x = tensor(draw, (*batch, i + (not draw(st.integers(0, 15)))), dtype)
     if isinstance(target, type):
-        return (target(i, o, bias=draw(st.booleans()), device=META, dtype=dtype), x), {}
+        own = torch.float32 if dtype in (torch.int64, torch.bool) else dtype
+        return (target(i, o, bias=draw(st.booleans()), device=META, dtype=own), x), {}
     bias = draw(st.sampled_from([(), (torch.empty(o, dtype=dtype, device=META),)]))
     return (x, tensor(draw, (o, i), dtype), *bias), {}
 
@@ -155,7 +166,8 @@ def contracted(draw: Draw, target: Any) -> Made:
 def contracted_and_added(draw: Draw, target: Any) -> Made:
     *batch, m, k, n = dims(draw, 3, 3) if target.__name__ == "addmm" else dims(draw, 4, 4)
     given = draw(st.sampled_from([(n,), (*batch, m, n), (1, n), (m + 1, n)]))
-    return (tensor(draw, given), tensor(draw, (*batch, m, k)), tensor(draw, (*batch, k, n))), {}
+    dtype = draw(st.sampled_from(DTYPES))
+    return tuple(tensor(draw, sizes, dtype) for sizes in (given, (*batch, m, k), (*batch, k, n))), {}
 
 
 def convolved(draw: Draw, target: Any) -> Made:
@@ -165,7 +177,9 @@ def convolved(draw: Draw, target: Any) -> Made:
         draw(st.lists(st.integers(1, 4), min_size=count, max_size=count)),
     )
     i, o = groups * draw(st.integers(1, 3)), groups * draw(st.integers(1, 3))
-    x = tensor(draw, (draw(st.integers(1, 2)), i, *(draw(st.integers(1, 9)) for _ in range(count))))
+    x = tensor(
+        draw, (draw(st.integers(1, 2)), i, *(draw(st.integers(1, 9)) for _ in range(count))), draw(st.sampled_from(DTYPES))
+    )
     each = st.one_of(st.integers(1, 3), st.lists(st.integers(1, 3), min_size=count, max_size=count).map(tuple))
     kwargs: dict[str, Any] = {"groups": groups, "stride": draw(each), "dilation": draw(st.sampled_from([1, 1, 2]))}
     paddings = [0, 1, (1,) * count] if transposed else [0, 1, (1,) * count, "valid", "same"]
@@ -176,12 +190,13 @@ def convolved(draw: Draw, target: Any) -> Made:
         kwargs["output_padding"] = draw(st.sampled_from([0, 0, 1]))
     bias = draw(st.booleans())
     if isinstance(target, type):
-        made = target(i, o, tuple(kernel), bias=bias, device=META, **kwargs)
+        own = torch.float32 if x.dtype in (torch.int64, torch.bool) else x.dtype
+        made = target(i, o, tuple(kernel), bias=bias, device=META, dtype=own, **kwargs)
         if count == 2 and not draw(st.integers(0, 3)):
             made = made.to(memory_format=torch.channels_last)
         return (made, x), {}
-    weight = tensor(draw, (i, o // groups, *kernel) if transposed else (o, i // groups, *kernel))
-    return (x, weight, torch.empty(o, device=META) if bias else None), kwargs
+    weight = tensor(draw, (i, o // groups, *kernel) if transposed else (o, i // groups, *kernel), x.dtype)
+    return (x, weight, torch.empty(o, dtype=x.dtype, device=META) if bias else None), kwargs
 
 
 def normalized(draw: Draw, target: Any) -> Made:
@@ -191,7 +206,7 @@ def normalized(draw: Draw, target: Any) -> Made:
     sizes = dims(draw, count[0], count[1] + (not draw(st.integers(0, 9))))
     if draw(st.integers(0, 9)):
         sizes[1] = c
-    x = tensor(draw, sizes, draw(st.sampled_from([torch.float32] * 4 + [torch.float16])))
+    x = tensor(draw, sizes, draw(st.sampled_from(DTYPES)))
     weights = [torch.empty(c, device=META)] * 2
     if target is nn.GroupNorm:
         return (nn.GroupNorm(2, c, affine=draw(st.booleans()), device=META), x), {}
@@ -209,7 +224,7 @@ def normalized(draw: Draw, target: Any) -> Made:
 
 def layer_normed(draw: Draw, target: Any) -> Made:
     sizes = dims(draw, 1, 5)
-    x = tensor(draw, sizes, draw(st.sampled_from([torch.float32] * 4 + [torch.float16])))
+    x = tensor(draw, sizes, draw(st.sampled_from(DTYPES)))
     last = sizes[-draw(st.integers(1, len(sizes))) :]
     if not draw(st.integers(0, 9)):
         last = [size + 1 for size in last]
@@ -231,28 +246,29 @@ def embedded(draw: Draw, target: Any) -> Made:
     ids = tensor(draw, dims(draw, 0, 3), draw(st.sampled_from([torch.int64, torch.int32, torch.float32])))
     if isinstance(target, type):
         return (target(7, 5, padding_idx=draw(st.sampled_from([None, 0])), device=META), ids), {}
-    return (ids, tensor(draw, (7, 5)), draw(st.sampled_from([None, 3, 9]))), {}
+    return (ids, tensor(draw, (7, 5), draw(st.sampled_from(FLOATS))), draw(st.sampled_from([None, 3, 9]))), {}
 
 
 def pooled(draw: Draw, target: Any) -> Made:
-    x = tensor(draw, [*dims(draw, 2, 2), *(draw(st.integers(1, 12)) for _ in range(2))])
-    sizes = st.one_of(st.integers(1, 4), st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    sizes = [*dims(draw, 2, 2), *(draw(st.integers(1, 12)) for _ in range(2))]
+    x = tensor(draw, sizes[draw(st.integers(0, 9)) == 0 :], draw(st.sampled_from(DTYPES)))
+    windows = st.one_of(st.integers(1, 4), st.tuples(st.integers(1, 4), st.integers(1, 4)))
     kwargs: dict[str, Any] = {"ceil_mode": draw(st.booleans()), "padding": draw(st.sampled_from([0, 0, 1]))}
     if not draw(st.booleans()):
-        kwargs["stride"] = draw(sizes)
+        kwargs["stride"] = draw(windows)
     if isinstance(target, type):
-        return (target(draw(sizes), **kwargs), x), {}
-    return (x, draw(sizes)), kwargs
+        return (target(draw(windows), **kwargs), x), {}
+    return (x, draw(windows)), kwargs
 
 
 def pooled_to(draw: Draw, target: Any) -> Made:
-    x = tensor(draw, dims(draw, 4, 4))
+    x = tensor(draw, dims(draw, 3 + (draw(st.integers(0, 9)) > 0), 4), draw(st.sampled_from(DTYPES)))
     size = draw(st.sampled_from([1, 2, (3, None), (1, 4)]))
     return ((target(size), x), {}) if isinstance(target, type) else ((x, size), {})
 
 
 def resampled(draw: Draw, target: Any) -> Made:
-    x = tensor(draw, dims(draw, 3, 5), draw(st.sampled_from([torch.float32, torch.float16])))
+    x = tensor(draw, dims(draw, 3, 5), draw(st.sampled_from(DTYPES)))
     modes = {
         3: ["nearest", "linear"],
         4: ["nearest", "bilinear", "bicubic", "nearest-exact"],
@@ -268,7 +284,7 @@ def resampled(draw: Draw, target: Any) -> Made:
 
 
 def reduced(draw: Draw, target: Any) -> Made:
-    x = tensor(draw, dims(draw, 0, 4), draw(st.sampled_from([*DTYPES, torch.int64])))
+    x = tensor(draw, dims(draw, 0, 4), draw(st.sampled_from(DTYPES)))
     dim = draw(st.sampled_from([0, -1, (0,), (-1, -2), (0, -1), (1, 2), [0, 1]]))
     return (x, dim), {"keepdim": draw(st.booleans())}
 
@@ -280,12 +296,12 @@ def normed(draw: Draw, target: Any) -> Made:
 
 def joined(draw: Draw, target: Any) -> Made:
     sizes, dim = dims(draw, 1, 4), draw(st.integers(-2, 2))
-    tensors = []
+    tensors, dtype = [], draw(st.sampled_from(DTYPES))
     for _ in range(draw(st.integers(1, 3))):
         each = list(sizes)
         if target is not torch.stack and dim < len(each):
             each[dim % len(each)] = draw(st.integers(1, 4))
-        tensors.append(tensor(draw, each, torch.float32 if draw(st.integers(0, 9)) else torch.float64))
+        tensors.append(tensor(draw, each, dtype if draw(st.integers(0, 9)) else torch.float64))
     return (tensors, dim), {}
 
 
@@ -342,11 +358,12 @@ def run(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
             own = [*made._parameters.values(), *made._buffers.values()]
             known = all(t is None or t.is_contiguous() for t in own)
             ran = Operation("", target, spec_of(tuple(rest)), {}, None, settings_of(made))
-            told = shape_of(ran, list(tensors_in(rest))) if known else None
+            told = shape_of(ran, lying(rest)) if known else None
             given, function = rest, made
         else:
             ran = Operation("", target, spec_of(args), spec_of(kwargs), None)
-            told, given, function = shape_of(ran, list(tensors_in((args, kwargs)))), args, target
+            told, given, function = shape_of(ran, lying((args, kwargs))), args, target
+        before = [facts_of(each) for each in tensors_in(given)]
         try:
             out = function(*given, **kwargs)
         except Exception:
@@ -355,12 +372,20 @@ def run(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
         return out, None
     spec, strides = told
     if strides is None:
-        return (out if out is not given[0] else "its input"), "its input"
-    if not isinstance(out, torch.Tensor) or any(out is value for value in given):
-        return "no new tensor", spec
-    return (tuple(out.shape), out.dtype, out.stride(), out.untyped_storage().nbytes()), (
-        tuple(spec), spec.dtype, strides, spec.nbytes,
-    )  # fmt: skip
+        return (out if out is not given[0] or facts_of(out) != before[0] else "its input"), "its input"
+    if not isinstance(out, torch.Tensor):
+        return "no tensor", spec
+    storage = out.untyped_storage()
+    shared = [i for i, t in enumerate(tensors_in((given, kwargs))) if t.untyped_storage()._cdata == storage._cdata]
+    return (*facts_of(out), storage.nbytes(), shared), (tuple(spec), spec.dtype, strides, 0, spec.nbytes, [])
+
+
+def lying(value: Any) -> list[tuple[Any, Any]]:
+    return [(tensor.shape, tensor.stride()) for tensor in tensors_in(value)]
+
+
+def facts_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.dtype, tensor.stride(), tensor.storage_offset()
 
 
 def spelled(target: Any) -> str:

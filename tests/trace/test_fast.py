@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 import torchvision
 import transformers
-from odd_models import ODD, Counter, Function, Layer, Stack, X, alike, stack
+from odd_models import ODD, Counter, Function, Layer, Stack, X, stack
 from torch import nn
 
 import fxflops
