@@ -18,7 +18,6 @@ from .inventory import Inventory
 from .measure import Traced, author_lines, measure, traced
 from .ops import BASE, Table
 from .optimizing import OptimizerLike, checked_optimizer
-from .outcome import outcome_of
 from .own_run import Subject, counted_run
 from .progress import progress_bar
 from .records import FormulaFunction
@@ -110,34 +109,22 @@ def analyzed(
     check_attention(attention)
     with (
         progress_bar(progress, type(model).__name__) as tick,
-        _running(model, args, kwargs, mode, backward) as (subject, mode),
+        _running(model, args, kwargs, mode, backward) as subject,
     ):
         made = traced(subject, table, trace)
         try:
             try:
-                measured = measure(subject, made, table, repeats, tick, kernels)
+                run = measure(subject, made, table, repeats, tick, kernels)
             except (TraceError, RunError) as error:  # symbolic tracing may make of a model what it does not do
                 if trace != "auto" or made.how != "symbolic":
                     raise
                 made = _recorded_instead(subject, table, error)
-                measured = measure(subject, made, table, repeats, tick, kernels)
+                run = measure(subject, made, table, repeats, tick, kernels)
         except RunError as error:
             place = author_lines(subject, table, made).get(error.node) if error.node else None
             if place:
                 error.args = (f"{error}\n  at {place}",)
             raise
-        if any(call.site for call in measured.calls):
-            measured = measured.with_sites(author_lines(subject, table, made))
-        run = outcome_of(
-            subject.inventory,
-            (args, kwargs),
-            measured,
-            name=type(model).__name__,
-            device=subject.device,
-            mode=mode,
-            trace=f"{made.how} trace",
-            why=made.why,
-        )
     return Report(run, found, table, weakref.ref(model), attention), made.graph
 
 
@@ -180,19 +167,9 @@ def count(
     args, kwargs = as_call(model, args, kwargs)
     table, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
-    with _running(model, args, kwargs, mode, backward, lazy=True) as (subject, mode):
+    with _running(model, args, kwargs, mode, backward, lazy=True) as subject:
         subject.optimizer = optimizer
-        measured, why = counted_run(subject, table, facts=attention == "exact")
-        run = outcome_of(
-            subject.inventory,
-            (args, kwargs),
-            measured,
-            name=type(model).__name__,
-            device=subject.device,
-            mode=mode,
-            trace="observed on real tensors" if why else "observed on meta",
-            why=why,
-        )
+        run = counted_run(subject, table, facts=attention == "exact")
     return Report(run, found, table, weakref.ref(model), attention).checked(strict)
 
 
@@ -204,7 +181,7 @@ def _running(
     mode: str | None,
     backward: bool = False,
     lazy: bool = False,
-) -> Iterator[tuple[Subject, str]]:
+) -> Iterator[Subject]:
     """The model in its mode, with gradients only for a backward pass, one analysis at a time; afterwards all is as it
     was before."""
     mode = mode or ("as_is" if backward else "eval")
@@ -213,8 +190,8 @@ def _running(
     grad = torch.enable_grad() if backward else torch.no_grad()
     inventory = Inventory(model)
     with RUNNING, grad, training_flags(inventory.paths, mode):
-        subject = Subject(model, inventory, args, kwargs, backward, lazy)
+        subject = Subject(model, inventory, args, kwargs, mode, backward, lazy)
         try:
-            yield subject, mode
+            yield subject
         finally:
             subject.rewind()

@@ -45,18 +45,20 @@ def operations(counted: Sequence[Counted], nodes: Sequence[Node], params: Mappin
 def _operations(counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int]) -> Iterator[Cells]:
     by_name = {node.name: node for node in nodes}
     said = per_operation(_said)
-    done = set()
+
+    def row(each: Counted) -> Cells:
+        return _operation(each, said(each), by_name.get(each.call.node), params)
+
+    begun = 0
     for node in nodes:
-        for i in node.calls:
-            done.add(i)
-            yield _operation(counted[i], said(counted[i]), node, params)
-        if not node.calls and node.timing is not None:
+        if node.calls:
+            yield from map(row, counted[begun : node.calls.stop])
+            begun = node.calls.stop
+        elif node.timing is not None:
             memory = (node.bytes_before, node.bytes_after, node.bytes_peak)
             about = (node.name, NO_OPERATION, node.path, node.target, "forward", "", "", None)
             yield (*about, 0, 0, 0, node.timing.median, *memory, "")
-    for i, each in enumerate(counted):
-        if i not in done:
-            yield _operation(each, said(each), by_name.get(each.call.node), params)
+    yield from map(row, counted[begun:])
 
 
 class _Said(NamedTuple):
@@ -77,7 +79,7 @@ def _operation(each: Counted, said: _Said, node: Node | None, params: Mapping[st
     call, known = each.call, each.cost is not None
     counts = (each.macs, each.flops, each.int_ops) if known else (None, None, None)
     return (
-        call.node or (node.name if node else ""),
+        call.node,
         call.op,
         call.path,
         said.target,

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from .errors import InputError, TraceError
 from .kernels import KernelMeter
 from .meter import CudaMemory, StorageMemory
 from .ops import Table
-from .own_run import Measured, Subject, Watch, observed_run
-from .per_node import Spans, backward_positions, node_of, timed
-from .records import Call, Kernel
+from .outcome import Run
+from .own_run import Subject, Watch, observed_run
+from .per_node import Spans, node_of, with_nodes
+from .records import Call, Kernel, typed
 from .run import CallCollector, Times, run_back, run_graph, time_nodes, uncompiled
 from .trace import TRACERS
 from .trace.record import Recorder
 from .trace.source import is_library
 from .trace.symbolic import constants_of, symbolic
-from .trace.tape import BACKWARD, FORWARD, RECOMPUTE, Tape, backward_from, roots_of
+from .trace.tape import FORWARD, Tape, backward_from, roots_of
+
+NONE = range(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A model's graph, how it was made, and why not symbolically. ``watched`` is the run that was recorded."""
+    """A model's graph, how it was made, and why not symbolically. ``recorded`` is the run that was recorded, and the
+    positions of its nodes' calls in it."""
 
     graph: fx.GraphModule
     how: str
     why: str = ""
-    watched: Watch | None = None
+    recorded: tuple[Watch, Mapping[str, range]] | None = None
 
 
 def traced(subject: Subject, table: Table, how: str, why: str = "") -> Traced:
@@ -53,7 +57,7 @@ def traced(subject: Subject, table: Table, how: str, why: str = "") -> Traced:
             why = str(error).partition("\nfxflops.")[0]
     recorder = Recorder(subject.model, subject.bound())
     watched = observed_run(subject, table, recorder)
-    return Traced(recorder.graph(), "recorded", why, watched)
+    return Traced(recorder.graph(), "recorded", why, (watched, recorder.calls_of))
 
 
 def measure(
@@ -63,100 +67,82 @@ def measure(
     repeats: int | str,
     tick: Callable[[], None],
     kernels: bool = False,
-) -> Measured:
+) -> Run:
     """Run the graph node by node, and the model itself, as often as it takes to read everything; ``kernels`` once more,
     under torch.profiler.
 
-    Raises RunError where the model raises.
+    Raises RunError where the model raises, TraceError where a symbolic graph does not do what the model does.
     """
     tick()
-    graph, back = trace.graph, subject.backward
-    watch = subject.watch(table)
-    observer, ledger = watch.observer, watch.ledger
-    collector = CallCollector(observer, graph.graph)
-    storages, storages_back = StorageMemory(ledger), StorageMemory(ledger)
-    tape = Tape() if back else None
-    inputs = subject.bound()
-    with uncompiled(), observer:
-        out = run_graph(graph, inputs, collector, storages, tape=tape)
-        if tape is not None:
-            observer.backward(out, lambda roots, ones: run_back(roots, ones, tape, storages_back))
-    del inputs, out
-    bytes_of: tuple[Spans, Spans] = storages.bytes, storages_back.bytes
-    source = "predicted" if subject.device.type == "meta" else "storages"
+    graph = trace.graph
+    made, bytes_of = _watched_graph(subject, graph, table)
     tick()
-    watched = trace.watched or observed_run(subject, table)
-    watcher, peak = watched.observer, watched.history.peak
+    watched, calls_of = trace.recorded or _matched(subject, table, made)
+    source = "predicted" if subject.device.type == "meta" else "storages"
+    run = subject.ran(watched, source, f"{trace.how} trace", trace.why)
     if subject.device.type == "cuda":
         tick()
-        bytes_of, peak, source = *_cuda_memory(subject, graph), "allocator"
+        bytes_of, peak = _cuda_memory(subject, graph)
+        run = replace(run, peak=peak, source="allocator")
     times = Times()
     if subject.device.type != "meta" and repeats != 0:
-        times = time_nodes(graph, subject.bound, subject.call, subject.device, repeats, tick, back)
+        times = time_nodes(graph, subject.bound, subject.call, subject.device, repeats, tick, subject.backward)
     ran = _kernels(subject, graph) if kernels else {}
-    nodes = tuple(node_of(n, collector.ranges[n.name], times, bytes_of, ran) for n in graph.graph.nodes)
-    forward = [call for call in observer.calls if call.phase == FORWARD]
-    own = [call for call in watcher.calls if call.phase == FORWARD]
-    calls = (*timed(forward, ((list(node.calls), node.timing) for node in nodes)), *_folded(forward, own))
-    if len(calls) > len(own):
-        raise TraceError(_unfaithful(subject.model, trace, forward, own))
-    if back:
-        again = _backward_calls(observer.calls, watcher.calls)
-        calls = (*calls, *timed(again, backward_positions(again, nodes)))
-    return Measured(
-        calls, tuple(watcher.scopes), nodes, times.latency, peak, watched.history, source,
-        backward_latency=times.backward_latency,
-    )  # fmt: skip
-
-
-def _backward_calls(graph_calls: list[Call], own_calls: list[Call]) -> list[Call]:
-    """The backward pass: of the graph, whose calls know their nodes, where it is the model's own; else the model's.
-
-    Recomputation is no part of a graph.
-    """
-    back, own = ([call for call in calls if call.phase == BACKWARD] for calls in (graph_calls, own_calls))
-    again = [call for call in own_calls if call.phase == RECOMPUTE]
-    is_same = Counter(map(_likeness, back)) == Counter(map(_likeness, own))
-    return [*(back if is_same else _with_nodes(own, back)), *again]
-
-
-def _with_nodes(own_calls: list[Call], graph_calls: list[Call]) -> list[Call]:
-    """The model's calls with the nodes of the graph whose whole backward is alike: all but what the graph lacks, such as the
-    ``backward`` of an autograd.Function, which it does by its operations' own."""
-    nodes: dict[tuple[str, str], list[str]] = {}
-    for call in reversed(graph_calls):
-        nodes.setdefault((call.path, _likeness(call)), []).append(call.node)
-    found = [(nodes.get((call.path, _likeness(call))) or [""]).pop() for call in own_calls]
-    whole = Counter(call.node for call in graph_calls)
-    seen = Counter(found)
-    kept = [node if seen[node] == whole[node] else "" for node in found]
-    return [call._replace(node=node) for call, node in zip(own_calls, kept, strict=True)]
-
-
-def _folded(graph_calls: list[Call], own_calls: list[Call]) -> Iterator[Call]:
-    """The calls of the model's own run that the graph lacks: symbolic tracing runs what depends on no input, once.
-
-    ``self.scale ** 2`` of a buffer is a constant in the graph, but the model computes it each time.
-    """
-    unseen = Counter(map(_likeness, own_calls)) - Counter(map(_likeness, graph_calls))
-    for call in own_calls:
-        if unseen[_likeness(call)] > 0:
-            unseen[_likeness(call)] -= 1
-            yield call._replace(seconds=None)
-
-
-def _unfaithful(model: nn.Module, trace: Traced, graph_calls: list[Call], own_calls: list[Call]) -> str:
-    own = Counter(map(_likeness, own_calls))
-    extra = next(call for call in graph_calls if (own.subtract([_likeness(call)]), own[_likeness(call)] < 0)[1])
-    return (
-        f"the {trace.how} graph of {type(model).__name__} does not do what the model does: it calls {extra.op} on "
-        f"{', '.join(map(repr, extra.inputs()))} in {extra.path or 'the root'}, which the model never did\n"
-        'fxflops.analyze(model, args, trace="record") records a run of the model'
+    nodes = tuple(node_of(n, calls_of.get(n.name, NONE), times, bytes_of, ran) for n in graph.graph.nodes)
+    owner_of = {} if watched.tape is None else watched.tape.owner_of
+    calls = with_nodes(watched.observer.calls, nodes, owner_of)
+    return replace(
+        run, calls=calls, nodes=nodes, latency=times.latency, backward_latency=times.backward_latency
     )
 
 
-def _likeness(call: Call) -> str:
-    return f"{call.op} {list(call.inputs())} {call.out}"
+def _watched_graph(
+    subject: Subject, graph: fx.GraphModule, table: Table
+) -> tuple[Mapping[str, list[Call]], tuple[Spans, Spans]]:
+    """The calls that each node of the graph makes, and its bytes, forward and backward, by live storages."""
+    watch = subject.watch(table)
+    collector = CallCollector(watch.observer, graph.graph)
+    storages, storages_back = StorageMemory(watch.ledger), StorageMemory(watch.ledger)
+    tape = Tape() if subject.backward else None
+    inputs = subject.bound()
+    with uncompiled(), watch.observer:
+        out = run_graph(graph, inputs, collector, storages, tape=tape)
+        if tape is not None:
+            watch.observer.backward(out, lambda roots, ones: run_back(roots, ones, tape, storages_back))
+    return collector.calls_of, (storages.bytes, storages_back.bytes)
+
+
+def _matched(subject: Subject, table: Table, made: Mapping[str, list[Call]]) -> tuple[Watch, dict[str, range]]:
+    """The model's own run, watched, and for each node of a symbolic graph the positions in it of the calls that it made.
+
+    Between them may be others, which torch.fx ran once: what depends on no input, ``self.scale ** 2`` of a buffer, is a
+    constant in the graph, but the model computes it each time. Raises TraceError where the graph makes other calls than the
+    model, or in another order.
+    """
+    watched = observed_run(subject, table)
+    own = [_likeness(call) for call in watched.observer.calls if call.phase == FORWARD]
+    found: dict[str, range] = {}
+    end = 0
+    for name, calls in made.items():
+        wanted = [_likeness(call) for call in calls]
+        begun = next((i for i in range(end, len(own)) if own[i : i + len(wanted)] == wanted), -1) if wanted else end
+        if begun < 0:
+            raise TraceError(_unfaithful(type(subject.model).__name__, calls[0]))
+        end = begun + len(wanted)
+        found[name] = range(begun, end)
+    return watched, found
+
+
+def _likeness(call: Call) -> tuple[Any, ...]:
+    return call.op, call.path, typed(tuple(call.inputs())), typed(call.out)
+
+
+def _unfaithful(model: str, extra: Call) -> str:
+    return (
+        f"the symbolic graph of {model} does not do what the model does: it calls {extra.op} on "
+        f"{', '.join(map(repr, extra.inputs()))} in {extra.path or 'the root'}, which the model never did\n"
+        'fxflops.analyze(model, args, trace="record") records a run of the model'
+    )
 
 
 def author_lines(subject: Subject, table: Table, trace: Traced) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Everything that one analysis leaves behind, before it is counted."""
+"""The record of a run: everything that it leaves behind, before it is counted."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from .inventory import Inventory, Module, Params
-from .ledger import CATEGORIES, Place
-from .own_run import Measured
-from .records import spec_of, specs_in
+from .inventory import Module, Params
+from .ledger import CATEGORIES, History, Place, Remembered
+from .records import Call, Node, Scope, Timing
 
 ALWAYS = ("params", "buffers", "inputs", "activations")
 """The categories of memory that are said also where they are 0."""
@@ -40,50 +39,47 @@ class Memory(dict[str, int]):
 
 @dataclass(frozen=True)
 class Run:
-    """Everything a run leaves behind that a report is made of. ``trace_reason`` is why it was not traced symbolically."""
+    """Everything that one run of a model left behind.
+
+    ``calls`` and ``scopes`` are of the model's own run, and so is ``history``, of the storages alive in it; ``nodes`` are of
+    its graph, where it has one. ``peak`` is in bytes, with the state (parameters, buffers, inputs) in it, read from ``source``.
+    ``steps`` are the model's calls by name, where it was called several times. ``trace_reason`` is why it was not traced
+    symbolically, or not counted on meta.
+    """
 
     model: str
     inputs: str
-    measured: Measured
+    calls: tuple[Call, ...]
+    scopes: tuple[Scope, ...]
+    peak: int
+    history: History | Remembered
+    source: str
     modules: tuple[Module, ...]
     params: Params
     environment: Environment
     trace: str
     trace_reason: str = ""
+    nodes: tuple[Node, ...] = ()
+    latency: Timing | None = None
+    backward_latency: Timing | None = None
+    steps: tuple[tuple[str, range], ...] = ()
 
     @cached_property
     def memory(self) -> Memory:
-        return _memory(self.measured)
+        """What was alive at the peak by category; "other" is what the allocator held beyond it."""
+        held = dict.fromkeys(CATEGORIES, 0)
+        for tensor in self.history.at_peak:
+            held[tensor.category] += tensor.bytes
+        found = {category: nbytes for category, nbytes in held.items() if nbytes or category in ALWAYS}
+        other = self.peak - sum(held.values())
+        return Memory(found | ({"other": other} if other else {}), self.source, self.history.peak_in)
 
 
-def outcome_of(
-    inventory: Inventory,
-    inputs: Any,
-    measured: Measured,
-    *,
-    name: str,
-    device: torch.device,
-    mode: str,
-    trace: str,
-    why: str = "",
-) -> Run:
-    """All that is kept of an analysis on ``inputs`` of the model that consists of this; ``name`` is what it is called."""
+def environment_of(device: torch.device, mode: str) -> Environment:
+    """The machine and the modes as they are now."""
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else _cores()
     place = f"{device} ({hardware})" if device.type in ("cpu", "cuda") else str(device)
-    grad = "grad" if torch.is_grad_enabled() else "no_grad"
-    environment = Environment(place, mode, grad, torch.__version__)
-    shapes = " ".join(map(repr, specs_in(spec_of(inputs))))
-    return Run(name, shapes, measured, *inventory.contents, environment, trace, why)
-
-
-def _memory(measured: Measured) -> Memory:
-    """What was alive at the peak by category; "other" is what the allocator held beyond it."""
-    held = dict.fromkeys(CATEGORIES, 0)
-    for tensor in measured.history.at_peak:
-        held[tensor.category] += tensor.bytes
-    found = {category: nbytes for category, nbytes in held.items() if nbytes or category in ALWAYS}
-    other = measured.peak - sum(held.values())
-    return Memory(found | ({"other": other} if other else {}), measured.source, measured.history.peak_in)
+    return Environment(place, mode, "grad" if torch.is_grad_enabled() else "no_grad", torch.__version__)
 
 
 def _cores() -> str:

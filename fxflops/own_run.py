@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,10 +14,11 @@ from torch.optim import Optimizer
 from .errors import FxflopsError, RunError
 from .inputs import bind
 from .inventory import Inventory
-from .ledger import History, Ledger, Named, Remembered
+from .ledger import History, Ledger, Named
 from .ops import Table
 from .optimizing import OptimizerLike, stand_in
-from .records import Call, Node, Scope, Timing, spec_of
+from .outcome import Environment, Run, environment_of
+from .records import spec_of, specs_in
 from .run import uncompiled
 from .state import Snapshot
 from .structure import tensors_in
@@ -30,36 +30,11 @@ from .trace.record import Recorder
 from .trace.source import is_library
 from .trace.tape import Tape, backward_from
 
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What the passes found. ``peak`` in bytes, with the state (parameters, buffers, inputs) in it; ``history`` is of the
-    storages alive in the model's own run. ``steps`` are the model's calls by name, where it was called several times.
-    """
-
-    calls: tuple[Call, ...]
-    scopes: tuple[Scope, ...]
-    nodes: tuple[Node, ...]
-    latency: Timing | None
-    peak: int
-    history: History | Remembered
-    source: str
-    steps: tuple[tuple[str, range], ...] = ()
-    backward_latency: Timing | None = None
-
-    def untimed(self) -> Measured:
-        """The same, with no times: what an observer's clock read beside its own work is none."""
-        timed = any(call.seconds is not None for call in self.calls)
-        return replace(self, calls=tuple(c._replace(seconds=None) for c in self.calls)) if timed else self
-
-    def with_sites(self, places: Mapping[str, str]) -> Measured:
-        """The same, where calls without a formula stand at the line of their node."""
-        calls = tuple(c._replace(site=places.get(c.node, c.site)) if c.site else c for c in self.calls)
-        return replace(self, calls=calls)
+ON_META = "observed on meta"
 
 
 class Subject:
-    """A model with its inputs, to be run again and again from the same state."""
+    """A model with its inputs, to be run again and again from the same state. ``mode`` is the one that its modules are in."""
 
     def __init__(
         self,
@@ -67,10 +42,12 @@ class Subject:
         inventory: Inventory,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
+        mode: str,
         backward: bool = False,
         lazy: bool = False,
     ) -> None:
         self.model = model
+        self.mode = mode
         self._lazy = lazy
         self.backward = backward
         self.optimizer: OptimizerLike | None = None
@@ -133,6 +110,12 @@ class Subject:
         args, kwargs = self.inputs()
         return lambda: self.model(*args, **kwargs)
 
+    def ran(self, watch: Watch, source: str, trace: str, why: str = "") -> Run:
+        """The record of its run that was watched."""
+        inputs = " ".join(map(repr, specs_in(spec_of((self._args, self._kwargs)))))
+        environment = environment_of(self.device, self.mode)
+        return watch.run(type(self.model).__name__, inputs, self.inventory, environment, source, trace, why)
+
 
 class Watch:
     """One run, watched: the only place where an observer, the ledger of storages and the owners of autograd's graph are wired.
@@ -172,6 +155,8 @@ class Watch:
             facts=facts,
             tape=self.tape,
         )
+        if recorder is not None:
+            recorder.calls = self.observer.calls
 
     @property
     def history(self) -> History:
@@ -193,6 +178,17 @@ class Watch:
             self.recorder.returned(out)
         return self
 
+    def run(
+        self, model: str, inputs: str, inventory: Inventory, environment: Environment, source: str, trace: str, why: str = ""
+    ) -> Run:
+        """The record of what was watched, of the model that consists of this: without a graph, and without times, for what
+        an observer's clock reads beside its own work is none."""
+        calls = tuple([call if call.seconds is None else call._replace(seconds=None) for call in self.observer.calls])
+        scopes, history = tuple(self.observer.scopes), self.history
+        return Run(
+            model, inputs, calls, scopes, history.peak, history, source, *inventory.contents, environment, trace, why
+        )
+
     def _twin_of(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if self.twins is None else self.twins.of(tensor)
 
@@ -202,11 +198,11 @@ def observed_run(subject: Subject, table: Table, recorder: Recorder | None = Non
     return subject.watch(table, recorder=recorder, cap=cap).of(subject)
 
 
-def counted_run(subject: Subject, table: Table, facts: bool = False) -> tuple[Measured, str]:
-    """The model's own run, watched, and "" where the meta device sufficed: no kernel computed, nothing was allocated.
+def counted_run(subject: Subject, table: Table, facts: bool = False) -> Run:
+    """The model's own run on the meta device, where that suffices: no kernel computes, nothing is allocated.
 
     With ``facts`` what masks leave is read.
-    Where it needs values it is run on the real tensors, and the reason is returned; a model on meta, with all that it makes
+    Where it needs values it is run on the real tensors, and the reason is told; a model on meta, with all that it makes
     on meta too. Raises InputError where the real tensors pass the cap, RunError where the model raises there too.
     """
     strays = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in {*map(type, subject.paths)})
@@ -214,7 +210,7 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> tuple[Me
         watch = _on_meta(subject, table, facts, strays)
         if watch.twins is not None and watch.twins.stranger and not strays:
             watch = _on_meta(subject, table, facts, strays=True)
-        return measured_as_it_ran(watch, "predicted"), ""
+        return subject.ran(watch, "predicted", ON_META)
     except (RunError, NotImplementedError) as error:
         failed = error
     # Not within that handler: what the model raises on its own tensors is not to be shown below what it raised on meta.
@@ -223,10 +219,10 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> tuple[Me
             watch = observed_run(subject, table)
         except RunError:
             raise failed from failed.__cause__
-        return measured_as_it_ran(watch, "predicted"), ""
+        return subject.ran(watch, "predicted", ON_META)
     subject.snapshot.keep_all()
     watch = observed_run(subject, table, cap=cap_of(subject.device))
-    return measured_as_it_ran(watch, "storages"), str(failed)
+    return subject.ran(watch, "storages", "observed on real tensors", str(failed))
 
 
 def _step(
@@ -266,12 +262,6 @@ def states_of(optimizer: Optimizer) -> list[tuple[str, torch.Tensor]]:
 def gradients_of(parameters: Named) -> list[tuple[str, torch.Tensor]]:
     """The gradients that parameters have, by the parameters' names."""
     return [(name, p.grad) for name, p in parameters if p.grad is not None]
-
-
-def measured_as_it_ran(watched: Watch, source: str, steps: tuple[tuple[str, range], ...] = ()) -> Measured:
-    """What one run says, without a graph and without times."""
-    calls, scopes = tuple(watched.observer.calls), tuple(watched.observer.scopes)
-    return Measured(calls, scopes, (), None, watched.history.peak, watched.history, source, steps).untimed()
 
 
 def cap_of(device: torch.device) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import fx
 
-from .records import Call, Kernel, Node, Timing
+from .records import Call, Kernel, Node, Operation
 from .run import Times
 from .trace.symbolic import stack_of
-from .trace.tape import BACKWARD
+from .trace.tape import FORWARD, RECOMPUTE
 
 Spans = Mapping[str, tuple[int, int, int]]
 """Bytes before, after and at the peak of nodes by their names."""
@@ -37,25 +38,34 @@ def node_of(
     )
 
 
-def timed(calls: list[Call], timings: Iterable[tuple[list[int], Timing | None]]) -> tuple[Call, ...]:
-    """The calls with the time of their node, of which the positions of its calls are given; where a node made several, it
-    is split as the observer's own clock saw them."""
+def with_nodes(calls: Sequence[Call], nodes: Iterable[Node], owner_of: Mapping[int, int]) -> tuple[Call, ...]:
+    """The calls with the name of their node and its time; where a node made several, that is split as the observer's own
+    clock saw them. A call of the backward pass is of the node of its owner."""
     result = [call._replace(seconds=None) for call in calls]
-    for positions, timing in timings:
-        if timing is None:
-            continue
-        seen = sum(calls[i].seconds or 0.0 for i in positions)
-        for i in positions:
-            share = (calls[i].seconds or 0.0) / seen if seen else 1 / len(positions)
-            result[i] = calls[i]._replace(seconds=timing.median * share)
+    first = _first_made(calls)
+    owned: dict[int, list[int]] = {}
+    for i, owner in owner_of.items():
+        owned.setdefault(first.get(owner, owner), []).append(i)
+    for node in nodes:
+        back = [i for owner in node.calls for i in owned.get(owner, ())]
+        for positions, timing in ((node.calls, node.timing), (back, node.backward_timing)):
+            seen = sum(calls[i].seconds or 0.0 for i in positions)
+            for i in positions:
+                share = (calls[i].seconds or 0.0) / seen if seen else 1 / len(positions)
+                seconds = None if timing is None else timing.median * share
+                result[i] = calls[i]._replace(node=node.name, seconds=seconds)
     return tuple(result)
 
 
-def backward_positions(calls: list[Call], nodes: tuple[Node, ...]) -> Iterator[tuple[list[int], Timing | None]]:
-    """For each node the positions of its calls in the backward pass, which know their node by name, and its time there."""
-    of_node: dict[str, list[int]] = {}
+def _first_made(calls: Sequence[Call]) -> dict[int, int]:
+    """For calls that checkpointing made again, by their number, the forward's that are alike: one after the other."""
+    alike: dict[tuple[Operation, str], deque[int]] = {}
+    found = {}
     for i, call in enumerate(calls):
-        if call.phase == BACKWARD:
-            of_node.setdefault(call.node, []).append(i)
-    for node in nodes:
-        yield of_node.get(node.name, []), node.backward_timing
+        key = call.operation, call.path
+        if call.phase == FORWARD:
+            alike.setdefault(key, deque()).append(i)
+        elif call.phase == RECOMPUTE and key in alike:
+            found[i] = alike[key][0]
+            alike[key].rotate(-1)
+    return found

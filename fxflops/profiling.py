@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
@@ -20,8 +21,8 @@ from .inputs import checked_model
 from .inventory import Inventory
 from .ledger import Named
 from .ops import BASE
-from .outcome import outcome_of
-from .own_run import Watch, gradients_of, measured_as_it_ran, states_of
+from .outcome import environment_of
+from .own_run import Watch, gradients_of, states_of
 from .records import FormulaFunction
 from .report import Report
 from .run import uncompiled
@@ -115,16 +116,11 @@ class profile:
         self._label_gradients()
         self._ledger.label(self._optimizer_states(), "optimizer")
         parameters = list(self._model.parameters())
-        measured = measured_as_it_ran(self._watch, "storages", tuple(self._steps(self._observer.steps)))
-        run = outcome_of(
-            Inventory(self._model),
-            (),
-            measured,
-            name=_name_of(self._model),
-            device=parameters[0].device if parameters else torch.device("cpu"),
-            mode="train" if self._model.training else "eval",
-            trace="profiled as it ran",
-        )
+        device = parameters[0].device if parameters else torch.device("cpu")
+        environment = environment_of(device, "train" if self._model.training else "eval")
+        about = _name_of(self._model), "", Inventory(self._model), environment
+        run = self._watch.run(*about, "storages", "profiled as it ran")
+        run = replace(run, steps=tuple(self._steps(self._observer.steps)))
         report = Report(run, self._convention, self._table, weakref.ref(self._model), self._attention)
         self._report = report.checked(self._strict)
 

@@ -16,11 +16,10 @@ from torch import fx
 
 from .errors import RunError
 from .meter import Clock, CudaClock, Meter
-from .records import Timing, spec_of
+from .records import Call, Timing, spec_of
 from .torch_internals import COMPILER
 from .trace.autocast import AUTOCAST_DEVICES
 from .trace.observe import Observer
-from .trace.record import UNCOUNTED
 from .trace.symbolic import stack_of
 from .trace.tape import Tape, backward_from, roots_of
 
@@ -111,28 +110,24 @@ def _same(value: Any) -> Any:
 
 
 class CallCollector:
-    """Tells the observer which node runs, and keeps which of its calls each node made."""
+    """Tells the observer in which module a node stands, and keeps the calls that each node made."""
 
     frees = False
 
     def __init__(self, observer: Observer, graph: fx.Graph) -> None:
-        self.observer = observer
-        self.ranges: dict[str, range] = {}
-        self._places = {node.name: (stack_of(node)[0], node.target) for node in graph.nodes}
-        self._uncounted = {node.name for node in graph.nodes if UNCOUNTED in node.meta}
+        self.calls_of: dict[str, list[Call]] = {}
+        self._observer = observer
+        self._paths = {node.name: stack_of(node)[0] for node in graph.nodes}
 
     def before(self, name: str) -> None:
-        self._first = len(self.observer.calls)
-        self.observer.node = name
-        self.observer.path, self.observer.target = self._places[name]
+        self._first = len(self._observer.calls)
+        self._observer.path = self._paths[name]
 
     def after(self, name: str, value: Any) -> None:
-        if name in self._uncounted:
-            del self.observer.calls[self._first :]
-        self.ranges[name] = range(self._first, len(self.observer.calls))
+        self.calls_of[name] = self._observer.calls[self._first :]
 
     def finish(self) -> None:
-        self.observer.node, self.observer.target = "", None
+        pass
 
 
 def run_graph(graph: fx.GraphModule, inputs: Mapping[str, Any], *meters: Meter, tape: Tape | None = None) -> Any:

@@ -44,7 +44,6 @@ from .errors import InputError
 from .inventory import Module, Params
 from .ledger import CATEGORIES, LiveTensor, Moment, Place, Remembered
 from .outcome import Environment, Run
-from .own_run import Measured
 from .records import PHASES, Call, Cost, Counted, Kernel, Node, Operation, Scope, Spec, Timing, per_operation
 from .targets import Absent, Classes, described, name_of, target_of
 
@@ -67,12 +66,11 @@ def to_json_data(
     totals: Mapping[str, Any],
 ) -> dict[str, Any]:
     """A counted run as data that is JSON."""
-    measured = run.measured
     whole = list(counted)
-    made = [each._replace(call=call) for each, call in zip(whole, measured.calls, strict=False)]
+    made = [each._replace(call=call) for each, call in zip(whole, run.calls, strict=False)]
     call_of, ran_of = per_operation(_call), lru_cache(None)(_operation)
-    classes = {call.target for call in measured.calls if isinstance(call.target, type)}
-    classes |= {scope.cls for scope in measured.scopes}
+    classes = {call.target for call in run.calls if isinstance(call.target, type)}
+    classes |= {scope.cls for scope in run.scopes}
     return {
         "schema": SCHEMA,
         "schema_version": VERSION,
@@ -88,19 +86,19 @@ def to_json_data(
         "calls": [{**call_of(each), **_place(each.call)} for each in made],
         "charges": [{**call_of(each), **_place(each.call)} for each in whole[len(made) :]],
         "users": {str(i): _counted(each) for i, each in users.items()},
-        "scopes": [_scope(scope, ran_of(scope.operation)) for scope in measured.scopes],
+        "scopes": [_scope(scope, ran_of(scope.operation)) for scope in run.scopes],
         "modules": [_module(module) for module in run.modules],
-        "nodes": [_node(node) for node in measured.nodes],
-        "latency": _timing(measured.latency),
-        "backward_latency": _timing(measured.backward_latency),
-        "steps": [[name, calls.start, calls.stop] for name, calls in measured.steps],
+        "nodes": [_node(node) for node in run.nodes],
+        "latency": _timing(run.latency),
+        "backward_latency": _timing(run.backward_latency),
+        "steps": [[name, calls.start, calls.stop] for name, calls in run.steps],
         "memory": {
-            "peak": measured.peak,
-            "at": list(measured.history.peak_in),
-            "source": measured.source,
+            "peak": run.peak,
+            "at": list(run.history.peak_in),
+            "source": run.source,
             "categories": dict(run.memory),
-            "live_at_peak": [{**t._asdict(), "spec": encoded(t.spec)} for t in measured.history.at_peak],
-            "timeline": [{**m._asdict(), "live": list(m.live.values())} for m in measured.history.timeline],
+            "live_at_peak": [{**t._asdict(), "spec": encoded(t.spec)} for t in run.history.at_peak],
+            "timeline": [{**m._asdict(), "live": list(m.live.values())} for m in run.history.timeline],
         },
         "classes": described(classes),
     }
@@ -229,21 +227,18 @@ class Saved:
         self._made: dict[Any, Any] = {}
         calls = tuple(map(self._call, data["calls"]))
         memory = data["memory"]
-        measured = Measured(
+        self.run = Run(
+            model=data["model"],
+            inputs=data["inputs"],
             calls=calls,
             scopes=tuple(map(self._scope, data["scopes"])),
             nodes=tuple(map(_node_from, data["nodes"])),
             latency=_timing_from(data["latency"]),
+            backward_latency=_timing_from(data["backward_latency"]),
             peak=memory["peak"],
             history=self._history(memory),
             source=memory["source"],
             steps=tuple((name, range(first, end)) for name, first, end in data["steps"]),
-            backward_latency=_timing_from(data["backward_latency"]),
-        )
-        self.run = Run(
-            model=data["model"],
-            inputs=data["inputs"],
-            measured=measured,
             modules=tuple(map(_module_from, data["modules"])),
             params=Params(**data["params"]),
             environment=Environment(**data["environment"]),

@@ -68,12 +68,12 @@ class Totals:
         self._items_by_phase: dict[str, list[Item]] = {}
         self._rows_by_phase: dict[str, dict[str, ModuleRow]] = {}
         self.counted: tuple[Counted, ...] = counted or count_calls(
-            run.measured.calls,
+            run.calls,
             convention,
             table,
             self._module_at,
             attention,
-            run.measured.scopes,
+            run.scopes,
             {(module.path, function) for module in run.modules for function in module.keeps},
             self._known,
         )
@@ -146,12 +146,12 @@ class Totals:
     @property
     def timing(self) -> Timing | None:
         """The same with its spread."""
-        return self._run.measured.latency
+        return self._run.latency
 
     @property
     def backward_timing(self) -> Timing | None:
         """Seconds of the backward pass of the model's own run; None where none was timed."""
-        return self._run.measured.backward_latency
+        return self._run.backward_latency
 
     @property
     def total_time(self) -> float | None:
@@ -162,7 +162,7 @@ class Totals:
     @property
     def max_memory(self) -> int:
         """Bytes at the peak of the model's own run, parameters, buffers and inputs included."""
-        return self._run.measured.peak
+        return self._run.peak
 
     @property
     def memory(self) -> Memory:
@@ -172,28 +172,28 @@ class Totals:
     def live_at_peak(self) -> tuple[LiveTensor, ...]:
         """The tensor storages alive at the peak of the model's own run, largest first, with who made them and what they
         are held for."""
-        return self._run.measured.history.at_peak
+        return self._run.history.at_peak
 
     @property
     def timeline(self) -> tuple[Moment, ...]:
         """The live bytes, by category, after each call of the model's own run."""
-        return self._run.measured.history.timeline
+        return self._run.history.timeline
 
     # What there is
 
     @property
     def calls(self) -> tuple[Call, ...]:
-        return self._run.measured.calls
+        return self._run.calls
 
     @property
     def scopes(self) -> tuple[Any, ...]:
         """The module calls of the model's own run."""
-        return self._run.measured.scopes
+        return self._run.scopes
 
     @property
     def nodes(self) -> tuple[Node, ...]:
         """The graph's nodes as they ran; none where the model ran without a graph."""
-        return self._run.measured.nodes
+        return self._run.nodes
 
     @property
     def model(self) -> str:
@@ -272,8 +272,8 @@ class Totals:
         The steps of ``generate()`` are "prefill" and "decode 1", "decode 2" ...; any others "step 1" and so on, each
         with the name of its model where there are several.
         """
-        steps: dict[str, list[Sums]] = {name: [] for name, _ in self._run.measured.steps}
-        inside = {i: name for name, calls in self._run.measured.steps for i in calls}
+        steps: dict[str, list[Sums]] = {name: [] for name, _ in self._run.steps}
+        inside = {i: name for name, calls in self._run.steps for i in calls}
         for i, (counted, item) in enumerate(zip(self.counted, items_of(self.counted), strict=True)):
             phase = counted.call.phase
             name = inside.get(i, OUTSIDE) if phase == "forward" else f"({phase})"

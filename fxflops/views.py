@@ -66,8 +66,8 @@ def summary_of(
     asked: Mapping[str, str],
 ) -> Summary:
     """What the one-screen summary shows; ``flops`` by phase, ``asked`` the convention and attention."""
-    where, params, measured = run.environment, run.params, run.measured
-    seconds = [node.timing.median for node in measured.nodes if node.timing is not None]
+    where, params = run.environment, run.params
+    seconds = [node.timing.median for node in run.nodes if node.timing is not None]
     return Summary(
         title=run.model,
         inputs=run.inputs,
@@ -86,11 +86,11 @@ def summary_of(
         params_frozen=params.frozen,
         buffers=params.buffers,
         params_bytes=params.bytes,
-        latency=measured.latency,
+        latency=run.latency,
         nodes_seconds=sum(seconds) if seconds else None,
-        backward_latency=measured.backward_latency,
-        backward_nodes_seconds=sum(n.backward_timing.median for n in measured.nodes if n.backward_timing is not None),
-        bytes_peak=measured.peak,
+        backward_latency=run.backward_latency,
+        backward_nodes_seconds=sum(n.backward_timing.median for n in run.nodes if n.backward_timing is not None),
+        bytes_peak=run.peak,
         memory=run.memory,
         peak_at=run.memory.at,
         peak_phase=run.memory.phase,

@@ -296,8 +296,8 @@ class FastObserver(Observer):
             self._storages.call = len(self.calls)
             out = args[0] if plan.kind is SAME else self._made(plan) if plan.kind is NEW else func(*args, **kwargs)
             if is_call:
-                phase, path, node = self._placed(self._here(), self.node, self.calls)
-                self.calls.append(Call(plan.operation, path, node, "", None, phase))
+                phase, path = self._placed(self._here(), self.calls)
+                self.calls.append(Call(plan.operation, path, phase=phase))
                 self._owns((out, args))
             return out
 

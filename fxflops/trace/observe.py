@@ -78,7 +78,7 @@ class Observer:
         self.scopes: list[Scope] = []
         self.steps: list[tuple[str, range]] = []
         self.path = ""
-        self.node, self.target = "", None
+        self.target = None
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
         self._table = table
@@ -97,7 +97,7 @@ class Observer:
         self._strays = strays
         self._facts = facts
         self._tape = tape
-        self._placed = tape.placed if tape is not None else lambda path, node, _: (FORWARD, path, node)
+        self._placed = tape.placed if tape is not None else lambda path, _: (FORWARD, path)
         self._thread = threading.get_ident()
         self._hooks = Hooks()
         self._mode = FunctionMode(self.function)
@@ -325,9 +325,9 @@ class Observer:
     ) -> None:
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
-        phase, path, node = self._placed(path, self.node, self.calls)
+        phase, path = self._placed(path, self.calls)
         operation = self._operation(op, target, args, kwargs, out, settings)
-        self.calls.append(Call(operation, path, node, site, seconds, phase))
+        self.calls.append(Call(operation, path, "", site, seconds, phase))
 
     def _operation(
         self, op: str, target: Any, args: Any, kwargs: Any, out: Any, settings: Mapping[str, Any]
@@ -351,7 +351,7 @@ class Observer:
         """Run a backward pass, from the sum of the floating outputs, so that what it dispatches is seen.
 
         Raises InputError where no output has a gradient."""
-        self.path = self.node = ""
+        self.path = ""
         self._noted = True  # no part of a recorded graph
         roots, ones = roots_of(out)
         self._noting(ones)

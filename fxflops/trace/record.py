@@ -11,7 +11,7 @@ import inspect
 import operator
 import sys
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import FrameType, FunctionType
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from torch.autograd.function import FunctionCtx
 
 from ..inputs import signature_of
 from ..ops._registry import is_method
-from ..records import is_dense
+from ..records import Call, is_dense
 from ..structure import Step, fill, template_of, tensors_in, walk
 from ..torch_internals import (
     DisableTorchFunction,
@@ -40,8 +40,6 @@ PLAIN = (
 )  # fmt: skip
 OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
 STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-UNCOUNTED = "fxflops_uncounted"
-"""Marks a node that the graph needs and the model never called."""
 Noted = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -56,10 +54,15 @@ class _Origin(NamedTuple):
 class Recorder:
     """Writes calls as they are made; :meth:`graph` gives the whole.
 
+    ``calls`` is the observer's list of them, ``calls_of`` the positions in it that each node stands for: what the graph
+    needs beside, and the model never called, has none.
     Tensors are told apart by identity, and held weakly, so that recording keeps nothing alive.
     """
 
     def __init__(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
+        self.calls: Sequence[Call] = ()
+        self.calls_of: dict[str, range] = {}
+        self._told = 0
         self._model = model
         self._graph = fx.Graph()
         self._objects: dict[str, Any] = {}
@@ -145,6 +148,8 @@ class Recorder:
         with DisableTorchFunction():
             self._follow_modes()
             node = self._graph.create_node(opcode, target, args, kwargs)
+            self.calls_of[node.name] = range(self._told, len(self.calls))
+            self._told = len(self.calls)
             if stack:
                 node.meta["nn_module_stack"] = stack
             file, _, line = author_line().rpartition(":")
@@ -204,9 +209,7 @@ class Recorder:
         base = self._base_of(tensor)
         if base is not None:
             view = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
-            node = self._graph.call_function(torch.as_strided, (self._node_of(base), *view))
-            node.meta[UNCOUNTED] = True
-            return node
+            return self._graph.call_function(torch.as_strided, (self._node_of(base), *view))
         with torch.no_grad(), disable_current_modes():
             return self._constant("tensor_constant", tensor.clone())
 

@@ -25,11 +25,13 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = PHASES
 class Tape:
     """The owners of the nodes of autograd's graph: calls, by their number, or a graph's nodes, by their name.
 
-    ``optimizing`` is set while an optimizer steps.
+    ``optimizing`` is set while an optimizer steps. ``owner_of`` has for calls of the backward pass, by their number, the
+    call whose gradient they compute; none for those of an autograd.Function's own ``backward``, which no graph's node does.
     """
 
     def __init__(self) -> None:
         self.optimizing = False
+        self.owner_of: dict[int, int] = {}
         self._owners: dict[Any, Any] = {}
         self._latest: Any = None
 
@@ -64,12 +66,16 @@ class Tape:
             return RECOMPUTE if torch.is_grad_enabled() else BACKWARD
         return OPTIMIZER if self.optimizing else FORWARD
 
-    def placed(self, path: str, node: str, calls: Sequence[Call]) -> tuple[str, str, str]:
-        """The phase of a call, and the module's path and the graph's node to which it belongs: those of its owner, in
-        the backward pass."""
+    def placed(self, path: str, calls: Sequence[Call]) -> tuple[str, str]:
+        """The phase of the call that comes after these, and the module's path to which it belongs: its owner's, in the
+        backward pass."""
         phase = self.phase()
         owner: int | None = self._owner() if phase == BACKWARD else None
-        return (phase, path, node) if owner is None else (phase, calls[owner].path, calls[owner].node)
+        if owner is None:
+            return phase, path
+        if not isinstance(current_autograd_node(), BackwardCFunction):
+            self.owner_of[len(calls)] = owner
+        return phase, calls[owner].path
 
     def _owner(self) -> Any:
         """Whose gradient is being computed: of parameters' sums, the one before."""
