@@ -48,10 +48,7 @@ def named(*names: str) -> Iterator[Any]:
 def _operators(symbol: str) -> Iterator[Any]:
     for spelling in (symbol, f"r{symbol}", f"i{symbol}"):
         method = getattr(torch.Tensor, f"__{spelling}__", None)
-        if method is not None:
-            yield method
         function = getattr(operator, spelling, None) or getattr(operator, f"{spelling}_", None)
-        if function is not None:
-            yield function
+        yield from filter(None, (method, function))
     if symbol == "truediv":
         yield from (torch.Tensor.__div__, torch.Tensor.__rdiv__, torch.Tensor.__idiv__)

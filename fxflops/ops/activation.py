@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import first
+from ._cost import first, reduced, rows_of
 from ._registry import formula
 from ._spellings import named
 
@@ -84,5 +84,4 @@ def _rows(out: Spec, dim: int | None) -> int:
     """How many rows lie along ``dim``; F.softmax chooses one where it is None."""
     if dim is None:
         dim = 0 if out.ndim in (0, 1, 3) else 1
-    k = out[dim] if out.ndim else 1
-    return out.numel() // k if k else 0
+    return rows_of(out.numel(), reduced(out, dim))

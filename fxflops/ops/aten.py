@@ -82,8 +82,7 @@ def aten_rule(overload: OpOverload) -> Formula | None:
     functional form of an in-place, ``out=`` or ``_foreach_`` form costs, a random factory by its tag.
     """
     name = overload._schema.name.partition("::")[2]
-    reason = _reason_why_free(overload)
-    if reason:
+    if reason := _reason_why_free(overload):
         return Formula(name, None, reason)
     if _is_pointwise(overload):
         return Formula(name, pointwise)
@@ -139,8 +138,7 @@ def _functional(overload: OpOverload) -> OpOverload | OpOverloadPacket | None:
         form = form.removesuffix("out").removesuffix("_") or "default"
     else:
         return None
-    packet = getattr(getattr(torch.ops, space), stem, None)
-    return getattr(packet, form, None) if packet is not None else None
+    return getattr(getattr(getattr(torch.ops, space), stem, None), form, None)
 
 
 @lru_cache(maxsize=4096)

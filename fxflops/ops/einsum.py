@@ -63,11 +63,10 @@ def _parse(operands: Sequence[Any]) -> tuple[list[Sizes], set[Label]]:
     counts = Counter(chain(*labels))
     broadcast = {label for label in counts if isinstance(label, tuple)}
     if output is None:
-        named_once = {label for label, times in counts.items() if times == 1}
-        return _sizes(labels, specs), broadcast | named_once
-    return _sizes(labels, specs), {token for token in output if token is not ...} | (
-        broadcast if ... in output else set()
-    )
+        kept = broadcast.union(label for label, times in counts.items() if times == 1)
+    else:
+        kept = {token for token in output if token is not ...} | (broadcast if ... in output else set())
+    return _sizes(labels, specs), kept
 
 
 def _tokens(term: str) -> list[Any]:
@@ -78,11 +77,8 @@ def _tokens(term: str) -> list[Any]:
 
 def _labels(tokens: Sequence[Any], ndim: int) -> list[Label]:
     """One label per dim: those of an Ellipsis are told by their distance from its last."""
-    spanned = ndim - len(tokens) + 1
-    labels: list[Label] = []
-    for token in tokens:
-        labels += [(..., -i) for i in range(spanned, 0, -1)] if token is ... else [token]
-    return labels
+    spanned: list[Label] = [(..., -i) for i in range(ndim - len(tokens) + 1, 0, -1)]
+    return [label for token in tokens for label in (spanned if token is ... else [token])]
 
 
 def _sizes(labels: Sequence[Sequence[Label]], specs: Sequence[Spec]) -> list[Sizes]:

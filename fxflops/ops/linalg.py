@@ -22,9 +22,8 @@ from ._spellings import named
 def of_linalg(*names: str) -> Iterator[Any]:
     """The functions of torch.linalg of these names, and their packets: torch has others of the same name."""
     for name in names:
-        function = getattr(torch.linalg, name, None)
-        if function is not None:
-            yield function
+        if hasattr(torch.linalg, name):
+            yield getattr(torch.linalg, name)
         yield f"aten::linalg_{name}"
 
 

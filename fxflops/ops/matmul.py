@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..records import SPARSE, Cost, Spec, specs_in
-from ._cost import contraction
+from ._cost import added_up, contraction
 from ._registry import formula
 from ._spellings import named
 
@@ -182,8 +182,7 @@ def _product(left: Spec, right: Spec, out: Spec) -> Cost:
 
 def _sparse(matrix: Spec, meets: int, out: Spec) -> Cost:
     """Each element of a sparse matrix ``meets`` so many others: a multiply and an add each, the first add per output none."""
-    products = matrix.facts["nnz"] * meets
-    return Cost(macs=products, muls=products, adds=max(products - out.numel(), 0))
+    return added_up(matrix.facts["nnz"] * meets, out.numel())
 
 
 def _added(input: Spec, product: Cost, beta: float, alpha: float, out: Spec) -> Cost:

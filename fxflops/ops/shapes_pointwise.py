@@ -89,8 +89,7 @@ def softmax_function(
 def together(*operands: Any) -> Spec | None:
     """The operands broadcast, where their tensors are floating and of one dtype, and the others numbers."""
     specs = [value for value in operands if isinstance(value, Spec)]
-    dtypes = {spec.dtype for spec in specs}
-    if len(dtypes) != 1 or not specs[0].dtype.is_floating_point:
+    if len({spec.dtype for spec in specs}) != 1 or not specs[0].dtype.is_floating_point:
         return None
     if not all(type(value) in NUMBER for value in operands if not isinstance(value, Spec)):
         return None

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ..records import Cost, Spec, specs_in
-from ._cost import contraction, first, times
+from ._cost import contraction, first, rows_of, times
 from ._registry import formula, zero
 from ._spellings import named
 from .reduce import cummax, histc, norm, unique_consecutive
@@ -19,7 +19,7 @@ def cov(input: Spec, *, fweights: Any = None, aweights: Any = None, out: Spec) -
     Weights are 2 multiplies per element more, and their sum and product.
     """
     n = input[-1] if input.ndim else 1
-    v = input.numel() // n if n else 0
+    v = rows_of(input.numel(), n)
     centered = Cost(adds=v * (n - 1) + v * n, others=v)
     given = sum(weights is not None for weights in (fweights, aweights))
     weighted = Cost(muls=2 * v * n + n * (given - 1), adds=n - 1) if given else Cost()
@@ -51,9 +51,7 @@ def trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
 @formula(*named("cumulative_trapezoid"))
 def cumulative_trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
     """y[*, k], x[k] -> out[*, k - 1]: 1 sum of neighbours, 1 multiply by half the step, 1 add to what is before, per output."""
-    steps = out[dim]
-    rows = out.numel() // steps if steps else 0
-    each = Cost(muls=out.numel(), adds=out.numel() + out.numel() - rows)
+    each = Cost(muls=out.numel(), adds=out.numel() + out.numel() - rows_of(out.numel(), out[dim]))
     if not isinstance(x, Spec):
         return each
     differences = _differences(x, dim)
@@ -178,5 +176,4 @@ def _differences(x: Spec, dim: int) -> Cost:
 
 
 def _histogramdd_ends(input: Spec, range: Any) -> Cost:
-    d = input[-1]
-    return Cost(others=2 * max(input.numel() - d, 0)) if range is None else Cost()
+    return Cost(others=2 * max(input.numel() - input[-1], 0) if range is None else 0)
