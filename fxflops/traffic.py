@@ -41,7 +41,8 @@ def traffic_of(counted: Counted) -> Traffic:
         return Traffic() if call.op.startswith(("empty", "new_empty")) else Traffic(0, _sum(out))
     if reason and (reason != "move" or not out):
         return Traffic()
-    if call.op in MAYBE_NOTHING and not counted.flops and out[:1] == inputs[:1] and _same_dtype(out, inputs):
+    alike = out[:1] == inputs[:1] and [spec.dtype for spec in out[:1]] == [spec.dtype for spec in inputs[:1]]
+    if call.op in MAYBE_NOTHING and not counted.flops and alike:
         return Traffic()
     own = [spec for name, value in call.settings.items() if name not in UNREAD for spec in specs_in(value)]
     return Traffic(_sum(inputs) + _sum(own), _sum(out))
@@ -86,7 +87,3 @@ def compute_dtype(call: Call) -> str:
 
 def _sum(specs: Iterable[Spec]) -> int:
     return sum(map(nbytes, specs))
-
-
-def _same_dtype(out: list[Spec], inputs: list[Spec]) -> bool:
-    return out[0].dtype == inputs[0].dtype

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..errors import InputError
@@ -28,6 +27,7 @@ from ._flops_profiler_text import (
     number_to_string,
     params_to_string,
 )
+from .ptflops import filled
 
 __all__ = [
     "FlopsProfiler",
@@ -184,7 +184,6 @@ def get_model_profile(
 
     Raises InputError where the model or its inputs do not fit.
     """
-    model = checked_model(model)
     profiler = FlopsProfiler(model)
     inputs = _inputs_of(model, input_shape, args, kwargs)
     with RUNNING, training_flags(model.modules(), "eval"):
@@ -228,5 +227,4 @@ def _inputs_of(
         return tuple(args or ()), dict(kwargs or {})
     if not isinstance(shape, tuple) or not shape:
         raise InputError(f"input_shape must be a tuple, a shape such as (1, 3, 224, 224), not {shape!r}")
-    like = next(model.parameters(), torch.empty(0))
-    return (torch.ones(shape, dtype=like.dtype, device=like.device),), dict(kwargs or {})
+    return (filled(model, shape, 1),), dict(kwargs or {})

@@ -69,8 +69,7 @@ def get_model_complexity_info(
         tree.read(report.scopes, samples(args))
         flops = int(tree.flops(model))
         if verbose:
-            for name in tree.uncharged():
-                print(f"Warning: module {name} is treated as a zero-op.", file=ost)
+            tree.warn(ost)
         if print_per_layer_stat:
             print(tree.annotated(flops, params, flops_units, param_units, output_precision), file=ost)
     if not as_strings:
