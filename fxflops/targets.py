@@ -10,7 +10,7 @@ import inspect
 import operator
 import sys
 import types
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -60,8 +60,12 @@ def name_of(target: Any) -> str:
         return str(target._qualified_op_name)
     if isinstance(target, HigherOrderOperator):
         return f"higher_order::{target.name()}"
-    if isinstance(target, Hashable) and not isinstance(target, type) and target in _names():
-        return _names()[target]
+    try:
+        known = None if isinstance(target, type) else _names().get(target)
+    except TypeError:  # cannot be hashed
+        known = None
+    if known is not None:
+        return known
     named = target if getattr(target, "__qualname__", None) else type(target)
     return f"{named.__module__}:{named.__qualname__}"
 
