@@ -256,8 +256,8 @@ def _told_where(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        frames = [f for f in frames if f.filename != __file__ and not f.filename.startswith("<frozen importlib")]
+        stack = traceback.extract_tb(error.__traceback__)
+        frames = [f for f in stack if f.filename != __file__ and not f.filename.startswith("<frozen importlib")]
         own = [f for f in frames if f"{os.sep}site-packages{os.sep}" not in f.filename] or frames
         at = f"\n  at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
         raise InputError(f"{what} raised {_told(error)}{at}") from error

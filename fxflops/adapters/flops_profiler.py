@@ -9,6 +9,7 @@ the backward's FLOPs, twice the forward's, is not text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import nn
 
 from ..errors import InputError
 from ..inputs import checked_model
-from ..state import RUNNING, Snapshot, training_flags
+from ..state import RUNNING, training_flags
 from . import _flops_profiler_text as text
 from ._flops_profiler_recording import Recording
 from ._flops_profiler_text import (
@@ -28,6 +29,7 @@ from ._flops_profiler_text import (
     params_to_string,
 )
 from .ptflops import filled
+from .pytorch_profiler import run_again
 
 __all__ = [
     "FlopsProfiler",
@@ -201,19 +203,10 @@ Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def _run(profiler: FlopsProfiler, func_name: str, inputs: Inputs, warm_up: int, ignored: Sequence[type] | None) -> None:
-    """Run the method, the last time profiled; each time from the same state."""
-    model, (args, kwargs) = profiler.model, inputs
-    method = model if func_name == "forward" else getattr(model, func_name)
-    snapshot = Snapshot(model.modules(), inputs)
-    try:
-        for _ in range(warm_up):
-            method(*args, **kwargs)
-            snapshot.rewind()
-        profiler.start_profile(ignored)
-        method(*args, **kwargs)
-    finally:
-        profiler.stop_profile()
-        snapshot.rewind()
+    """Run the method, the last time profiled."""
+    method = profiler.model if func_name == "forward" else getattr(profiler.model, func_name)
+    start = partial(profiler.start_profile, ignored)
+    run_again(profiler.model, method, inputs, warm_up, start, profiler.stop_profile)
     if func_name == "forward":
         profiler._profiled().lose_outermost()
 

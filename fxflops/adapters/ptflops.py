@@ -264,5 +264,5 @@ def params_to_string(params_num: int, units: str | None = None, precision: int =
 def scaled(number: float, sizes: Mapping[str, int], unit: str | None, precision: int, plain: str) -> str:
     """A number in a unit, or in the first that it fills; where that is none of these, as it is with ``plain`` behind it."""
     if unit is None:
-        unit = next((name for name, size in sizes.items() if number >= size), None)
+        unit = next((name for name, size in sizes.items() if number >= size), "")
     return f"{round(number / sizes[unit], precision)} {unit}" if unit in sizes else f"{number}{plain}"

@@ -60,16 +60,7 @@ def get_model_profile(
     )
     watch = Stopwatch(model)
     with RUNNING, torch.no_grad(), training_flags(model.modules(), "eval"):
-        snapshot = Snapshot(model.modules(), (args, kwargs))
-        try:
-            for _ in range(warm_up):
-                model(*args, **kwargs)
-                snapshot.rewind()
-            watch.attach()
-            model(*args, **kwargs)
-        finally:
-            watch.detach()
-            snapshot.rewind()
+        run_again(model, model, (args, kwargs), warm_up, watch.attach, watch.detach)
     profile = Profile(model, count(model, args, kwargs, convention=CONVENTION), watch.seconds, ignore_modules)
     if print_profile:
         print(profile.tree())
@@ -77,6 +68,28 @@ def get_model_profile(
         print(profile.aggregated(depth, top_num))
     flops, params = profile.flops(), trainable(model)
     return (flops_to_string(flops), params_to_string(params)) if as_strings else (flops, params)
+
+
+def run_again(
+    model: nn.Module,
+    method: Callable[..., object],
+    inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
+    warm_up: int,
+    start: Callable[[], None],
+    stop: Callable[[], None],
+) -> None:
+    """Run a method of the model so often, then once more between ``start`` and ``stop``; each time from the same state."""
+    args, kwargs = inputs
+    snapshot = Snapshot(model.modules(), inputs)
+    try:
+        for _ in range(warm_up):
+            method(*args, **kwargs)
+            snapshot.rewind()
+        start()
+        method(*args, **kwargs)
+    finally:
+        stop()
+        snapshot.rewind()
 
 
 def add_profile_methods(model: nn.Module) -> nn.Module:

@@ -229,11 +229,11 @@ def _tiles(tiles: Sequence[Tile], metrics: Iterable[Metric], words: Words) -> di
 
 def _ops(ops: Sequence[Op], words: Words, numbers: Sequence[int] | None = None) -> dict[str, Any]:
     """The fields of :class:`Op` as columns, texts as numbers of words; ``n`` is the position among all."""
-    columns = {
-        name: [words[op[i]] if isinstance(op[i], str) else _short(op[i]) for op in ops]
-        for i, name in enumerate(Op._fields)
-    }
-    return {"n": list(range(len(ops)) if numbers is None else numbers), **columns}
+    columns: dict[str, Any] = {"n": list(range(len(ops)) if numbers is None else numbers)}
+    for i, name in enumerate(Op._fields):
+        values = (op[i] for op in ops)
+        columns[name] = [words[v] if isinstance(v, str) else _short(v) for v in values]
+    return columns
 
 
 def _course(course: Course, words: Words) -> dict[str, Any]:
