@@ -1,7 +1,5 @@
 """Budgets: what a model may cost at most, held against a report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 The totals are those of its README: ViT-B/16 35,164,979,282 and ResNet-50 8,227,340,288.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..records import Cost, Spec

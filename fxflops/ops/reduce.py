@@ -1,7 +1,5 @@
 """Reductions: k elements become one. Sums, extrema, moments, norms, scans, sorts."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

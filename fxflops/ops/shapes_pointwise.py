@@ -1,7 +1,5 @@
 """Shape rules of what is done element by element: activations, arithmetic, comparisons, dropout, and softmax."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Tables: rows under headers, filtered, sorted, cut, scaled, and printed with tabulate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
