@@ -233,8 +233,7 @@ def _rows(rows: Iterable[DiffRow], key: str, sort_by: str) -> Rows[DiffRow]:
             Column(f"{name}_difference", f"{title} b-a", kind),
             Column(f"{name}_ratio", f"{title} b/a", "number"),
         ]
-    ordered = {row.key: row for row in sorted(rows, key=largest_first)}
-    return Rows(ordered, f"{key}s", tuple(columns), _cells)
+    return Rows({row.key: row for row in sorted(rows, key=largest_first)}, f"{key}s", tuple(columns), _cells)
 
 
 def _cells(key: str, row: DiffRow) -> list[Cells]:

@@ -52,8 +52,7 @@ def to_html(
     """The page as text, or written to ``path``. FxflopsError where plotly, which draws it, is not installed."""
     from .render.page import page
 
-    script = plotly_script()
-    return written(page(page_of(report, summary, tree, device), script), path)
+    return written(page(page_of(report, summary, tree, device), plotly_script()), path)
 
 
 def notebook(counted: Sequence[Counted], summary: Summary, tree: TreeRow) -> str:

@@ -71,8 +71,7 @@ def compute_dtype(call: Call) -> str:
 
     Under autocast that is the dtype of the output, where arguments are still f32. "i8" for quantized ones, "" for none.
     """
-    tensors = [*call.inputs(), *specs_in(dict(call.settings)), *specs_in(call.out)]
-    one_of = {spec.dtype: spec for spec in tensors}
+    one_of = {spec.dtype: spec for spec in (*call.inputs(), *specs_in(dict(call.settings)), *specs_in(call.out))}
     dtypes = [dtype for dtype, spec in one_of.items() if not spec.is_integral]
     if not dtypes:
         return "i8" if torch.int8 in one_of or torch.uint8 in one_of else ""

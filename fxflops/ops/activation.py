@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import first, reduced, rows_of
+from ._cost import first, reduced, rows_of, times
 from ._registry import formula
 from ._spellings import named
 
@@ -43,8 +43,7 @@ def activation(input: Spec, *, out: Any) -> Cost:
 @formula(nn.RReLU, *named("rrelu", "rrelu_with_noise", "rrelu_with_noise_functional"), op="rrelu")
 def sloped_relu(input: Spec, *, out: Any) -> Cost:
     """input[*] -> out[*]: max(0, x) + slope * min(0, x): 2 compares, 1 multiply and 1 add per output."""
-    outputs = first(out).numel()
-    return Cost(muls=outputs, adds=outputs, others=2 * outputs)
+    return times(first(out).numel(), Cost(muls=1, adds=1, others=2))
 
 
 @formula(nn.GLU, *named("glu"))

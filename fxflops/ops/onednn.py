@@ -40,8 +40,7 @@ def qlinear_binary(
 ) -> Cost:
     """qx[*, i], qw, y[*, o] -> out[*, o]: as linear, 1 per output to join y, 2 if it is quantized, the rest as above."""
     other, bias, unary = rest[0], rest[1], rest[9]
-    product = contraction(qx[-1], out.numel(), bias is not None)
-    return _followed(product.plus(_joined(other, out)), unary, out)
+    return _followed(contraction(qx[-1], out.numel(), bias is not None).plus(_joined(other, out)), unary, out)
 
 
 @formula(*(f"onednn::qconv{d}_pointwise" for d in ("", "1d", "2d", "3d")), op="conv")

@@ -42,8 +42,7 @@ def trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
         return Cost()
     if not isinstance(x, Spec):
         return times(out.numel(), Cost(muls=2, adds=k + 1))
-    row = Cost(muls=k - 1, adds=(k - 1) + max(k - 2, 0), others=1)
-    return times(out.numel(), row).plus(_differences(x, dim))
+    return times(out.numel(), Cost(muls=k - 1, adds=(k - 1) + max(k - 2, 0), others=1)).plus(_differences(x, dim))
 
 
 @formula(*named("cumulative_trapezoid"))
@@ -92,10 +91,8 @@ def histogramdd(
     """x[n, d] -> out[*k], edges[d][k + 1]: as histogram in each dim, 1 add per sample."""
     n, d = input.numel() // input[-1] if input.numel() else 0, input[-1]
     edges = [spec[-1] for spec in specs_in(bins)]
-    if edges:
-        found = Cost(others=n * sum(math.ceil(math.log2(k)) for k in edges))
-    else:
-        found = Cost(adds=n * d, others=n * d).plus(_histogramdd_ends(input, range))
+    compared = Cost(others=n * sum(math.ceil(math.log2(k)) for k in edges))
+    found = compared if edges else Cost(adds=n * d, others=n * d).plus(_histogramdd_ends(input, range))
     k = first(out).numel()
     return found.plus(Cost(adds=n)).plus(Cost(adds=k - 1, others=(1 + d) * k) if density else Cost())
 

@@ -54,11 +54,10 @@ def mean(rows: Sequence[TreeRow]) -> TreeRow:
     """One row for rows that are alike: times averaged, the highest peak, the same for their children."""
     if len(rows) == 1:
         return rows[0]
-    peaks = [row.bytes_peak for row in rows if row.bytes_peak is not None]
     return rows[0]._replace(
         seconds=_mean([row.seconds for row in rows]),
         own_seconds=_mean([row.own_seconds for row in rows]),
-        bytes_peak=max(peaks, default=None),
+        bytes_peak=max((row.bytes_peak for row in rows if row.bytes_peak is not None), default=None),
         children=tuple(mean(same) for same in zip(*(row.children for row in rows), strict=True)),
     )
 
