@@ -64,7 +64,12 @@ def _parse(operands: Sequence[Any]) -> tuple[list[Sizes], set[Label]]:
         kept = broadcast.union(label for label, times in counts.items() if times == 1)
     else:
         kept = {token for token in output if token is not ...} | (broadcast if ... in output else set())
-    return _sizes(labels, specs), kept
+    # A dim of length 1 broadcasts: it is in no product.
+    sizes = [
+        {label: size for label, size in zip(dims, spec, strict=True) if size != 1}
+        for dims, spec in zip(labels, specs, strict=True)
+    ]
+    return sizes, kept
 
 
 def _tokens(term: str) -> list[Any]:
@@ -77,11 +82,3 @@ def _labels(tokens: Sequence[Any], ndim: int) -> list[Label]:
     """One label per dim: those of an Ellipsis are told by their distance from its last."""
     spanned: list[Label] = [(..., -i) for i in range(ndim - len(tokens) + 1, 0, -1)]
     return [label for token in tokens for label in (spanned if token is ... else [token])]
-
-
-def _sizes(labels: Sequence[Sequence[Label]], specs: Sequence[Spec]) -> list[Sizes]:
-    """The dims of each operand longer than 1."""
-    return [
-        {label: size for label, size in zip(dims, spec, strict=True) if size != 1}
-        for dims, spec in zip(labels, specs, strict=True)
-    ]
