@@ -262,6 +262,7 @@ class FastObserver(Observer):
                 key = (
                     func,
                     *[key_of(value, form) for value in args],
+                    NAMED,
                     *kwargs,
                     *[key_of(v, form) for v in kwargs.values()],
                 )
