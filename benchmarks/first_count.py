@@ -26,8 +26,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fxflops.trace.plans import forget
-
 import fxflops
 from benchmarks.machine import processor
 
