@@ -1,8 +1,5 @@
 """What a device's ceilings allow each call of a run, and how near it came: the result of a roofline, and its table."""
 
-from __future__ import annotations
-
-import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -133,10 +130,8 @@ class Roofline(Tabular):
 
     def by_operator(self) -> Rows[Row]:
         """The calls of each operator together, the longest first."""
-        rows = _grouped(self.rows, lambda row: [row.op], lambda op: (op, ""))
-        return _as_rows(
-            {key: rows[key] for key in sorted(rows, key=lambda key: _longest_first(rows[key]))}, "operators"
-        )
+        rows = _grouped(self.rows, lambda row: [row.op])
+        return _as_rows(dict(sorted(rows.items(), key=lambda item: _longest_first(item[1]))), "operators")
 
     def by_module(self) -> Rows[Row]:
         """The calls within each module together, by its path; "" is the model."""
@@ -178,9 +173,6 @@ class Roofline(Tabular):
 
     def __str__(self) -> str:
         return "\n".join([*_summary(self), self.table(), *_notes(self)])
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 def _as_rows(rows: Mapping[str, Row], name: str) -> Rows[Row]:
@@ -277,9 +269,8 @@ def _summary(found: Roofline) -> list[str]:
 
 def _notes(found: Roofline) -> list[str]:
     fast = sum((row.efficiency or 0) > 1 for row in found.rows)
-    notes = []
-    if fast:
-        notes.append(f"{fast} calls took less than their bound: what they read was in a cache, or never computed")
-    if found.missing:
-        notes.append(f"{found.missing} calls have no formula: only their bytes are in the bounds")
-    return notes
+    notes = {
+        f"{fast} calls took less than their bound: what they read was in a cache, or never computed": fast,
+        f"{found.missing} calls have no formula: only their bytes are in the bounds": found.missing,
+    }
+    return [note for note, calls in notes.items() if calls]

@@ -1,7 +1,5 @@
 """Budgets: what a model may cost at most, held against a report."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -54,15 +52,11 @@ def budgets_of(
         ("memory", report.max_memory, max_memory),
         ("time", report.latency, max_time),
     )
-    found = []
-    for name, value, limit in asked:
-        if limit is not None:
-            if value is None:
-                raise InputError(
-                    f"no {name} was measured: it is of a run, not of a count, on a device that has a clock"
-                )
-            found.append(Budget(name, value, limit))
-    return tuple(found)
+    given = [(name, value, limit) for name, value, limit in asked if limit is not None]
+    for name, value, _ in given:
+        if value is None:
+            raise InputError(f"no {name} was measured: it is of a run, not of a count, on a device that has a clock")
+    return tuple(Budget(name, value, limit) for name, value, limit in given if value is not None)
 
 
 def _said(name: str, number: float) -> str:

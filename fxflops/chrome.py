@@ -4,8 +4,6 @@ The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0
 Operations were measured one by one, so they are laid end to end in run order: a phase after the other, each in a lane.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, takewhile
@@ -37,7 +35,9 @@ def chrome_trace(totals: Totals) -> dict[str, Any]:
     for lane, phase in enumerate(PHASES):
         found = [row for row in rows if row["phase"] == phase]
         if found:
-            ends = list(accumulate((_length(row, timed) for row in found), initial=start))
+            # Microseconds at which operations end.
+            lengths = (1e6 * (row["seconds"] or 0.0) if timed else (row["flops"] or 0) / FLOPS_PER_US for row in found)
+            ends = list(accumulate(lengths, initial=start))
             bounds = [round(GRAIN * end) / GRAIN for end in ends]
             events.append(_named("thread_name", phase if timed else f"{phase} ({said})", lane))
             events += _slices(totals, found, bounds, lane)
@@ -45,11 +45,6 @@ def chrome_trace(totals: Totals) -> dict[str, Any]:
             start = ends[-1]
     about = {"durations": said, "model": totals.model, "convention": totals.convention, "trace": totals.trace}
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about | totals.environment._asdict()}
-
-
-def _length(row: dict[str, Any], timed: bool) -> float:
-    """Microseconds of an operation in the trace."""
-    return 1e6 * (row["seconds"] or 0.0) if timed else (row["flops"] or 0) / FLOPS_PER_US
 
 
 def _slices(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[float], lane: int) -> list[Event]:

@@ -223,8 +223,7 @@ def diff(
     asked = Asked(
         tuple(input or ()), input_ids, batch, device, dtype, train, convention=convention, attention=attention
     )
-    one, other = (loaded_or(counted, each, asked) for each in (a, b))
-    found = one.diff(other)
+    found = loaded_or(counted, a, asked).diff(loaded_or(counted, b, asked))
     found = replace(found, a=f"{a}   {found.a}", b=f"{b}   {found.b}")
     if json:
         totals = {name: change._asdict() for name, change in found.totals.items()}
@@ -329,8 +328,8 @@ def incomplete_lines(report: Report, allowed: bool) -> list[str]:
     """What is not in the counts, and whether that is allowed; nothing for a complete report."""
     if report.complete:
         return []
-    missing = [f"      {each.op} x{each.calls}, first in {each.path or 'the root'}" for each in report.missing]
     said = "allowed" if allowed else "--allow-incomplete lets it pass"
+    missing = [f"      {each.op} x{each.calls}, first in {each.path or 'the root'}" for each in report.missing]
     return [f"INCOMPLETE  ({said})  FLOPs and MACs are lower bounds; not counted:", *missing]
 
 

@@ -44,10 +44,9 @@ def read_input(text: str) -> Given:
     found = WRITTEN.fullmatch(text.replace(" ", ""))
     if found is None:
         raise InputError(f"--input {text!r}: write a shape, such as 1,3,224,224 or name=1,3,224,224:f16")
-    dtype = found["dtype"] or ""
-    if dtype:
-        dtype_of(dtype)
-    return Given(found["name"] or "", tuple(map(int, re.split("[,x]", found["shape"]))), dtype)
+    if found["dtype"]:
+        dtype_of(found["dtype"])
+    return Given(found["name"] or "", tuple(map(int, re.split("[,x]", found["shape"]))), found["dtype"] or "")
 
 
 def read_tokens(text: str) -> Given:
@@ -95,8 +94,7 @@ def _tensor(given: Given, device: torch.device, dtype: torch.dtype, vocabulary: 
     device = torch.device("cpu") if device.type == "meta" else device
     if given.dtype == TOKENS:
         return torch.randint(vocabulary, given.shape, device=device)
-    is_mask = chosen is torch.bool or "mask" in given.name
-    return torch.full(given.shape, int(is_mask), device=device, dtype=chosen)
+    return torch.full(given.shape, int(chosen is torch.bool or "mask" in given.name), device=device, dtype=chosen)
 
 
 def place_of(model: nn.Module) -> torch.device:

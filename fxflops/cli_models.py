@@ -1,8 +1,6 @@
 """Models by name: of timm, torchvision and transformers with random weights, never downloaded, or what the user's own
 code makes."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect
@@ -11,7 +9,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
@@ -60,7 +58,10 @@ def load(name: str, on_meta: bool = False) -> Loaded:
     elif colon and place and rest:
         return _own(place, rest, on_meta)
     elif name.endswith(".py"):
-        raise InputError(f"which model of {name}? {_choice(name, _makers(_imported(name)))}")
+        makers = ", ".join(f"{name}:{maker}" for maker in _makers(_imported(name)))
+        raise InputError(
+            f"which model of {name}? {f'one of {makers}' if makers else 'nothing in it is one or makes one'}"
+        )
     else:
         raise InputError(f"unknown model {name!r}{_known_to_timm(name)}. A model is one of\n{FORMS}")
     with _alone(), _built(on_meta):
@@ -175,7 +176,8 @@ def _inputs_of_transformers(model: Any, config: Any) -> tuple[tuple[Given, ...],
     """Tokens or an image, where that is the main input, and what is to be said of them; none for others."""
     if model.main_input_name == "input_ids" and hasattr(config, "vocab_size"):
         words = min(WORDS, getattr(config, "max_position_embeddings", None) or WORDS)
-        decoder = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in _parameters(model)
+        parameters = inspect.signature(model.forward).parameters
+        decoder = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters
         names = ["input_ids", *(["decoder_input_ids"] if decoder else [])]
         note = f"{' and '.join(names)} of {words} tokens, without a mask; --input-ids 1,512 for others"
         return tuple(Given(name, (1, words), TOKENS) for name in names), note
@@ -191,13 +193,6 @@ LIBRARIES = {"timm": _of_timm, "torchvision": _of_torchvision, "hf": _of_transfo
 
 
 # The user's own code
-
-
-def _choice(place: str, makers: Sequence[str]) -> str:
-    """What may be given as a model of a file that has these."""
-    return (
-        f"one of {', '.join(f'{place}:{maker}' for maker in makers)}" if makers else "nothing in it is one or makes one"
-    )
 
 
 def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
@@ -259,23 +254,18 @@ def _told_where(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_ours(f.filename)]
+        stack = traceback.extract_tb(error.__traceback__)
+        frames = [f for f in stack if f.filename != __file__ and not f.filename.startswith("<frozen importlib")]
         own = [f for f in frames if f"{os.sep}site-packages{os.sep}" not in f.filename] or frames
         at = f"\n  at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
         raise InputError(f"{what} raised {_told(error)}{at}") from error
 
 
-def _is_ours(filename: str) -> bool:
-    return filename == __file__ or filename.startswith("<frozen importlib")
-
-
 def _makers(module: ModuleType) -> list[str]:
     """The names in a module that may be or make a model."""
-    return [name for name, value in vars(module).items() if not name.startswith("_") and _may_make(value, module)]
-
-
-def _may_make(value: Any, module: ModuleType) -> bool:
-    return isinstance(value, nn.Module) or (callable(value) and getattr(value, "__module__", "") == module.__name__)
+    named = [(name, value) for name, value in vars(module).items() if not name.startswith("_")]
+    made_here = {n for n, value in named if callable(value) and getattr(value, "__module__", "") == module.__name__}
+    return [name for name, value in named if isinstance(value, nn.Module) or name in made_here]
 
 
 # Words
@@ -308,8 +298,7 @@ def _alone() -> Iterator[None]:
 def _near(name: str, known: Iterable[str]) -> str:
     """``; near: a, b`` for the known names like this one; some of them where none is and they are few."""
     names = list(known)
-    few = f"; it has {', '.join(names)}" if 0 < len(names) <= 8 else ""
-    return near(name, names) or few
+    return near(name, names) or (f"; it has {', '.join(names)}" if 0 < len(names) <= 8 else "")
 
 
 def _known_to_timm(name: str) -> str:
@@ -319,10 +308,6 @@ def _known_to_timm(name: str) -> str:
     except ImportError:
         return ""
     return f"; timm has it: timm:{name}" if timm.is_model(name) else ""
-
-
-def _parameters(model: nn.Module) -> Iterable[str]:
-    return inspect.signature(model.forward).parameters
 
 
 def _told(error: Exception) -> str:

@@ -1,7 +1,5 @@
 """From what the command line says to a report: the model loaded and placed, its inputs made, counted or run."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import sys
@@ -85,7 +83,8 @@ def counted(name: str, asked: Asked) -> Report:
     try:
         return _counted(name, asked, True)
     except FxflopsError as error:
-        if "meta" not in str(error).lower() or not _fits(name):
+        # Where it cannot be told whether the CPU has room for the weights, it is tried.
+        if "meta" not in str(error).lower() or (_weights_of(name) or 0) >= cap_of(torch.device("cpu")):
             raise
         note(f"{name} needs values, so it is counted on the CPU: {_reason(error)}")
     return _counted(name, asked, False)
@@ -145,12 +144,6 @@ def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
         return api.count(model, args, kwargs, **asked.settings())
 
 
-def _fits(name: str) -> bool:
-    """Whether the CPU has room for the weights; where that cannot be told, it is tried."""
-    weights = _weights_of(name)
-    return weights is None or weights < cap_of(torch.device("cpu"))
-
-
 def _weights_of(name: str) -> int | None:
     """Bytes of a model's weights, found without making them; None where it cannot be made so."""
     try:
@@ -187,29 +180,26 @@ def _inputs(name: str, loaded: Loaded, asked: Asked, model: nn.Module) -> tuple[
 
 def _by_position(inputs: Sequence[Given], model: nn.Module) -> Iterator[Given]:
     """Tokens go by position into a forward that calls them otherwise."""
-    parameters = signature_of(model).parameters.values()
-    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
-    known = {parameter.name for parameter in parameters}
+    parameters = signature_of(model).parameters
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     for each in inputs:
-        is_odd = each.name == "input_ids" and not takes_any and each.name not in known
+        is_odd = each.name == "input_ids" and not takes_any and each.name not in parameters
         yield each._replace(name="") if is_odd else each
 
 
 def _none_wanted(name: str, model: nn.Module) -> tuple[Given, ...]:
     """No input at all, for a forward that needs none."""
-    signature = signature_of(model)
-    wanted = [
-        each.name
-        for each in signature.parameters.values()
-        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-    ]
-    main = getattr(model, "main_input_name", None)
-    if not wanted and main is None:
+    parameters = signature_of(model).parameters
+    is_any_wanted = any(
+        each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+        for each in parameters.values()
+    )
+    if not is_any_wanted and getattr(model, "main_input_name", None) is None:
         return ()
-    names = list(signature.parameters)[:8]
+    names = ", ".join([*list(parameters)[:8], *(["..."] if len(parameters) > 8 else [])])
     raise InputError(
         f"{name} says no inputs of its own: give --input 1,3,224,224, --input NAME=1,80,3000 or --input-ids 1,128\n"
-        f"  {type(model).__name__}.forward takes ({', '.join(names)}{', ...' * (len(signature.parameters) > 8)})"
+        f"  {type(model).__name__}.forward takes ({names})"
     )
 
 
@@ -218,8 +208,9 @@ def _moved(given: tuple[Any, Any], asked: Asked) -> tuple[Any, Any]:
     template, tensors = template_of(given)
     device = None if asked.device is None else device_of(asked.device)
     dtype = None if asked.dtype is None else dtype_of(asked.dtype)
-    moved = [t.to(device=device, dtype=dtype if t.is_floating_point() else None) for t in tensors]
-    args, kwargs = fill(template, *moved)
+    args, kwargs = fill(
+        template, *(t.to(device=device, dtype=dtype if t.is_floating_point() else None) for t in tensors)
+    )
     return args, kwargs
 
 

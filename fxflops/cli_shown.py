@@ -65,12 +65,8 @@ class Shown:
         """All of it, one below the other."""
         if self.json:
             return report.to_json() or ""
-        parts = [summary(report._summary, color=color)]
-        if self.tree:
-            parts.append(self._tree(report, color))
-        if self.table:
-            parts.append(self._table(report))
-        return "\n\n".join(parts)
+        views = ([self._tree(report, color)] if self.tree else []) + ([self._table(report)] if self.table else [])
+        return "\n\n".join([summary(report._summary, color=color), *views])
 
     def _tree(self, report: Report, color: bool) -> str:
         """The modules; where there was a backward pass, once for each phase."""
@@ -90,7 +86,6 @@ class Shown:
         usual = [find(OPERATIONS, key) for key in USUAL]
         by = None if self.sort_by is None else find(OPERATIONS, self.sort_by)
         measured = [i for i in usual if any(row[i] not in (None, "forward") for row in table.rows)]
-        spared = [] if self.columns else [header[i].key for i in expendable(OPERATIONS) if i != by]
         return grid(
             header,
             table.rows,
@@ -101,7 +96,7 @@ class Shown:
             noun=table.name,
             shares=("time", "FLOPs") if report.total_time else ("FLOPs",),
             elidable=("inputs", "output", "module", "target", "counts"),
-            expendable=spared,
+            expendable=[] if self.columns else [header[i].key for i in expendable(OPERATIONS) if i != by],
         )
 
 
@@ -121,6 +116,6 @@ def ops_text(rows: Iterable[Row], brief: bool) -> str:
     wrapper = textwrap.TextWrapper(width, initial_indent="    ", subsequent_indent="    ", break_long_words=False)
     blocks = []
     for row in rows:
-        blocks.append(row.op)
-        blocks += [wrapper.fill(counts(row)), *([wrapper.fill(f"as {', '.join(row.targets)}")] if row.targets else [])]
+        reached = [f"as {', '.join(row.targets)}"] if row.targets else []
+        blocks += [row.op, *map(wrapper.fill, [counts(row), *reached])]
     return "\n".join(blocks)

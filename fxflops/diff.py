@@ -1,16 +1,12 @@
 """What two reports differ in, and where: by module, by operator and in all. A larger model beside a smaller one, or before and after."""
 
-from __future__ import annotations
-
-import html
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from .errors import InputError
 from .explain import pattern
-from .listings import NO_OPERATION
-from .records import PHASES, Node
+from .listings import NO_OPERATION, highest
 from .render.columns import Column, Kind
 from .render.text import align, plain, terminal_width, wrapped
 from .rollup import Sums, prefixes
@@ -123,28 +119,20 @@ class Diff(Tabular):
             ("module", _alike(self.modules), TOP_MODULES),
             ("operator", {row.key: [row] for row in self.operators}, TOP_OPERATORS),
         ):
-            key = next(
-                (
-                    key
-                    for key in ("flops", "params", "seconds")
-                    if any(_sum(g, key).difference for g in groups.values())
-                ),
-                None,
-            )
-            if key is None:
+            for key in ("flops", "params", "seconds"):
+                sums = {name: _sum(group, key) for name, group in groups.items()}
+                changed = {name: change for name, change in sums.items() if change.difference}
+                if changed:
+                    break
+            else:
                 continue
-            changed = {name: _sum(group, key) for name, group in groups.items() if _sum(group, key).difference}
             largest = sorted(changed, key=lambda name: -abs(changed[name].difference or 0))
             lines = [[*_line(name, changed[name], READABLE[key]), _whereabouts(groups[name])] for name in largest[:top]]
             yield ""
             yield from _aligned([f"{TITLES[key][0]} by {title}", "a", "b", "difference", "ratio", ""], lines)
-            rest = [changed[name] for name in largest[top:]]
+            rest = [changed[name].difference or 0 for name in largest[top:]]
             if rest:
-                left = sum(change.difference or 0 for change in rest)
-                yield f"{len(rest)} more: {_signed(left, READABLE[key])}"
-
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+                yield f"{len(rest)} more: {_signed(sum(rest), READABLE[key])}"
 
 
 READABLE: dict[str, Callable[[float | None], str]] = {
@@ -156,10 +144,10 @@ READABLE: dict[str, Callable[[float | None], str]] = {
 
 def diff(a: Totals, b: Totals, phase: str = "forward") -> Diff:
     """What ``b`` differs in from ``a``; by module and operator of one phase."""
-    sides = [(_totals(each), _modules(each, phase), _operators(each, phase)) for each in (a, b)]
-    (totals_a, modules_a, operators_a), (totals_b, modules_b, operators_b) = sides
+    totals_a, totals_b = _totals(a), _totals(b)
     totals = {name: Change(totals_a[name], totals_b[name]) for name in totals_a}
-    modules, operators = _both(modules_a, modules_b), _both(operators_a, operators_b)
+    modules = _both(_modules(a, phase), _modules(b, phase))
+    operators = _both(_operators(a, phase), _operators(b, phase))
     return Diff(_named(a), _named(b), totals, tuple(modules), tuple(operators))
 
 
@@ -192,10 +180,7 @@ Side = dict[str, tuple[Quantities, Quantities]]
 
 def _modules(report: Totals, phase: str) -> Side:
     """Of each module the quantities of its subtree, and its own."""
-    peaks: dict[str, int] = {}
-    for node in report.nodes:
-        for path in prefixes(node.path):
-            _raise(peaks, path, node, phase)
+    peaks = highest(report.nodes, phase, lambda node: prefixes(node.path))
     return {
         path: (
             Quantities(*_counts(row.total), row.params, row.total.seconds, peaks.get(path)),
@@ -211,10 +196,7 @@ def _operators(report: Totals, phase: str) -> Side:
     params: dict[str, int] = {}
     for op, path in leaves:
         params[op] = params.get(op, 0) + (modules[path].own_params if path in modules else 0)
-    peaks: dict[str, int] = {}
-    for node in report.nodes:
-        for op in {report.calls[i].op for i in node.calls} or {NO_OPERATION}:
-            _raise(peaks, op, node, phase)
+    peaks = highest(report.nodes, phase, lambda node: {report.calls[i].op for i in node.calls} or {NO_OPERATION})
     found = {
         op: Quantities(*_counts(row.total), params.get(op, 0), row.total.seconds, peaks.get(op))
         for op, row in report.by_operator(phase).items()
@@ -224,13 +206,6 @@ def _operators(report: Totals, phase: str) -> Side:
 
 def _counts(sums: Sums) -> tuple[int, int]:
     return sums.flops, sums.macs
-
-
-def _raise(peaks: dict[str, int], key: str, node: Node, phase: str) -> None:
-    """Take a node's peak into account."""
-    peak = {PHASES[0]: node.bytes_peak, PHASES[1]: node.backward_bytes_peak}.get(phase)
-    if peak is not None:
-        peaks[key] = max(peaks.get(key, 0), peak)
 
 
 def _both(a: Side, b: Side) -> Iterator[DiffRow]:
@@ -253,14 +228,12 @@ def _rows(rows: Iterable[DiffRow], key: str, sort_by: str) -> Rows[DiffRow]:
 
     columns = [Column(key, key), Column("where", "where")]
     for name, (title, kind) in TITLES.items():
-        sides = [Column(f"{name}_{side}", f"{title} {side}", kind) for side in ("a", "b")]
         columns += [
-            *sides,
+            *(Column(f"{name}_{side}", f"{title} {side}", kind) for side in ("a", "b")),
             Column(f"{name}_difference", f"{title} b-a", kind),
             Column(f"{name}_ratio", f"{title} b/a", "number"),
         ]
-    ordered = {row.key: row for row in sorted(rows, key=largest_first)}
-    return Rows(ordered, f"{key}s", tuple(columns), _cells)
+    return Rows({row.key: row for row in sorted(rows, key=largest_first)}, f"{key}s", tuple(columns), _cells)
 
 
 def _cells(key: str, row: DiffRow) -> list[Cells]:
@@ -297,9 +270,9 @@ def _line(name: str, change: Change, readable: Callable[[float | None], str]) ->
 
 
 def _signed(number: float | None, readable: Callable[[float | None], str]) -> str:
-    if not number:
-        return readable(number) if number is None else "0"
-    return readable(number) if number < 0 else f"+{readable(number)}"
+    if number == 0:
+        return "0"
+    return readable(number) if number is None or number < 0 else f"+{readable(number)}"
 
 
 def _aligned(header: list[str], lines: list[list[str]]) -> list[str]:

@@ -1,8 +1,5 @@
 """Why two conventions give two numbers for one run: the calls that they value differently, by what each counts."""
 
-from __future__ import annotations
-
-import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -80,16 +77,12 @@ class Explanation(Tabular):
 
     def __str__(self) -> str:
         limit = terminal_width()
-        sign = "+" if self.total_b >= self.total_a else "-"
-        totals = f"{self.a} {self.total_a:,}   {self.b} {self.total_b:,}   {sign}{abs(self.total_b - self.total_a):,}"
+        totals = f"{self.a} {self.total_a:,}   {self.b} {self.total_b:,}   {self.total_b - self.total_a:+,}"
         top = wrapped(totals, limit, 4)
         if not self.rows:
             return f"{top}\nno call is valued differently"
-        header = [title.format(a=self.a, b=self.b) for title in HEADER]
-        lines = [
-            (r.op, r.where, r.calls, r.flops_a, r.flops_b, r.difference, _brief(r.how_a), _brief(r.how_b))
-            for r in self.rows
-        ]
+        header = [column.header for column in self.table.columns]
+        lines = [(*row[:-2], *map(_brief, row[-2:])) for row in self.table.rows]
         table = grid(header, lines, elidable=("where",))
         if limit is not None and max(map(cells, table.splitlines())) > limit:
             table = "\n".join(self._narrow(limit))
@@ -105,9 +98,6 @@ class Explanation(Tabular):
                 said = f"  {convention:<{name}}  {flops:>{number},}  {_brief(how)}"
                 yield wrapped(said, limit, indent=name + number + 6)
 
-    def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
-
 
 def explain(a: str, b: str, counted_a: Sequence[Counted], counted_b: Sequence[Counted], calls: int) -> Explanation:
     """The difference between two counts of the same run; its first ``calls`` entries are the run's calls."""
@@ -119,15 +109,12 @@ def explain(a: str, b: str, counted_a: Sequence[Counted], counted_b: Sequence[Co
         how_a, how_b = (ABSENT if each is None else _how(each) for each in (one, other))
         call = next(each.call for each in (one, other) if each is not None)
         groups.setdefault((call.op, how_a, how_b), []).append((call.path, flops_a, flops_b))
-    rows = [_difference(key, found) for key, found in groups.items()]
+    rows = []
+    for (op, how_a, how_b), found in groups.items():
+        paths, of_a, of_b = zip(*found, strict=True)
+        rows.append(Difference(op, tuple(dict.fromkeys(paths)), len(found), sum(of_a), sum(of_b), how_a, how_b))
     total_a, total_b = (sum(each.flops for each in counted) for counted in (counted_a, counted_b))
     return Explanation(a, b, total_a, total_b, tuple(sorted(rows, key=lambda row: -abs(row.difference))))
-
-
-def _difference(key: tuple[str, str, str], found: list[tuple[str, int, int]]) -> Difference:
-    op, how_a, how_b = key
-    paths, flops_a, flops_b = zip(*found, strict=True)
-    return Difference(op, tuple(dict.fromkeys(paths)), len(found), sum(flops_a), sum(flops_b), how_a, how_b)
 
 
 def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[tuple[Counted | None, Counted | None]]:

@@ -1,11 +1,8 @@
 """The page of a report: its figures as the plain data that :mod:`fxflops.render.page` shows, and the file they go into."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
-from pathlib import Path
 from typing import Protocol
 
 from .bounds import Roofline
@@ -18,6 +15,7 @@ from .records import PHASES, Counted, per_operation, specs_in
 from .render.data import Summary, TreeRow
 from .render.page_data import Ceilings, Course, Held, Metric, Op, Page, State, Tile
 from .rollup import ModuleRow, OperatorRow, Sums
+from .tables import written
 
 MOST_CALLS = 200
 CALL_HEADER = ("operator", "module", "macs", "flops", "time(s)", "tensors")
@@ -54,12 +52,7 @@ def to_html(
     """The page as text, or written to ``path``. FxflopsError where plotly, which draws it, is not installed."""
     from .render.page import page
 
-    script = plotly_script()
-    text = page(page_of(report, summary, tree, device), script)
-    if path is None:
-        return text
-    Path(path).write_text(text, encoding="utf8", newline="\n")
-    return None
+    return written(page(page_of(report, summary, tree, device), plotly_script()), path)
 
 
 def notebook(counted: Sequence[Counted], summary: Summary, tree: TreeRow) -> str:
@@ -161,7 +154,7 @@ def _tiles(
             rest = total - sum(values.get(name, 0) for values in own.values())
             if rest > 1e-9:
                 elsewhere.setdefault("(elsewhere)", {})[name] = rest
-    peaks = {row.path: row.bytes_peak for row in _all_rows(tree)}
+    peaks = {row.path: row.bytes_peak for row in tree.walk()}
     return metrics, _laid_out(first, own, elsewhere, peaks, _ops_by_cost(report.counted))
 
 
@@ -178,13 +171,12 @@ def _laid_out(
     place: dict[str | None, int] = {}
     tiles: list[Tile] = []
     for path in sorted(rows, key=lambda path: path.count(".") + bool(path)):  # stable: siblings stay in run order
-        row, does = rows[path], ops.get(path, [])
-        above = parents[path]
+        row, above = rows[path], parents[path]
         place[path] = len(tiles)
         name = path.removeprefix(f"{above}." if above else "")
         parent = None if above is None else place[above]
         values = {} if path in holders or not path else own[path]
-        op = does[0] if values and does else ""
+        op = next(iter(ops.get(path, ())), "") if values else ""
         tiles.append(Tile(name or row.cls, row.cls, path, parent, row.calls, op, values, peaks.get(path)))
     for path in rows:
         if (path in holders or not path) and any(own[path].values()):
@@ -281,7 +273,3 @@ def _ceilings(rooflines: Mapping[str, Roofline], mfu: float | None) -> Ceilings:
         mfu,
         sum(row.bound_seconds for row in totals) / took if took else None,
     )
-
-
-def _all_rows(row: TreeRow) -> list[TreeRow]:
-    return [row, *(inner for child in row.children for inner in _all_rows(child))]

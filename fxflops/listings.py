@@ -1,11 +1,9 @@
 """The tables of a report: its operations in run order, and its sums as mappings that are tables too."""
 
-from __future__ import annotations
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
-
-from .records import Counted, Node, per_operation, specs_in
+from .records import PHASES, Counted, Node, per_operation, specs_in
 from .render.columns import MODULES, OPERATIONS, SUMS, Column
 from .rollup import ModuleRow, OperatorRow, Sums
 from .tables import Cells, Rows, Table
@@ -22,8 +20,7 @@ def module_rows(rows: Mapping[str, ModuleRow]) -> Rows[ModuleRow]:
 
 def operator_rows(rows: Mapping[str, OperatorRow], key: str) -> Rows[OperatorRow]:
     """A row for each ``key``: "operator", "dtype" or "step"."""
-    columns = (Column(key, key), Column("calls", "calls", "number"), *SUMS)
-    return Rows(rows, f"{key}s", columns, _operator_cells)
+    return Rows(rows, f"{key}s", (Column(key, key), Column("calls", "calls", "number"), *SUMS), _operator_cells)
 
 
 def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]]) -> Rows[Rows[OperatorRow]]:
@@ -61,36 +58,28 @@ def _operations(counted: Sequence[Counted], nodes: Sequence[Node], params: Mappi
     yield from map(row, counted[begun:])
 
 
-class _Said(NamedTuple):
-    """What is told of a call, wherever it was made."""
-
-    target: str
-    inputs: str
-    output: str
-    counts: str
-
-
-def _said(each: Counted) -> _Said:
+def _said(each: Counted) -> tuple[str, str, str]:
+    """What is told of a call, wherever it was made: its target, inputs and output."""
     inputs, output = (" ".join(map(repr, specs)) for specs in (each.call.inputs(), specs_in(each.call.out)))
-    return _Said(name_of(each.call.target), inputs, output, each.how)
+    return name_of(each.call.target), inputs, output
 
 
-def _operation(each: Counted, said: _Said, node: Node | None, params: Mapping[str, int]) -> Cells:
-    call, known = each.call, each.cost is not None
-    counts = (each.macs, each.flops, each.int_ops) if known else (None, None, None)
+def _operation(each: Counted, said: tuple[str, str, str], node: Node | None, params: Mapping[str, int]) -> Cells:
+    call, (target, inputs, output) = each.call, said
+    counts = (None, None, None) if each.cost is None else (each.macs, each.flops, each.int_ops)
     return (
         call.node,
         call.op,
         call.path,
-        said.target,
+        target,
         call.phase,
-        said.inputs,
-        said.output,
+        inputs,
+        output,
         params.get(call.path) if isinstance(call.target, type) else None,
         *counts,
         call.seconds,
         *_memory(call.phase, node),
-        said.counts,
+        each.how,
     )
 
 
@@ -100,6 +89,16 @@ def _memory(phase: str, node: Node | None) -> tuple[int | None, int | None, int 
     if phase == "backward":
         return None, node.backward_bytes_after, node.backward_bytes_peak
     return node.bytes_before, node.bytes_after, node.bytes_peak
+
+
+def highest(nodes: Iterable[Node], phase: str, keys: Callable[[Node], Iterable[str]]) -> dict[str, int]:
+    """The largest of the nodes' peaks in a phase by the ``keys`` of each: none was read but of forward and backward."""
+    peaks: dict[str, int] = {}
+    for node in nodes:
+        peak = _memory(phase, node)[2] if phase in PHASES[:2] else None
+        if peak is not None:
+            peaks.update({key: max(peaks.get(key, 0), peak) for key in keys(node)})
+    return peaks
 
 
 def _sums(sums: Sums) -> Cells:

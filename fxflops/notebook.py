@@ -1,7 +1,5 @@
 """TorchFLOPsByFX, the notebook face: a drop-in for torch_flops 0.4.1 (https://github.com/zugexiaodui/torch_flops)."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -75,9 +73,8 @@ class TorchFLOPsByFX:
             if self._trace == "record":
                 raise TraceError("there is no graph yet: call propagate(*inputs), which records a run")
             with holding(self._model.modules(), "eval"):
-                table = BASE.derive(self._formulas)
                 try:
-                    self._graph = symbolic(self._model, table, constants_of(self._model))
+                    self._graph = symbolic(self._model, BASE.derive(self._formulas), constants_of(self._model))
                 except TraceError as error:
                     raise TraceError(f"{error}\ncall propagate(*inputs) first: it records a run") from error
         return self._graph
@@ -181,16 +178,12 @@ class TorchFLOPsByFX:
         return flops
 
     def _is_ignored(self, node: Node) -> bool:
-        if node.opcode == "call_module":
-            return node.module in self.ignore_ops
-        if node.opcode == "call_method":
-            return node.target in self.ignore_ops
-        return node.opcode == "call_function" and node.function in self.ignore_ops
+        names = {"call_module": node.module, "call_method": node.target, "call_function": node.function}
+        return names.get(node.opcode) in self.ignore_ops
 
     def _row(self, node: Node, flops: int | str) -> list[Any]:
-        before, after, peak = node.bytes_before, node.bytes_after, node.bytes_peak
-        if self.mem_func_name == "max_memory_allocated":
-            after = peak
+        before = node.bytes_before
+        after = node.bytes_after if self.mem_func_name == "memory_allocated" else node.bytes_peak
         delta = None if before is None or after is None else after - before
         milliseconds = None if node.timing is None else node.timing.median * 1000
         return [node.name, node.opcode, node.target, node.module, flops, milliseconds, before, after, delta]

@@ -119,7 +119,9 @@ class profile:
         about = _name_of(self._model), "", Inventory(self._model), environment
         run = self._watch.run(*about, "storages", "profiled as it ran")
         steps = tuple(self._steps(self._observer.steps))
-        report = Report(replace(run, steps=steps), self._convention, self._table, weakref.ref(self._model), self._attention)
+        report = Report(
+            replace(run, steps=steps), self._convention, self._table, weakref.ref(self._model), self._attention
+        )
         self._report = report.checked(self._strict)
 
     def _label_gradients(self) -> None:

@@ -4,8 +4,6 @@ The roofline model (Williams, Waterman, Patterson 2009, https://doi.org/10.1145/
 long as its FLOPs take at the peak of its dtype, as its bytes take at the bandwidth, and as a kernel takes to start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -101,7 +99,9 @@ def _row(counted: Counted, device: Device, tf32: TF32) -> Row:
     traffic = traffic_of(counted)
     dtype, moved = _dtype(counted, device, tf32), sum(traffic)
     work = _work(counted) if moved else 0  # what touches no tensor is done by Python
-    compute, memory = work / _peak(counted, dtype, device), moved / device.bandwidth_of(moved)
+    # Where no matrices are multiplied, narrow dtypes may be computed as f32.
+    peak = device.peak(dtype) if counted.macs else max(device.peak(dtype), device.peak("f32"))
+    compute, memory = work / peak, moved / device.bandwidth_of(moved)
     launch = device.launch if moved else 0.0
     bound = max(compute, memory, launch)
     binds = KINDS[(compute, memory, launch).index(bound)] if bound else NOTHING
@@ -112,11 +112,6 @@ def _row(counted: Counted, device: Device, tf32: TF32) -> Row:
 def _work(counted: Counted) -> int:
     """Operations that a device's peak is for: 2 for each MAC, and all others; of integers the MACs' alone."""
     return max(2 * counted.macs, counted.flops)
-
-
-def _peak(counted: Counted, dtype: str, device: Device) -> float:
-    """FLOP/s at most in this call; where no matrices are multiplied, narrow dtypes may be computed as f32."""
-    return device.peak(dtype) if counted.macs else max(device.peak(dtype), device.peak("f32"))
 
 
 def _dtype(counted: Counted, device: Device, tf32: TF32) -> str:

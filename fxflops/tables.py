@@ -91,7 +91,7 @@ class Exports:
 
 
 class Tabular(Exports):
-    """What is a table and nothing else."""
+    """What is a table and nothing else; in notebooks the text that it prints as."""
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """A dict for each row, raw values by the columns' keys."""
@@ -108,6 +108,9 @@ class Tabular(Exports):
         """A ``<table>`` element, without styles."""
         table = self._as_table()
         return written(table._html(table.rows), path)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
 @dataclass(frozen=True)
@@ -276,5 +279,4 @@ def _markdown(text: str) -> str:
 
 def _latex(text: str) -> str:
     """The text for LaTeX; a bracket or star at its beginning would be taken for an argument of the line break before."""
-    guard = "{}" if text.startswith(("[", "*")) else ""
-    return guard + "".join(LATEX.get(c, c) for c in text)
+    return ("{}" if text.startswith(("[", "*")) else "") + "".join(LATEX.get(c, c) for c in text)

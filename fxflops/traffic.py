@@ -4,8 +4,6 @@ At least that: intermediate results of one call stay in caches, what a view show
 the rows it takes. What a spec does not tell is not known: that an argument is expanded, or given twice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -41,7 +39,8 @@ def traffic_of(counted: Counted) -> Traffic:
         return Traffic() if call.op.startswith(("empty", "new_empty")) else Traffic(0, _sum(out))
     if reason and (reason != "move" or not out):
         return Traffic()
-    if call.op in MAYBE_NOTHING and not counted.flops and out[:1] == inputs[:1] and _same_dtype(out, inputs):
+    alike = out[:1] == inputs[:1] and [spec.dtype for spec in out[:1]] == [spec.dtype for spec in inputs[:1]]
+    if call.op in MAYBE_NOTHING and not counted.flops and alike:
         return Traffic()
     own = [spec for name, value in call.settings.items() if name not in UNREAD for spec in specs_in(value)]
     return Traffic(_sum(inputs) + _sum(own), _sum(out))
@@ -72,8 +71,7 @@ def compute_dtype(call: Call) -> str:
 
     Under autocast that is the dtype of the output, where arguments are still f32. "i8" for quantized ones, "" for none.
     """
-    tensors = [*call.inputs(), *specs_in(dict(call.settings)), *specs_in(call.out)]
-    one_of = {spec.dtype: spec for spec in tensors}
+    one_of = {spec.dtype: spec for spec in (*call.inputs(), *specs_in(dict(call.settings)), *specs_in(call.out))}
     dtypes = [dtype for dtype, spec in one_of.items() if not spec.is_integral]
     if not dtypes:
         return "i8" if torch.int8 in one_of or torch.uint8 in one_of else ""
@@ -86,7 +84,3 @@ def compute_dtype(call: Call) -> str:
 
 def _sum(specs: Iterable[Spec]) -> int:
     return sum(map(nbytes, specs))
-
-
-def _same_dtype(out: list[Spec], inputs: list[Spec]) -> bool:
-    return out[0].dtype == inputs[0].dtype

@@ -1,7 +1,5 @@
 """Numbers as people read them: counts in SI, bytes in KiB/MiB/GiB, seconds in the unit that fits."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from fractions import Fraction
@@ -18,11 +16,7 @@ NOT_MEASURED = "-"
 
 def count(value: float | None, unit: str | None = None) -> str:
     """A count in SI units: ``35164979282 -> '35.16 G'``. ``unit`` fixes the prefix ("G"); "" gives the whole number."""
-    if value is None:
-        return NOT_MEASURED
-    if unit == "":
-        return f"{value:,.0f}"
-    return _scaled(value, SI, unit, whole="")
+    return NOT_MEASURED if value is None else _scaled(value, SI, unit, whole="")
 
 
 def amount(value: float, of: str) -> str:
@@ -67,8 +61,8 @@ def _read(text: str, units: Mapping[str, int | Fraction], examples: str) -> Frac
     factors = {name.lower(): factor for name, factor in units.items()}
     if found is None or found[3].lower() not in factors:
         raise ValueError(f"{text!r} is no number with a unit of {', '.join(filter(None, units))}: {examples}")
-    digits = found[1].replace(",", "").replace("_", "")
-    return Fraction(digits + (found[2] or "")) * factors[found[3].lower()]
+    number = re.sub("[,_]", "", found[1]) + (found[2] or "")
+    return Fraction(number) * factors[found[3].lower()]
 
 
 def _scaled(value: float, units: dict[str, float] | dict[str, int], unit: str | None, whole: str | None) -> str:

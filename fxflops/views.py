@@ -1,17 +1,16 @@
 """From rolled-up rows to the plain data that renderers take, and the tree as a view of its own."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from .listings import highest
 from .missing import Missing
 from .outcome import Run
 from .records import PHASES, Counted, Node
 from .render import data
 from .render.data import NO_OPS, OperatorShare, Summary, TreeRow
-from .rollup import Item, ModuleRow, OperatorRow, Sums, prefixes, sums_of
+from .rollup import Item, ModuleRow, OperatorRow, prefixes, sums_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +42,14 @@ def tree_row(
     """The model's modules, one inside the other, the root first, with what they cost in a phase."""
     own = sums_of(((item.path, item.op), item.sums) for item in items)
     own_ops: dict[str, dict[str, int]] = {}
-    for (path, op), sums in sorted(own.items(), key=_dearest_first):
+    for (path, op), sums in sorted(own.items(), key=lambda item: -item[1].flops):
         if sums.flops or sums.missing:
             own_ops.setdefault(path, {})[op] = sums.calls
     children: dict[str, list[str]] = {}
     for path in modules:
         if path:
             children.setdefault(path.rpartition(".")[0], []).append(path)
-    return _row("", modules, children, own_ops, _peaks(nodes, phase))
+    return _row("", modules, children, own_ops, highest(nodes, phase, lambda node: prefixes(node.path)))
 
 
 def summary_of(
@@ -99,10 +98,6 @@ def summary_of(
     )
 
 
-def _dearest_first(item: tuple[tuple[str, str], Sums]) -> int:
-    return -item[1].flops
-
-
 def _row(
     path: str,
     modules: Mapping[str, ModuleRow],
@@ -129,14 +124,3 @@ def _row(
         bytes_peak=peaks.get(path),
         children=tuple(_row(child, modules, children, own_ops, peaks) for child in children.get(path, ())),
     )
-
-
-def _peaks(nodes: Iterable[Node], phase: str) -> dict[str, int]:
-    """The largest of the peaks of each module's nodes in a phase: none was read but of forward and backward."""
-    peaks: dict[str, int] = {}
-    for node in nodes:
-        peak = {PHASES[0]: node.bytes_peak, PHASES[1]: node.backward_bytes_peak}.get(phase)
-        if peak is not None:
-            for prefix in prefixes(node.path):
-                peaks[prefix] = max(peaks.get(prefix, 0), peak)
-    return peaks

@@ -17,6 +17,9 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "fxflops"
 # Tests of more than one file, or of none; so are those of users' reports.
 ACROSS = {
+    "test_side_effects",
+    "test_stale",
+    "test_threads",
     "test_golden",
     "test_page_browser",
     "test_large",

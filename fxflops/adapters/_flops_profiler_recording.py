@@ -65,8 +65,7 @@ class Recording:
 
     def lose_outermost(self) -> None:
         """Forget what the model's own forward was charged, but not what the modules in it were."""
-        own = self.own[self.model]
-        self.own[self.model] = Own(Usage(duration=own.usage.duration))
+        self.own[self.model] = Own(Usage(duration=self.own[self.model].usage.duration))
 
     def start(self) -> None:
         self._hooks.attach(self._paths, self._enter, self._leave)
@@ -106,7 +105,9 @@ class Recording:
         if not self._running:
             self._counting = True
             try:
-                self._count(module, args, kwargs)
+                report = count(module, args, kwargs, mode="as_is", convention="deepspeed")
+                self._charge(module, report, "flops")
+                self._charge(module, report.recount("deepspeed_macs"), "macs")
             finally:
                 self._counting = False
             self._clock.__enter__()  # type: ignore[no-untyped-call]
@@ -126,11 +127,6 @@ class Recording:
         usage = self.own[self._running[-1][0]].functions.get(name)
         if usage is not None:
             usage.duration += seconds
-
-    def _count(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        report = count(module, args, kwargs, mode="as_is", convention="deepspeed")
-        self._charge(module, report, "flops")
-        self._charge(module, report.recount("deepspeed_macs"), "macs")
 
     def _charge(self, outermost: nn.Module, report: Report, what: str) -> None:
         called = {scope.path for scope in report.scopes}

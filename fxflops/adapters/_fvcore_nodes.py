@@ -119,15 +119,13 @@ def _others(call: Call, given: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _given(call: Call) -> dict[str, Any]:
     """The arguments of a call by name; a module's settings and tensors too."""
-    if isinstance(call.target, type):
-        names = _parameters(getattr(call.target, "forward", None))[1:]
-        settings = {name.lstrip("_"): value for name, value in call.settings.items()}
-        return {**settings, **dict(zip(names, call.args, strict=False)), **call.kwargs}
     if call.op == "einsum":
         equation = call.args[0] if isinstance(call.args[0], str) else None
         return {"equation": equation, "tensors": tuple(specs_in(call.args)), "path": None}
-    names = _parameters(call.target)
-    return {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+    is_module = isinstance(call.target, type)
+    names = _parameters(getattr(call.target, "forward", None))[1:] if is_module else _parameters(call.target)
+    settings = {name.lstrip("_"): value for name, value in call.settings.items()}
+    return {**settings, **dict(zip(names, call.args, strict=False)), **call.kwargs}
 
 
 def _parameters(function: Any) -> list[str]:

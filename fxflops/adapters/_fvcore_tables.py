@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ..rollup import prefixes
+
 if TYPE_CHECKING:
     from .fvcore import ActivationCountAnalysis, FlopCountAnalysis
 
@@ -24,7 +26,7 @@ def parameter_count(model: nn.Module) -> defaultdict[str, int]:
     """Elements of every parameter, and of all of every module's; ``""`` is the model. A shared one is its first name's."""
     counts: defaultdict[str, int] = defaultdict(int)
     for name, parameter in model.named_parameters():
-        for prefix in ("", *_prefixes(name)):
+        for prefix in prefixes(name):
             counts[prefix] += parameter.numel()
     return counts
 
@@ -146,12 +148,6 @@ def _shapes(model: nn.Module) -> dict[str, str]:
     return {name: str(tuple(parameter.shape)) for name, parameter in model.named_parameters()}
 
 
-def _prefixes(name: str) -> Iterator[str]:
-    """``"a.b" -> "a", "a.b"``."""
-    parts = name.split(".")
-    return (".".join(parts[: depth + 1]) for depth in range(len(parts)))
-
-
 def _children(names: Collection[str], prefix: str) -> Iterator[str]:
     """Those one level below a prefix, such as "" or "layer1."."""
     depth = prefix.count(".")
@@ -162,22 +158,17 @@ def _children(names: Collection[str], prefix: str) -> Iterator[str]:
 
 
 def _table(cells: Cells, max_depth: int, columns: Sequence[str]) -> str:
-    rows: list[Sequence[str]] = []
-
-    def row(name: str, values: Mapping[str, str], depth: int) -> None:
-        rows.append([" " * depth + cell if i == 0 or column in values else "" for i, (column, cell) in enumerate(
-            [("", name), *((column, values.get(column, "")) for column in columns)]
-        )])  # fmt: skip
+    root, values = _forwarded("", cells)
+    shared = f"{root}." if root else ""
+    rows = [[root or "model", *(values.get(column, "") for column in columns)]]
 
     def fill(prefix: str, depth: int) -> None:
         for child in _children(cells, prefix) if depth <= max_depth else ():
             name, values = _forwarded(child, cells)
-            row(name.removeprefix(shared), values, depth)
+            texts = [name.removeprefix(shared), *(values.get(column) for column in columns)]
+            rows.append(["" if text is None else " " * depth + text for text in texts])
             fill(f"{name}.", depth + 1)
 
-    root, values = _forwarded("", cells)
-    row(root or "model", values, 0)
-    shared = f"{root}." if root else ""
     fill(shared, 1)
     return _piped(("module", *columns), rows)
 

@@ -6,18 +6,16 @@ works again on the same model, prints models with RNNs, and counts where the ori
 the backward's FLOPs, twice the forward's, is not text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..errors import InputError
 from ..inputs import checked_model
-from ..state import Snapshot, holding
+from ..state import holding
 from . import _flops_profiler_text as text
 from ._flops_profiler_recording import Recording
 from ._flops_profiler_text import (
@@ -28,6 +26,8 @@ from ._flops_profiler_text import (
     number_to_string,
     params_to_string,
 )
+from .ptflops import filled
+from .pytorch_profiler import run_again
 
 __all__ = [
     "FlopsProfiler",
@@ -184,7 +184,6 @@ def get_model_profile(
 
     Raises InputError where the model or its inputs do not fit.
     """
-    model = checked_model(model)
     profiler = FlopsProfiler(model)
     inputs = _inputs_of(model, input_shape, args, kwargs)
     with holding(model.modules(), "eval", reentrant=True):  # to count it, as it runs
@@ -202,19 +201,10 @@ Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def _run(profiler: FlopsProfiler, func_name: str, inputs: Inputs, warm_up: int, ignored: Sequence[type] | None) -> None:
-    """Run the method, the last time profiled; each time from the same state."""
-    model, (args, kwargs) = profiler.model, inputs
-    method = model if func_name == "forward" else getattr(model, func_name)
-    snapshot = Snapshot(model.modules(), inputs)
-    try:
-        for _ in range(warm_up):
-            method(*args, **kwargs)
-            snapshot.rewind()
-        profiler.start_profile(ignored)
-        method(*args, **kwargs)
-    finally:
-        profiler.stop_profile()
-        snapshot.rewind()
+    """Run the method, the last time profiled."""
+    method = profiler.model if func_name == "forward" else getattr(profiler.model, func_name)
+    start = partial(profiler.start_profile, ignored)
+    run_again(profiler.model, method, inputs, warm_up, start, profiler.stop_profile)
     if func_name == "forward":
         profiler._profiled().lose_outermost()
 
@@ -228,5 +218,4 @@ def _inputs_of(
         return tuple(args or ()), dict(kwargs or {})
     if not isinstance(shape, tuple) or not shape:
         raise InputError(f"input_shape must be a tuple, a shape such as (1, 3, 224, 224), not {shape!r}")
-    like = next(model.parameters(), torch.empty(0))
-    return (torch.ones(shape, dtype=like.dtype, device=like.device),), dict(kwargs or {})
+    return (filled(model, shape, 1),), dict(kwargs or {})

@@ -5,8 +5,6 @@ sample, and of a module that stands under two others once for each. What flowflo
 does not show: here it is what ptflops, from which it comes, prints.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TextIO
@@ -69,8 +67,7 @@ def get_model_complexity_info(
         tree.read(report.scopes, samples(args))
         flops = int(tree.flops(model))
         if verbose:
-            for name in tree.uncharged():
-                print(f"Warning: module {name} is treated as a zero-op.", file=ost)
+            tree.warn(ost)
         if print_per_layer_stat:
             print(tree.annotated(flops, params, flops_units, param_units, output_precision), file=ost)
     if not as_strings:

@@ -20,13 +20,14 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
 from ..api import analyzed, count
 from ..errors import InputError
 from ..report import Report
+from ..rollup import prefixes
 from ._fvcore_nodes import JitNode, Value, nodes_of
 from ._fvcore_tables import flop_count_str, flop_count_table, parameter_count, parameter_count_table
 
@@ -91,13 +92,15 @@ class JitModelAnalysis:
     ``inputs`` is a tuple of positional inputs, or the one input.
     """
 
+    _handles: ClassVar[Mapping[str, Handle]] = {}
+
     def __init__(self, model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> None:
         self._model = model
         self._inputs = inputs
-        self._modules = dict(_named_modules(model))
+        self._modules = dict(model.named_modules(remove_duplicate=False))
         canonical: dict[nn.Module, str] = {}
         self._aliases = {path: canonical.setdefault(module, path) for path, module in self._modules.items()}
-        self._op_handles: dict[str, Handle] = {}
+        self._op_handles = dict(self._handles)
         self._ignored = set(IGNORED)
         self._statistics: Statistics | None = None
         self._nodes: tuple[str, Report, list[tuple[JitNode, list[str]]]] | None = None
@@ -168,9 +171,8 @@ class JitModelAnalysis:
         """The same handles and warnings for another model or other inputs; as in fvcore, ignored operators and the ancestor
         mode are not taken along."""
         model = self._model if new_model is None else new_model
-        inputs = self._inputs if new_inputs is None else new_inputs
         return (
-            JitModelAnalysis(model, inputs)
+            JitModelAnalysis(model, self._inputs if new_inputs is None else new_inputs)
             .set_op_handle(**self._op_handles)
             .unsupported_ops_warnings(self._warn_unsupported)
             .uncalled_modules_warnings(self._warn_uncalled)
@@ -231,8 +233,8 @@ class JitModelAnalysis:
         counted = node.flops if handle is charged else handle(node.inputs, node.outputs)
         if isinstance(counted, Counter):
             return counted
-        own = handle in (charged, elements)
-        return Counter({(own and RENAMED.get(node.kind)) or node.kind.rpartition("::")[2]: counted})
+        renamed = RENAMED.get(node.kind) if handle in (charged, elements) else None
+        return Counter({renamed or node.kind.rpartition("::")[2]: counted})
 
     def _run(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
         """The model's nodes, each with the names of the modules that it belongs to."""
@@ -244,7 +246,7 @@ class JitModelAnalysis:
 
     def _owned(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
         report = count(self._model, self._inputs, mode="as_is", convention=CONVENTION)
-        return report, [(node, _with_owners(node.path)) for node in _nodes(report)]
+        return report, [(node, list(prefixes(node.path))) for node in _nodes(report)]
 
     def _called(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
         """From a recorded graph, whose nodes know which modules were running."""
@@ -261,8 +263,7 @@ class JitModelAnalysis:
 
     def _with_callers(self, seen: set[str], report: Report) -> set[str]:
         """Also those of the modules that were called in which another of them stands, under whatever name."""
-        called = {scope.path for scope in report.scopes}
-        for path in sorted(called - seen, key=len, reverse=True):
+        for path in sorted({scope.path for scope in report.scopes} - seen, key=len, reverse=True):
             inside = f"{path}." if path else ""
             if any(name.startswith(inside) and self._aliases[name] in seen for name in self._aliases if name != path):
                 seen = {*seen, path}
@@ -290,9 +291,7 @@ class FlopCountAnalysis(JitModelAnalysis):
     160
     """
 
-    def __init__(self, model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> None:
-        super().__init__(model, inputs)
-        self.set_op_handle(**{f"aten::{name}": charged for name in COUNTED})
+    _handles: ClassVar = {f"aten::{name}": charged for name in COUNTED}
 
 
 class ActivationCountAnalysis(JitModelAnalysis):
@@ -302,9 +301,7 @@ class ActivationCountAnalysis(JitModelAnalysis):
     20
     """
 
-    def __init__(self, model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> None:
-        super().__init__(model, inputs)
-        self.set_op_handle(**{f"aten::{name}": elements for name in ACTIVATING})
+    _handles: ClassVar = {f"aten::{name}": elements for name in ACTIVATING}
 
 
 def flop_count(
@@ -326,23 +323,9 @@ def _in_units(analysis: JitModelAnalysis, unit: float) -> tuple[defaultdict[str,
     return defaultdict(float, counts), analysis.unsupported_ops()
 
 
-def _named_modules(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Every module by every name that it has."""
-    yield path, module
-    for name, child in module._modules.items():
-        if child is not None:
-            yield from _named_modules(child, f"{path}.{name}" if path else name)
-
-
 def _nodes(report: Report) -> Iterator[JitNode]:
     for position, counted in enumerate(report.counted):
         yield from nodes_of(position, counted)
-
-
-def _with_owners(path: str) -> list[str]:
-    """A module and those that hold it, by name."""
-    parts = path.split(".") if path else []
-    return [".".join(parts[:depth]) for depth in range(len(parts) + 1)]
 
 
 def _has_forward(module: nn.Module) -> bool:

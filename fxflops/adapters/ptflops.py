@@ -5,8 +5,6 @@ the original it leaves training flags, attributes and hooks as they were, and re
 original's second backend, "aten", whose number depends on the kernels chosen.
 """
 
-from __future__ import annotations
-
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -80,8 +78,7 @@ def get_model_complexity_info(
         raise InputError(f'backend {backend!r} is not here: "pytorch" is (what torch dispatches: convention="torch")')
     tree = Tree(model, ignore_modules, custom_modules_hooks)
     if verbose:
-        for name in tree.uncharged():
-            print(f"Warning: module {name} is treated as a zero-op.", file=ost)
+        tree.warn(ost)
     args, kwargs = inputs_of(model, (1, *input_res), input_constructor, input_res)
     try:
         report = count(model, args, kwargs, convention=FUNCTIONS)
@@ -110,11 +107,14 @@ def inputs_of(
     given: tuple[int, ...],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """What the model is run with: a tensor of its first parameter's dtype and device, or what a constructor makes."""
-    if constructor is None:
-        like = next(model.parameters(), torch.empty(0))
-        return (torch.zeros(shape, dtype=like.dtype, device=like.device),), {}
-    made = constructor(given)
+    made = filled(model, shape, 0) if constructor is None else constructor(given)
     return ((), made) if isinstance(made, dict) else ((made,), {})
+
+
+def filled(model: nn.Module, shape: tuple[int, ...], value: float) -> torch.Tensor:
+    """A tensor of the dtype and on the device of the model's first parameter."""
+    like = next(model.parameters(), torch.empty(0))
+    return torch.full(shape, value, dtype=like.dtype, device=like.device)
 
 
 def samples(args: tuple[Any, ...]) -> int:
@@ -170,11 +170,12 @@ class Tree:
                 self._flops[module] += charge or 0
         self._samples = samples
 
-    def uncharged(self) -> list[str]:
-        """The names of the classes that have no charge, innermost first, but for plain containers."""
-        seen = dict.fromkeys(type(module) for module in innermost_first(self._model))
+    def warn(self, file: TextIO) -> None:
+        """Print which classes have no charge, innermost first, but for plain containers."""
         plain = (nn.Sequential, nn.ModuleList, *self._ignored)
-        return [cls.__name__ for cls in seen if cls not in plain and not self._is_charged(cls)]
+        for cls in dict.fromkeys(map(type, innermost_first(self._model))):
+            if cls not in plain and not self._is_charged(cls):
+                print(f"Warning: module {cls.__name__} is treated as a zero-op.", file=file)
 
     def flops(self, module: nn.Module) -> float:
         """What the charged modules in this one cost for one sample."""
@@ -195,14 +196,11 @@ class Tree:
             own_params, own_flops = self.params(module), self.flops(module)
             if own_params > max(params, 1):
                 print(TWICE)
-            parts = [
-                params_to_string(own_params, param_units, precision),
-                f"{own_params / max(params, 1):.3%} Params",
-                flops_to_string(own_flops, flops_units, precision),
-                f"{own_flops / max(flops, 1):.3%} MACs",
-                module.extra_repr(),
-            ]
-            return ", ".join(parts)
+            return (
+                f"{params_to_string(own_params, param_units, precision)}, {own_params / max(params, 1):.3%} Params, "
+                f"{flops_to_string(own_flops, flops_units, precision)}, {own_flops / max(flops, 1):.3%} MACs, "
+                f"{module.extra_repr()}"
+            )
 
         return repr(twin(self._model, line))
 
@@ -220,6 +218,7 @@ TWICE = (
 
 
 def innermost_first(module: nn.Module) -> Iterator[nn.Module]:
+    """Every module, after its children, at each place where it stands."""
     for child in module.children():
         yield from innermost_first(child)
     yield module
@@ -252,15 +251,16 @@ def twin(module: nn.Module, line: Callable[[nn.Module], str]) -> nn.Module:
 
 def flops_to_string(flops: float, units: str | None = None, precision: int = 2) -> str:
     """A number of multiply-adds in "GMac", "MMac", "KMac" or "Mac", or in the one that fits: ``429248 -> '429.25 KMac'``."""
-    if units is None:
-        units = next((name for name, size in FLOPS_UNITS.items() if flops >= size), "Mac")
-    return f"{round(flops / FLOPS_UNITS[units], precision)} {units}" if units in FLOPS_UNITS else f"{flops} Mac"
+    return scaled(flops, FLOPS_UNITS, units, precision, " Mac")
 
 
 def params_to_string(params_num: int, units: str | None = None, precision: int = 2) -> str:
     """A number of parameters in "B", "M" or "K", or in the one that fits, M or k: ``61706 -> '61.71 k'``."""
-    if units is None and params_num >= 10**6:
-        return f"{round(params_num / 10**6, precision)} M"
-    if units is None and params_num >= 10**3:
-        return f"{round(params_num / 10**3, precision)} k"
-    return f"{round(params_num / PARAM_UNITS[units], precision)} {units}" if units in PARAM_UNITS else str(params_num)
+    return scaled(params_num, PARAM_UNITS if units else {"M": 10**6, "k": 10**3}, units, precision, "")
+
+
+def scaled(number: float, sizes: Mapping[str, int], unit: str | None, precision: int, plain: str) -> str:
+    """A number in a unit, or in the first that it fills; where that is none of these, as it is with ``plain`` behind it."""
+    if unit is None:
+        unit = next((name for name, size in sizes.items() if number >= size), "")
+    return f"{round(number / sizes[unit], precision)} {unit}" if unit in sizes else f"{number}{plain}"

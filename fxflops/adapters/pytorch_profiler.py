@@ -23,6 +23,7 @@ from ..inputs import checked_model
 from ..report import Report
 from ..state import Snapshot, holding
 from ..trace.leaves import Hooks
+from .ptflops import filled, flops_to_string, scaled, trainable
 
 CONVENTION = "pytorch_profiler"
 DEFAULTS = {"pytorch_profiler": False, "profile_step": 5, "profile_depth": -1, "profile_top_num": 3}
@@ -54,26 +55,41 @@ def get_model_profile(
     checked_model(model)
     if not isinstance(input_res, tuple) or not input_res:
         raise InputError(f"input_res must be a tuple, the shape of one input such as (3, 224, 224), not {input_res!r}")
-    args, kwargs = ((), input_constructor(input_res)) if input_constructor else ((_one_input(model, input_res),), {})
+    args, kwargs = (
+        ((), input_constructor(input_res)) if input_constructor else ((filled(model, (1, *input_res), 1),), {})
+    )
     watch = Stopwatch(model)
     with torch.no_grad(), holding(model.modules(), "eval"):
-        snapshot = Snapshot(model.modules(), (args, kwargs))
-        try:
-            for _ in range(warm_up):
-                model(*args, **kwargs)
-                snapshot.rewind()
-            watch.attach()
-            model(*args, **kwargs)
-        finally:
-            watch.detach()
-            snapshot.rewind()
+        run_again(model, model, (args, kwargs), warm_up, watch.attach, watch.detach)
     profile = Profile(model, count(model, args, kwargs, convention=CONVENTION), watch.seconds, ignore_modules)
     if print_profile:
         print(profile.tree())
     if print_aggregated_profile:
         print(profile.aggregated(depth, top_num))
-    flops, params = profile.flops(), profile.params(model)
+    flops, params = profile.flops(), trainable(model)
     return (flops_to_string(flops), params_to_string(params)) if as_strings else (flops, params)
+
+
+def run_again(
+    model: nn.Module,
+    method: Callable[..., object],
+    inputs: tuple[tuple[Any, ...], Mapping[str, Any]],
+    warm_up: int,
+    start: Callable[[], None],
+    stop: Callable[[], None],
+) -> None:
+    """Run a method of the model so often, then once more between ``start`` and ``stop``; each time from the same state."""
+    args, kwargs = inputs
+    snapshot = Snapshot(model.modules(), inputs)
+    try:
+        for _ in range(warm_up):
+            method(*args, **kwargs)
+            snapshot.rewind()
+        start()
+        method(*args, **kwargs)
+    finally:
+        stop()
+        snapshot.rewind()
 
 
 def add_profile_methods(model: nn.Module) -> nn.Module:
@@ -162,7 +178,8 @@ class Session:
 
     def get_total_params(self) -> int:
         """Trainable parameters."""
-        return self._profile().params(self._model)
+        self._profile()  # InputError where there was no run
+        return trainable(self._model)
 
     def print_model_profile(self) -> None:
         """Print the model with what each module is charged."""
@@ -207,8 +224,7 @@ class Stopwatch:
         self._then = then
         self._hooks = Hooks()
         self._begun: list[float] = []
-        devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
-        self._devices = [device for device in devices if device.type == "cuda"]
+        self._devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.device.type == "cuda"}
 
     def attach(self) -> None:
         self._begun.clear()
@@ -253,9 +269,6 @@ class Profile:
     def flops(self, module: nn.Module | None = None) -> int:
         return sum(self._own[inner] for inner in (module or self._model).modules())
 
-    def params(self, module: nn.Module) -> int:
-        return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
-
     def seconds(self, module: nn.Module) -> float:
         return 0.0 if type(module) in self._ignored else self._seconds.get(module, 0.0)
 
@@ -265,9 +278,7 @@ class Profile:
         parts = [(name, child) for name, child in module._modules.items() if child is not None]
         lines = [f"({name}): {self.tree(child)}".replace("\n", "\n  ") for name, child in parts]
         start = f"{module._get_name()}({self._line(module)}"
-        if not lines:
-            return f"{start})"
-        return "\n  ".join([start.replace("(", "(\n  ", 1), *lines]) + "\n)"
+        return "\n  ".join([start.replace("(", "(\n  ", 1), *lines]) + "\n)" if lines else f"{start})"
 
     def aggregated(self, depth: int, top_num: int) -> str:
         """The classes of the modules at this depth (at most the model's) with the largest sums of each figure."""
@@ -278,7 +289,7 @@ class Profile:
         lines = []
         for title, value, show in (
             ("flops", self.flops, flops_to_string),
-            ("params", self.params, params_to_string),
+            ("params", trainable, params_to_string),
             ("time", self.seconds, duration_to_string),
         ):
             sums: dict[str, Any] = {}
@@ -289,10 +300,10 @@ class Profile:
         return "\n".join(lines)
 
     def _line(self, module: nn.Module) -> str:
-        flops, params, seconds = self.flops(module), self.params(module), self.seconds(module)
+        flops, params, seconds = self.flops(module), trainable(module), self.seconds(module)
         parts = [
             params_to_string(params),
-            f"{_share(params, self.params(self._model)):.3%} Params",
+            f"{_share(params, trainable(self._model)):.3%} Params",
             flops_to_string(flops, precision=3),
             f"{_share(flops, self.flops()):.3%} MACs",
             duration_to_string(seconds, precision=3),
@@ -303,14 +314,9 @@ class Profile:
         return ", ".join(parts)
 
 
-def flops_to_string(flops: float, units: str | None = None, precision: int = 2) -> str:
-    """A number of multiply-adds with its unit, or in "GMac", "MMac", "KMac" or "Mac": ``429248 -> '429.25 KMac'``."""
-    return _scaled(flops, {"GMac": 10**9, "MMac": 10**6, "KMac": 10**3}, units, precision, " Mac")
-
-
 def params_to_string(params_num: float, units: str | None = None, precision: int = 2) -> str:
     """A number of parameters with its unit, or in "M" or "k": ``61706 -> '61.71 k'``."""
-    return _scaled(params_num, {"M": 10**6, "k": 10**3, "K": 10**3}, units, precision, "")
+    return scaled(params_num, {"M": 10**6, "k": 10**3, "K": 10**3}, units, precision, "")
 
 
 def duration_to_string(duration: float, units: str | None = None, precision: int = 2) -> str:
@@ -320,17 +326,5 @@ def duration_to_string(duration: float, units: str | None = None, precision: int
     return f"{round(duration / scales[unit], precision)} {unit}" if unit else str(duration)
 
 
-def _scaled(number: float, scales: Mapping[str, int], unit: str | None, precision: int, plain: str) -> str:
-    if unit is None:
-        unit = next((name for name, scale in scales.items() if number >= scale), plain.strip())
-    return f"{round(number / scales[unit], precision)} {unit}" if unit in scales else f"{number}{plain}"
-
-
 def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
-
-
-def _one_input(model: nn.Module, shape: tuple[Any, ...]) -> torch.Tensor:
-    """A batch of one, of the dtype and on the device of the model's first parameter."""
-    like = next(model.parameters(), torch.empty(0))
-    return torch.ones((1, *shape), dtype=like.dtype, device=like.device)

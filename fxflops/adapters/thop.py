@@ -5,9 +5,7 @@ module that stands under several others counts once, where it is met first; the 
 each. Only handlers of ``custom_ops`` need a run on the real tensors.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +15,7 @@ from ..api import count
 from ..conventions import thop as rules
 from ..inputs import checked_model
 from ..state import Snapshot, holding
+from .ptflops import innermost_first
 
 __all__ = ["clever_format", "default_dtype", "profile", "profile_origin"]
 
@@ -72,7 +71,7 @@ def profile(
     """
     model, handlers = checked_model(model), custom_ops or {}
     if verbose or report_missing:
-        _print_rules(_postorder(model), handlers, report_missing)
+        _print_rules(innermost_first(model), handlers, report_missing)
     ops, params, layers = _sums(model, _charges(model, inputs, handlers, list(model.modules())), {model})
     return (ops, params, layers) if ret_layer_info else (ops, params)
 
@@ -86,7 +85,7 @@ def profile_origin(
 ) -> tuple[float, float]:
     """The same for modules without children alone; here all of their parameters count."""
     model, handlers = checked_model(model), custom_ops or {}
-    childless = [module for module in _postorder(model) if not any(True for _ in module.children())]
+    childless = [module for module in innermost_first(model) if not any(True for _ in module.children())]
     if verbose or report_missing:
         _print_rules(childless, handlers, report_missing)
     modules = list(dict.fromkeys(childless))
@@ -161,13 +160,6 @@ def _sums(
         ops += layers[name][0]
         params += layers[name][1]
     return ops, params, layers
-
-
-def _postorder(module: nn.Module) -> Iterator[nn.Module]:
-    """Every module, after its children, at each place where it stands."""
-    for child in module.children():
-        yield from _postorder(child)
-    yield module
 
 
 def _print_rules(modules: Iterable[nn.Module], handlers: Handlers, report_missing: bool) -> None:

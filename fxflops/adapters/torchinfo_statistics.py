@@ -117,10 +117,13 @@ class LayerInfo:
             self.trainable_params += numel if parameter.requires_grad else 0
             self.param_bytes += parameter.element_size() * numel
             if self.parent_info is not None or "." not in name:
-                self.inner_layers[name] = _inner_row(name, list(parameter.shape), numel, "├─")
+                size = list(parameter.shape)
+                if name == "weight":
+                    size[:2] = reversed(size[:2])
+                row = {ColumnSettings.KERNEL_SIZE: str(size), ColumnSettings.NUM_PARAMS: f"├─{numel:,}"}
+                self.inner_layers[name] = row
         if self.inner_layers:
-            last = list(self.inner_layers.values())[-1]
-            last[ColumnSettings.NUM_PARAMS] = last[ColumnSettings.NUM_PARAMS].replace("├─", "└─")
+            row[ColumnSettings.NUM_PARAMS] = row[ColumnSettings.NUM_PARAMS].replace("├─", "└─")
 
     def __repr__(self) -> str:
         return f"{self.class_name}: {self.depth}"
@@ -146,16 +149,11 @@ class LayerInfo:
 
     def leftover_params(self) -> int:
         """Parameters that no row below it has."""
-        return self.num_params - sum(
-            child.num_params if child.is_leaf_layer else child.leftover_params() for child in self._below()
-        )
+        return self.num_params - sum(child.leftover_params() for child in self._below())
 
     def leftover_trainable_params(self) -> int:
         """The trainable ones of them."""
-        return self.trainable_params - sum(
-            child.trainable_params if child.is_leaf_layer else child.leftover_trainable_params()
-            for child in self._below()
-        )
+        return self.trainable_params - sum(child.leftover_trainable_params() for child in self._below())
 
     def _below(self) -> Iterable[LayerInfo]:
         return (child for child in self.children if not child.is_recursive)
@@ -191,8 +189,7 @@ class LayerInfo:
         """The same as a share of all."""
         if total_params and self.is_recursive:
             return RECURSIVE
-        whole = reached_max_depth or self.is_leaf_layer
-        params = self.num_params if whole else self.leftover_params()
+        params = self.num_params if reached_max_depth or self.is_leaf_layer else self.leftover_params()
         if not total_params or not params:
             return f"{'':{INDENT}}{NONE}"
         return f"{params / total_params:>{precision + INDENT}.{precision}%}"
@@ -203,12 +200,6 @@ def _counted(module: nn.Module, name: str, parameter: nn.Parameter) -> tuple[str
     buffers = dict(module.named_buffers())
     used = in_use(name, buffers)
     return used, parameter.numel() if used == name else int(buffers[f"{used}_mask"].sum())
-
-
-def _inner_row(name: str, size: list[int], numel: int, branch: str) -> dict[ColumnSettings, str]:
-    if name == "weight" and len(size) > 1:
-        size[0], size[1] = size[1], size[0]
-    return {ColumnSettings.KERNEL_SIZE: str(size), ColumnSettings.NUM_PARAMS: f"{branch}{numel:,}"}
 
 
 def _shown_size(value: Any, batch_dim: int | None) -> list[Any]:
@@ -308,16 +299,14 @@ class ModelStatistics:
         self.total_input = total_input_size
         self.formatting = formatting
         leaves = [layer for layer in summary_list if layer.is_leaf_layer]
-        own = [layer for layer in leaves if not layer.is_recursive]
-        others = [layer for layer in summary_list if not (layer.is_leaf_layer or layer.is_recursive)]
+        first_met = [layer for layer in summary_list if not layer.is_recursive]
         self.total_mult_adds = sum(layer.macs for layer in leaves)
         # Each output once more for its gradient
         self.total_output_bytes = 2 * sum(layer.output_bytes for layer in leaves if layer.num_params > 0)
-        self.total_param_bytes = sum(layer.param_bytes for layer in own)
-        self.total_params = sum(layer.num_params for layer in own)
-        self.total_params += sum(max(layer.leftover_params(), 0) for layer in others)
-        self.trainable_params = sum(layer.trainable_params for layer in own)
-        self.trainable_params += sum(max(layer.leftover_trainable_params(), 0) for layer in others)
+        self.total_param_bytes = sum(layer.param_bytes for layer in first_met if layer.is_leaf_layer)
+        # A leaf has nothing below it: all its parameters are left over.
+        self.total_params = sum(max(layer.leftover_params(), 0) for layer in first_met)
+        self.trainable_params = sum(max(layer.leftover_trainable_params(), 0) for layer in first_met)
         formatting.set_layer_name_width(summary_list)
 
     def __repr__(self) -> str:
@@ -327,14 +316,13 @@ class ModelStatistics:
             "Trainable params": self.trainable_params,
             "Non-trainable params": self.total_params - self.trainable_params,
         }
-        lines = [divider, options.header_row() + divider]
-        lines.append(options.layers_to_str(self.summary_list, self.total_params) + divider)
+        rows = options.layers_to_str(self.summary_list, self.total_params)
+        lines = [divider, options.header_row() + divider, rows + divider]
         lines += [name + self.format_output_num(count, options.params_units) for name, count in counts.items()]
         if self.input_size:
-            lines.append(f"Total mult-adds{self.format_output_num(self.total_mult_adds, options.macs_units)}")
             sizes = self.total_input or 0, self.total_output_bytes, self.total_param_bytes
             names = "Input size", "Forward/backward pass size", "Params size", "Estimated Total Size"
-            lines.append(divider)
+            lines += [f"Total mult-adds{self.format_output_num(self.total_mult_adds, options.macs_units)}", divider]
             for name, size in zip(names, (*sizes, sum(sizes)), strict=True):
                 lines.append(f"{name} (MB): {self.to_megabytes(size):0.2f}")
         return "\n".join([*lines, divider])

@@ -14,8 +14,6 @@ them (``from torch.nn.functional import gelu``), nor the second name of one (tor
 F.prelu), nor Python's ``sum`` of tensors, which looks here like ``x.add(y)``. A module under two parents it sums once for each.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -25,7 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, FormulaFunction, Scope, Spec
-from ._convention import Convention, given, nothing
+from ._convention import Convention, flops_of_einsum, given, nothing
 
 # What it replaces; the docstrings say flops, the macs stand beside them
 
@@ -158,11 +156,7 @@ def elementwise(input: Any, other: Any, *, out: Any) -> Cost:
 
 def einsum(equation: str, *operands: Spec, out: Spec) -> Cost:
     """a[m, k], b[k, n] -> out[m, n]: the flops of numpy's best order of products, in its four digits; no macs."""
-    import numpy as np
-
-    zeros = [np.broadcast_to(np.zeros(()), tuple(operand)) for operand in operands]
-    lines = np.einsum_path(equation.replace(" ", ""), *zeros, optimize="optimal")[1].lower().split("\n")
-    return Cost(others=int(float(next(line for line in lines if "optimized flop" in line).rpartition(":")[2])))
+    return Cost(others=int(flops_of_einsum(equation.replace(" ", ""), operands)))
 
 
 # What its hooks charge

@@ -7,12 +7,11 @@ KeyError on an operator that it does not know; here that costs nothing. What Gro
 costs here what it does in the mode "eager".
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..ops.shapes import each
 from ..records import FormulaFunction, Spec
 from ._convention import Convention, nothing
 
@@ -30,13 +29,6 @@ def convolution(input: Spec, weight: Spec, bias: Any = None, stride: Any = 1, pa
         shapes = zip(input[2:], kernel, each(stride, len(kernel)), each(padding, len(kernel)), strict=True)
         sizes = [(size - k + 2 * pad) // step + 1 for size, k, step, pad in shapes]
     return math.prod(sizes) * weight.numel() + (math.prod(out[1:]) if bias is not None else 0)
-
-
-def each(value: int | Sequence[int], dims: int) -> Sequence[int]:
-    """A setting of a convolution for each of its dims."""
-    if isinstance(value, int):
-        return (value,) * dims
-    return value if len(value) == dims else tuple(value) * dims
 
 
 def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> int:

@@ -10,8 +10,6 @@ it leaves out what no output needs, what is done in a torch.autograd.Function, a
 tells; and it counts operators that are called as torch.ops.aten, which cannot be told from those that others call.
 """
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Sequence
@@ -23,7 +21,7 @@ from torch import nn
 
 from ..records import FormulaFunction, Spec, specs_in
 from ..torch_internals import C_nn, convolution_with_flags
-from ._convention import Convention, nothing
+from ._convention import Convention, flops_of_einsum, nothing
 
 # Contractions
 
@@ -54,9 +52,7 @@ def conv(
     padding_mode: str = "zeros", *, out: Spec,
 ) -> int:  # fmt: skip
     """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output; 0 where the padding is a word."""
-    if isinstance(padding, str) and padding_mode == "zeros":
-        return 0
-    return _windows(input, weight, out)
+    return 0 if isinstance(padding, str) and padding_mode == "zeros" else _windows(input, weight, out)
 
 
 def conv_transpose(input: Spec, weight: Spec, *, out: Spec) -> int:
@@ -81,10 +77,9 @@ def convolution(
 
 def _windows(input: Spec, weight: Spec, places: Spec) -> int:
     """The whole weight for each place, of as many samples as there are; a complex product is done in three real ones."""
-    dims = weight.ndim - 2
     samples = input[0] if input.ndim == weight.ndim else 1
     parts = 3 if input.dtype.is_complex else 1
-    return parts * samples * weight.numel() * math.prod(places[-dims:])
+    return parts * samples * weight.numel() * math.prod(places[2 - weight.ndim :])
 
 
 def cell(input: Spec, weight_ih: Spec, weight_hh: Spec, *, out: Any) -> int:
@@ -109,7 +104,7 @@ def einsum(*operands: Any, out: Spec) -> int:
         return math.prod(specs[0]) * specs[1][-1]
     if plain == "abc,adc->adb":
         return math.prod(specs[0]) * specs[1][1]
-    return _best_order(plain, specs)
+    return int(flops_of_einsum(plain, specs) // 2)
 
 
 def _as_equation(operands: Sequence[Any]) -> tuple[str, list[Spec]]:
@@ -124,15 +119,6 @@ def _as_equation(operands: Sequence[Any]) -> tuple[str, list[Spec]]:
 
 def _letter(label: int) -> str:
     return chr(label + (65 if label < 26 else 71))
-
-
-def _best_order(equation: str, specs: Sequence[Spec]) -> int:
-    """Half of what numpy says of its best order of products."""
-    import numpy as np
-
-    zeros = [np.broadcast_to(np.zeros(()), tuple(spec)) for spec in specs]
-    lines = str(np.einsum_path(equation, *zeros, optimize="optimal")[1]).lower().split("\n")
-    return int(float(next(line for line in lines if "optimized flop" in line).rpartition(":")[2]) // 2)
 
 
 # Normalizations

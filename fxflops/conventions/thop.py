@@ -9,8 +9,6 @@ is a module that stands under two others: thop hooks it twice and sums it once f
 which raises at the model's next run.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 
@@ -28,15 +26,13 @@ def zero(scope: Scope) -> int:
 
 def convolution(scope: Scope) -> int:
     """x[n, c, *], weight[o, c/g, *k] -> out[*]: (c // g) prod(k) per output; c is the second size, batch or not."""
-    groups: int = scope.settings["groups"]
-    kernel: tuple[int, ...] = scope.settings["kernel_size"]
-    return first(scope.out).numel() * (given(scope)[1] // groups) * math.prod(kernel)
+    per_output = given(scope)[1] // scope.settings["groups"] * math.prod(scope.settings["kernel_size"])
+    return int(per_output) * first(scope.out).numel()
 
 
 def linear(scope: Scope) -> int:
     """x[*, i], weight[o, i] -> out[*, o]: i per output."""
-    features: int = scope.settings["in_features"]
-    return features * first(scope.out).numel()
+    return int(scope.settings["in_features"]) * first(scope.out).numel()
 
 
 def normalization(scope: Scope) -> int:
@@ -97,9 +93,8 @@ def cell(scope: Scope) -> int:
 def recurrent(scope: Scope) -> int:
     """x[t, n, i] -> out[t, n, h]: the steps of all layers and directions, times t n (packed: the longest's t)."""
     settings, directions = scope.settings, 2 if scope.settings["bidirectional"] else 1
-    others: int = settings["num_layers"] - 1
-    steps = step(scope, settings["input_size"]) + others * step(scope, directions * settings["hidden_size"])
-    return times(scope) * directions * steps
+    first_layer, another = step(scope, settings["input_size"]), step(scope, directions * settings["hidden_size"])
+    return times(scope) * directions * (first_layer + int(settings["num_layers"] - 1) * another)
 
 
 def times(scope: Scope) -> int:

@@ -3,10 +3,9 @@
 The totals are those of its README: ViT-B/16 35,164,979,282 and ResNet-50 8,227,340,288.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
+from ..ops._cost import first
 from ..records import Cost, Spec
 from ._convention import Convention
 
@@ -18,8 +17,7 @@ def max_pool(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
     2 compares per output there. A window written as a tuple costs its product - 1.
     """
     window = kernel_size if isinstance(kernel_size, int) else Spec(kernel_size).numel()
-    outputs = out[0] if not isinstance(out, Spec) else out
-    return Cost(others=(window - 1) * outputs.numel())
+    return Cost(others=(window - 1) * first(out).numel())
 
 
 def assertion(condition: Any, *, out: Any) -> Cost:

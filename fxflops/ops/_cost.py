@@ -1,7 +1,5 @@
 """The few sums that many formulas share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -22,11 +20,21 @@ def contraction(k: int, outputs: int, bias: bool = False) -> Cost:
     return Cost(macs=k * outputs, muls=k * outputs, adds=(k - 1 + bias) * outputs)
 
 
+def added_up(products: int, outputs: int) -> Cost:
+    """``products`` multiply-accumulates into ``outputs``: the first on each needs no add."""
+    return Cost(macs=products, muls=products, adds=max(products - outputs, 0))
+
+
 def reduced(input: Sequence[int], dim: int | Sequence[int] | None) -> int:
     """How many elements each result of a reduction over ``dim`` (None or (): all dims) is made from."""
     if dim is None or (not isinstance(dim, int) and len(dim) == 0):
         return math.prod(input)
     return math.prod(input[d] for d in ((dim,) if isinstance(dim, int) else dim)) if len(input) else 1
+
+
+def rows_of(n: int, k: int) -> int:
+    """How many rows of ``k`` lie in ``n`` elements."""
+    return n // k if k else 0
 
 
 def first(out: Any) -> Spec:

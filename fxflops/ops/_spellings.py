@@ -1,7 +1,5 @@
 """Every way to write one op: ``x + y``, ``x.add_(y)``, ``torch.add``, ``operator.iadd``, ``aten::add``."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterator
 from typing import Any
@@ -48,10 +46,7 @@ def named(*names: str) -> Iterator[Any]:
 def _operators(symbol: str) -> Iterator[Any]:
     for spelling in (symbol, f"r{symbol}", f"i{symbol}"):
         method = getattr(torch.Tensor, f"__{spelling}__", None)
-        if method is not None:
-            yield method
         function = getattr(operator, spelling, None) or getattr(operator, f"{spelling}_", None)
-        if function is not None:
-            yield function
+        yield from filter(None, (method, function))
     if symbol == "truediv":
         yield from (torch.Tensor.__div__, torch.Tensor.__rdiv__, torch.Tensor.__idiv__)

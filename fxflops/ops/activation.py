@@ -3,14 +3,12 @@
 torch_flops counts GELU as ReLU, 1 per element, and leaky_relu 4: https://github.com/zugexiaodui/torch_flops
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import first
+from ._cost import first, reduced, rows_of, times
 from ._registry import formula
 from ._spellings import named
 
@@ -45,8 +43,7 @@ def activation(input: Spec, *, out: Any) -> Cost:
 @formula(nn.RReLU, *named("rrelu", "rrelu_with_noise", "rrelu_with_noise_functional"), op="rrelu")
 def sloped_relu(input: Spec, *, out: Any) -> Cost:
     """input[*] -> out[*]: max(0, x) + slope * min(0, x): 2 compares, 1 multiply and 1 add per output."""
-    outputs = first(out).numel()
-    return Cost(muls=outputs, adds=outputs, others=2 * outputs)
+    return times(first(out).numel(), Cost(muls=1, adds=1, others=2))
 
 
 @formula(nn.GLU, *named("glu"))
@@ -84,5 +81,4 @@ def _rows(out: Spec, dim: int | None) -> int:
     """How many rows lie along ``dim``; F.softmax chooses one where it is None."""
     if dim is None:
         dim = 0 if out.ndim in (0, 1, 3) else 1
-    k = out[dim] if out.ndim else 1
-    return out.numel() // k if k else 0
+    return rows_of(out.numel(), reduced(out, dim))

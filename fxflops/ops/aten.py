@@ -4,8 +4,6 @@ What a schema cannot tell is declared here by name: views, moves, creations and 
 that compute and have neither a row nor a rule stay unknown; tests/ops/test_aten.py lists those of aten.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Any
 
@@ -82,8 +80,7 @@ def aten_rule(overload: OpOverload) -> Formula | None:
     functional form of an in-place, ``out=`` or ``_foreach_`` form costs, a random factory by its tag.
     """
     name = overload._schema.name.partition("::")[2]
-    reason = _reason_why_free(overload)
-    if reason:
+    if reason := _reason_why_free(overload):
         return Formula(name, None, reason)
     if _is_pointwise(overload):
         return Formula(name, pointwise)
@@ -139,8 +136,7 @@ def _functional(overload: OpOverload) -> OpOverload | OpOverloadPacket | None:
         form = form.removesuffix("out").removesuffix("_") or "default"
     else:
         return None
-    packet = getattr(getattr(torch.ops, space), stem, None)
-    return getattr(packet, form, None) if packet is not None else None
+    return getattr(getattr(getattr(torch.ops, space), stem, None), form, None)
 
 
 @lru_cache(maxsize=4096)

@@ -1,12 +1,10 @@
 """Scaled dot-product attention, the same from every kernel: every query meets every key, whatever the mask leaves."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import contraction, first
+from ._cost import added_up, contraction, first
 from ._registry import formula
 from ._spellings import named
 
@@ -170,5 +168,4 @@ def _attention(batch: int, n: int, s: int, d: int, v: int, masked: bool, dropout
     rows, pairs = batch * n, first(out).facts.get("pairs", batch * n * s)
     softmax = Cost(others=2 * pairs, adds=max(pairs - rows, 0))
     pointwise = Cost(muls=pairs * (1 + (dropout_p > 0)), adds=pairs * masked)
-    values = Cost(macs=pairs * v, muls=pairs * v, adds=max(pairs - rows, 0) * v)
-    return contraction(d, pairs).plus(pointwise).plus(softmax).plus(values)
+    return contraction(d, pairs).plus(pointwise).plus(softmax).plus(added_up(pairs * v, rows * v))

@@ -1,11 +1,9 @@
 """The catalogue of everything that is counted: ``python -m fxflops.ops.catalogue`` writes it to ``README.md`` beside it."""
 
-from __future__ import annotations
-
 import inspect
 import operator
 import sys
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -222,7 +220,7 @@ def _conventions() -> str:
             spelled.setdefault(function, []).append(str(getattr(key, "__name__", key)))
         rows = [(", ".join(_unique(names)), *_counted(function)) for function, names in spelled.items()]
         about = _about(sys.modules[f"{conventions.__name__}.{convention.name}"])
-        parts.append(f"### {convention.name}\n\n{_text(about)}" + ("\n\n" + _table(HEADER, rows) if rows else ""))
+        parts += [f"### {convention.name}", _text(about), *([_table(HEADER, rows)] if rows else [])]
     return "\n\n".join(parts)
 
 
@@ -257,15 +255,8 @@ def _code(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def _table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    titles = list(header)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in _lines(titles, rows))
-
-
-def _lines(titles: list[str], rows: Iterable[Iterable[str]]) -> Iterator[Iterable[str]]:
-    yield titles
-    yield ["---"] * len(titles)
-    yield from rows
+def _table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows))
 
 
 INTRODUCTION = """\

@@ -3,15 +3,13 @@
 Windows are counted whole, also where they reach into the padding, as torch_flops and FlopCounterMode count them.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import contraction
+from ._cost import added_up, contraction
 from ._registry import formula
 from ._spellings import named
 
@@ -69,9 +67,8 @@ def conv_transpose(input: Spec, weight: Spec, bias: Spec | None = None, *, out: 
     The first product of an output needs no add. Products that fall into the cropped border (``padding``) are counted,
     as torch.utils.flop_counter does.
     """
-    macs = input.numel() * math.prod(weight[1:])
-    adds = max(macs - out.numel(), 0) + (out.numel() if bias is not None else 0)
-    return Cost(macs=macs, muls=macs, adds=adds)
+    biases = Cost(adds=out.numel() if bias is not None else 0)
+    return added_up(input.numel() * math.prod(weight[1:]), out.numel()).plus(biases)
 
 
 @formula("aten::cudnn_convolution_transpose", op="conv_transpose")

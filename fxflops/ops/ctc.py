@@ -3,8 +3,6 @@
 A. Graves et al., Connectionist Temporal Classification: https://www.cs.toronto.edu/~graves/icml_2006.pdf
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn
@@ -36,9 +34,8 @@ def ctc_loss(
     they are numbers; where they are tensors all sequences are taken for the longest.
     """
     n = log_probs[1] if log_probs.ndim == 3 else 1
-    states = states_of(log_probs, targets, input_lengths, target_lengths)
-    divided = n if reduction in (1, "mean") else 0
-    return times(states, STEP).plus(reduced_loss(n, None, reduction)).plus(Cost(others=divided))
+    total = times(states_of(log_probs, targets, input_lengths, target_lengths), STEP)
+    return total.plus(reduced_loss(n, None, reduction)).plus(Cost(others=n if reduction in (1, "mean") else 0))
 
 
 @formula("aten::_ctc_loss", "aten::_cudnn_ctc_loss", "aten::miopen_ctc_loss", op="ctc_loss")
@@ -56,6 +53,4 @@ def states_of(log_probs: Spec, targets: Spec, input_lengths: Any, target_lengths
 
 
 def _lengths(given: Any, n: int, longest: int) -> tuple[int, ...]:
-    if isinstance(given, Spec) or not isinstance(given, tuple):
-        return (longest,) * n
-    return given
+    return given if isinstance(given, tuple) and not isinstance(given, Spec) else (longest,) * n

@@ -1,7 +1,5 @@
 """torch.einsum, by one fixed path: from left to right, two operands at a time, whatever optimizer is installed."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -63,11 +61,15 @@ def _parse(operands: Sequence[Any]) -> tuple[list[Sizes], set[Label]]:
     counts = Counter(chain(*labels))
     broadcast = {label for label in counts if isinstance(label, tuple)}
     if output is None:
-        named_once = {label for label, times in counts.items() if times == 1}
-        return _sizes(labels, specs), broadcast | named_once
-    return _sizes(labels, specs), {token for token in output if token is not ...} | (
-        broadcast if ... in output else set()
-    )
+        kept = broadcast.union(label for label, times in counts.items() if times == 1)
+    else:
+        kept = {token for token in output if token is not ...} | (broadcast if ... in output else set())
+    # A dim of length 1 broadcasts: it is in no product.
+    sizes = [
+        {label: size for label, size in zip(dims, spec, strict=True) if size != 1}
+        for dims, spec in zip(labels, specs, strict=True)
+    ]
+    return sizes, kept
 
 
 def _tokens(term: str) -> list[Any]:
@@ -78,16 +80,5 @@ def _tokens(term: str) -> list[Any]:
 
 def _labels(tokens: Sequence[Any], ndim: int) -> list[Label]:
     """One label per dim: those of an Ellipsis are told by their distance from its last."""
-    spanned = ndim - len(tokens) + 1
-    labels: list[Label] = []
-    for token in tokens:
-        labels += [(..., -i) for i in range(spanned, 0, -1)] if token is ... else [token]
-    return labels
-
-
-def _sizes(labels: Sequence[Sequence[Label]], specs: Sequence[Spec]) -> list[Sizes]:
-    """The dims of each operand longer than 1."""
-    return [
-        {label: size for label, size in zip(dims, spec, strict=True) if size != 1}
-        for dims, spec in zip(labels, specs, strict=True)
-    ]
+    spanned: list[Label] = [(..., -i) for i in range(ndim - len(tokens) + 1, 0, -1)]
+    return [label for token in tokens for label in (spanned if token is ... else [token])]

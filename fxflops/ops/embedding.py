@@ -1,7 +1,5 @@
 """Embeddings: a lookup moves data and computes nothing; a bag adds up what it looked up."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -40,8 +38,7 @@ def embedding_renorm(weight: Spec, indices: Spec, max_norm: float, norm_type: fl
     As if every row looked up were another one, and too long: at most this.
     """
     rows = Spec((indices.numel(), weight[-1]))
-    bounded = Cost(muls=rows.numel(), others=2 * rows[0])
-    return norm(rows, norm_type, out=Spec(rows[:1])).plus(bounded)
+    return norm(rows, norm_type, out=Spec(rows[:1])).plus(Cost(muls=rows.numel(), others=2 * rows[0]))
 
 
 @formula(nn.EmbeddingBag, F.embedding_bag)
@@ -89,5 +86,4 @@ def embedding_bag_native(
     out: Any,
 ) -> Cost:
     """weight[v, d], indices[n] -> out[bags, d]: as embedding_bag."""
-    bags = first(out)
-    return embedding_bag(indices, weight, mode=MODES[mode], per_sample_weights=per_sample_weights, out=bags)
+    return embedding_bag(indices, weight, mode=MODES[mode], per_sample_weights=per_sample_weights, out=first(out))

@@ -3,8 +3,6 @@
 https://docs.pytorch.org/docs/stable/generated/torch.fake_quantize_per_tensor_affine.html
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..records import Cost, Spec
@@ -52,6 +50,5 @@ def observed_fake_quantize(
     As if the observer and the quantizer were on, which only tensors tell.
     """
     channels = input[ch_axis] if per_row_fake_quant else 1
-    averages = Cost(muls=2, adds=4)
-    observed = times(channels, CHOOSE.plus(averages)).plus(Cost(others=2 * max(input.numel() - channels, 0)))
-    return observed.plus(fake_quantize(input, out=out))
+    chosen = times(channels, CHOOSE.plus(Cost(muls=2, adds=4)))
+    return chosen.plus(Cost(others=2 * max(input.numel() - channels, 0))).plus(fake_quantize(input, out=out))

@@ -3,8 +3,6 @@
 The order of a packed weight's dims is the library's own; what is read here is the length of the inputs and of the results.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..records import Cost, Spec
@@ -88,8 +86,8 @@ def linear_mixed(
     input: Spec, weight: Spec, scale: Spec, *, bias: Any = None, activation: str | None = None, out: Spec
 ) -> Cost:
     """input[*, i], weight[i, o], scale[o] -> out[*, o]: as linear, 1 multiply by the scale, 1 more with an activation."""
-    activated = Cost(muls=out.numel(), others=out.numel() if activation not in (None, "", "none") else 0)
-    return contraction(input[-1], out.numel(), bias is not None).plus(activated)
+    each = Cost(muls=1, others=0 if activation in (None, "", "none") else 1)
+    return contraction(input[-1], out.numel(), bias is not None).plus(times(out.numel(), each))
 
 
 @formula(*named("fbgemm_linear_quantize_weight"), op="quantize")
@@ -116,8 +114,8 @@ def quantize_and_pack(weight: Spec, *, out: Spec) -> Cost:
 )
 def linear_between_floats(input: Spec, *, out: Spec) -> Cost:
     """input[*, i], packed weight and bias -> out[*, o]: quantize the input, linear, 4 per output to quantize, 2 to dequantize."""
-    product = contraction(input[-1], out.numel(), bias=True).plus(times(out.numel(), REQUANTIZE.plus(DEQUANTIZE)))
-    return times(input.numel(), QUANTIZE).plus(product)
+    quantized = times(input.numel(), QUANTIZE).plus(times(out.numel(), REQUANTIZE.plus(DEQUANTIZE)))
+    return quantized.plus(contraction(input[-1], out.numel(), bias=True))
 
 
 @formula("_quantized::wrapped_quantized_linear", op="linear")

@@ -4,8 +4,6 @@ The nominal figure of FFTW's benchmarks, the same for every length and library: 
 The scaling by ``norm`` is not counted. Transforms in several dims are of the product of their lengths.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -83,8 +81,7 @@ def stft(
     out: Spec,
 ) -> int:
     """input[*, t], window[n] -> out[*, f, frames]: n multiplies by the window and a transform of n points per frame."""
-    frequencies = out[-2] if out.dtype.is_complex else 2 * out[-3]
-    frames = out.numel() // frequencies
+    frames = out.numel() // (out[-2] if out.dtype.is_complex else 2 * out[-3])
     windowed = n_fft if window is not None else 0
     return frames * windowed + _operations(n_fft, frames, not input.dtype.is_complex)
 
@@ -122,9 +119,7 @@ def _operations(points: int, transforms: int, real: bool) -> int:
 
 def _dims(input: Spec, s: Sequence[int] | None, dim: Sequence[int] | None) -> Sequence[int]:
     """The dims of an n-dimensional transform: those given, else as many of the last as lengths are given, else all."""
-    if dim is not None:
-        return dim
-    return range(-len(s), 0) if s is not None else range(-input.ndim, 0)
+    return dim if dim is not None else range(-(input.ndim if s is None else len(s)), 0)
 
 
 def _last(s: Sequence[int] | None, otherwise: int) -> int:

@@ -3,8 +3,6 @@
 What quantization adds to the products of a step is not counted; the products are the same.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -87,9 +85,8 @@ def mkldnn_rnn_layer(
     out: Any,
 ) -> Cost:
     """input[t, b, i], 2 weights and 2 biases -> out[t, b, h]: one layer in one direction, as nn.LSTM or nn.GRU by the mode."""
-    kind, steps = KINDS[mode], math.prod(input[:-1])
-    weights = weights_of(kind, input[-1], hidden_size, 1, 1, has_biases)
-    return steps_of(kind, steps, weights, hidden_size)
+    weights = weights_of(KINDS[mode], input[-1], hidden_size, 1, 1, has_biases)
+    return steps_of(KINDS[mode], math.prod(input[:-1]), weights, hidden_size)
 
 
 @formula(*named("quantized_lstm"), op="lstm")
@@ -128,8 +125,7 @@ def rnn_cell_packed(input: Spec, hx: Spec, w_ih: Any, w_hh: Any, b_ih: Any, b_hh
 
 
 def _gates(kind: str, state: Spec, gates: Spec, *biases: Spec | None) -> Cost:
-    added = sum(bias is not None for bias in biases)
-    return times(state.numel(), GATES[kind]).plus(Cost(adds=added * gates.numel()))
+    return times(state.numel(), GATES[kind]).plus(Cost(adds=gates.numel() * sum(bias is not None for bias in biases)))
 
 
 def _packed_layers(kind: str, input: Spec, rest: tuple[Any, ...], out: Any) -> Cost:

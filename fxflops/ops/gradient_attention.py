@@ -4,14 +4,12 @@ Fused kernels compute the scores again, which they did not save: a fifth product
 counted here: a model costs the same by whatever kernel. Dense, as attention.py is by default.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import contraction
+from ._cost import added_up, contraction
 from ._registry import formula
 from ._spellings import named
 
@@ -119,6 +117,5 @@ def products_of(
     into_bias = Cost(adds=max(pairs - bias.numel(), 0) if bias is not None else 0)
     total = contraction(v, pairs).plus(pointwise).plus(into_bias)
     for width, outputs in ((v, value.numel()), (d, rows * d), (d, key.numel())):
-        products = pairs * width
-        total = total.plus(Cost(macs=products, muls=products, adds=max(products - outputs, 0)))
+        total = total.plus(added_up(pairs * width, outputs))
     return total

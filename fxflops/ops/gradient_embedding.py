@@ -1,7 +1,5 @@
 """Gradients of embeddings: each row of the gradient is added to the row that was looked up."""
 
-from __future__ import annotations
-
 from ..records import Cost, Spec
 from ._cost import contraction
 from ._registry import formula
@@ -42,11 +40,10 @@ def embedding_bag_dense_backward(
     Sample weights are 1 multiply per element looked up, the frequencies of rows 1 divide.
     """
     picked = grad.numel() if MODES[mode] == "max" else indices.numel() * grad[-1]
-    divided = grad.numel() if MODES[mode] == "mean" else 0
     return Cost(
         muls=0 if per_sample_weights is None else picked,
         adds=picked,
-        others=divided + (picked if scale_grad_by_freq else 0),
+        others=(grad.numel() if MODES[mode] == "mean" else 0) + (picked if scale_grad_by_freq else 0),
     )
 
 

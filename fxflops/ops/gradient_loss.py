@@ -3,8 +3,6 @@
 As in loss.py, of two branches the one that computes more is counted, and 1 for the choice.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -85,8 +83,7 @@ def multilabel_margin_loss_backward(grad_output: Spec, input: Spec, target: Spec
     As many pairs as in the forward: c^2/4 per row, at most this. The gradient of a row is divided by c.
     """
     c, rows = out[-1] if out.ndim else 1, math.prod(out[:-1])
-    pairs = times(c * c // 4, Cost(adds=4, others=1))
-    return _elements(pairs.plus(Cost(others=1)), Spec((rows,)), reduction)
+    return _elements(times(c * c // 4, Cost(adds=4, others=1)).plus(Cost(others=1)), Spec((rows,)), reduction)
 
 
 @formula(*named("_ctc_loss_backward"), op="ctc_loss_backward")
@@ -99,8 +96,8 @@ def ctc_loss_backward(
     (exp(log_prob) - exp(sum + loss - log_prob)) * grad.
     """
     states = states_of(log_probs, targets, input_lengths, target_lengths)
-    each = STEP.plus(Cost(adds=1 + 4, others=4))
-    return times(states, each).plus(times(out.numel(), Cost(muls=1, adds=3, others=2)))
+    recursion = times(states, STEP.plus(Cost(adds=1 + 4, others=4)))
+    return recursion.plus(times(out.numel(), Cost(muls=1, adds=3, others=2)))
 
 
 def _elements(each: Cost, of: Spec, reduction: int) -> Cost:

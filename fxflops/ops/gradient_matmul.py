@@ -1,13 +1,11 @@
 """Gradients of linear maps, matrix products and distances. Most products need none: autograd writes theirs as products."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import contraction, times
+from ._cost import added_up, contraction, times
 from ._registry import formula
 from ._spellings import named
 
@@ -38,12 +36,10 @@ def linear_backward_weights(grad_output: Spec, input: Spec, weight: Spec, bias_d
 @formula(*named("matmul_backward"))
 def matmul_backward(grad: Spec, input: Spec, other: Spec, mask: Sequence[bool], *, out: Any) -> Cost:
     """grad[*, m, n], a[*, m, k], b[*, k, n] -> out_a[*, m, k], out_b[*, k, n]: each as many multiply-adds as the product, less 1 add per output."""
+    to_input, to_other = mask
     products = grad.numel() * input[-1]
-    total = Cost()
-    for spec, asked in zip((input, other), mask, strict=True):
-        if asked:
-            total = total.plus(Cost(macs=products, muls=products, adds=max(products - spec.numel(), 0)))
-    return total
+    total = added_up(products, input.numel()) if to_input else Cost()
+    return total.plus(added_up(products, other.numel())) if to_other else total
 
 
 @formula(*named("_cdist_backward"), op="cdist_backward")

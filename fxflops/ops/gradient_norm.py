@@ -5,13 +5,12 @@ the forward is over (https://arxiv.org/abs/1502.03167, https://arxiv.org/abs/160
 grad * X, the bias's that of grad. Only the gradients asked for are counted.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
 
 from ..records import Cost, Spec
+from ._cost import rows_of
 from ._registry import formula
 from ._spellings import named
 
@@ -157,8 +156,7 @@ def _normalized_backward(
     input: Spec, k: int, weights: int, weight: Spec | None, mask: Sequence[bool], centered: bool = True
 ) -> Cost:
     """Of rows of ``k`` elements; ``weights`` in the weight and in the bias."""
-    n = input.numel()
-    rows = n // k if k else 0
+    n, rows = input.numel(), rows_of(input.numel(), k)
     to_input, to_weight, to_bias = mask
     total = Cost(muls=n, adds=n * centered) if to_input or to_weight else Cost()
     if to_input:

@@ -4,13 +4,11 @@ A bound is 1 compare; of two branches the one that computes more is counted. A c
 The derivatives are those of https://github.com/pytorch/pytorch/blob/main/torch/_decomp/decompositions.py
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import first, reduced, times
+from ._cost import first, reduced, rows_of, times
 from ._registry import formula
 from ._spellings import named
 
@@ -83,8 +81,8 @@ def gelu_backward(grad_output: Spec, input: Spec, *, approximate: str = "none", 
     P = 0.5 * (1 + erf(x * sqrt(1/2))), p = c * exp(-0.5 * x * x). By tanh: with t = tanh(b * (x + a * x * x * x)),
     grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * b * (1 + 3a * x * x)).
     """
-    each = Cost(muls=7, adds=2, others=2) if approximate == "none" else Cost(muls=12, adds=5, others=1)
-    return times(out.numel(), each)
+    exact = approximate == "none"
+    return times(out.numel(), Cost(muls=7, adds=2, others=2) if exact else Cost(muls=12, adds=5, others=1))
 
 
 @formula(*named("silu_backward"))
@@ -176,5 +174,4 @@ def fake_quantize_backward(grad: Spec, input: Spec, scale: Spec, *, out: Any) ->
 
 
 def _rows(out: Spec, dim: int) -> int:
-    k = reduced(out, dim)
-    return out.numel() // k if k else 0
+    return rows_of(out.numel(), reduced(out, dim))

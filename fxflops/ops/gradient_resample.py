@@ -3,13 +3,11 @@
 As in resample.py, finding the places and the weights is not counted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import contraction
+from ._cost import contraction, rows_of
 from ._registry import formula
 from ._spellings import named
 from .gradient import added_back
@@ -108,8 +106,7 @@ def cudnn_grid_sample_backward(input: Spec, grid: Spec, grad_output: Spec, *, ou
 def affine_grid_backward(grad: Spec, *, out: Spec) -> Cost:
     """grad[n, *, d] -> out[n, d, k]: a multiply and an add per point for each output, the first add is none."""
     n, d, _ = out
-    points = grad.numel() // (n * d) if n else 0
-    return contraction(points, out.numel())
+    return contraction(rows_of(grad.numel(), n * d), out.numel())
 
 
 def _spread(forward: Cost, out: Spec) -> Cost:

@@ -5,8 +5,6 @@ matrix is one contraction over all steps, that of a bias a sum over them, each o
 directions with its input are added up. The gates are taken as the forward saved them.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -43,8 +41,7 @@ def lstm_gates_backward(
 @formula(*named("_thnn_fused_gru_cell_backward"), op="gru_cell_backward")
 def gru_gates_backward(grad_hy: Spec, workspace: Spec, has_bias: bool, *, out: Any) -> Cost:
     """grad_hy[b, h] -> out[b, 3h], out_hidden[b, 3h], out_hx[b, h], out_biases[3h]: the gates of one step, b-1 adds per bias."""
-    biases = Cost(adds=2 * 3 * max(grad_hy[0] - 1, 0) * grad_hy[-1] * has_bias)
-    return times(grad_hy.numel(), GATES["gru"]).plus(biases)
+    return times(grad_hy.numel(), GATES["gru"]).plus(Cost(adds=2 * 3 * max(grad_hy[0] - 1, 0) * grad_hy[-1] * has_bias))
 
 
 @formula(*named("_cudnn_rnn_backward"), op="rnn_backward")
@@ -75,9 +72,7 @@ def cudnn_rnn_backward(
     out: Any,
 ) -> Cost:
     """x[*, i], weights, grad[*, h] -> out[*, i], out_hx, out_cx, out_weights: per step and layer the gates, 2 products per matrix."""
-    layers = chunked(weight, weight_stride0)
-    to = To(output_mask[0], output_mask[1], output_mask[3])
-    return _layers(BY_MODE[mode], input, layers, hidden_size, hx, 1 + bidirectional, to)
+    return _by_mode(mode, input, weight, weight_stride0, hidden_size, hx, bidirectional, output_mask)
 
 
 @formula(*named("miopen_rnn_backward"), op="rnn_backward")
@@ -107,9 +102,7 @@ def miopen_rnn_backward(
     out: Any,
 ) -> Cost:
     """x[*, i], weights, grad[*, h] -> out[*, i], out_hx, out_cx, out_weights: as _cudnn_rnn_backward."""
-    layers = chunked(weight, weight_stride0)
-    to = To(output_mask[0], output_mask[1], output_mask[3])
-    return _layers(BY_MODE[mode], input, layers, hidden_size, hx, 1 + bidirectional, to)
+    return _by_mode(mode, input, weight, weight_stride0, hidden_size, hx, bidirectional, output_mask)
 
 
 @formula(*named("mkldnn_rnn_layer_backward"), op="rnn_backward")
@@ -182,18 +175,23 @@ class To(NamedTuple):
     weights: bool
 
 
+def _by_mode(
+    mode: int, input: Spec, weight: Any, each: int, hidden: int, hx: Spec, bidirectional: bool, mask: Sequence[bool]
+) -> Cost:
+    """Of cuDNN's kernels and MIOpen's; the ``mask`` is for input, state, cell state and weights."""
+    to = To(mask[0], mask[1], mask[3])
+    return _layers(BY_MODE[mode], input, chunked(weight, each), hidden, hx, 1 + bidirectional, to)
+
+
 def _layers(
     kind: str, input: Spec, layers: Sequence[Iterable[Spec]], hidden: int, state: Spec, directions: int, to: To
 ) -> Cost:
     """All layers; ``state`` [*, b, h] is what they begin with: where it has no gradient, its step has no product."""
     steps = math.prod(input[:-1])
     back = steps if to.state else steps - math.prod(state[-2:-1])
-    each = GATES[kind].plus(Cost(adds=STATES[kind]))
-    total = times(len(layers) * steps * hidden, each)
-    for position, layer in enumerate(layers):
-        of_input, *others = layer
-        needed = to.input or position >= directions
-        if needed:
+    total = times(len(layers) * steps * hidden, GATES[kind].plus(Cost(adds=STATES[kind])))
+    for position, (of_input, *others) in enumerate(layers):
+        if to.input or position >= directions:
             total = total.plus(contraction(of_input[0], steps * of_input[1]))
             total = total.plus(Cost(adds=steps * of_input[1] * (position % directions)))
         for weight in others:

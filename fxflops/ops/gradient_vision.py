@@ -1,7 +1,5 @@
 """Gradients of torchvision's own operators, counted as vision.py counts them forward: places and weights of samples aside."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -94,8 +92,7 @@ def deform_conv2d_backward(
     products = contraction(o // groups, samples).plus(contraction(at, weight.numel()))
     to_offset = times(2 * samples, SAMPLE.plus(Cost(muls=1, adds=1))).plus(Cost(adds=-offset.numel()))
     to_mask = Cost(muls=2 * samples, adds=samples - mask.numel()) if use_mask else Cost()
-    biases = Cost(adds=(at - 1) * o)
-    return products.plus(times(samples, SPREAD)).plus(to_offset).plus(to_mask).plus(biases)
+    return products.plus(times(samples, SPREAD)).plus(to_offset).plus(to_mask).plus(Cost(adds=(at - 1) * o))
 
 
 def _aligned(grad: Spec, sampling_ratio: int, plane: int) -> Cost:

@@ -1,11 +1,9 @@
 """Matrix products of many groups in one call (mixture of experts), and of scaled low-precision matrices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import contraction
+from ._cost import added_up, contraction
 from ._registry import formula
 from ._spellings import named
 
@@ -17,8 +15,7 @@ def grouped_mm(input: Spec, mat2: Spec, offs: Spec | None = None, bias: Spec | N
     Where neither has a group dim, the groups part k between them, and out is [g, t, n].
     """
     if input.ndim == mat2.ndim == 2:
-        macs = input.numel() * mat2[-1]
-        cost = Cost(macs=macs, muls=macs, adds=max(macs - out.numel(), 0))
+        cost = added_up(input.numel() * mat2[-1], out.numel())
     else:
         cost = contraction(input[-1], out.numel())
     return cost.plus(Cost(adds=out.numel() if bias is not None else 0))

@@ -1,7 +1,5 @@
 """What torch's own kernels and decompositions are made of, and no program calls: parts of other ops, joined or taken apart."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -60,8 +58,7 @@ def trilinear(
     i1: Spec, i2: Spec, i3: Spec, expand1: Any, expand2: Any, expand3: Any, sumdim: Any, *, out: Spec
 ) -> Cost:
     """i1[*, i], i2[*, i, j], i3[*, j] -> out[*]: as bilinear: the sums over what i3 has not, then those over the rest."""
-    dims = [_expanded(spec, expand) for spec, expand in ((i1, expand1), (i2, expand2), (i3, expand3))]
-    full = torch.broadcast_shapes(*dims)
+    full = torch.broadcast_shapes(_expanded(i1, expand1), _expanded(i2, expand2), _expanded(i3, expand3))
     inner = math.prod(full[d] for d in sumdim if d in expand3)
     outer = math.prod(full[d] for d in sumdim if d not in expand3)
     if not math.prod(full):

@@ -5,8 +5,6 @@ the multiplies. Eigenvalues and singular values are found by iteration: theirs a
 Loan, Matrix Computations (4th ed.: table 8.6.1, sections 7.5.6 and 8.3.5), of complex matrices half multiplies, half adds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -22,9 +20,8 @@ from ._spellings import named
 def of_linalg(*names: str) -> Iterator[Any]:
     """The functions of torch.linalg of these names, and their packets: torch has others of the same name."""
     for name in names:
-        function = getattr(torch.linalg, name, None)
-        if function is not None:
-            yield function
+        if hasattr(torch.linalg, name):
+            yield getattr(torch.linalg, name)
         yield f"aten::linalg_{name}"
 
 

@@ -1,7 +1,5 @@
 """The three tables as torch_flops has them: readable and writable, by class, function or name."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
@@ -39,7 +37,7 @@ class FormulaMapping(MutableMapping[Any, FormulaFunction]):
             name = before.op if before is not None else getattr(key, "__name__", str(key))
             if function is computes_nothing:
                 self._table.add(found, Formula(name, None, "declared to compute nothing"))
-            elif self._is_registered(function):
+            elif any(e.function is function and e.style != "mapping" for _, e in self._table.items()):
                 self._table.add(found, entry_for([found], function))
             else:
                 self._table.add(found, entry_for([found], function, name, style="mapping"))
@@ -78,9 +76,6 @@ class FormulaMapping(MutableMapping[Any, FormulaFunction]):
         if not isinstance(key, str):
             return [key] if self._table.get(key) is not None else []
         return [found for found in self if (found[1] if isinstance(found, tuple) else found.__name__) == key]
-
-    def _is_registered(self, function: FormulaFunction) -> bool:
-        return any(e.function is function and e.style != "mapping" for _, e in self._table.items())
 
 
 def computes_nothing(*args: Any, **kwargs: Any) -> int:

@@ -1,7 +1,5 @@
 """Matrix products: linear, matmul and its batched and added forms, outer products, chains, distances."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -9,7 +7,7 @@ import torch
 from torch import nn
 
 from ..records import SPARSE, Cost, Spec, specs_in
-from ._cost import contraction
+from ._cost import added_up, contraction
 from ._registry import formula
 from ._spellings import named
 
@@ -85,8 +83,7 @@ def baddbmm(input: Spec, batch1: Spec, batch2: Spec, beta: float = 1, alpha: flo
 @formula(*named("addbmm"))
 def addbmm(input: Spec, batch1: Spec, batch2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
     """beta * input[m, n] + alpha * sum_b batch1[b, m, k] @ batch2[b, k, n] -> out[m, n]: as addmm, over b*k."""
-    b, _, k = batch1
-    return _added(input, contraction(b * k, out.numel()), beta, alpha, out)
+    return _added(input, contraction(batch1[0] * batch1[2], out.numel()), beta, alpha, out)
 
 
 @formula(*named("addr"))
@@ -135,9 +132,9 @@ def bilinear(input1: Spec, input2: Spec, weight: Spec, bias: Spec | None = None,
 def multi_dot(*tensors: Any, out: Spec) -> Cost:
     """a[m, k], b[k, l] .. z[., n] -> out[m, n]: the products in the order that multiplies least."""
     matrices = list(specs_in(tensors))
-    sizes = [1 if matrices[0].ndim == 1 else matrices[0][0]]
-    sizes += [matrix[0] if matrix.ndim == 1 else matrix[-1] for matrix in matrices[:-1]]
-    sizes += [1 if matrices[-1].ndim == 1 else matrices[-1][-1]]
+    rows = 1 if matrices[0].ndim == 1 else matrices[0][0]
+    columns = 1 if matrices[-1].ndim == 1 else matrices[-1][-1]
+    sizes = [rows, *(matrix[-1] for matrix in matrices[:-1]), columns]
     best: dict[tuple[int, int], Cost] = {(i, i + 1): Cost() for i in range(len(matrices))}
     for length in range(2, len(matrices) + 1):
         for i in range(len(matrices) - length + 1):
@@ -182,8 +179,7 @@ def _product(left: Spec, right: Spec, out: Spec) -> Cost:
 
 def _sparse(matrix: Spec, meets: int, out: Spec) -> Cost:
     """Each element of a sparse matrix ``meets`` so many others: a multiply and an add each, the first add per output none."""
-    products = matrix.facts["nnz"] * meets
-    return Cost(macs=products, muls=products, adds=max(products - out.numel(), 0))
+    return added_up(matrix.facts["nnz"] * meets, out.numel())
 
 
 def _added(input: Spec, product: Cost, beta: float, alpha: float, out: Spec) -> Cost:

@@ -4,8 +4,6 @@ Computing the mean and the deviation is NOT counted, in training neither, nor fo
 torch_flops counts this way (https://github.com/zugexiaodui/torch_flops), and its published totals rest on it.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -13,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import first
+from ._cost import first, times
 from ._registry import formula
 from ._spellings import named
 
@@ -99,8 +97,7 @@ def group_norm_native(input: Spec, weight: Spec | None = None, bias: Spec | None
 @formula(nn.RMSNorm, *named("rms_norm", "_fused_rms_norm"), op="rms_norm")
 def rms_norm(input: Spec, normalized_shape: Any, weight: Spec | None = None, *, out: Any) -> Cost:
     """input[*, k], weight[k] -> out[*, k]: 1 divide per output, 1 multiply by the weight."""
-    outputs = first(out).numel()
-    return Cost(muls=outputs if weight is not None else 0, others=outputs)
+    return times(first(out).numel(), Cost(muls=0 if weight is None else 1, others=1))
 
 
 @formula(nn.LocalResponseNorm, *named("local_response_norm"))
@@ -113,9 +110,5 @@ def local_response_norm(input: Spec, size: int, *, out: Spec) -> Cost:
 
 
 def _normalized(out: Any, weight: Spec | None, bias: Spec | None) -> Cost:
-    outputs = first(out).numel()
-    return Cost(
-        muls=outputs if weight is not None else 0,
-        adds=outputs * (1 + (bias is not None)),
-        others=outputs,
-    )
+    each = Cost(muls=0 if weight is None else 1, adds=1 if bias is None else 2, others=1)
+    return times(first(out).numel(), each)

@@ -3,8 +3,6 @@
 The order of a weight's dims is the library's own; what is read here is the length of the inputs and of the results.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..records import Cost, Spec
@@ -42,8 +40,7 @@ def qlinear_binary(
 ) -> Cost:
     """qx[*, i], qw, y[*, o] -> out[*, o]: as linear, 1 per output to join y, 2 if it is quantized, the rest as above."""
     other, bias, unary = rest[0], rest[1], rest[9]
-    product = contraction(qx[-1], out.numel(), bias is not None)
-    return _followed(product.plus(_joined(other, out)), unary, out)
+    return _followed(contraction(qx[-1], out.numel(), bias is not None).plus(_joined(other, out)), unary, out)
 
 
 @formula(*(f"onednn::qconv{d}_pointwise" for d in ("", "1d", "2d", "3d")), op="conv")
@@ -51,8 +48,7 @@ def qconv(
     qx: Spec, x_scale: Any, x_zero_point: Any, qw: Spec, w_scale: Spec, w_zero_point: Any, *rest: Any, out: Spec
 ) -> Cost:
     """qx[n, g*i, *], qw -> out[n, o, *]: as conv, 1 more for what follows; 4 per output to quantize, or 1 multiply."""
-    bias, attr = rest[0], rest[8]
-    return _followed(_windows(qw, bias, out), attr, out)
+    return _followed(_windows(qw, rest[0], out), rest[8], out)
 
 
 @formula("onednn::qconv2d_pointwise.binary", "onednn::qconv2d_pointwise.binary_tensor", op="conv")
@@ -115,9 +111,8 @@ def conv_binary_in_place(other: Spec, input: Spec, weight: Spec, bias: Spec | No
 @formula("mkldnn::_convolution_transpose_pointwise", op="conv_transpose")
 def conv_transpose_pointwise(input: Spec, weight: Spec, bias: Spec | None, *rest: Any, out: Spec) -> Cost:
     """input[n, i, *], weight -> out[n, o, *]: as conv_transpose, 1 more for what follows."""
-    attr = rest[5]
     taps = Spec((input[1], weight.numel() // input[1]))
-    return _followed(conv_transpose(input, taps, bias, out=out), attr, out, scaled=False)
+    return _followed(conv_transpose(input, taps, bias, out=out), rest[5], out, scaled=False)
 
 
 @formula("onednn::qbatch_norm2d", op="batch_norm")

@@ -3,15 +3,13 @@
 A plain int as kernel size means that length in every dim (torch_flops takes it for a window of one dim).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import first
+from ._cost import first, times
 from ._registry import formula, zero
 from ._spellings import named
 
@@ -137,6 +135,5 @@ def _maximum(k: int, out: Any) -> Cost:
 
 
 def _norm(norm_type: float, k: int, out: Spec) -> Cost:
-    if math.isinf(norm_type):
-        return Cost(others=(k + k - 1) * out.numel())
-    return Cost(adds=(k - 1) * out.numel(), others=(k + 1) * out.numel())
+    each = Cost(others=k + k - 1) if math.isinf(norm_type) else Cost(adds=k - 1, others=k + 1)
+    return times(out.numel(), each)

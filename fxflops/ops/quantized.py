@@ -4,8 +4,6 @@ q = clamp(round(x / scale) + zero point) is 4 operations per element, (q - zero 
 instead with integers and lookup tables is not counted; converting from one precision to another is a move.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -28,7 +26,7 @@ clamp(round(smallest - min / scale))."""
 @formula(*named("quantize_per_tensor", "quantize_per_channel"), op="quantize")
 def quantize(input: Any, *, out: Any) -> Cost:
     """x[*] -> out[*]: x / scale, rounded, plus the zero point, clamped: 4 per output."""
-    return times(_elements(out), QUANTIZE)
+    return times(sum(spec.numel() for spec in specs_in(out)), QUANTIZE)
 
 
 @formula(*named("quantize_per_tensor_dynamic"), op="quantize")
@@ -162,7 +160,3 @@ def _requantized(inputs: Any, cost: Cost, out: Spec) -> Cost:
     """A cost between dequantizing the inputs that are quantized, and quantizing the result if it is to be."""
     elements = sum(spec.numel() for spec in specs_in(inputs) if is_coded(spec))
     return times(elements, DEQUANTIZE).plus(cost).plus(times(out.numel() if is_coded(out) else 0, QUANTIZE))
-
-
-def _elements(tensors: Any) -> int:
-    return sum(spec.numel() for spec in specs_in(tensors))

@@ -1,7 +1,5 @@
 """Reductions: k elements become one. Sums, extrema, moments, norms, scans, sorts."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -9,7 +7,7 @@ import torch
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import first, reduced
+from ._cost import first, reduced, rows_of
 from ._registry import formula
 from ._spellings import named
 from .linalg import svdvals
@@ -165,8 +163,7 @@ def diff(input: Spec, n: int = 1, dim: int = -1, *, out: Spec) -> Cost:
 @formula(*named("mode"), op="mode")
 def sort(input: Spec, dim: int = -1, *, out: Any) -> Cost:
     """x[*, k] -> out[*, k]: k ceil(log2 k) compares per row: a comparison sort, a choice of ours."""
-    k = reduced(input, dim)
-    return Cost(others=input.numel() * math.ceil(math.log2(k)) if k > 1 else 0)
+    return _sorted(input, reduced(input, dim))
 
 
 @formula(*named("msort"), op="sort")
@@ -198,8 +195,7 @@ def unique(
     out: Any,
 ) -> Cost:
     """x[k] -> out[j]: as sort, of all elements; along a dim of k, each compare is of whole slices."""
-    k = input.numel() if dim is None else input[dim]
-    return Cost(others=input.numel() * math.ceil(math.log2(k)) if k > 1 else 0)
+    return _sorted(input, input.numel() if dim is None else input[dim])
 
 
 @formula(*named("unique_dim"), op="unique")
@@ -319,6 +315,11 @@ def put(input: Spec, index: Spec, source: Spec, accumulate: bool = False, *, out
     return Cost(adds=index.numel() if accumulate else 0)
 
 
+def _sorted(input: Spec, k: int) -> Cost:
+    """Of rows of ``k``."""
+    return Cost(others=input.numel() * math.ceil(math.log2(k)) if k > 1 else 0)
+
+
 def _joined(reduce: str, n: int, outputs: int) -> Cost:
     """``n`` elements joined one by one to what is there, as torch calls it."""
     if reduce in ("add", "sum", "mean"):
@@ -340,5 +341,4 @@ def _norm(p: Any, n: int, outputs: int) -> Cost:
 
 def _steps(input: Spec, dim: int | None) -> int:
     """From each slice along ``dim`` to the next, once per element."""
-    k = reduced(input, dim)
-    return input.numel() - input.numel() // k if k else 0
+    return input.numel() - rows_of(input.numel(), reduced(input, dim))

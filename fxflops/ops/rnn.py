@@ -4,8 +4,6 @@ The equations are those of https://docs.pytorch.org/docs/stable/generated/torch.
 it. A packed sequence has as many steps as its data has rows.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -137,8 +135,6 @@ def steps_of(kind: str, steps: int, weights: Iterable[Spec], units: int) -> Cost
     """So many steps (times batch): a product with each matrix, an add of each bias, and the gates of all units."""
     total = times(steps * units, GATES[kind])
     for weight in weights:
-        if weight.ndim == 2:
-            total = total.plus(contraction(weight[1], steps * weight[0]))
-        else:
-            total = total.plus(Cost(adds=steps * weight[0]))
+        is_bias = weight.ndim == 1
+        total = total.plus(Cost(adds=steps * weight[0]) if is_bias else contraction(weight[1], steps * weight[0]))
     return total

@@ -1,7 +1,5 @@
 """Shape rules of layers with weights, and of what mixes positions: contractions, convolutions, norms, attention."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,9 +18,8 @@ def linear(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec | None:
     """input[*, i], weight[o, i] -> out[*, o]."""
     if input.dtype is not weight.dtype or weight.ndim != 2 or not input.ndim or input[-1] != weight[1]:
         return None
-    if not input.dtype.is_floating_point or not fits(bias, weight[0], input):
-        return None
-    return Spec((*input[:-1], weight[0]), input.dtype)
+    fit = input.dtype.is_floating_point and fits(bias, weight[0], input)
+    return Spec((*input[:-1], weight[0]), input.dtype) if fit else None
 
 
 def fits(weight: Spec | None, size: int, input: Spec) -> bool:

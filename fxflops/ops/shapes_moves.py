@@ -1,7 +1,5 @@
 """Shape rules of what pools, resamples, reduces, joins and moves."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

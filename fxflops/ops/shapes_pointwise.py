@@ -1,7 +1,5 @@
 """Shape rules of what is done element by element: activations, arithmetic, comparisons, dropout, and softmax."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -89,8 +87,7 @@ def softmax_function(
 def together(*operands: Any) -> Spec | None:
     """The operands broadcast, where their tensors are floating and of one dtype, and the others numbers."""
     specs = [value for value in operands if isinstance(value, Spec)]
-    dtypes = {spec.dtype for spec in specs}
-    if len(dtypes) != 1 or not specs[0].dtype.is_floating_point:
+    if len({spec.dtype for spec in specs}) != 1 or not specs[0].dtype.is_floating_point:
         return None
     if not all(type(value) in NUMBER for value in operands if not isinstance(value, Spec)):
         return None

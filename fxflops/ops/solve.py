@@ -1,7 +1,5 @@
 """What is built on factorizations: solutions of equations, inverses, determinants, ranks and functions of matrices."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -18,7 +16,7 @@ from .reduce import matrix_norm
 @formula(*of_linalg("solve_triangular"), op="solve_triangular")
 def solve_triangular(A: Spec, B: Spec, *, left: bool = True, unitriangular: bool = False, out: Any) -> Cost:
     """A[*, n, n], B[*, n, r] -> X[*, n, r]: n(n - 1)/2 multiplies and as many adds, n divides per right-hand side."""
-    return _substituted(A[-1], first(out).numel() // A[-1] if A[-1] else 0, not unitriangular)
+    return _substituted(A[-1], _right_hand_sides(A, out), not unitriangular)
 
 
 @formula(*named("triangular_solve"), op="solve_triangular")
@@ -115,12 +113,10 @@ def lstsq(A: Spec, B: Spec, *, out: Any) -> Cost:
 @formula(*of_linalg("pinv"), *named("pinverse"), op="pinv")
 def pinv(A: Spec, rcond: Any = None, hermitian: bool = False, *, out: Any) -> Cost:
     """A[*, m, n] -> out[*, n, m]: svd (eigh if hermitian), k compares and divides, and V / S times U': k multiply-adds."""
-    *batch, m, n = A
-    k = min(m, n)
-    b = math.prod(batch)
+    n, k, b = A[-1], min(A[-2:]), batch_of(A)
     factored = eigh(A, out=out) if hermitian else svd(A, False, out=out)
     scaled = times(b, Cost(muls=k * n, others=2 * k))
-    return factored.plus(scaled).plus(contraction(k, b * m * n))
+    return factored.plus(scaled).plus(contraction(k, A.numel()))
 
 
 @formula(*of_linalg("matrix_rank"), op="matrix_rank")
@@ -169,18 +165,16 @@ def matrix_exp(A: Spec, *, out: Any) -> Cost:
 @formula(*of_linalg("polar"), op="linalg_polar")
 def linalg_polar(A: Spec, *, out: Any) -> Cost:
     """A[*, m, n] -> U[*, m, n], H[*, n, n]: svd, the products U V' and (V S) V'."""
-    *batch, m, n = A
-    b, k = math.prod(batch), min(m, n)
-    products = contraction(k, b * (m + n) * n).plus(Cost(muls=b * k * n))
-    return svd(A, False, out=out).plus(products)
+    m, n = A[-2:]
+    b, k = batch_of(A), min(m, n)
+    return svd(A, False, out=out).plus(contraction(k, b * (m + n) * n)).plus(Cost(muls=b * k * n))
 
 
 @formula(*of_linalg("matrix_sqrth"), op="matrix_sqrth")
 def matrix_sqrth(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n] -> out[*, n, n]: eigh, n roots, and the product (V S) V'."""
     n, b = A[-1], batch_of(A)
-    product = contraction(n, A.numel()).plus(Cost(muls=b * n * n, others=b * n))
-    return eigh(A, out=out).plus(product)
+    return eigh(A, out=out).plus(contraction(n, A.numel())).plus(Cost(muls=b * n * n, others=b * n))
 
 
 @formula(*of_linalg("vander"), *named("vander"), op="vander")

@@ -1,12 +1,10 @@
 """Statistics of samples, histograms, integrals and differences of sampled functions, and weights kept to a norm."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
 from ..records import Cost, Spec, specs_in
-from ._cost import contraction, first, times
+from ._cost import contraction, first, rows_of, times
 from ._registry import formula, zero
 from ._spellings import named
 from .reduce import cummax, histc, norm, unique_consecutive
@@ -19,7 +17,7 @@ def cov(input: Spec, *, fweights: Any = None, aweights: Any = None, out: Spec) -
     Weights are 2 multiplies per element more, and their sum and product.
     """
     n = input[-1] if input.ndim else 1
-    v = input.numel() // n if n else 0
+    v = rows_of(input.numel(), n)
     centered = Cost(adds=v * (n - 1) + v * n, others=v)
     given = sum(weights is not None for weights in (fweights, aweights))
     weighted = Cost(muls=2 * v * n + n * (given - 1), adds=n - 1) if given else Cost()
@@ -44,16 +42,13 @@ def trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
         return Cost()
     if not isinstance(x, Spec):
         return times(out.numel(), Cost(muls=2, adds=k + 1))
-    row = Cost(muls=k - 1, adds=(k - 1) + max(k - 2, 0), others=1)
-    return times(out.numel(), row).plus(_differences(x, dim))
+    return times(out.numel(), Cost(muls=k - 1, adds=(k - 1) + max(k - 2, 0), others=1)).plus(_differences(x, dim))
 
 
 @formula(*named("cumulative_trapezoid"))
 def cumulative_trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
     """y[*, k], x[k] -> out[*, k - 1]: 1 sum of neighbours, 1 multiply by half the step, 1 add to what is before, per output."""
-    steps = out[dim]
-    rows = out.numel() // steps if steps else 0
-    each = Cost(muls=out.numel(), adds=out.numel() + out.numel() - rows)
+    each = Cost(muls=out.numel(), adds=out.numel() + out.numel() - rows_of(out.numel(), out[dim]))
     if not isinstance(x, Spec):
         return each
     differences = _differences(x, dim)
@@ -96,10 +91,8 @@ def histogramdd(
     """x[n, d] -> out[*k], edges[d][k + 1]: as histogram in each dim, 1 add per sample."""
     n, d = input.numel() // input[-1] if input.numel() else 0, input[-1]
     edges = [spec[-1] for spec in specs_in(bins)]
-    if edges:
-        found = Cost(others=n * sum(math.ceil(math.log2(k)) for k in edges))
-    else:
-        found = Cost(adds=n * d, others=n * d).plus(_histogramdd_ends(input, range))
+    compared = Cost(others=n * sum(math.ceil(math.log2(k)) for k in edges))
+    found = compared if edges else Cost(adds=n * d, others=n * d).plus(_histogramdd_ends(input, range))
     k = first(out).numel()
     return found.plus(Cost(adds=n)).plus(Cost(adds=k - 1, others=(1 + d) * k) if density else Cost())
 
@@ -178,5 +171,4 @@ def _differences(x: Spec, dim: int) -> Cost:
 
 
 def _histogramdd_ends(input: Spec, range: Any) -> Cost:
-    d = input[-1]
-    return Cost(others=2 * max(input.numel() - d, 0)) if range is None else Cost()
+    return Cost(others=2 * max(input.numel() - input[-1], 0) if range is None else 0)

@@ -1,8 +1,6 @@
 """Whole layers of a transformer in one call: the fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer, as the
 sum of what they are made of, and softmax and dropout with a mask."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..records import Cost, Spec
@@ -39,13 +37,10 @@ def multi_head_attention(
     """
     b, n, e = query[-3:]
     s, d = key[-2], e // num_head
-    one = Spec((e, e))
-    bias = Spec((e,))
-    projected = [linear(given, one, bias, out=given) for given in (query, key, value)]
     heads, others = Spec((b, num_head, n, d)), Spec((b, num_head, s, d))
     total = attention(heads, others, others, mask, out=heads).plus(linear(query, proj_weight, proj_bias, out=query))
-    for cost in projected:
-        total = total.plus(cost)
+    for given in (query, key, value):
+        total = total.plus(linear(given, Spec((e, e)), Spec((e,)), out=given))
     averaged = b * n * s if need_weights and average_attn_weights else 0
     return total.plus(times(averaged, Cost(adds=num_head - 1, others=1)))
 

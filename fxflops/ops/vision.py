@@ -4,8 +4,6 @@ Their arguments: https://docs.pytorch.org/vision/stable/ops.html. Finding the pl
 counted, as in grid_sample. They are known by name, so that torchvision need not be installed.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -60,8 +58,7 @@ def deform_conv2d(
 ) -> Cost:
     """input[n, g*i, h, w], weight[o, i, *k] -> out[n, o, y, x]: conv with bias of samples, 7 each, 8 if masked."""
     n, _, y, x = out
-    samples = n * input[1] * math.prod(weight[2:]) * y * x
-    sampled = times(samples, SAMPLE.plus(Cost(muls=0 + use_mask)))
+    sampled = times(n * input[1] * math.prod(weight[2:]) * y * x, SAMPLE.plus(Cost(muls=0 + use_mask)))
     return contraction(math.prod(weight[1:]), out.numel(), bias=True).plus(sampled)
 
 
@@ -72,6 +69,5 @@ def nms(dets: Spec, scores: Spec, iou_threshold: float, *, out: Spec) -> Cost:
     A pair takes 4 corners (max, min), 2 lengths and their clamp to 0, their product, the union (2), the quotient and
     its compare with the threshold. Sorting by score is not counted.
     """
-    n = dets[0]
-    areas = times(n, Cost(muls=1, adds=2))
-    return areas.plus(times(n * (n - 1) // 2, Cost(muls=1, adds=2 + 2, others=4 + 2 + 2)))
+    pairs = times(math.comb(dets[0], 2), Cost(muls=1, adds=2 + 2, others=4 + 2 + 2))
+    return times(dets[0], Cost(muls=1, adds=2)).plus(pairs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -41,6 +41,12 @@ class TreeRow(NamedTuple):
     def was_called(self) -> bool:
         """It or anything in it was called; a ModuleList is not called itself, what it holds is."""
         return self.calls > 0 or any(child.was_called for child in self.children)
+
+    def walk(self) -> Iterator[TreeRow]:
+        """This row and all below it."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
 
 
 class OperatorShare(NamedTuple):

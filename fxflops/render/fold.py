@@ -1,7 +1,5 @@
 """Folding: consecutive siblings that are alike become one row."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -48,19 +46,18 @@ def folded(rows: Sequence[TreeRow], fold: bool = True) -> list[Fold]:
 def likeness(row: TreeRow) -> Hashable:
     """Equal for modules of the same class, sizes and counts, all the way down. Times and memory do not matter."""
     counts = (row.cls, row.calls, row.params, row.macs, row.flops, row.own_flops, row.missing)
-    own = tuple(row.own_ops.items())
-    return counts, own, tuple((child.name, likeness(child)) for child in row.children)
+    inside = tuple((child.name, likeness(child)) for child in row.children)
+    return counts, tuple(row.own_ops.items()), inside
 
 
 def mean(rows: Sequence[TreeRow]) -> TreeRow:
     """One row for rows that are alike: times averaged, the highest peak, the same for their children."""
     if len(rows) == 1:
         return rows[0]
-    peaks = [row.bytes_peak for row in rows if row.bytes_peak is not None]
     return rows[0]._replace(
         seconds=_mean([row.seconds for row in rows]),
         own_seconds=_mean([row.own_seconds for row in rows]),
-        bytes_peak=max(peaks, default=None),
+        bytes_peak=max((row.bytes_peak for row in rows if row.bytes_peak is not None), default=None),
         children=tuple(mean(same) for same in zip(*(row.children for row in rows), strict=True)),
     )
 
@@ -69,15 +66,10 @@ def common_name(names: Sequence[str]) -> str:
     """``0..11`` for names that count up, ``query,key,value`` for a few, ``first..last`` otherwise."""
     if len(names) == 1:
         return names[0]
-    counts_up = (
-        [str(number) for number in range(int(names[0]), int(names[0]) + len(names))] if _is_number(names[0]) else []
-    )
+    start = int(names[0]) if names[0].isascii() and names[0].isdigit() else -1
+    counts_up = start >= 0 and list(names) == [str(start + i) for i in range(len(names))]
     listed = ",".join(names)
-    return listed if list(names) != counts_up and len(listed) <= 24 else f"{names[0]}..{names[-1]}"
-
-
-def _is_number(name: str) -> bool:
-    return name.isascii() and name.isdigit()
+    return listed if not counts_up and len(listed) <= 24 else f"{names[0]}..{names[-1]}"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -1,7 +1,5 @@
 """The report as HTML: one self-contained block, a module tree to unfold and a table of nodes to sort."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from html import escape
 from numbers import Real
@@ -104,7 +102,7 @@ def _head(data: Summary) -> str:
 
 
 def _tree(root: TreeRow) -> str:
-    columns = measured(_all_rows(root))
+    columns = measured(root.walk())
     titles = "".join(f'<span class="n">{escape(column.header)}</span>' for column in columns)
     return f'<div class="row"><b class="name">module</b>{titles}<span></span></div>' + _module(
         Fold(root.name, root), root, columns, level=0
@@ -173,10 +171,6 @@ def _cell(column: Column, value: Any, units: str | None) -> str:
 
 def _side(column: Column) -> str:
     return ' class="n"' if column.is_number else ""
-
-
-def _all_rows(row: TreeRow) -> list[TreeRow]:
-    return [row, *(inner for child in row.children for inner in _all_rows(child))]
 
 
 def _text(text: str) -> str:

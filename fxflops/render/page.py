@@ -4,8 +4,6 @@ The page's own policy (https://www.w3.org/TR/CSP3/) admits the scripts that are 
 outside: a name from a model that got into the page as markup could still not run.
 """
 
-from __future__ import annotations
-
 import json
 from base64 import b64encode
 from collections.abc import Sequence
@@ -111,20 +109,16 @@ def _goodness(page: Page) -> list[Card]:
     cards = []
     if data.latency is not None and data.flops:
         rate = data.flops / data.latency[0]
-        text = units.count(rate)
-        said = "" if found is None else f"{plain(found.device)}, peak {_peak(found.peaks)}"
-        cards.append(Card("speed", text + ("FLOP/s" if " " in text else " FLOP/s"), f"{rate:,.0f} FLOP/s", said))
+        peaks = {} if found is None else found.peaks
+        peak = ", ".join(f"{name} {units.count(value)}FLOP/s" for name, value in peaks.items())
+        said = "" if found is None else f"{plain(found.device)}, peak {peak}"
+        cards.append(Card("speed", units.amount(rate, "FLOP/s"), f"{rate:,.0f} FLOP/s", said))
     if found is not None and found.mfu is not None:
         said = f"{PERCENT_OF_PEAK} (MFU)"
         if found.efficiency is not None:
             said += f"; {100 * found.efficiency:.0f}% of what its calls allow"
         cards.append(Card("utilization", f"{100 * found.mfu:.1f}%", f"{found.mfu!r}", said))
     return cards
-
-
-def _peak(peaks: dict[str, float] | object) -> str:
-    assert isinstance(peaks, dict)
-    return ", ".join(f"{name} {units.count(value)}FLOP/s" for name, value in peaks.items())
 
 
 def _count(label: str, value: int, bound: str, said: str) -> Card:
@@ -134,9 +128,9 @@ def _count(label: str, value: int, bound: str, said: str) -> Card:
 def _head(page: Page) -> list[str]:
     data = page.summary
     about = [f"input {data.inputs}"] if data.inputs else []
-    state = f"complete: {data.counted_calls:,} of {data.calls:,} calls counted"
-    badge = f'<span class="badge good">{state}</span>'
-    if not data.complete:
+    if data.complete:
+        badge = f'<span class="badge good">complete: {data.counted_calls:,} of {data.calls:,} calls counted</span>'
+    else:
         left = data.calls - data.counted_calls
         badge = f'<span class="badge bad">INCOMPLETE: {left:,} of {data.calls:,} calls not counted</span>'
     boxes = "".join(
@@ -177,9 +171,8 @@ def _missing(data: Summary) -> list[str]:
 
 def _lines(data: Summary) -> list[str]:
     """Where the cost is, in a line for the modules and one for each kind of share."""
-    shown = [row for row in costs(data) if row.path != OTHER][:3]
     parts = []
-    for row in shown:
+    for row in [row for row in costs(data) if row.path != OTHER][:3]:
         shares = [
             ("FLOPs", units.percent(row.flops, data.flops)),
             ("time", units.percent(row.seconds, data.nodes_seconds)),
@@ -201,14 +194,13 @@ def _facts(data: Summary) -> str:
 
 def _sections(page: Page) -> list[str]:
     """The places that the script draws into."""
-    none = _text(page.why_no_roofline)
     speed = '<p id="bounds" class="note"></p><div id="roofline" class="plot"></div>'
     return [
         _section("where", "Where", '<div id="where-controls" class="controls"></div>', '<div id="where" class="plot"></div>'
                  '<ul id="legend" class="legend" aria-label="colours"></ul><p id="where-note" class="note"></p>'),
         _section("speed", "How fast", '<div id="speed-controls" class="controls"></div>', speed)
         if page.roofline is not None
-        else _section("speed", "How fast", "", f'<p class="note">No roofline: {none}.</p>'),
+        else _section("speed", "How fast", "", f'<p class="note">No roofline: {_text(page.why_no_roofline)}.</p>'),
         _section("memory", "Memory over the run", '<div id="memory-controls" class="controls"></div>',
                  '<div id="course" class="plot"></div><p id="memory-note" class="note"></p>'
                  '<h3>Alive at the peak</h3><div class="scroll"><table id="owners" class="plain"></table></div>')

@@ -4,8 +4,6 @@ Numbers stay what they are; what is too much is left out by size (calls), folded
 over the run), and the page says so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -185,8 +183,6 @@ def shallow(tiles: Sequence[Tile], most: int) -> list[Tile]:
     deepest = max(depths, default=0)
     while deepest > 1 and sum(depth <= deepest for depth in depths) > most:
         deepest -= 1
-    if deepest == max(depths, default=0):
-        return list(tiles)
     kept: list[Tile] = []
     place: list[int] = []
     for tile, depth in zip(tiles, depths, strict=True):
@@ -231,9 +227,9 @@ def _tiles(tiles: Sequence[Tile], metrics: Iterable[Metric], words: Words) -> di
 
 def _ops(ops: Sequence[Op], words: Words, numbers: Sequence[int] | None = None) -> dict[str, Any]:
     """The fields of :class:`Op` as columns, texts as numbers of words; ``n`` is the position among all."""
-    columns: dict[str, Any] = {"n": list(range(len(ops))) if numbers is None else list(numbers)}
+    columns: dict[str, Any] = {"n": list(range(len(ops)) if numbers is None else numbers)}
     for i, name in enumerate(Op._fields):
-        values = [op[i] for op in ops]
+        values = (op[i] for op in ops)
         columns[name] = [words[v] if isinstance(v, str) else _short(v) for v in values]
     return columns
 

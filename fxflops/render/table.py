@@ -1,7 +1,5 @@
 """Tables: rows under headers, filtered, sorted, cut, scaled, and printed with tabulate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -84,10 +82,10 @@ def grid(
     kept = matching(known, rows, where)
     chosen = ordered(known, kept, sort_by)[:top]
     titles = [column.header if column.unit(units) is None else column.key for column in known]
-    table = [titles[i] for i in shown]
     body = [[known[i].show(row[i], known[i].unit(units)) for i in shown] for row in chosen]
-    picked = [known[i] for i in shown]
-    text, lost = _fitted(table, body, picked, tablefmt, width, elidable, expendable)
+    text, lost = _fitted(
+        [titles[i] for i in shown], body, [known[i] for i in shown], tablefmt, width, elidable, expendable
+    )
     notes = [
         footer(known, rows, kept, chosen, sort_by, noun, shares, titles),
         wrapped(f"no room for {', '.join(lost)}", terminal_width() if width is None else width, 0) if lost else "",
@@ -145,10 +143,8 @@ def footer(
 
 def _holds(wanted: Any, value: Any) -> bool:
     """Whether a cell is as wanted. A comparison with a number fails on cells without one: these are not wanted."""
-    if not callable(wanted):
-        return bool(value == wanted)
     try:
-        return bool(wanted(value))
+        return bool(wanted(value) if callable(wanted) else value == wanted)
     except TypeError:
         if value is None or isinstance(value, str):
             return False

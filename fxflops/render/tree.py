@@ -1,7 +1,5 @@
 """The module tree: one line for each module, identical siblings folded, the work done in the module itself last."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -109,9 +107,8 @@ def own_row(row: TreeRow) -> TreeRow | None:
         return None
     ops = [plain(op) + (f" x{calls}" if calls > 1 else "") for op, calls in row.own_ops.items()]
     more = [f"+{len(ops) - 3} more"] if len(ops) > 3 else []
-    name = f"(own: {', '.join(ops[:3] + more)})" if ops else "(own)"
     return row._replace(
-        name=name,
+        name=f"(own: {', '.join(ops[:3] + more)})" if ops else "(own)",
         params=row.own_params,
         macs=row.own_macs,
         flops=row.own_flops,

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -26,9 +25,9 @@ from .leaves import ModuleSettings
 from .meta import OWN, REAL, Form
 from .modes import transformed
 from .observe import ATTENTION, QUERY, RNN_BACKWARD, Observer
+from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, forms_in, key_of, tensors_given
 from .spelling import WRITTEN_AS
 
-NEW, SAME, VIEW, NONE = "new", "the first argument", "view", "nothing"
 META_DEVICE = torch.device("meta")
 QUERIES = frozenset(
     [
@@ -41,46 +40,9 @@ QUERIES = frozenset(
     ]
 )  # fmt: skip
 """What a real tensor answers as its twin does."""
-TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)})
-"""The plain values that are told apart by their types too."""
-
-
 PART = Operation("part of a call", None, (), NOTHING, None)
 VALUED = frozenset({*EMPTY, ATTENTION, RNN_BACKWARD})
 """Operators of which more is recorded than follows from forms, or that leave memory unwritten."""
-
-
-class Unknown(Exception):
-    """What a call puts out follows from more than metadata."""
-
-
-class Plan:
-    """What a call of one kind puts out: new tensors of these ``forms``, its first argument, or views of them that torch makes.
-
-    ``operation`` is what is called, ``spelled`` the same by other spellings of its target; with ``beside`` it takes tensors
-    that have values, of which the twins are to be made; ``moves`` tells that it names a device.
-    """
-
-    __slots__ = ("beside", "forms", "kind", "moves", "operation", "sequence", "spelled")
-
-    def __init__(
-        self, operation: Operation, kind: str, forms: tuple[Form, ...], sequence: Any, given: list[Form]
-    ) -> None:
-        self.operation = operation
-        self.kind = kind
-        self.forms = forms
-        self.sequence = sequence
-        self.spelled: dict[Any, Operation] = {}
-        self.beside = any(form.kind is REAL or (form.kind is OWN and kind is VIEW) for form in given)
-        self.moves = False
-
-    def operation_as(self, target: Any) -> Operation:
-        """What is called, spelled so."""
-        if target is self.operation.target:
-            return self.operation
-        if target not in self.spelled:
-            self.spelled[target] = self.operation._replace(target=target)
-        return self.spelled[target]
 
 
 class FastObserver(Observer):
@@ -195,7 +157,13 @@ class FastObserver(Observer):
             return None
         out, strides = found
         kind, forms = (SAME, ()) if strides is None else (NEW, (self._mirror.form_of(tuple(out), strides, out.dtype),))
-        plan = self._plans[key] = Plan(self._operation(*asked[:4], out, known), kind, forms, None, given)
+        plan = self._plans[key] = Plan(
+            self.seen.operation(asked.op, asked.target, (asked.args, asked.kwargs, out), known),
+            kind,
+            forms,
+            None,
+            given,
+        )
         return plan
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -222,7 +190,7 @@ class FastObserver(Observer):
             self._saw(func, asked, named, out)
             with DisableTorchFunction():
                 target = self._spelling.of(func) if func in WRITTEN_AS else func
-                operation = self._operation(entry.op, target, specs, kwspecs, self._spec(out))
+                operation = self.seen.operation(entry.op, target, (specs, kwspecs, self._spec(out)))
             self._called(operation)
         else:
             first, scopes = len(self.calls), len(self.scopes)
@@ -304,7 +272,7 @@ class FastObserver(Observer):
             self._storages.call = len(self.calls)
             out = args[0] if plan.kind is SAME else self._made(plan) if plan.kind is NEW else func(*args, **kwargs)
             if is_call:
-                phase, path = self._placed(self._here(), self.calls)
+                phase, path = self.seen.placed(self._here(), self.calls)
                 self.calls.append(Call(plan.operation, path, phase=phase))
                 self._owns((out, args))
             return out
@@ -402,44 +370,3 @@ class FastObserver(Observer):
         """Whether a function is attention, of whose mask the values may be asked for."""
         entry = self._table.find(func)
         return entry is not None and entry.op == ATTENTION
-
-
-def key_of(value: Any, form_of: Callable[[torch.Tensor], Form | None]) -> Any:
-    """What a result depends on of an argument whose tensors have forms. Raises Unknown where that is more than can be told."""
-    kind = type(value)
-    if kind in ORDINARY:
-        form = form_of(value)
-        if form is None:
-            raise Unknown
-        return form
-    if kind is int or value is None or kind is str:
-        return value
-    if kind in TYPED:
-        return kind, value
-    if kind is tuple or kind is list:
-        return kind, *[key_of(item, form_of) for item in value]
-    if kind is slice:
-        return slice, *[key_of(item, form_of) for item in (value.start, value.stop, value.step)]
-    raise Unknown
-
-
-def forms_in(key: tuple[Any, ...]) -> list[Form]:
-    """The forms that a key was made of, in order."""
-    found = []
-    for part in key:
-        if type(part) is Form:
-            found.append(part)
-        elif type(part) is tuple:
-            found += forms_in(part)
-    return found
-
-
-def tensors_given(value: Any) -> list[torch.Tensor]:
-    """The tensors among a call's arguments, in order."""
-    found: list[torch.Tensor] = []
-    for item in value.values() if isinstance(value, dict) else value:
-        if isinstance(item, torch.Tensor):
-            found.append(item)
-        elif isinstance(item, (tuple, list, dict)):
-            found += tensors_given(item)
-    return found

@@ -20,7 +20,7 @@ from torch import nn
 
 from ..ledger import Ledger
 from ..ops import ESCAPE, Formula, Table
-from ..records import NOTHING, Call, Operation, Scope, spec_of, typed
+from ..records import Operation, spec_of
 from ..torch_internals import (
     DisableTorchFunction,
     EnableTorchFunction,
@@ -34,13 +34,13 @@ from .compiler import is_importing_compiler, run_operator, unseen
 from .escapes import EMPTY, Unwritten
 from .facts import with_learning, with_pairs
 from .functions import belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
-from .leaves import Hooks, Leaves, ModuleSettings, Settings, forms_with_values
+from .leaves import Hooks, Leaves, Settings, forms_with_values
 from .meta import Twins
 from .modes import AtenMode, FunctionMode, dispatching, functioning, transformed
 from .placement import Placement
 from .plain import PlainFunctions
 from .record import Recorder
-from .source import author_line
+from .seen import Made, Seen
 from .spelling import WRITTEN_AS, Spelling
 from .stack import ModuleStack, Running
 from .tape import BACKWARD, FORWARD, Tape, roots_of
@@ -74,16 +74,14 @@ class Observer:
         facts: bool = True,
         tape: Tape | None = None,
     ) -> None:
-        self.calls: list[Call] = []
-        self.scopes: list[Scope] = []
-        self.steps: list[tuple[str, range]] = []
+        self.seen = Seen(tape)
+        self.calls, self.scopes, self.steps = self.seen.calls, self.seen.scopes, self.seen.steps
         self.path = ""
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
         self._table = table
         self._leaves = Leaves(table)
         self._settings = Settings(forms_with_values if twins is None else twins.forms_of_own, self._spec)
-        self._operations: dict[Any, Operation] = {}
         self._copies: dict[Any, Any] = {}
         self._spelling = Spelling()
         self._ledger = ledger
@@ -96,7 +94,6 @@ class Observer:
         self._strays = strays
         self._facts = facts
         self._tape = tape
-        self._placed = tape.placed if tape is not None else lambda path, _: (FORWARD, path)
         self._thread = threading.get_ident()
         self._hooks = Hooks()
         self._mode = FunctionMode(self.function)
@@ -147,29 +144,29 @@ class Observer:
             return self._plain(func, args, kwargs)
         entry = self._table.find(func)
         if entry is not None and (entry.reason == QUERY or (entry.reason == ESCAPE and is_integral(args[0]))):
-            with self._as_one():
+            with self._marked(True, self._noted):
                 return func(*args, **kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
         if self._placement is not None:
             args, kwargs = self._placement.redirect(func, args, kwargs)
-        specs, kwspecs = spec_of(args), spec_of(kwargs)
         self._check(entry, func, *given)
-        noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
+        specs, kwspecs, noted = spec_of(args), spec_of(kwargs), self._before(args, kwargs)
         written = self._spelling.of(func) if func in WRITTEN_AS else func
         start = time.perf_counter()
         try:
             if entry is None:
                 out = self._dispatched(func, args, kwargs, specs, kwspecs)
             else:
-                with self._as_one():
+                with self._marked(True, self._noted):
                     out = self._run(func, args, kwargs)
         except Exception:
             self.failed = self.failed or (qualified_name(func), self._here(), (specs, kwspecs))
             raise
         if entry is not None:
             seconds = time.perf_counter() - start
-            self._record(entry, written, specs, kwspecs, self._result(entry, given, out), self._here(), seconds)
+            made = specs, kwspecs, self._result(entry, given, out)
+            self.seen.call(entry, written, made, self._here(), seconds)
             self._owns((out, args))
             if entry.op in EMPTY:
                 self._unwritten.add(out)
@@ -181,12 +178,12 @@ class Observer:
         """Note as a call that nobody knows when one reads memory that no call seen has written."""
         if (entry is None or entry.reason != VIEW) and self._unwritten.is_read_by(func, args, kwargs):
             specs = spec_of((args, kwargs))
-            self._record(None, "unseen write to torch.empty", specs[0], specs[1], None, self._here(), 0.0)
+            self.seen.call(None, "unseen write to torch.empty", (*specs, None), self._here(), 0.0)
 
     def _plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What computes nothing, but may return a tensor: ``x.T``, ``x.data``."""
-        noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
-        with self._as_one():
+        noted = self._before(args, kwargs)
+        with self._marked(True, self._noted):
             out = func(*args, **kwargs)
         self._saw(func, args, kwargs, out)
         if noted is not None and self._recorder is not None:
@@ -215,38 +212,39 @@ class Observer:
                 self._twins.forget((args, kwargs))
             self._twins.saw(out)
 
+    def _before(self, args: Any, kwargs: Any) -> Any:
+        """The arguments of a call as a recorded graph has them, if it is a node of its own there."""
+        return None if self._recorder is None or self._noted else self._recorder.before(args, kwargs)
+
     def _noting(self, out: Any) -> Any:
         if self._ledger is not None:
             self._ledger.add_all(out, len(self.calls))
         return out
 
     @contextmanager
-    def _as_one(self) -> Iterator[None]:
-        """What is dispatched meanwhile is no call of its own."""
-        whole, self._whole = self._whole, True
+    def _marked(self, whole: bool, noted: bool) -> Iterator[None]:
+        """Meanwhile what is dispatched is no call of its own (``whole``), or no node of a recorded graph (``noted``)."""
+        before = self._whole, self._noted
+        self._whole, self._noted = whole, noted
         try:
             yield
         finally:
-            self._whole = whole
+            self._whole, self._noted = before
 
     def _answered(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> Any:
         """What the placement says in a tensor's stead; where it is a tensor (``x.cpu()``), that is a call."""
         entry = self._table.find(func) if isinstance(answer, torch.Tensor) and not self._inside_leaf() else None
         if entry is not None:
-            self._record(entry, func, spec_of(args), spec_of(kwargs), spec_of(answer), self._here(), 0.0)
+            self.seen.call(entry, func, (spec_of(args), spec_of(kwargs), spec_of(answer)), self._here(), 0.0)
         return answer
 
     def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any, kwspecs: Any) -> Any:
         """Run a call that has no formula: the operators that it dispatches are the calls."""
         known = len(self.calls)
-        noted, self._noted = self._noted, True
-        try:
-            with dispatching(self._aten):
-                out = self._run(func, args, kwargs)
-        finally:
-            self._noted = noted
+        with self._marked(self._whole, True), dispatching(self._aten):
+            out = self._run(func, args, kwargs)
         if len(self.calls) == known and computes(func, specs, kwspecs, spec_of(out)):
-            self._record(None, func, specs, kwspecs, spec_of(out), self._here(), 0.0)
+            self.seen.call(None, func, (specs, kwspecs, spec_of(out)), self._here(), 0.0)
         return out
 
     def _transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -286,13 +284,14 @@ class Observer:
             if entry is None and isinstance(func, OpOverload) and func._can_decompose():
                 with dispatching(self._aten):
                     return func.decompose(*args, **kwargs)
-            noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
+            noted = self._before(args, kwargs)
             start = time.perf_counter()
             out = self._run(func, args, kwargs)
             known = entry is not None or not isinstance(func, HigherOrderOperator)
             if known and (entry is None or entry.reason != QUERY):
                 seconds = time.perf_counter() - start
-                self._record(entry, func, specs, kwspecs, self._result(entry, given, out), self._here(), seconds)
+                made = specs, kwspecs, self._result(entry, given, out)
+                self.seen.call(entry, func, made, self._here(), seconds)
                 self._owns((out, args))
             if noted is not None and self._recorder is not None:
                 self._recorder.function(func, noted, out, self._stack.keys())
@@ -301,49 +300,13 @@ class Observer:
     @contextmanager
     def _entered(self) -> Iterator[None]:
         """Within a function that a higher-order operator calls, so that the calls inside it are seen."""
-        state = self._whole, self._noted
-        self._whole, self._noted = False, True
-        try:
-            with EnableTorchFunction(), dispatching(self._aten), functioning(self.function):
-                yield
-        finally:
-            self._whole, self._noted = state
+        with self._marked(False, True), EnableTorchFunction(), dispatching(self._aten), functioning(self.function):
+            yield
 
     def _result(self, entry: Formula | None, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
         if self._facts and entry is not None and entry.op == ATTENTION:
             return with_pairs(entry, given, out, must=self._twins is not None)
         return spec_of(out)
-
-    def _record(
-        self,
-        entry: Formula | None,
-        target: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        out: Any,
-        path: str,
-        seconds: float,
-        known: ModuleSettings | None = None,
-    ) -> None:
-        op = entry.op if entry is not None else qualified_name(target)
-        site = author_line() if entry is None else ""
-        phase, path = self._placed(path, self.calls)
-        operation = self._operation(op, target, args, kwargs, out, known)
-        self.calls.append(Call(operation, path, "", site, seconds, phase))
-
-    def _operation(
-        self, op: str, target: Any, args: Any, kwargs: Any, out: Any, known: ModuleSettings | None = None
-    ) -> Operation:
-        """What ran: the same object for all that are equal."""
-        key = op, target, known, typed(args), typed(kwargs), typed(out)
-        settings = NOTHING if known is None else known.settings
-        try:
-            found = self._operations.get(key)
-        except TypeError:  # no hash
-            return Operation(op, target, args, kwargs, out, settings)
-        if found is None:
-            found = self._operations[key] = Operation(op, target, args, kwargs, out, settings)
-        return found
 
     def _owns(self, value: Any) -> None:
         """What the call recorded last put out is its own, to the backward pass."""
@@ -383,9 +346,9 @@ class Observer:
             self._stack.is_leaf()
             if self._unwritten:
                 self._check(None, module, args, kwargs)
-            if self._recorder is not None and not self._plain_functions.running and not self._noted:
+            if self._recorder is not None and not self._plain_functions.running:
                 with DisableTorchFunction():
-                    running.noted = self._recorder.before(args, kwargs)
+                    running.noted = self._before(args, kwargs)
         running.start = time.perf_counter()
 
     def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
@@ -393,12 +356,11 @@ class Observer:
             return
         end = time.perf_counter()
         running, is_leaf = self._stack.leave(module)
-        raised = sys.exc_info()[1] is not running.handled
         if self._inside_leaf():
             return
         with DisableTorchFunction():
             specs, kwspecs, result = self._spec(args), self._spec(kwargs), self._spec(out)
-            if raised:
+            if sys.exc_info()[1] is not running.handled:  # it raised
                 self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
                 return
             self._left(module, running, is_leaf, (specs, kwspecs, result), end - running.start)
@@ -407,24 +369,17 @@ class Observer:
                 if running.noted is not None and self._recorder is not None:
                     self._recorder.module(running.path, running.noted, out, self._stack.keys(running))
 
-    def _left(
-        self, module: nn.Module, running: Running, is_leaf: bool, made: tuple[Any, Any, Any], took: float
-    ) -> None:
-        """Record the call of a module that is over, given and putting out these."""
-        known = self._settings.of(module)
-        path, cls = running.path, type(module)
+    def _left(self, module: nn.Module, running: Running, is_leaf: bool, made: Made, took: float) -> None:
+        """Record the call of a module that is over."""
+        known, path, cls = self._settings.of(module), running.path, type(module)
         if is_leaf:
             self._noting(())
-            self._record(self._leaves[module], cls, *made, path, took, known)
+            operation = self.seen.call(self._leaves[module], cls, made, path, took, known)
+        else:
+            operation = Operation(cls.__name__, cls, *made, known.settings)
         if self._tape is None or self._tape.phase() == FORWARD:
-            operation = self.calls[-1].operation if is_leaf else Operation(cls.__name__, cls, *made, known.settings)
-            self._ended(path, operation, known, bool(module._modules))
-
-    def _ended(self, path: str, operation: Operation, known: ModuleSettings, has_children: bool) -> None:
-        """The call of a module is over, and all its calls are recorded."""
-        if not self._stack.running:
-            self.steps.append((path, range(self._begun, len(self.calls))))
-        self.scopes.append(Scope(path, operation, known.params, has_children))
+            begun = None if self._stack.running else self._begun
+            self.seen.module(path, operation, known, bool(module._modules), begun)
 
     # What the interpreter of Python tells: plain functions for which the user registered a formula
 
@@ -432,14 +387,14 @@ class Observer:
         if self._stack.inside_leaf():
             return None
         with DisableTorchFunction():
-            noted = self._recorder.before(args, kwargs) if self._recorder is not None and not self._noted else None
+            noted = self._before(args, kwargs)
             return spec_of(args), spec_of(kwargs), noted, time.perf_counter()
 
     def _end_function(self, function: FunctionType, begun: Any, value: Any) -> None:
         specs, kwspecs, noted, start = begun
         with DisableTorchFunction():
             entry, seconds = self._table.find(function), time.perf_counter() - start
-            self._record(entry, function, specs, kwspecs, spec_of(value), self._here(), seconds)
+            self.seen.call(entry, function, (specs, kwspecs, spec_of(value)), self._here(), seconds)
             self._owns(value)
             if noted is not None and self._recorder is not None:
                 self._recorder.function(function, noted, value, self._stack.keys())

@@ -1,0 +1,89 @@
+"""Plans: how the result of a call comes about, by the key of all that it depends on where metadata tells all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..records import ORDINARY, Operation
+from .meta import OWN, REAL, Form
+
+NEW, SAME, VIEW, NONE = "new", "the first argument", "view", "nothing"
+TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)})
+"""The plain values that are told apart by their types too."""
+
+
+class Unknown(Exception):
+    """What a call puts out follows from more than metadata."""
+
+
+class Plan:
+    """What a call of one kind puts out: new tensors of these ``forms``, its first argument, or views of them that torch makes.
+
+    ``operation`` is what is called, ``spelled`` the same by other spellings of its target; with ``beside`` it takes tensors
+    that have values, of which the twins are to be made; ``moves`` tells that it names a device.
+    """
+
+    __slots__ = ("beside", "forms", "kind", "moves", "operation", "sequence", "spelled")
+
+    def __init__(
+        self, operation: Operation, kind: str, forms: tuple[Form, ...], sequence: Any, given: list[Form]
+    ) -> None:
+        self.operation = operation
+        self.kind = kind
+        self.forms = forms
+        self.sequence = sequence
+        self.spelled: dict[Any, Operation] = {}
+        self.beside = any(form.kind is REAL or (form.kind is OWN and kind is VIEW) for form in given)
+        self.moves = False
+
+    def operation_as(self, target: Any) -> Operation:
+        """What is called, spelled so."""
+        if target is self.operation.target:
+            return self.operation
+        if target not in self.spelled:
+            self.spelled[target] = self.operation._replace(target=target)
+        return self.spelled[target]
+
+
+def key_of(value: Any, form_of: Callable[[torch.Tensor], Form | None]) -> Any:
+    """What a result depends on of an argument whose tensors have forms. Raises Unknown where that is more than can be told."""
+    kind = type(value)
+    if kind in ORDINARY:
+        form = form_of(value)
+        if form is None:
+            raise Unknown
+        return form
+    if kind is int or value is None or kind is str:
+        return value
+    if kind in TYPED:
+        return kind, value
+    if kind is tuple or kind is list:
+        return kind, *[key_of(item, form_of) for item in value]
+    if kind is slice:
+        return slice, *[key_of(item, form_of) for item in (value.start, value.stop, value.step)]
+    raise Unknown
+
+
+def forms_in(key: tuple[Any, ...]) -> list[Form]:
+    """The forms that a key was made of, in order."""
+    found = []
+    for part in key:
+        if type(part) is Form:
+            found.append(part)
+        elif type(part) is tuple:
+            found += forms_in(part)
+    return found
+
+
+def tensors_given(value: Any) -> list[torch.Tensor]:
+    """The tensors among a call's arguments, in order."""
+    found: list[torch.Tensor] = []
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, (tuple, list, dict)):
+            found += tensors_given(item)
+    return found
