@@ -1,5 +1,7 @@
 """What a device's ceilings allow each call of a run, and how near it came: the result of a roofline, and its table."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

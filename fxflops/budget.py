@@ -1,5 +1,7 @@
 """Budgets: what a model may cost at most, held against a report."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """The ceilings of a device in no table: measured, once per process. And which device a run was made on."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterable
 from functools import cache, partial

@@ -4,6 +4,8 @@ The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0
 Operations were measured one by one, so they are laid end to end in run order: a phase after the other, each in a lane.
 """
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, takewhile

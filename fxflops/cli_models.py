@@ -1,6 +1,8 @@
 """Models by name: of timm, torchvision and transformers with random weights, never downloaded, or what the user's own
 code makes."""
 
+from __future__ import annotations
+
 import importlib
 import importlib.util
 import inspect

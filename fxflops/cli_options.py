@@ -1,5 +1,7 @@
 """What the commands share: the options that several of them have, each once, and how their words are read."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec

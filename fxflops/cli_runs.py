@@ -1,5 +1,7 @@
 """From what the command line says to a report: the model loaded and placed, its inputs made, counted or run."""
 
+from __future__ import annotations
+
 import contextlib
 import inspect
 import sys

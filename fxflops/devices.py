@@ -5,6 +5,8 @@ Peaks are dense ones: where a datasheet gives figures "with sparsity", half of t
 matrix units for a dtype, the figure is theirs, since no operation can be faster.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """What two reports differ in, and where: by module, by operator and in all. A larger model beside a smaller one, or before and after."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple

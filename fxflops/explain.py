@@ -1,5 +1,7 @@
 """Why two conventions give two numbers for one run: the calls that they value differently, by what each counts."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """The page of a report: its figures as the plain data that :mod:`fxflops.render.page` shows, and the file they go into."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike

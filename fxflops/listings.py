@@ -1,5 +1,7 @@
 """The tables of a report: its operations in run order, and its sums as mappings that are tables too."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

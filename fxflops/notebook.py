@@ -1,5 +1,7 @@
 """TorchFLOPsByFX, the notebook face: a drop-in for torch_flops 0.4.1 (https://github.com/zugexiaodui/torch_flops)."""
 
+from __future__ import annotations
+
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -4,6 +4,8 @@ The roofline model (Williams, Waterman, Patterson 2009, https://doi.org/10.1145/
 long as its FLOPs take at the peak of its dtype, as its bytes take at the bandwidth, and as a kernel takes to start.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

@@ -4,6 +4,8 @@ Names are looked up among what this process has imported. Nothing is ever import
 names it: what is not there is stood in for.
 """
 
+from __future__ import annotations
+
 import inspect
 import operator
 import sys

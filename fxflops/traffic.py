@@ -4,6 +4,8 @@ At least that: intermediate results of one call stay in caches, what a view show
 the rows it takes. What a spec does not tell is not known: that an argument is expanded, or given twice.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from typing import NamedTuple
 

@@ -1,5 +1,7 @@
 """Numbers as people read them: counts in SI, bytes in KiB/MiB/GiB, seconds in the unit that fits."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from fractions import Fraction

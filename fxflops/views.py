@@ -1,5 +1,7 @@
 """From rolled-up rows to the plain data that renderers take, and the tree as a view of its own."""
 
+from __future__ import annotations
+
 import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """What DeepSpeed's profiler prints: numbers with their units, the classes of modules by depth, the model with its figures."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -6,6 +6,8 @@ works again on the same model, prints models with RNNs, and counts where the ori
 the backward's FLOPs, twice the forward's, is not text.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path

@@ -5,6 +5,8 @@ sample, and of a module that stands under two others once for each. What flowflo
 does not show: here it is what ptflops, from which it comes, prints.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, TextIO

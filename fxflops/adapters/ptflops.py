@@ -5,6 +5,8 @@ the original it leaves training flags, attributes and hooks as they were, and re
 original's second backend, "aten", whose number depends on the kernels chosen.
 """
 
+from __future__ import annotations
+
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

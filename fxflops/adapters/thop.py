@@ -5,6 +5,8 @@ module that stands under several others counts once, where it is met first; the 
 each. Only handlers of ``custom_ops`` need a run on the real tensors.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

@@ -5,6 +5,8 @@ the model runs on meta, where it is and as it was: it is neither moved to ``devi
 arguments and a model that raises are fxflops's errors (InputError, RunError), and so are parameters without a shape yet.
 """
 
+from __future__ import annotations
+
 import copy
 import sys
 import threading

@@ -1,5 +1,7 @@
 """Conventions: what counts how much, as tables over the base formulas: one file each, with what differs."""
 
+from __future__ import annotations
+
 from ..errors import InputError, near
 from . import (
     calflops,

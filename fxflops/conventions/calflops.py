@@ -6,6 +6,8 @@ do not raise. F.upsample, which calls F.interpolate, it charges twice, and here 
 replacements in torch.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import torch

@@ -14,6 +14,8 @@ them (``from torch.nn.functional import gelu``), nor the second name of one (tor
 F.prelu), nor Python's ``sum`` of tensors, which looks here like ``x.add(y)``. A module under two parents it sums once for each.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

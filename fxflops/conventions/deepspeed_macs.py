@@ -4,6 +4,8 @@ Those of linear layers, convolutions, matmul, mm, bmm, addmm and baddbmm as func
 ``x @ y``, scaled_dot_product_attention, einsum and RNNs.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import wraps
 from inspect import getdoc

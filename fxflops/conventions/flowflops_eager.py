@@ -5,6 +5,8 @@ are not seen. Its documentation states a factor 2 for convolutions: its numbers 
 flowflops divides the sum by the batch; here is the whole run.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 

@@ -7,6 +7,8 @@ KeyError on an operator that it does not know; here that costs nothing. What Gro
 costs here what it does in the mode "eager".
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

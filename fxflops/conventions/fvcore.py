@@ -10,6 +10,8 @@ it leaves out what no output needs, what is done in a torch.autograd.Function, a
 tells; and it counts operators that are called as torch.ops.aten, which cannot be told from those that others call.
 """
 
+from __future__ import annotations
+
 import math
 import operator
 from collections.abc import Sequence

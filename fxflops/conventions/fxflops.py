@@ -1,5 +1,7 @@
 """fxflops itself: the base, over which every other convention is a table. It has no rows: the formulas say what it counts."""
 
+from __future__ import annotations
+
 from ._convention import Convention
 
 CONVENTION = Convention("fxflops", "every arithmetic operation of the forward, the same however an op is written")

@@ -14,6 +14,8 @@ not see a function imported by name before it replaced it (``from torch.nn.funct
 parents it sums once for each.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -7,6 +7,8 @@ at the end of that LeNet5. Where it raised (one-dim convolutions, scale factors,
 Of a module called several times it kept the last call; here all are counted.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -9,6 +9,8 @@ is a module that stands under two others: thop hooks it twice and sums it once f
 which raises at the model's next run.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping
 

@@ -6,6 +6,8 @@ them there (linear, RNNs, einsum); integer products too. Everything else is 0: a
 operators have no formula in it. Complex numbers count as real ones, but for convolutions, which torch makes of three real ones.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from math import prod
 from typing import Any

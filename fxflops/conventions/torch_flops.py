@@ -3,6 +3,8 @@
 The totals are those of its README: ViT-B/16 35,164,979,282 and ResNet-50 8,227,340,288.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from ..ops._cost import first

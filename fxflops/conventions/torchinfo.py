@@ -8,6 +8,8 @@ of a pruned weight it counts what the mask leaves, which no shape tells; a modul
 takes for one without; a parameter that one module has under two names it counts once.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """The few sums that many formulas share."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """Every way to write one op: ``x + y``, ``x.add_(y)``, ``torch.add``, ``operator.iadd``, ``aten::add``."""
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Iterator
 from typing import Any

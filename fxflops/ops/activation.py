@@ -3,6 +3,8 @@
 torch_flops counts GELU as ReLU, 1 per element, and leaky_relu 4: https://github.com/zugexiaodui/torch_flops
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from torch import nn

@@ -4,6 +4,8 @@ What a schema cannot tell is declared here by name: views, moves, creations and 
 that compute and have neither a row nor a rule stay unknown; tests/ops/test_aten.py lists those of aten.
 """
 
+from __future__ import annotations
+
 from functools import lru_cache
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Scaled dot-product attention, the same from every kernel: every query meets every key, whatever the mask leaves."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The catalogue of everything that is counted: ``python -m fxflops.ops.catalogue`` writes it to ``README.md`` beside it."""
 
+from __future__ import annotations
+
 import inspect
 import operator
 import sys

@@ -3,6 +3,8 @@
 Windows are counted whole, also where they reach into the padding, as torch_flops and FlopCounterMode count them.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

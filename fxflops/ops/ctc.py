@@ -3,6 +3,8 @@
 A. Graves et al., Connectionist Temporal Classification: https://www.cs.toronto.edu/~graves/icml_2006.pdf
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from torch import nn

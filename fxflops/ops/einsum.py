@@ -1,5 +1,7 @@
 """torch.einsum, by one fixed path: from left to right, two operands at a time, whatever optimizer is installed."""
 
+from __future__ import annotations
+
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,7 @@
 """Pointwise arithmetic: one operation per output element, fused ops by their definition."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

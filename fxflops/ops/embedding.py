@@ -1,5 +1,7 @@
 """Embeddings: a lookup moves data and computes nothing; a bag adds up what it looked up."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

@@ -3,6 +3,8 @@
 https://docs.pytorch.org/docs/stable/generated/torch.fake_quantize_per_tensor_affine.html
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from ..records import Cost, Spec

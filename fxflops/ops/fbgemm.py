@@ -3,6 +3,8 @@
 The order of a packed weight's dims is the library's own; what is read here is the length of the inputs and of the results.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from ..records import Cost, Spec

@@ -4,6 +4,8 @@ The nominal figure of FFTW's benchmarks, the same for every length and library: 
 The scaling by ``norm`` is not counted. Transforms in several dims are of the product of their lengths.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 

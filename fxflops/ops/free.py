@@ -1,5 +1,7 @@
 """Ops that compute nothing, declared with the reason: a view, a move of data, a new tensor, a question about one."""
 
+from __future__ import annotations
+
 import math
 import operator
 

@@ -3,6 +3,8 @@
 What quantization adds to the products of a step is not counted; the products are the same.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from typing import Any

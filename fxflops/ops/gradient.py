@@ -5,6 +5,8 @@ saved: https://github.com/pytorch/pytorch/blob/main/tools/autograd/derivatives.y
 computes again, to save memory, is not counted. Other families have files of their own, gradient_*.py.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from ..records import Cost, Spec

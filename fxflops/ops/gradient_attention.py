@@ -4,6 +4,8 @@ Fused kernels compute the scores again, which they did not save: a fifth product
 counted here: a model costs the same by whatever kernel. Dense, as attention.py is by default.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -4,6 +4,8 @@ Windows are counted whole, as in conv.py, and groups as what they are: each weig
 (FlopCounterMode counts the weight's gradient ``groups`` times). Only the gradients asked for are counted.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

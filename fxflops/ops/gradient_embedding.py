@@ -1,5 +1,7 @@
 """Gradients of embeddings: each row of the gradient is added to the row that was looked up."""
 
+from __future__ import annotations
+
 from ..records import Cost, Spec
 from ._cost import contraction
 from ._registry import formula

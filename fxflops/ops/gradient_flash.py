@@ -1,5 +1,7 @@
 """Gradients of attention by the kernels that take packed sequences too; those count as the longest."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

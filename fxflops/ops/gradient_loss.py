@@ -3,6 +3,8 @@
 As in loss.py, of two branches the one that computes more is counted, and 1 for the choice.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Gradients of linear maps, matrix products and distances. Most products need none: autograd writes theirs as products."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

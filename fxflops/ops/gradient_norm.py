@@ -5,6 +5,8 @@ the forward is over (https://arxiv.org/abs/1502.03167, https://arxiv.org/abs/160
 grad * X, the bias's that of grad. Only the gradients asked for are counted.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

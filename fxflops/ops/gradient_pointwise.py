@@ -4,6 +4,8 @@ A bound is 1 compare; of two branches the one that computes more is counted. A c
 The derivatives are those of https://github.com/pytorch/pytorch/blob/main/torch/_decomp/decompositions.py
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

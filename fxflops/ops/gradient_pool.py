@@ -1,5 +1,7 @@
 """Gradients of pooling: an average's goes to its whole window, a maximum's to where it was. Windows are counted whole."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from ..records import Cost, Spec

@@ -3,6 +3,8 @@
 As in resample.py, finding the places and the weights is not counted.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,6 +5,8 @@ matrix is one contraction over all steps, that of a bias a sum over them, each o
 directions with its input are added up. The gates are taken as the forward saved them.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """Gradients of torchvision's own operators, counted as vision.py counts them forward: places and weights of samples aside."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Matrix products of many groups in one call (mixture of experts), and of scaled low-precision matrices."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from ..records import Cost, Spec

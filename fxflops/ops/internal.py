@@ -1,5 +1,7 @@
 """What torch's own kernels and decompositions are made of, and no program calls: parts of other ops, joined or taken apart."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -5,6 +5,8 @@ the multiplies. Eigenvalues and singular values are found by iteration: theirs a
 Loan, Matrix Computations (4th ed.: table 8.6.1, sections 7.5.6 and 8.3.5), of complex matrices half multiplies, half adds.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from typing import Any

@@ -4,6 +4,8 @@ The definitions are those of https://docs.pytorch.org/docs/stable/nn.html#loss-f
 that computes more is counted. The aten overloads name their reduction by a number, in the place of ``size_average``.
 """
 
+from __future__ import annotations
+
 import math
 
 import torch

@@ -1,5 +1,7 @@
 """The three tables as torch_flops has them: readable and writable, by class, function or name."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 

@@ -3,6 +3,8 @@
 Where a loss branches on the target, the branch that computes more is counted, and 1 for the choice.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Matrix products: linear, matmul and its batched and added forms, outer products, chains, distances."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -4,6 +4,8 @@ Computing the mean and the deviation is NOT counted, in training neither, nor fo
 torch_flops counts this way (https://github.com/zugexiaodui/torch_flops), and its published totals rest on it.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

@@ -5,6 +5,8 @@ that ``fused=True``, ``foreach=True`` and the plain loop count the same; what a 
 (bias corrections, a decayed rate) is not counted. In place, these calls return nothing: their lists tell the sizes.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from ..records import Cost, Spec

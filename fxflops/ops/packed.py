@@ -4,6 +4,8 @@ A product of integers is as many multiply-accumulates as one of real numbers; th
 zero point and clamped: 4 per output. The corrections for zero points are not counted.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from ..records import Cost, Spec

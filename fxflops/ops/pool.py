@@ -3,6 +3,8 @@
 A plain int as kernel size means that length in every dim (torch_flops takes it for a window of one dim).
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -4,6 +4,8 @@ q = clamp(round(x / scale) + zero point) is 4 operations per element, (q - zero 
 instead with integers and lookup tables is not counted; converting from one precision to another is a move.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

@@ -1,5 +1,7 @@
 """Reductions: k elements become one. Sums, extrema, moments, norms, scans, sorts."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

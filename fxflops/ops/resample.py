@@ -3,6 +3,8 @@
 torch_flops counts 1 per output, and the spatial size alone where ``size`` is given; here it is what the mode computes.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -4,6 +4,8 @@ The equations are those of https://docs.pytorch.org/docs/stable/generated/torch.
 it. A packed sequence has as many steps as its data has rows.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable
 from typing import Any

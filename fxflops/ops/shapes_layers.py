@@ -1,5 +1,7 @@
 """Shape rules of layers with weights, and of what mixes positions: contractions, convolutions, norms, attention."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

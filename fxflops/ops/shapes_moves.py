@@ -1,5 +1,7 @@
 """Shape rules of what pools, resamples, reduces, joins and moves."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

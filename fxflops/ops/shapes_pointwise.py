@@ -1,5 +1,7 @@
 """Shape rules of what is done element by element: activations, arithmetic, comparisons, dropout, and softmax."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import torch

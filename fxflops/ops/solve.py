@@ -1,5 +1,7 @@
 """What is built on factorizations: solutions of equations, inverses, determinants, ranks and functions of matrices."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

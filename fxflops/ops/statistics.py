@@ -1,5 +1,7 @@
 """Statistics of samples, histograms, integrals and differences of sampled functions, and weights kept to a norm."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,6 +1,8 @@
 """Whole layers of a transformer in one call: the fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer, as the
 sum of what they are made of, and softmax and dropout with a mask."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from ..records import Cost, Spec

@@ -4,6 +4,8 @@ Their arguments: https://docs.pytorch.org/vision/stable/ops.html. Finding the pl
 counted, as in grid_sample. They are known by name, so that torchvision need not be installed.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The columns of tables and trees, each once: key, header, kind of value; and the words for columns and units."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches

@@ -1,5 +1,7 @@
 """Where the cost is: the modules and operators that hold most of it, the rest as "other"."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from .. import units

@@ -1,5 +1,7 @@
 """Folding: consecutive siblings that are alike become one row."""
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,5 +1,7 @@
 """The report as HTML: one self-contained block, a module tree to unfold and a table of nodes to sort."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from html import escape
 from numbers import Real

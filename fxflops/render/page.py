@@ -4,6 +4,8 @@ The page's own policy (https://www.w3.org/TR/CSP3/) admits the scripts that are 
 outside: a name from a model that got into the page as markup could still not run.
 """
 
+from __future__ import annotations
+
 import json
 from base64 import b64encode
 from collections.abc import Sequence

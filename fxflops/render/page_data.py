@@ -4,6 +4,8 @@ Numbers stay what they are; what is too much is left out by size (calls), folded
 over the run), and the page says so.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

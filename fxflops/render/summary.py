@@ -1,5 +1,7 @@
 """The one-screen summary: how much, how long, how large, where the cost is, and last what is missing."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import NamedTuple
 

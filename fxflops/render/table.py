@@ -1,5 +1,7 @@
 """Tables: rows under headers, filtered, sorted, cut, scaled, and printed with tabulate."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any

@@ -1,5 +1,7 @@
 """Text in cells of a terminal: width, padding, eliding, bars and colour."""
 
+from __future__ import annotations
+
 import re
 import shutil
 import sys

@@ -1,5 +1,7 @@
 """The module tree: one line for each module, identical siblings folded, the work done in the module itself last."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 

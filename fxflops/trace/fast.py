@@ -40,6 +40,8 @@ QUERIES = frozenset(
     ]
 )  # fmt: skip
 """What a real tensor answers as its twin does."""
+NAMED = object()
+"""Stands in a key before the arguments by name."""
 PART = Operation("part of a call", None, (), NOTHING, None)
 VALUED = frozenset({*EMPTY, ATTENTION, RNN_BACKWARD})
 """Operators of which more is recorded than follows from forms, or that leave memory unwritten."""
@@ -83,7 +85,7 @@ class FastObserver(Observer):
         try:
             key = func, *map(self._key, args)
             if kwargs:
-                key = *key, *kwargs, *map(self._key, kwargs.values())
+                key = *key, NAMED, *kwargs, *map(self._key, kwargs.values())
             plan = self._plans.get(key)
         except (Unknown, TypeError):
             return super().function(func, args, kwargs)
@@ -300,7 +302,14 @@ class FastObserver(Observer):
                     if len(args) == 1 and not kwargs:
                         key = type(module), known, self._key(args[0])
                     else:
-                        key = type(module), known, *map(self._key, args), *kwargs, *map(self._key, kwargs.values())
+                        key = (
+                            type(module),
+                            known,
+                            *map(self._key, args),
+                            NAMED,
+                            *kwargs,
+                            *map(self._key, kwargs.values()),
+                        )
                     plan = self._plans.get(key) or self._leaf_by_rule(key, module, known, args, kwargs)
                 except Unknown:
                     key = plan = None
