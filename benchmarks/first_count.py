@@ -26,7 +26,6 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-
 import fxflops
 from benchmarks.machine import processor
 

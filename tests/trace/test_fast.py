@@ -13,7 +13,9 @@ import torch
 import torch.nn.functional as F
 import torchvision
 import transformers
+from beside import computed, facts_of, kernels_asked
 from odd_models import ODD, Counter, Function, Layer, Stack, X, stack
+from programs import differs
 from torch import nn
 
 import fxflops
@@ -23,45 +25,6 @@ from fxflops.records import Cost, typed
 from fxflops.report import Report
 from fxflops.trace.fast import FastObserver
 from fxflops.trace.leaves import settings_of
-from fxflops.trace.observe import Observer
-
-
-def facts_of(report: Report) -> dict[str, Any]:
-    """All that a report says of a run."""
-    return {
-        "calls": [
-            (c.op, c.target, repr(c.args), repr(c.kwargs), repr(c.out), c.path, repr(dict(c.settings)), c.phase)
-            for c in report.calls
-        ],
-        "scopes": [repr(scope) for scope in report.scopes],
-        "flops": report.total_flops,
-        "by_module": repr(report.by_module()),
-        "max_memory": report.max_memory,
-        "memory": repr(report.memory),
-        "timeline": [repr(moment) for moment in report.timeline],
-        "live_at_peak": sorted(map(repr, report.live_at_peak)),
-        "trace": report.trace,
-        "missing": repr(report.missing),
-        "params": report.params,
-    }
-
-
-def kernels_asked(model: nn.Module, *args: Any, **settings: Any) -> Report:
-    """The count of a run in which every call goes to the kernels of meta."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(own_run, "FastObserver", Observer)
-        return fxflops.count(model, *args, **settings)
-
-
-def computed(model: nn.Module, *args: Any, **settings: Any) -> Report:
-    """The count of a run on the real tensors."""
-
-    def refuse(*_: Any) -> None:
-        raise NotImplementedError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(own_run, "_on_meta", refuse)
-        return fxflops.count(model, *args, **settings)
 
 
 def assert_same(model: nn.Module, *args: Any, **settings: Any) -> None:
@@ -109,6 +72,13 @@ def test_odd_models_elsewhere(name: str) -> None:
 @pytest.mark.parametrize("name", ["unread", "a buffer that counts", "of one a norm alone", "generated", "masked"])
 def test_odd_models_on_cuda(name: str) -> None:
     assert_same(ODD[name]().cuda(), X.cuda())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("values", [False, True])
+@pytest.mark.parametrize("seed", range(30))
+def test_tensors_of_a_program_lie_as_without_a_count(seed: int, values: bool) -> None:
+    assert not differs(seed, values)
 
 
 def test_macs_are_those_that_ran() -> None:
