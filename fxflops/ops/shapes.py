@@ -95,14 +95,16 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Lying]) -> Strides | None
 
 
 def is_odd(sizes: Sequence[int], strides: Strides) -> bool:
-    """Whether it lies contiguous or channels last but for the strides of dimensions of one element: what becomes of those
-    each kernel decides for itself."""
+    """Whether the strides of dimensions of one element are not those that they have where all lie side by side in the order of
+    their strides, or leave it open whether the channels lie last: what becomes of them each kernel decides for itself."""
     if 1 not in sizes or strides == contiguous(sizes):
         return False
     if lies_in(sizes, strides, range(len(sizes))):
         return True
     last = (0, 2, 3, 1)
-    return len(sizes) == 4 and lies_in(sizes, strides, last) and (strides != in_order(sizes, last) or 1 in sizes[1:])
+    if len(sizes) == 4 and lies_in(sizes, strides, last):
+        return strides != in_order(sizes, last) or 1 in sizes[1:]
+    return strides != in_order(sizes, sorted(range(len(sizes)), key=lambda dim: -strides[dim]))
 
 
 def in_format(out: Spec, tensors: Sequence[Lying]) -> Strides | None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Spec
-from .shapes import ANY, FIRST, FORMAT, KEPT, broadcast, each, named, shape
+from .shapes import ANY, FIRST, KEPT, broadcast, each, named, shape
 
 Sizes = int | Sequence[int]
 
@@ -29,7 +29,13 @@ def fits(weight: Spec | None, size: int, input: Spec) -> bool:
     return weight is None or (tuple(weight) == (size,) and weight.dtype is input.dtype)
 
 
-@shape(*named("matmul __matmul__ bmm mm", torch, torch.Tensor), layout=ANY)
+@shape(*named("mm bmm", torch, torch.Tensor), layout=ANY)
+def bmm(input: Spec, mat2: Spec) -> Spec | None:
+    """input[*, m, k], mat2[*, k, n] -> out[*, m, n], with as many dimensions each; of others the kernel decides."""
+    return matmul(input, mat2) if input.ndim == mat2.ndim and input[:-2] == mat2[:-2] else None
+
+
+@shape(*named("matmul __matmul__", torch, torch.Tensor), layout=ANY)
 def matmul(input: Spec, other: Spec) -> Spec | None:
     """input[*, m, k], other[*, k, n] -> out[*, m, n]; of vectors the kernel decides."""
     if input.ndim < 2 or other.ndim < 2 or input.dtype is not other.dtype or input[-1] != other[-2]:
@@ -62,7 +68,7 @@ def conv(
 ) -> Spec | None:
     """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m], m = (s + 2 padding - dilation (k - 1) - 1) // stride + 1."""
     dims = weight.ndim - 2
-    if input.ndim != dims + 2 or input.dtype is not weight.dtype or padding_mode != "zeros":
+    if dims < 1 or input.ndim != dims + 2 or input.dtype is not weight.dtype or padding_mode != "zeros":
         return None
     if input[1] != weight[1] * groups or weight[0] % groups or not fits(bias, weight[0], input):
         return None
@@ -198,13 +204,13 @@ def layer_norm(
     return Spec(input, input.dtype) if fit else None
 
 
-@shape(nn.RMSNorm, F.rms_norm, layout=ANY)
+@shape(nn.RMSNorm, F.rms_norm)
 def rms_norm(input: Spec, normalized_shape: Sequence[int], weight: Spec | None = None) -> Spec | None:
     """x[*, *n] -> out[*, *n]."""
     return layer_norm(input, normalized_shape, weight)
 
 
-@shape(nn.GroupNorm, F.group_norm, layout=FORMAT)
+@shape(nn.GroupNorm, F.group_norm)
 def group_norm(input: Spec, num_groups: int, weight: Spec | None = None, bias: Spec | None = None) -> Spec | None:
     """x[n, c, *] -> out[n, c, *]; where a weight does not fit the kernel decides."""
     if input.ndim < 3 or not input.dtype.is_floating_point or input[1] % num_groups or input.numel() <= input[1]:

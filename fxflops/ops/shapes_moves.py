@@ -174,7 +174,7 @@ def roll(input: Spec, shifts: Any, dims: Any = None) -> Spec | None:
 @shape(F.pad, layout=FORMAT)
 def pad(input: Spec, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Spec | None:
     """x[*, s] -> out[*, left + s + right], the last dimension first."""
-    if mode != "constant" or len(pad) % 2 or len(pad) > 2 * input.ndim or not any(pad):
+    if mode != "constant" or len(pad) % 2 or len(pad) > 2 * input.ndim or max(pad, default=0) <= 0:
         return None
     sizes = list(input)
     for at in range(len(pad) // 2):

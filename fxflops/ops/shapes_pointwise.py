@@ -58,9 +58,9 @@ def clamp(input: Spec, min: float | None = None, max: float | None = None) -> Sp
 @shape(nn.Dropout, F.dropout, layout=KEPT)
 def dropout(input: Spec, p: float = 0.5, training: bool = True, inplace: bool = False) -> Spec | None:
     """x[*] -> out[*], in training; otherwise its very input."""
-    if not training or inplace:
+    if not training:
         return input
-    return same(input) if 0 < p < 1 and type(p) is float and input.numel() else None
+    return same(input, inplace) if 0 < p < 1 and type(p) is float and input.numel() else None
 
 
 @shape(nn.Identity)
@@ -99,18 +99,24 @@ def together(*operands: Any) -> Spec | None:
 
 @shape(
     *named("add sub mul div true_divide multiply divide subtract pow maximum minimum remainder atan2", torch, Tensor),
-    *named("__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __div__ __rdiv__ __rtruediv__", Tensor),
+    *named("__add__ __radd__ __sub__ __mul__ __rmul__ __truediv__ __div__", Tensor),
     layout=POINTWISE,
 )
-def arithmetic(input: Any, other: Any) -> Spec | None:
-    """x[*], y[*] -> out[*], broadcast; where dtypes differ the kernel decides."""
-    return together(input, other)
+def arithmetic(input: Any, other: Any, *former: Any) -> Spec | None:
+    """x[*], y[*] -> out[*], broadcast; where dtypes differ the kernel decides, and of the former ``add(x, alpha, y)``."""
+    return None if former else together(input, other)
+
+
+@shape(*named("__rsub__ __rdiv__ __rtruediv__", Tensor), layout=POINTWISE)
+def arithmetic_reversed(input: Spec, other: Any) -> Spec | None:
+    """x[*], a number -> out[*]; of two tensors the kernel takes the second first."""
+    return None if isinstance(other, Spec) else together(input, other)
 
 
 @shape(*named("add_ sub_ mul_ div_ pow_ __iadd__ __isub__ __imul__ __itruediv__", Tensor), layout=POINTWISE)
-def arithmetic_in_place(input: Spec, other: Any) -> Spec | None:
+def arithmetic_in_place(input: Spec, other: Any, *former: Any) -> Spec | None:
     """x[*], y[*] -> x[*]."""
-    out = together(input, other)
+    out = None if former else together(input, other)
     return input if out is not None and tuple(out) == tuple(input) else None
 
 
@@ -126,9 +132,9 @@ def comparison(input: Any, other: Any) -> Spec | None:
 
 
 @shape(torch.addcmul, Tensor.addcmul, torch.addcdiv, Tensor.addcdiv, layout=POINTWISE)
-def addcmul(input: Spec, tensor1: Spec, tensor2: Spec) -> Spec | None:
+def addcmul(input: Spec, tensor1: Spec, tensor2: Spec, *former: Any) -> Spec | None:
     """x[*], y[*], z[*] -> out[*], broadcast."""
-    return together(input, tensor1, tensor2)
+    return None if former else together(input, tensor1, tensor2)
 
 
 @shape(torch.where, layout=POINTWISE)

@@ -57,6 +57,7 @@ class FastObserver(Observer):
         assert self._placement is not None
         self._mirror, self._storages, self._place = self._twins, self._ledger, self._placement
         self._plans: dict[Any, Plan] = {}
+        self._dtype = torch.get_default_dtype()
         self._forwards: list[Forward] = []
 
     def _attach(self) -> None:
@@ -366,6 +367,9 @@ class FastObserver(Observer):
         no gradients."""
         if self._autocast is not None and self._autocast.kept:
             self._autocast.forget()
+        if self._dtype is not torch.get_default_dtype():
+            self._dtype = torch.get_default_dtype()
+            self._plans.clear()
         return not (
             self._stack.leaf_depth
             or self._strays  # what is made here would be heard of there

@@ -121,7 +121,7 @@ class Settings:
         if reader is None:
             reader = self._readers[names] = Reader(names)
         own, buffers, values = module._parameters, module._buffers, reader.read(held)
-        key: Any = reader, values
+        key: Any = reader, values, tuple(map(type, values))  # to Python 1, 1.0 and True are equal
         if own:
             key = *key, *own.keys(), self._forms(own.values())
         if buffers:
@@ -134,7 +134,7 @@ class Settings:
             if not all(map(_is_plain, values)):
                 return self._read(module)
             found = self._read(module, dict(zip(reader.names, values, strict=False)))
-            if not any(type(part) is tuple and None in part for part in key[2:]):
+            if not any(type(part) is tuple and None in part for part in key[3:]):
                 self._known[key] = found  # it holds on to no object and no tensor
         return found
 

@@ -124,6 +124,11 @@ def binary(draw: Draw, target: Any) -> Made:
     return draw(st.sampled_from([(x, y), (y, x), (x, y), (x, number)])), {}
 
 
+def by_a_number(draw: Draw, target: Any) -> Made:
+    x = tensor(draw, dims(draw, 0), draw(st.sampled_from(DTYPES)))
+    return (x, draw(st.sampled_from([2, 0.5, 1.5, partner(draw, x)]))), {}
+
+
 def ternary(draw: Draw, target: Any) -> Made:
     x = tensor(draw, dims(draw), draw(st.sampled_from(DTYPES)))
     return (x, partner(draw, x), partner(draw, x)), {}
@@ -319,8 +324,8 @@ def padded(draw: Draw, target: Any) -> Made:
 
 CASES: dict[str, Callable[[Draw, Any], Made]] = {
     "in_place": unary, "sloped": positional, "bounded": positional, "clamp": clamped, "identity": module,
-    "softmax_function": softmaxed, "arithmetic": binary, "arithmetic_in_place": binary, "comparison": binary,
-    "addcmul": ternary, "where": chosen, "masked_fill": filled, "linear": linear, "matmul": contracted,
+    "softmax_function": softmaxed, "arithmetic": binary, "arithmetic_reversed": by_a_number, "arithmetic_in_place": binary, "comparison": binary,
+    "addcmul": ternary, "where": chosen, "masked_fill": filled, "linear": linear, "matmul": contracted, "bmm": contracted,
     "addmm": contracted_and_added, "conv": convolved, "conv_transpose": convolved, "conv_transpose_module": convolved,
     "batch_norm": normalized,
     "group_norm": normalized, "layer_norm": layer_normed, "rms_norm": layer_normed, "attention": attended,

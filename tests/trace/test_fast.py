@@ -44,12 +44,7 @@ def ran(report: Report) -> list[tuple[Any, ...]]:
     ]
 
 
-DEFAULT_DTYPE = pytest.mark.xfail(reason="plans do not look at the default dtype, which a forward may change")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=DEFAULT_DTYPE if name == "the default dtype" else ()) for name in ODD]
-)
+@pytest.mark.parametrize("name", ODD)
 def test_odd_models(name: str) -> None:
     model = ODD[name]()
     assert_same(model, X, mode="as_is")
@@ -145,14 +140,11 @@ def test_nothing_of_modules_is_patched() -> None:
     assert dict(vars(nn.Module)) == kept == inside[0]
 
 
-EQUAL = pytest.mark.xfail(reason="settings that are equal to Python are taken for the same: 1, 1.0 and True")
-
-
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda: stack(lambda i: nn.LeakyReLU((1, 1.0, True)[i]), 3), marks=EQUAL),
-        pytest.param(lambda: stack(lambda i: nn.Dropout((0, 0.0, False)[i]), 3), marks=EQUAL),
+        pytest.param(lambda: stack(lambda i: nn.LeakyReLU((1, 1.0, True)[i]), 3)),
+        pytest.param(lambda: stack(lambda i: nn.Dropout((0, 0.0, False)[i]), 3)),
         lambda: stack(lambda i: nn.Linear(8, 8, bias=i < 2, dtype=(torch.float32, torch.float32, torch.float32)[i]), 3),
     ],
 )
