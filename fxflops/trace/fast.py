@@ -274,7 +274,10 @@ class FastObserver(Observer):
             if plan is None or (is_call and plan.operation is PART):
                 return self._learn_operator(key, is_call, func, args, kwargs)
             self._storages.call = len(self.calls)
-            out = args[0] if plan.kind is SAME else self._made(plan) if plan.kind is NEW else func(*args, **kwargs)
+            if plan.kind is NEW:
+                out = self._made(plan)
+            else:  # of a tensor that something unseen may have made
+                out = self._noting(args[0] if plan.kind is SAME else func(*args, **kwargs))
             if is_call:
                 phase, path = self.seen.placed(self._here(), self.calls)
                 self.calls.append(Call(plan.operation, path, phase=phase))
