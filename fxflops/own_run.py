@@ -76,14 +76,9 @@ class Subject:
         _ = self.snapshot
 
     def rewind(self) -> None:
-        """Bring everything back to how it was at first, if anything has run."""
-        if self.has_run:
+        """Bring everything back to how it was at first, if a snapshot was taken."""
+        if "snapshot" in vars(self):
             self.snapshot.rewind()
-
-    @property
-    def has_run(self) -> bool:
-        """Whether anything of the model's has run, which is not so where all was made again from memory."""
-        return "snapshot" in vars(self)
 
     def watch(self, table: Table, **settings: Any) -> Watch:
         """What watches a run of it, not yet begun; ``settings`` as of :class:`Watch`."""

@@ -103,7 +103,6 @@ class Snapshot:
         self._parameters = list(own_parameters.values())
         self._addresses: dict[int, torch.Tensor] | None = None
         self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self.writes = 0
         self._leaves = [tensor for tensor in (*self._parameters, *self._tensors) if tensor.is_leaf]
         self._gradients = [tensor.grad for tensor in self._leaves]
         self._random = _states_before()
@@ -135,7 +134,6 @@ class Snapshot:
             owner = self._addresses.get(_address(tensor))
             if owner is None:
                 continue
-            self.writes += 1
             if id(owner) not in self._saved:
                 self._saved[id(owner)] = (owner, _keep(owner))
 
