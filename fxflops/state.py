@@ -263,11 +263,18 @@ def _same(container: Any, items: Any) -> bool:
 
 
 def _refill(container: Any, items: Any) -> None:
-    container.clear()
+    """Bring a container back to these items, without a moment when it lacks one: other threads may look at the model."""
     if isinstance(container, list):
-        container.extend(items)
-    else:
+        container[:] = items
+    elif isinstance(container, set):
+        container.intersection_update(items)
         container.update(items)
+    else:
+        for key in [key for key in container if key not in items]:
+            del container[key]
+        container.update(items)
+        for key in items if [*container] != [*items] else ():
+            container[key] = container.pop(key)
 
 
 def _keep(tensor: torch.Tensor) -> torch.Tensor:
