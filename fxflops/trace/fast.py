@@ -326,11 +326,8 @@ class FastObserver(Observer):
             out = forward.__wrapped__(*args, **kwargs)
         finally:
             self._leave_module(module, args, kwargs, out)
-        if (
-            key is not None
-            and is_torchs(type(module))
-            and len(self.calls) == calls + 1 == len(self.scopes) - scopes + calls
-        ):
+        alone = (len(self.calls), len(self.scopes)) == (calls + 1, scopes + 1)
+        if key is not None and alone and is_torchs(type(module)):
             self._learnt(key, self.calls[-1].operation, forms_in(key), args, kwargs, out, made)
         return out
 

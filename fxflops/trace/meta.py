@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..ops.shapes import contiguous
 from ..records import ORDINARY, SPARSE, Spec, is_dense, spec_of
 from ..structure import tensors_in
 from ..torch_internals import disable_current_modes, len_torch_dispatch_stack
@@ -36,10 +35,10 @@ META, OWN, REAL = "on meta", "the model's own, which computes without data", "wi
 class Form:
     """What there is to know of a tensor without its values: all tensors of one form are alike to a call that does not compute.
 
-    ``kind`` is META, OWN or REAL; ``contiguous`` tells that it lies so.
+    ``kind`` is META, OWN or REAL.
     """
 
-    __slots__ = ("contiguous", "dtype", "kind", "nbytes", "shape", "spec", "stride")
+    __slots__ = ("dtype", "kind", "nbytes", "shape", "spec", "stride")
 
     def __init__(self, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, kind: str, nbytes: int) -> None:
         self.shape = shape
@@ -48,7 +47,6 @@ class Form:
         self.kind = kind
         self.nbytes = nbytes
         self.spec = Spec(shape, dtype)
-        self.contiguous = stride == contiguous(shape)
 
 
 class Twins:
