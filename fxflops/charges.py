@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from .conventions import Convention, ModuleRule
-from .records import Call, Cost, Counted, Scope
+from .records import Call, Cost, Count, Counted, Scope, per_operation
 
 NOT_COUNTED = "not counted"
 
@@ -31,22 +31,23 @@ def as_seen(
 
 def _by_name(counted: Iterable[Counted], kept: Collection[tuple[str, Any]]) -> Iterator[Counted]:
     """The calls, without what is charged where a module calls a function that it keeps."""
+    uncounted = per_operation(_uncounted)
     for each in counted:
         unseen = each.cost is not None and (each.call.path, each.call.target) in kept
-        yield _uncounted(each) if unseen else each
+        yield each._replace(count=uncounted(each)) if unseen else each
 
 
 def _childless(counted: Iterable[Counted], scopes: Iterable[Scope], convention: Convention) -> Iterator[Counted]:
     """The calls, without what the convention's rows count in modules with children."""
     parents = {scope.path for scope in scopes if scope.has_children}
-    rows = set(convention.rows.values())
+    rows, uncounted = set(convention.rows.values()), per_operation(_uncounted)
     for each in counted:
         dropped = each.call.path in parents and each.rule in rows
-        yield _uncounted(each) if dropped else each
+        yield each._replace(count=uncounted(each)) if dropped else each
 
 
-def _uncounted(each: Counted) -> Counted:
-    return each._replace(cost=Cost(macs=each.macs), rule=NOT_COUNTED)
+def _uncounted(each: Counted) -> Count:
+    return Count(Cost(macs=each.macs), NOT_COUNTED, integer=each.count.integer)
 
 
 def _charged(counted: Iterable[Counted], scopes: Iterable[Scope], rule_of: Rules) -> list[Counted]:
@@ -64,11 +65,11 @@ def _charged(counted: Iterable[Counted], scopes: Iterable[Scope], rule_of: Rules
         due = charges.get((call.call.path, call.call.target))
         if due and call.cost is not None:
             _, rule, charge = due.popleft()
-            call = call._replace(cost=call.cost.plus(Cost(others=charge)), rule=rule)
+            call = Counted(call.call, Count(call.cost.plus(Cost(others=charge)), rule, integer=call.count.integer))
         result.append(call)
     for scope, rule, charge in (each for due in charges.values() for each in due):
         own = Call(scope.operation._replace(op=scope.cls.__name__), scope.path)
-        result.append(Counted(own, Cost(others=charge), rule))
+        result.append(Counted(own, Count(Cost(others=charge), rule)))
     return result
 
 

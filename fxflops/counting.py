@@ -15,7 +15,7 @@ from .errors import FormulaError, InputError
 from .missing import NO_FORMULA
 from .ops import ESCAPE, Formula, Table, apply
 from .ops._cost import COMPLEX, first
-from .records import Call, Cost, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
+from .records import Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
 from .targets import name_of
 from .trace.facts import leaves_all
 
@@ -69,7 +69,7 @@ class _Counts:
         self._table = table
         self._module_at = module_at
         self._attention = attention
-        self._known: dict[Operation, tuple[Operation, Counted]] = {}
+        self._known: dict[Operation, tuple[Operation, Count]] = {}
 
     def of(self, call: Call) -> Counted:
         """The count of a call."""
@@ -77,23 +77,20 @@ class _Counts:
         if found is None:
             ran = dense(call.operation) if self._attention == "dense" else call.operation
             entry = entry_of(ran, self._table)
-            counted = self._anew(ran, entry, call.path)
-            found = ran, counted
+            found = ran, self._anew(ran, entry, call.path)
             if entry is None or entry.style == "op" or not isinstance(ran.target, type):  # no other reads the module
                 self._known[call.operation] = found
-        ran, counted = found
-        seen = call if ran is call.operation else call._replace(operation=ran)
-        return tuple.__new__(Counted, (seen, *counted[1:]))
+        ran, count = found
+        return tuple.__new__(Counted, (call if ran is call[0] else call._replace(operation=ran), count))
 
-    def _anew(self, ran: Operation, entry: Formula | None, path: str) -> Counted:
-        here: Any = None
+    def _anew(self, ran: Operation, entry: Formula | None, path: str) -> Count:
         if entry is None:
-            return Counted(here, None, "", f"{NO_FORMULA} for {ran.op}")
+            return Count(None, "", f"{NO_FORMULA} for {ran.op}")
         if entry.reason == ESCAPE:
-            return Counted(here, None, "", "its data goes where no call is seen; what is computed there is not counted")
+            return Count(None, "", "its data goes where no call is seen; what is computed there is not counted")
         exact = ran.op == "attention" and self._attention == "exact"
         if exact and "pairs" not in first(ran.out).facts and not leaves_all(entry, ran.args, ran.kwargs):
-            return Counted(here, None, "", UNKNOWN_PAIRS)
+            return Count(None, "", UNKNOWN_PAIRS)
         inputs, outputs = [*ran.inputs()], [*specs_in(ran.out)]
         tensors = inputs + outputs
         module = self._module_at(path) if entry.style != "op" and isinstance(ran.target, type) else None
@@ -111,10 +108,10 @@ class _Counts:
         except FormulaError as error:
             if not entry.is_ours:
                 raise
-            return Counted(here, None, "", str(error))
+            return Count(None, "", str(error))
         inputs += [value for value in ran.settings.values() if type(value) is Spec]  # a module's own tensors
         integral = bool(inputs) and all(spec.is_integral for spec in inputs)
-        return Counted(here, cost, rule, integer=integral and not convention.integers)
+        return Count(cost, rule, integer=integral and not convention.integers)
 
 
 def is_users(call: Call, table: Table) -> bool:

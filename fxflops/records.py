@@ -336,30 +336,23 @@ class Node:
         return self.timing is not None and self.host_timing is not None and self.host_timing[0] >= self.timing.median
 
 
-class Counted(NamedTuple):
-    """A call with its cost and the rule that gave it; ``cost`` is None where there is none, and ``missing`` says why.
+class _Count(NamedTuple):
+    cost: Cost | None
+    rule: Any = None
+    missing: str = ""
+    integer: bool = False
+
+
+class Count(_Count):
+    """What an operation costs, and the rule that says so; ``cost`` is None where there is none, and ``missing`` says why. All
+    calls of one operation that are counted alike share the same object, and it is compared as such.
 
     The rule is a function (a formula, a convention's row) or the reason why it is free. ``integer`` tells that its
     inputs are integers or booleans, so that its operations are no FLOPs.
     """
 
-    call: Call
-    cost: Cost | None
-    rule: Any
-    missing: str = ""
-    integer: bool = False
-
-    @property
-    def flops(self) -> int:
-        return 0 if self.cost is None or self.integer else self.cost.flops
-
-    @property
-    def macs(self) -> int:
-        return 0 if self.cost is None else self.cost.macs
-
-    @property
-    def int_ops(self) -> int:
-        return self.cost.flops if self.cost is not None and self.integer else 0
+    __slots__ = ()
+    __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
     @property
     def how(self) -> str:
@@ -371,12 +364,38 @@ class Counted(NamedTuple):
         return counted if colon and "->" in signature else line
 
 
+class Counted(NamedTuple):
+    """A call with what it costs."""
+
+    call: Call
+    count: Count
+    cost = property(attrgetter("count.cost"))
+    rule = property(attrgetter("count.rule"))
+    missing = property(attrgetter("count.missing"))
+    how = property(attrgetter("count.how"))
+
+    @property
+    def flops(self) -> int:
+        _, (cost, _, _, integer) = self
+        return 0 if cost is None or integer else cost.flops
+
+    @property
+    def macs(self) -> int:
+        cost = self[1][0]
+        return 0 if cost is None else cost.macs
+
+    @property
+    def int_ops(self) -> int:
+        _, (cost, _, _, integer) = self
+        return cost.flops if cost is not None and integer else 0
+
+
 def per_operation(function: Callable[[Any], R]) -> Callable[[Any], R]:
     """The function of a counted call, run once for all that are of one operation and counted alike: it may look at nothing else."""
     found: dict[Any, R] = {}
 
     def known(counted: Any) -> R:
-        key = counted.call.operation, *counted[1:]
+        key = counted[0][0], counted[1]
         if key not in found:
             found[key] = function(counted)
         return found[key]

@@ -65,10 +65,11 @@ class OperatorRow:
 
 def items_of(counted: Iterable[Counted]) -> Iterator[Item]:
     """Counted calls as items. Activations are the elements that contractions put out (fvcore's definition)."""
-    known = per_operation(_untimed_item)
+    known, new = per_operation(_untimed_item), tuple.__new__
     for each in counted:
-        path, seconds, (_, op, dtype, sums) = each.call.path, each.call.seconds, known(each)
-        yield Item(path, op, dtype, sums if seconds is None else sums._replace(seconds=seconds))
+        _, path, _, _, seconds, _ = each[0]
+        _, op, dtype, sums = known(each)
+        yield new(Item, (path, op, dtype, sums if seconds is None else sums._replace(seconds=seconds)))
 
 
 def _untimed_item(counted: Counted) -> Item:
@@ -115,7 +116,7 @@ def by_module(
 ) -> dict[str, ModuleRow]:
     """A row for each module of the model, called or not; parameters of a subtree are summed from its modules' own."""
     listed = list(modules)
-    own = sums_of((item.path, item.sums) for item in items)
+    own = sums_of((path, sums) for path, _, _, sums in items)
     inside: dict[str, list[Sums]] = {}
     known = {module.path for module in listed}
     for path in own.keys() - known:  # made in a module that is gone
@@ -124,13 +125,14 @@ def by_module(
             ancestor = ancestor.rpartition(".")[0]
         inside.setdefault(ancestor, []).append(own[path])
     params: dict[str, int] = {}
-    rows = []
+    rows, new = [], tuple.__new__
     for module in reversed(listed):  # what is inside a module comes after it
         path, cls, own_params, _ = module
         mine, below = own.get(path, NOTHING), inside.get(path)
         total = mine if below is None else together(below if mine is NOTHING else [mine, *below])
         all_params = own_params + params.get(path, 0)
-        rows.append((path, ModuleRow(path, cls, module_calls.get(path, 0), all_params, own_params, total, mine)))
+        row = path, cls, module_calls.get(path, 0), all_params, own_params, total, mine
+        rows.append((path, new(ModuleRow, row)))
         if path:
             parent = path.rpartition(".")[0]
             params[parent] = params.get(parent, 0) + all_params

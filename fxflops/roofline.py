@@ -107,7 +107,7 @@ def _row(counted: Counted, device: Device, tf32: TF32) -> Row:
     launch = device.launch if moved else 0.0
     bound = max(compute, memory, launch)
     binds = KINDS[(compute, memory, launch).index(bound)] if bound else NOTHING
-    flops = 0 if counted.integer else work
+    flops = 0 if counted.count.integer else work
     return Row(counted.call.op, "", 1, dtype, flops, *traffic, compute, memory, launch, bound, binds)
 
 

@@ -44,7 +44,7 @@ from .errors import InputError
 from .inventory import Module, Params
 from .ledger import CATEGORIES, LiveTensor, Moment, Place, Remembered
 from .outcome import Environment, Run
-from .records import PHASES, Call, Cost, Counted, Kernel, Node, Operation, Scope, Spec, Timing, per_operation
+from .records import PHASES, Call, Cost, Count, Counted, Kernel, Node, Operation, Scope, Spec, Timing, per_operation
 from .targets import Absent, Classes, described, name_of, target_of
 
 SCHEMA, VERSION = "fxflops.report", 1
@@ -164,14 +164,14 @@ def _place(call: Call) -> dict[str, Any]:
 
 
 def _counted(counted: Counted) -> dict[str, Any]:
-    rule = counted.rule
+    cost, rule, missing, integer = counted.count
     return {
-        "cost": None if counted.cost is None else counted.cost._asdict(),
+        "cost": None if cost is None else cost._asdict(),
         "rule": rule
         if isinstance(rule, str)
-        else {"formula": name_of(rule), "counts": counted._replace(missing="").how},
-        "missing": counted.missing,
-        "integer": counted.integer,
+        else {"formula": name_of(rule), "counts": counted.count._replace(missing="").how},
+        "missing": missing,
+        "integer": integer,
     }
 
 
@@ -283,8 +283,7 @@ class Saved:
         return found
 
     def _counted(self, data: dict[str, Any], call: Call) -> Counted:
-        cost, rule = self._once(_cost_from, data["cost"]), self._once(_rule_from, data["rule"])
-        return Counted(call, cost, rule, data["missing"], data["integer"])
+        return Counted(call, self._once(_count_from, [data[name] for name in ("cost", "rule", "missing", "integer")]))
 
     def _value(self, data: Any) -> Any:
         return self._once(self._decoded, data)
@@ -334,12 +333,10 @@ def _torchs(kind: str, name: str) -> Any:
     return value
 
 
-def _cost_from(data: dict[str, int] | None) -> Cost | None:
-    return None if data is None else Cost(**data)
-
-
-def _rule_from(data: Any) -> Any:
-    return data if isinstance(data, str) else Absent(data["formula"], data["counts"])
+def _count_from(data: list[Any]) -> Count:
+    cost, rule, *others = data
+    said = rule if isinstance(rule, str) else Absent(rule["formula"], rule["counts"])
+    return Count(None if cost is None else Cost(**cost), said, *others)
 
 
 def _module_from(data: dict[str, Any]) -> Module:

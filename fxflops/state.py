@@ -10,7 +10,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from operator import itemgetter
+from itertools import chain, filterfalse, islice
+from operator import methodcaller
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from torch import nn
 
 from .errors import InputError
 from .records import is_dense
-from .structure import is_object, tensors_in, walk
+from .structure import Reader, is_object, reader_of, tensors_in, walk
 
 ATOMS = frozenset(
     {
@@ -52,53 +53,48 @@ class Snapshot:
     """
 
     def __init__(self, modules: Iterable[nn.Module], inputs: Any, lazy: bool = False) -> None:
-        # In parallel lists, not lists of pairs: Python's garbage collector goes through every pair.
+        # In flat lists: one comparison goes through all that modules hold, and Python's garbage collector through nothing.
+        self._dicts: list[dict[str, Any]] = []
         self._containers: list[Any] = []
-        self._copies: list[Any] = []
-        self._empty: list[Any] = []
-        self._hooks: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
-        self._hookless: list[dict[Any, Any]] = []
-        held: list[Any] = []
+        hooks: list[dict[Any, Any]] = []
+        sets: list[set[str]] = []
+        others: list[Any] = []
         parameters: list[nn.Parameter | None] = []
         tensors: list[torch.Tensor | None] = []
         readers: dict[tuple[str, ...], list[Reader]] = {}
         for module in modules:
             attributes = module.__dict__
-            self._keep(attributes)
-            if module._parameters:
-                parameters.extend(module._parameters.values())
-            if module._buffers:
-                tensors.extend(module._buffers.values())
             names = tuple(attributes)
             if names not in readers:
                 readers[names] = _readers_of(names)
-            read_own, read_hooks, read_others = readers[names]
-            own, hooks, others = read_own(attributes), read_hooks(attributes), read_others(attributes)
-            if own and type(own[0]) in CONTAINERS:  # others are TorchScript's
-                for part in own:
-                    if part:
-                        self._keep(part)
-                    else:
-                        self._empty.append(part)
-                if any(hooks):
-                    self._hooks.extend([(part, _users(part)) for part in hooks])
-                else:
-                    self._hookless.extend(hooks)
-            if not ATOMS.issuperset(map(type, others)):
-                for value in others:
-                    kind = type(value)
-                    if kind is list and ATOMS.issuperset(map(type, value)):
-                        self._keep(value)
-                    elif kind not in ATOMS and not _is_plain(value):
-                        held.append(value)
+            read_own, read_sets, read_hooks, read_others = readers[names]
+            own = read_own(attributes)
+            if own and type(own[0]) in CONTAINERS:
+                self._dicts += own
+                sets += read_sets(attributes)
+                hooks += read_hooks(attributes)
+                parameters += own[0].values()
+                tensors += own[1].values()
+            else:  # TorchScript's
+                parameters += module._parameters.values()
+                tensors += module._buffers.values()
+            self._dicts.append(attributes)
+            others += read_others(attributes)
         own_parameters = {id(parameter): parameter for parameter in parameters if parameter is not None}
-        for _, part in (*walk(held, DEPTH), *walk(inputs)):
+        held = [value for value in others if type(value) not in ATOMS]
+        for _, part in (*walk([value for value in held if not _is_plain(value)], DEPTH), *walk(inputs)):
             if isinstance(part, torch.Tensor) and id(part) not in own_parameters:
                 tensors.append(part)
             if isinstance(part, (dict, list, set)):
-                self._keep(part)
+                self._containers.append(part)
             if is_object(part):
-                self._keep(vars(part))
+                self._dicts.append(vars(part))
+        self._containers += [*filter(None, sets), *(value for value in held if type(value) is list and _is_plain(value))]
+        self._empty = [*filterfalse(None, sets)]
+        self._sizes, self._keys, self._values = _contents(self._dicts)
+        self._copies = [copy.copy(container) for container in self._containers]
+        self._hooks = [(part, _users(part)) for part in hooks] if any(hooks) else []
+        self._hookless = [] if self._hooks else hooks
         self._tensors = [tensor for tensor in tensors if tensor is not None]
         self._parameters = list(own_parameters.values())
         self._addresses: dict[int, torch.Tensor] | None = None
@@ -108,10 +104,6 @@ class Snapshot:
         self._random = _states_before()
         if not lazy:
             self.keep_all()
-
-    def _keep(self, container: Any) -> None:
-        self._containers.append(container)
-        self._copies.append(container.copy() if type(container) in CONTAINERS else copy.copy(container))
 
     def keep_all(self) -> None:
         """Copy everything but the parameters: something is to be run that announces nothing."""
@@ -139,6 +131,9 @@ class Snapshot:
 
     def rewind(self) -> None:
         """Bring everything back to how it was when the snapshot was taken."""
+        sizes, keys, values = _contents(self._dicts)
+        if sizes != self._sizes or keys != self._keys or not all(map(operator.is_, values, self._values)):
+            self._refill_dicts()
         for container, items in zip(self._containers, self._copies, strict=True):
             if not _same(container, items):
                 _refill(container, items)
@@ -157,6 +152,13 @@ class Snapshot:
             _bring_back(tensor, kept)
         for generator, state in self._random:
             generator.set(state)
+
+    def _refill_dicts(self) -> None:
+        items = zip(self._keys, self._values, strict=True)
+        for container, size in zip(self._dicts, self._sizes, strict=True):
+            before = dict(islice(items, size))
+            if not _same(container, before):
+                _refill(container, before)
 
 
 @contextmanager
@@ -234,23 +236,26 @@ def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
     return {key: hook for key, hook in [*hooks.items()] if isinstance(key, int)}
 
 
-Reader = Callable[[dict[str, Any]], tuple[Any, ...]]
-
-
 def _readers_of(names: tuple[str, ...]) -> list[Reader]:
-    """What reads, of a module whose attributes have these names, its own tensors and modules, its hooks, and all others."""
-    groups = OWN, CONTAINED, [name for name in names if name not in OWN and name not in CONTAINED]
-    found = [[name for name in group if name in names] for group in groups]
-    # a name twice, so that it always gives a tuple
-    return [itemgetter(*group, group[0]) if group else lambda held: () for group in found]
+    """What reads, of a module whose attributes have these names, its own tensors and modules, its set, its hooks, and all
+    others."""
+    groups = OWN, SETS, HOOKS, [name for name in names if name not in (*OWN, *SETS, *HOOKS)]
+    return [reader_of([name for name in group if name in names]) for group in groups]
+
+
+def _contents(dicts: Iterable[dict[str, Any]]) -> tuple[list[int], list[str], list[Any]]:
+    """Their sizes, all keys and all values of these."""
+    return [*map(len, dicts)], [*chain.from_iterable(dicts)], [*chain.from_iterable(map(VALUES, dicts))]
 
 
 def _is_plain(value: Any) -> bool:
-    return type(value) in ATOMS or (type(value) is tuple and ATOMS.issuperset(map(type, value)))
+    """Whether a tuple or list holds nothing that could change."""
+    return type(value) in (tuple, list) and ATOMS.issuperset(map(type, value))
 
 
-OWN = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
-CONTAINED = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN]
+VALUES = methodcaller("values")
+OWN, SETS = ("_parameters", "_buffers", "_modules"), ("_non_persistent_buffers_set",)
+HOOKS = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN + SETS]
 
 
 def _same(container: Any, items: Any) -> bool:

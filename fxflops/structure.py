@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import enum
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -55,6 +56,16 @@ def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Step, ...], Any]
         yield path, part
         if len(path) < depth:
             stack.extend(((*path, step), inner) for step, inner in reversed(parts(part)))
+
+
+Reader = Callable[[dict[str, Any]], tuple[Any, ...]]
+
+
+def reader_of(names: Sequence[str]) -> Reader:
+    """What reads the items of these names from a dict that has them."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda held: tuple([held[name] for name in names])
 
 
 def modules_of(model: nn.Module) -> dict[nn.Module, str]:

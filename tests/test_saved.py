@@ -18,7 +18,7 @@ from torch import nn
 import fxflops
 from fxflops import InputError, Report, analyze, count, profile
 from fxflops.conventions import CONVENTIONS, Convention
-from fxflops.records import PHASES, Cost, Counted, Spec
+from fxflops.records import PHASES, Cost, Count, Spec
 from fxflops.saved import VERSION, encoded
 from fxflops.targets import Absent
 
@@ -428,7 +428,7 @@ def test_words_that_stand_for_objects_are_kept_words() -> None:
 
 def test_two_formulas_of_one_name_keep_their_own_words() -> None:
     call = count(nn.ReLU(), torch.ones(2)).calls[0]
-    assert [Counted(call, Cost(), Absent("lost:f", words)).how for words in ("one way", "another")] == [
+    assert [Count(Cost(), Absent("lost:f", words)).how for words in ("one way", "another")] == [
         "one way",
         "another",
     ]

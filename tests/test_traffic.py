@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxflops
-from fxflops.records import Call, Counted, Operation, Spec
+from fxflops.records import Call, Count, Counted, Operation, Spec
 from fxflops.traffic import Traffic, compute_dtype, nbytes, traffic_of
 
 X, INDEX = torch.randn(2, 4), torch.tensor([[0, 1, 1], [2, 0, 1]])
@@ -94,4 +94,4 @@ def test_what_sparse_and_nested_tensors_hold() -> None:
 def test_compute_dtype(args: tuple[Spec, ...], out: Spec, dtype: str) -> None:
     call = Call(Operation("op", None, args, {}, out))
     assert compute_dtype(call) == dtype
-    assert traffic_of(Counted(call, fxflops.Cost(), None)) == (sum(map(nbytes, args)), nbytes(out))
+    assert traffic_of(Counted(call, Count(fxflops.Cost()))) == (sum(map(nbytes, args)), nbytes(out))

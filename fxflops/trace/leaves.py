@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 
 from ..ops import Formula, Table
 from ..records import Spec, is_dense, spec_of
+from ..structure import reader_of
 from ..torch_internals import GLOBAL_HOOKS
 from .forwards import own_forward
 
@@ -74,7 +74,7 @@ def _does_more(module: nn.Module) -> bool:
     held = module.__dict__
     if ("forward" in held and own_forward(module) is not None) or "parametrizations" in module._modules:
         return True
-    hooks = *(held[name] for name in ("_forward_hooks", "_forward_pre_hooks")), *GLOBAL
+    hooks = held["_forward_hooks"], held["_forward_pre_hooks"], *GLOBAL
     return any(hooks) and any(not isinstance(key, Hooks) for registered in hooks for key in registered)
 
 
@@ -150,8 +150,7 @@ class Reader:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = [name for name in names if name[0] != "_" and name != "forward"]
-        twice = *self.names, *self.names[:1]  # so that it always gives a tuple
-        self.read: Callable[[dict[str, Any]], tuple[Any, ...]] = itemgetter(*twice) if twice else lambda held: ()
+        self.read = reader_of(self.names)
 
 
 def forms_with_values(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
