@@ -80,8 +80,9 @@ class Inventory:
         """What a report says of the model itself."""
         sizes = [parameter.numel() for _, parameter in self.params]
         met = pairwise(self._met)
+        new = tuple.__new__
         modules = [
-            Module(path, type(module).__name__, sum(sizes[first:last]) if first < last else 0, _functions_of(module))
+            new(Module, (path, type(module).__name__, sum(sizes[first:last]) if first < last else 0, _functions_of(module)))
             for (module, path), (first, last) in zip(self.paths.items(), met, strict=True)
         ]
         total, buffers = sum(sizes), sum([buffer.numel() for _, buffer in self.buffers])

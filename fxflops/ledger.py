@@ -62,26 +62,24 @@ class Remembered(NamedTuple):
     timeline: tuple[Moment, ...]
 
 
+UNSAID = "", ""
 Named = Iterable[tuple[str, torch.Tensor]]
 """Tensors by name, as ``named_parameters()`` gives them."""
 
 
 class Entries:
     """The storages that a ledger has seen, by number, in parallel lists: a spec of what was seen first on each, the call that
-    made it (-1 for none), what it is held for where that was said, and its name."""
+    made it (-1 for none); and where that was said, what it is held for, and its name."""
 
     def __init__(self) -> None:
         self.specs: list[Spec] = []
         self.calls: list[int] = []
-        self.categories: list[str] = []
-        self.names: list[str] = []
+        self.held_for: dict[int, tuple[str, str]] = {}
 
-    def add(self, spec: Spec, call: int, category: str = "", name: str = "") -> int:
+    def add(self, spec: Spec, call: int) -> int:
         """Its number."""
         self.specs.append(spec)
         self.calls.append(call)
-        self.categories.append(category)
-        self.names.append(name)
         return len(self.specs) - 1
 
 
@@ -125,13 +123,14 @@ class History:
         return tuple(Moment(call.path, call.op, call.phase, held) for call, held in made if call is not None)
 
     def _tensor(self, entry: int, nbytes: int) -> LiveTensor:
-        call, name = self._call(self.entries.calls[entry]), self.entries.names[entry]
+        call, (_, name) = self._call(self.entries.calls[entry]), self.entries.held_for.get(entry, UNSAID)
         path = call.path if call else name.rpartition(".")[0]
         return LiveTensor(nbytes, self.entries.specs[entry], self._category(entry), path, call.op if call else "", name)
 
     def _category(self, entry: int) -> str:
-        if self.entries.categories[entry]:
-            return self.entries.categories[entry]
+        category, _ = self.entries.held_for.get(entry, UNSAID)
+        if category:
+            return category
         call = self._call(self.entries.calls[entry])
         return "activations" if call is None or call.phase in ("forward", "recompute") else "temporaries"
 
@@ -186,14 +185,15 @@ class Ledger:
 
     def _hold(self, named: Named, category: str) -> None:
         """Enter tensors that are there before and after."""
-        held, add, changes, strided = self._held, self._entries.add, self._changes, torch.strided
+        held, entries, changes, spec, strided = self._held, self._entries, self._changes, self._spec, torch.strided
         for name, tensor in named:
             if tensor.layout is strided:
                 storage = tensor.untyped_storage()
-                entry = self.entered
-                if held.setdefault(storage._cdata, entry) == entry:
-                    nbytes = storage.nbytes()
-                    add(self._spec(tensor), -1, category, name)
+                key = storage._cdata
+                if key not in held:
+                    nbytes, entry = storage.nbytes(), entries.add(spec(tensor), -1)
+                    held[key] = entry
+                    entries.held_for[entry] = category, name
                     changes += (entry, nbytes, -1)
                     self.live += nbytes
         self.peak = self.most = self.live
@@ -224,7 +224,10 @@ class Ledger:
         """Enter a storage that is not there yet, with the tensor that it was made for."""
         entry = self._entries.add(spec, self.call)
         self._watch(storage, nbytes, entry)
-        self._change(entry, nbytes)
+        self.live += nbytes
+        self._changes += (entry, nbytes, self.call)
+        if self.live > self.peak:
+            self._rise()
 
     def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
         """Hear of it when Python frees the storage of an entry."""
@@ -274,13 +277,13 @@ class Ledger:
         for name, tensor in named:
             key = id(tensor.untyped_storage()) if tensor.layout is torch.strided else 0
             entry = self._known[key].entry if key in self._known else self._moved.get(key)
-            if entry is not None and not self._entries.categories[entry]:
-                self._entries.categories[entry], self._entries.names[entry] = category, name
+            if entry is not None:
+                self._entries.held_for.setdefault(entry, (category, name))
 
     def throughout(self, category: str) -> None:
         """What is held for this has been there from the beginning, made by no call: as an optimizer's state in every step but
         the first."""
-        held = {entry for entry, known in enumerate(self._entries.categories) if known == category}
+        held = {entry for entry, (known, _) in self._entries.held_for.items() if known == category}
         for entry in held:
             self._entries.calls[entry] = -1
         changes = [*in_threes(self._changes)]

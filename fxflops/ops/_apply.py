@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -12,9 +11,8 @@ from torch import nn
 
 from ..errors import FormulaError
 from ..records import Cost, FormulaFunction, Operation, Spec
-from ._registry import Formula, is_method
+from ._registry import Formula, Parameters, is_method, parameters_of
 
-POSITIONAL: dict[Any, Any] = {inspect.Parameter.POSITIONAL_ONLY: inspect.Parameter.POSITIONAL_OR_KEYWORD}
 CALLED = {
     "op": "by the op's own names",
     "module": "with the module first",
@@ -72,38 +70,16 @@ def _call(entry: Formula, function: FormulaFunction, ran: Operation, module: nn.
         return function(out, *args, **kwargs)
     if entry.style == "module":
         return function(module, *ran.args, **ran.kwargs, out=ran.out)
-    args, kwargs = arguments(function, ran)
+    args, kwargs = arguments(entry.parameters, ran)
     return function(*args, **kwargs, out=ran.out)
 
 
-def arguments(function: Any, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of an operation as a formula or a shape rule takes them: what it does not name is left out."""
+def arguments(parameters: Parameters, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of an operation as a formula or a shape rule of these parameters takes them: what it does not name is left
+    out."""
     if isinstance(ran.target, type):
-        return (), _module_arguments(function, ran)
-    return _function_arguments(function, ran)
-
-
-Parameters = tuple[tuple[str, ...], tuple[str, ...], bool, bool]
-"""Names of a function's positional and keyword-only parameters, and whether it takes more of both kinds."""
-
-
-def parameters_of(function: Any) -> Parameters:
-    """The parameters of a function, read from its code where it is plain Python: ten times as fast as its signature."""
-    if type(function) is FunctionType and not hasattr(function, "__wrapped__"):
-        code = function.__code__
-        first, names, flags = code.co_argcount, code.co_varnames, code.co_flags
-        keywords = names[first : first + code.co_kwonlyargcount]
-        return names[:first], keywords, bool(flags & inspect.CO_VARARGS), bool(flags & inspect.CO_VARKEYWORDS)
-    kinds: dict[Any, list[str]] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        kinds.setdefault(POSITIONAL.get(parameter.kind, parameter.kind), []).append(name)
-    of = inspect.Parameter
-    named, keywords = (tuple(kinds.get(kind, ())) for kind in (of.POSITIONAL_OR_KEYWORD, of.KEYWORD_ONLY))
-    return named, keywords, of.VAR_POSITIONAL in kinds, of.VAR_KEYWORD in kinds
-
-
-def _function_arguments(function: Any, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    names, keywords, takes_args, takes_kwargs = parameters_of(function)
+        return (), _module_arguments(parameters[0], ran)
+    names, keywords, takes_args, takes_kwargs = parameters
     args = ran.args if takes_args else ran.args[: len(names)]
     kwargs = {}
     if ran.kwargs:
@@ -115,9 +91,9 @@ def _function_arguments(function: Any, ran: Operation) -> tuple[tuple[Any, ...],
     return args, kwargs
 
 
-def _module_arguments(function: Any, ran: Operation) -> dict[str, Any]:
+def _module_arguments(names: tuple[str, ...], ran: Operation) -> dict[str, Any]:
     """A leaf module's: what its forward was given, by name, then the module's own settings and tensors."""
-    names, settings = parameters_of(function)[0], ran.settings
+    settings = ran.settings
     values = {name: settings[name] for name in names if name in settings}
     if len(ran.args) == 1 and not ran.kwargs:
         values[names[0]] = ran.args[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import FunctionType
 from typing import Any, Literal, TypeVar
 
@@ -23,7 +24,27 @@ ESCAPE = "escape"
 """The reason of an op that hands data to code that torch does not see: it is free, but what comes of it is unknown."""
 
 
-@dataclass(frozen=True, slots=True)
+Parameters = tuple[tuple[str, ...], tuple[str, ...], bool, bool]
+"""Names of a function's positional and keyword-only parameters, and whether it takes more of both kinds."""
+POSITIONAL: dict[Any, Any] = {inspect.Parameter.POSITIONAL_ONLY: inspect.Parameter.POSITIONAL_OR_KEYWORD}
+
+
+def parameters_of(function: Any) -> Parameters:
+    """The parameters of a function, read from its code where it is plain Python: ten times as fast as its signature."""
+    if type(function) is FunctionType and not hasattr(function, "__wrapped__"):
+        code = function.__code__
+        first, names, flags = code.co_argcount, code.co_varnames, code.co_flags
+        keywords = names[first : first + code.co_kwonlyargcount]
+        return names[:first], keywords, bool(flags & inspect.CO_VARARGS), bool(flags & inspect.CO_VARKEYWORDS)
+    kinds: dict[Any, list[str]] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        kinds.setdefault(POSITIONAL.get(parameter.kind, parameter.kind), []).append(name)
+    of = inspect.Parameter
+    named, keywords = (tuple(kinds.get(kind, ())) for kind in (of.POSITIONAL_OR_KEYWORD, of.KEYWORD_ONLY))
+    return named, keywords, of.VAR_POSITIONAL in kinds, of.VAR_KEYWORD in kinds
+
+
+@dataclass(frozen=True)
 class Formula:
     """A rule that counts an op: its name, the function, or for an op that computes nothing the reason why.
 
@@ -35,6 +56,11 @@ class Formula:
     function: FormulaFunction | None
     reason: str = ""
     style: Style = "op"
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        """The parameters of the function."""
+        return parameters_of(self.function)
 
     @property
     def is_ours(self) -> bool:

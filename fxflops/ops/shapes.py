@@ -10,28 +10,42 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..records import Operation, Spec
 from ._apply import arguments
+from ._registry import Parameters, parameters_of
 
-Rule = Callable[..., "Spec | None"]
+RuleFunction = Callable[..., "Spec | None"]
 Strides = tuple[int, ...]
-PLAIN, FIRST, ANY, KEPT, FORMAT, POINTWISE = "plain", "first", "any", "kept", "format", "pointwise"
+PLAIN, FIRST, ANY, EVEN, KEPT, FORMAT, POINTWISE, ORDERED = "plain first any even kept format pointwise ordered".split()
 """Layouts. PLAIN, FIRST and KEPT ask that the tensors after the first be contiguous.
 
-PLAIN: contiguous out of contiguous. FIRST: the first may be anything. ANY: contiguous out of whatever. KEPT: as the first. FORMAT: channels last if
-all images are, else contiguous. POINTWISE: as the operands, broadcast, decide together.
+PLAIN: contiguous out of contiguous. FIRST: the first may be anything. ANY: contiguous out of whatever. KEPT: as the first. FORMAT: channels last
+if all images are, else contiguous. POINTWISE: as the operands, broadcast, decide together. EVEN is ANY and ORDERED is POINTWISE, of what is not odd;
+KEPT asks that too.
 """
-RULES: dict[Any, tuple[Rule, str]] = {}
-"""Rules and their layouts by module class, function and method: the exact spelling, whose parameters they take."""
+LAST = (0, 2, 3, 1)
+"""The order of an image whose channels lie side by side."""
 
 
-def shape(*targets: Any, layout: str = PLAIN) -> Callable[[Rule], Rule]:
+class Rule(NamedTuple):
+    """What tells the shape, how the result lies, and the parameters of the former."""
+
+    function: RuleFunction
+    layout: str
+    parameters: Parameters
+
+
+RULES: dict[Any, Rule] = {}
+"""Rules by module class, function and method: the exact spelling, whose parameters they take."""
+
+
+def shape(*targets: Any, layout: str = PLAIN) -> Callable[[RuleFunction], RuleFunction]:
     """Register the decorated rule for these module classes, functions and methods."""
 
-    def register(rule: Rule) -> Rule:
-        RULES.update(dict.fromkeys(targets, (rule, layout)))
+    def register(rule: RuleFunction) -> RuleFunction:
+        RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters_of(rule))))
         return rule
 
     return register
@@ -42,7 +56,7 @@ def named(names: str, *namespaces: Any) -> list[Any]:
     return [getattr(space, name) for name in names.split() for space in namespaces if hasattr(space, name)]
 
 
-def rule_for(target: Any) -> tuple[Rule, str] | None:
+def rule_for(target: Any) -> Rule | None:
     """The rule for a call's target, of a class for the one whose ``forward`` it runs; None where there is none."""
     for cls in target.__mro__ if isinstance(target, type) else ():
         if cls in RULES or "forward" in vars(cls):
@@ -54,25 +68,24 @@ Lying = tuple[Sequence[int], Strides]
 """The sizes of a tensor and its strides."""
 
 
-def shape_of(ran: Operation, tensors: Sequence[Lying]) -> tuple[Spec, Strides | None] | None:
-    """What an operation given tensors that lie so puts out, and its strides, None where it is the first argument; None
-    where there is no rule, or it cannot tell."""
-    found = rule_for(ran.target)
-    if found is None or "out" in ran.kwargs:
+def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Lying]) -> tuple[Spec, Strides | None] | None:
+    """What an operation given tensors that lie so puts out by its rule, and its strides, None where it is the first argument;
+    None where the rule cannot tell."""
+    if "out" in ran.kwargs:
         return None
-    rule, layout = found
     try:
-        args, kwargs = arguments(rule, ran)
-        out = rule(*args, **kwargs)
+        args, kwargs = arguments(rule.parameters, ran)
+        out = rule.function(*args, **kwargs)
     except Exception:  # arguments that no rule is written for: whether they are right the kernel says
         return None
     if out is None:
         return None
     if ran.args and out is ran.args[0]:
         return out, None
-    if any(out is value for value in ran.kwargs.values()):
-        return None
-    strides = _strides(layout, out, tensors)
+    for value in ran.kwargs.values():
+        if out is value:
+            return None
+    strides = _strides(rule.layout, out, tensors)
     return None if strides is None else (out, strides)
 
 
@@ -80,12 +93,12 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Lying]) -> Strides | None
     """The strides of what comes out; None where they cannot be told."""
     if layout is FORMAT:
         return in_format(out, tensors)
-    if any(is_odd(sizes, strides) for sizes, strides in tensors):
+    if layout in (EVEN, KEPT, ORDERED) and any(is_odd(sizes, strides) for sizes, strides in tensors):
         return None
-    if layout is ANY:
+    if layout is ANY or layout is EVEN:
         return contiguous(out)
-    if layout is POINTWISE:
-        return pointwise(out, tensors)
+    if layout is POINTWISE or layout is ORDERED:
+        return pointwise(out, tensors, layout is POINTWISE)
     if not all(strides == contiguous(sizes) for sizes, strides in tensors[1:]):
         return None
     given = tensors[:1]
@@ -101,9 +114,8 @@ def is_odd(sizes: Sequence[int], strides: Strides) -> bool:
         return False
     if lies_in(sizes, strides, range(len(sizes))):
         return True
-    last = (0, 2, 3, 1)
-    if len(sizes) == 4 and lies_in(sizes, strides, last):
-        return strides != in_order(sizes, last) or 1 in sizes[1:]
+    if lies_in(sizes, strides, LAST):
+        return strides != in_order(sizes, LAST) or 1 in sizes[1:]
     return strides != in_order(sizes, sorted(range(len(sizes)), key=lambda dim: -strides[dim]))
 
 
@@ -113,7 +125,7 @@ def in_format(out: Spec, tensors: Sequence[Lying]) -> Strides | None:
         if any(1 in sizes[1:] and strides != contiguous(sizes) for sizes, strides in tensors):
             return None
         last = all(is_channels_last(sizes, strides) for sizes, strides in tensors if len(sizes) == 4)
-        return in_order(out, (0, 2, 3, 1)) if last else contiguous(out)
+        return in_order(out, LAST) if last else contiguous(out)
     plain = out.ndim < 4 or all(strides == contiguous(sizes) for sizes, strides in tensors)
     return contiguous(out) if plain else None
 
@@ -149,41 +161,27 @@ def in_order(sizes: Sequence[int], order: Sequence[int]) -> Strides:
     return tuple(strides)
 
 
-def pointwise(out: Sequence[int], operands: Sequence[Lying]) -> Strides | None:
-    """The strides that TensorIterator gives a result: its dimensions lie in the order in which the operands' do."""
-    plain = contiguous(out)
-    if all(tuple(sizes) == tuple(out) and strides == plain for sizes, strides in operands):
+def pointwise(out: Sequence[int], operands: Sequence[Lying], fast: bool = True) -> Strides | None:
+    """The strides that TensorIterator gives a result: its dimensions lie in the order in which the operands' do. With ``fast``
+    operands of one size that are all contiguous, or all channels last, make it that too."""
+    plain, alike = contiguous(out), all(tuple(sizes) == tuple(out) for sizes, _ in operands)
+    if alike and all(strides == plain for _, strides in operands):
         return plain
-    if 0 in out:
+    if 0 in out or (not alike and len(operands) == 1):
         return None
-    if len(operands) == 1:
-        sizes, strides = operands[0]
-        if tuple(sizes) != tuple(out):
-            return None
-        return strides if is_dense(sizes, strides) else in_order(out, order_of(out, [strides]))
-    if len(out) < 2:
-        return plain
-    lying = [expanded(out, sizes, strides) for sizes, strides in operands]
-    if all(lies_in(out, strides, range(len(out))) for strides in lying):
-        if len(out) == 4 and all(lies_in(out, strides, (0, 2, 3, 1)) for strides in lying):
-            return None
-        return plain
-    return in_order(out, order_of(out, lying))
-
-
-def is_dense(sizes: Sequence[int], strides: Strides) -> bool:
-    """Whether the elements lie side by side, in whatever order."""
-    step = 1
-    for stride, size in sorted(zip(strides, sizes, strict=True)):
-        if size != 1:
-            if stride != step:
-                return False
-            step *= size
-    return True
+    if alike and fast:
+        in_rows, last = (all(lies_in(out, strides, order) for _, strides in operands) for order in (range(len(out)), LAST))
+        if in_rows is not last:
+            return plain if in_rows else in_order(out, LAST)
+    if any(0 in strides for _, strides in operands) and any(is_odd(*operand) for operand in operands):
+        return None
+    return in_order(out, order_of(out, [expanded(out, sizes, strides) for sizes, strides in operands]))
 
 
 def lies_in(sizes: Sequence[int], strides: Strides, order: Sequence[int]) -> bool:
     """Whether a tensor lies in this order, dimensions of one element aside."""
+    if len(order) != len(sizes):
+        return False
     dense = in_order(sizes, order)
     return all(size == 1 or stride == wanted for size, stride, wanted in zip(sizes, strides, dense, strict=True))
 

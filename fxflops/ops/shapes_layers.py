@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Spec
-from .shapes import ANY, FIRST, KEPT, broadcast, each, named, shape
+from .shapes import ANY, EVEN, FIRST, KEPT, broadcast, each, named, shape
 
 Sizes = int | Sequence[int]
 
@@ -192,7 +192,7 @@ shape(nn.BatchNorm2d, layout=KEPT)(batch_norm_of(4))
 shape(nn.BatchNorm3d, layout=KEPT)(batch_norm_of(5))
 
 
-@shape(nn.LayerNorm, F.layer_norm, layout=ANY)
+@shape(nn.LayerNorm, F.layer_norm, layout=EVEN)
 def layer_norm(
     input: Spec, normalized_shape: Sequence[int], weight: Spec | None = None, bias: Spec | None = None
 ) -> Spec | None:

@@ -132,7 +132,7 @@ def amax(input: Spec, dim: Any = (), keepdim: bool = False) -> Spec | None:
 @shape(torch.Tensor.norm, layout=ANY)
 def norm(input: Spec, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Spec | None:
     """x[*] -> out[*], without the dimensions."""
-    if type(p) not in (int, float) or not isinstance(dim, int) or dtype is not None:
+    if type(p) not in (int, float) or dim is None or dtype is not None:
         return None
     return mean(input, dim, keepdim)
 

@@ -9,19 +9,22 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Spec
-from .shapes import ANY, KEPT, POINTWISE, broadcast, named, shape
+from .shapes import EVEN, ORDERED, POINTWISE, broadcast, named, shape
 
 Tensor = torch.Tensor
-UNARY = "relu sigmoid tanh exp sqrt rsqrt neg abs erf log sin cos square reciprocal floor ceil round expm1 log1p"
+UNARY = "sigmoid tanh exp sqrt rsqrt neg abs erf log sin cos square reciprocal floor ceil round expm1 log1p"
 NUMBER = (int, float)
 
 
 @shape(
-    *named("ReLU ReLU6 GELU SiLU Mish ELU CELU SELU Sigmoid LogSigmoid Hardsigmoid Hardswish Hardtanh Tanh", nn),
-    *named("LeakyReLU Softplus Softsign Tanhshrink Threshold", nn),
-    *named("relu gelu silu relu6 hardswish hardsigmoid mish selu", F),
+    *named("GELU SiLU Mish ELU CELU SELU Sigmoid LogSigmoid Hardsigmoid Hardswish Tanh LeakyReLU Softplus Softsign", nn),
+    nn.Tanhshrink,
+    *named("gelu silu hardswish hardsigmoid mish selu", F),
     *named(UNARY, torch, Tensor),
-    layout=KEPT,
+    layout=POINTWISE,
+)
+@shape(
+    *named("ReLU ReLU6 Hardtanh Threshold", nn), F.relu, F.relu6, torch.relu, Tensor.relu, layout=ORDERED
 )
 def same(input: Spec, inplace: bool = False) -> Spec | None:
     """x[*] -> out[*]; of integers the kernel decides."""
@@ -30,32 +33,32 @@ def same(input: Spec, inplace: bool = False) -> Spec | None:
     return input if inplace else Spec(input, input.dtype)
 
 
-@shape(*named(" ".join(f"{name}_" for name in UNARY.split()), torch, Tensor), layout=KEPT)
+@shape(*named(" ".join(f"{name}_" for name in ("relu", *UNARY.split())), torch, Tensor), layout=POINTWISE)
 def in_place(input: Spec) -> Spec | None:
     """x[*] -> x[*]."""
     return input if input.dtype.is_floating_point else None
 
 
-@shape(*named("leaky_relu elu celu", F), layout=KEPT)
+@shape(*named("leaky_relu elu celu", F), layout=POINTWISE)
 def sloped(input: Spec, alpha: float = 1.0, inplace: bool = False) -> Spec | None:
     """x[*] -> out[*]."""
     return same(input, inplace)
 
 
-@shape(F.hardtanh, F.threshold, layout=KEPT)
+@shape(F.hardtanh, F.threshold, layout=ORDERED)
 def bounded(input: Spec, low: float = 0, high: float = 0, inplace: bool = False) -> Spec | None:
     """x[*] -> out[*]."""
     return same(input, inplace)
 
 
-@shape(*named("clamp clip clamp_min clamp_max", torch, Tensor), layout=KEPT)
+@shape(*named("clamp clip clamp_min clamp_max", torch, Tensor), layout=ORDERED)
 def clamp(input: Spec, min: float | None = None, max: float | None = None) -> Spec | None:
     """x[*] -> out[*]; where the bounds are tensors the kernel decides."""
     numbers = all(value is None or type(value) in NUMBER for value in (min, max))
     return same(input) if numbers and (min, max) != (None, None) else None
 
 
-@shape(nn.Dropout, F.dropout, layout=KEPT)
+@shape(nn.Dropout, F.dropout, layout=POINTWISE)
 def dropout(input: Spec, p: float = 0.5, training: bool = True, inplace: bool = False) -> Spec | None:
     """x[*] -> out[*], in training; otherwise its very input."""
     if not training:
@@ -69,7 +72,7 @@ def identity(input: Spec) -> Spec:
     return input
 
 
-@shape(nn.Softmax, nn.LogSoftmax, *named("softmax log_softmax", torch, Tensor), layout=ANY)
+@shape(nn.Softmax, nn.LogSoftmax, *named("softmax log_softmax", torch, Tensor), layout=EVEN)
 def softmax(input: Spec, dim: int | None = None, dtype: torch.dtype | None = None) -> Spec | None:
     """x[*] -> out[*]."""
     dtype = dtype or input.dtype
@@ -78,7 +81,7 @@ def softmax(input: Spec, dim: int | None = None, dtype: torch.dtype | None = Non
     return Spec(input, dtype) if -input.ndim <= dim < input.ndim and input.numel() else None
 
 
-@shape(F.softmax, F.log_softmax, layout=ANY)
+@shape(F.softmax, F.log_softmax, layout=EVEN)
 def softmax_function(
     input: Spec, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
 ) -> Spec | None:
@@ -131,7 +134,7 @@ def comparison(input: Any, other: Any) -> Spec | None:
     return None if out is None else Spec(out, torch.bool)
 
 
-@shape(torch.addcmul, Tensor.addcmul, torch.addcdiv, Tensor.addcdiv, layout=POINTWISE)
+@shape(torch.addcmul, Tensor.addcmul, torch.addcdiv, Tensor.addcdiv, layout=ORDERED)
 def addcmul(input: Spec, tensor1: Spec, tensor2: Spec, *former: Any) -> Spec | None:
     """x[*], y[*], z[*] -> out[*], broadcast."""
     return None if former else together(input, tensor1, tensor2)

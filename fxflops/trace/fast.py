@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..ops import ESCAPE
-from ..ops.shapes import rule_for, shape_of
+from ..ops.shapes import Rule, rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of
 from ..torch_internals import DisableTorchFunction, assertion, is_any_autocast_enabled
 from .escapes import EMPTY
@@ -25,7 +26,7 @@ from .leaves import ModuleSettings
 from .meta import OWN, REAL, Form
 from .modes import transformed
 from .observe import ATTENTION, QUERY, RNN_BACKWARD, Observer
-from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, forms_in, key_of, tensors_given
+from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, call_key, forms_in, tensors_given
 from .spelling import WRITTEN_AS
 
 META_DEVICE = torch.device("meta")
@@ -40,8 +41,6 @@ QUERIES = frozenset(
     ]
 )  # fmt: skip
 """What a real tensor answers as its twin does."""
-NAMED = object()
-"""Stands in a key before the arguments by name."""
 PART = Operation("part of a call", None, (), NOTHING, None)
 VALUED = frozenset({*EMPTY, ATTENTION, RNN_BACKWARD})
 """Operators of which more is recorded than follows from forms, or that leave memory unwritten."""
@@ -84,9 +83,7 @@ class FastObserver(Observer):
         if not self._tells_all() or (self._facts and self._attends(func)):
             return super().function(func, args, kwargs)
         try:
-            key = func, *map(self._key, args)
-            if kwargs:
-                key = *key, NAMED, *kwargs, *map(self._key, kwargs.values())
+            key = call_key((func,), args, kwargs, self._mirror.form)
             plan = self._plans.get(key)
         except (Unknown, TypeError):
             return super().function(func, args, kwargs)
@@ -95,10 +92,6 @@ class FastObserver(Observer):
         if plan is None:
             return self._learn(key, func, args, kwargs)
         return self._planned(plan, func, args, kwargs)
-
-    def _key(self, value: Any) -> Any:
-        """What a result depends on of an argument. Raises Unknown where that is more than can be told."""
-        return key_of(value, self._mirror.form)
 
     def _spec(self, value: Any) -> Any:
         """The value with a spec in place of each tensor: the same for all of one form."""
@@ -143,30 +136,26 @@ class FastObserver(Observer):
 
     def _by_rule(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
         """The plan of a call whose shape rule tells what it puts out."""
-        entry = self._table.find(func) if rule_for(func) is not None else None
-        if entry is None:
+        rule = rule_for(func)
+        entry = self._table.find(func) if rule is not None else None
+        return None if rule is None or entry is None else self._keep_rule(key, rule, entry.op, func, args, kwargs)
+
+    def _keep_rule(
+        self, key: Any, rule: Rule, op: str, target: Any, args: Any, kwargs: Any, settings: Mapping[str, Any] = NOTHING
+    ) -> Plan | None:
+        """The plan of a call whose shape rule tells what it puts out, kept for the next of this key."""
+        given = forms_in(key)
+        if all([form.kind is REAL for form in given]):
             return None
         with DisableTorchFunction():
-            asked = (entry.op, func, self._spec(args), self._spec(kwargs), None, NOTHING)
-            return self._keep_rule(key, tuple.__new__(Operation, asked))
-
-    def _keep_rule(self, key: Any, asked: Operation, known: ModuleSettings | None = None) -> Plan | None:
-        """The plan of an operation whose shape rule tells what it puts out, kept for the next of this key."""
-        given = forms_in(key)
-        if not any(form.kind is not REAL for form in given):
-            return None
-        found = shape_of(asked, [(form.shape, form.stride) for form in given])
+            asked = tuple.__new__(Operation, (op, target, self._spec(args), self._spec(kwargs), None, settings))
+        found = shape_of(rule, asked, [(form.shape, form.stride) for form in given])
         if found is None:
             return None
         out, strides = found
         kind, forms = (SAME, ()) if strides is None else (NEW, (self._mirror.form_of(tuple(out), strides, out.dtype),))
-        plan = self._plans[key] = Plan(
-            self.seen.operation(asked.op, asked.target, (asked.args, asked.kwargs, out), known),
-            kind,
-            forms,
-            None,
-            given,
-        )
+        ran = tuple.__new__(Operation, (*asked[:4], out, settings))
+        plan = self._plans[key] = Plan(ran, kind, forms, None, given)
         return plan
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -255,18 +244,11 @@ class FastObserver(Observer):
     # Operators, of which the dispatch mode hears: those of the backward pass, and those inside of other calls
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        form = self._mirror.form_of_meta
         with DisableTorchFunction():
             try:
                 if self._unwritten.storages or transformed():
                     raise Unknown
-                key = (
-                    func,
-                    *[key_of(value, form) for value in args],
-                    NAMED,
-                    *kwargs,
-                    *[key_of(v, form) for v in kwargs.values()],
-                )
+                key = call_key((func,), args, kwargs, self._mirror.form_of_meta)
                 plan = self._plans.get(key)
             except (Unknown, TypeError):
                 return super().operator(func, args, kwargs)
@@ -304,17 +286,7 @@ class FastObserver(Observer):
             if not module._modules and self._tells_all():
                 known = self._settings.of(module)
                 try:
-                    if len(args) == 1 and not kwargs:
-                        key = type(module), known, self._key(args[0])
-                    else:
-                        key = (
-                            type(module),
-                            known,
-                            *map(self._key, args),
-                            NAMED,
-                            *kwargs,
-                            *map(self._key, kwargs.values()),
-                        )
+                    key = call_key((type(module), known), args, kwargs, self._mirror.form)
                     plan = self._plans.get(key) or self._leaf_by_rule(key, module, known, args, kwargs)
                 except Unknown:
                     key = plan = None
@@ -336,10 +308,10 @@ class FastObserver(Observer):
     ) -> Plan | None:
         """The plan of a leaf whose shape rule tells what it puts out."""
         entry, cls = self._leaves[module], type(module)
-        if entry is None or not known.contiguous or rule_for(cls) is None:
+        rule = rule_for(cls) if known.contiguous else None
+        if rule is None or entry is None:
             return None
-        asked = (entry.op, cls, self._spec(args), self._spec(kwargs), None, known.settings)
-        return self._keep_rule(key, tuple.__new__(Operation, asked), known)
+        return self._keep_rule(key, rule, entry.op, cls, args, kwargs, known.settings)
 
     def _leaf_planned(
         self, plan: Plan, module: nn.Module, known: ModuleSettings, args: tuple[Any, ...], kwargs: dict[str, Any]

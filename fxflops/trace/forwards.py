@@ -19,6 +19,8 @@ class Forward:
     """Stands for the forward of a module from the beginning until it leaves; to who looks at it, calls it himself or copies the module, it is
     that forward."""
 
+    __slots__ = ("before", "module", "run")
+
     def __init__(self, module: nn.Module, run: Callable[..., Any]) -> None:
         held = module.__dict__
         self.module = module

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -36,7 +36,8 @@ class Plan:
         self.forms = forms
         self.sequence = sequence
         self.spelled: dict[Any, Operation] = {}
-        self.beside = any(form.kind is REAL or (form.kind is OWN and kind is VIEW) for form in given)
+        kinds = [form.kind for form in given]
+        self.beside = REAL in kinds or (kind is VIEW and OWN in kinds)
         self.moves = False
 
     def operation_as(self, target: Any) -> Operation:
@@ -65,6 +66,20 @@ def key_of(value: Any, form_of: Callable[[torch.Tensor], Form | None]) -> Any:
     if kind is slice:
         return slice, *[key_of(item, form_of) for item in (value.start, value.stop, value.step)]
     raise Unknown
+
+
+NAMED = object()
+"""Stands in a key before the arguments by name."""
+
+
+def call_key(
+    what: tuple[Any, ...], args: Any, kwargs: Mapping[str, Any], form_of: Callable[[torch.Tensor], Form | None]
+) -> tuple[Any, ...]:
+    """What the result of a call of this depends on. Raises Unknown where that is more than can be told."""
+    key = *what, *[key_of(value, form_of) for value in args]
+    if kwargs:
+        key = *key, NAMED, *kwargs, *[key_of(value, form_of) for value in kwargs.values()]
+    return key
 
 
 def forms_in(key: tuple[Any, ...]) -> list[Form]:
