@@ -5,7 +5,8 @@
 Each model and tool has a process of its own, forked from one that has imported everything and counted nothing. It builds the
 model, has the tool count one and the same small net, which is no relative of any model (but where the process is to be
 "cold"), and then counts the model at batch 1, and after that at batch 2. Told is the CPU time of the thread, one thread, until
-the totals have been read: of fxflops ``total_flops``, ``max_memory``, ``by_module()`` and ``complete``. fxflops and
+the totals have been read: of fxflops ``total_flops``, ``max_memory``, ``by_module()`` and ``complete``. What building the
+model left to Python's garbage collector is collected before the clock starts, for every tool. fxflops and
 FlopCounterMode are given the model on meta, where the latter is at its fastest; the counters that compute are given it on the
 CPU, and so is fxflops once more. Where both count, FlopCounterMode's total is asserted to be that of fxflops under the convention
 "torch". The table is ``benchmarks/results/speed.md``; what was measured is kept in ``speed.jsonl`` beside it, so that a run goes
@@ -17,6 +18,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import gc
 import io
 import json
 import multiprocessing
@@ -116,6 +118,7 @@ def once(name: str, tool: str) -> dict[str, Any]:
         for batch, images in (("1", x), ("2", torch.cat([x, x]))):
             # some tools cannot count one model twice
             given = model if tool in (OURS, THEIRS, ON_CPU) else copy.deepcopy(model)
+            gc.collect()  # what building the model left is no work of a counter's
             start = time.thread_time()
             total = count(given, images)
             found[batch] = time.thread_time() - start

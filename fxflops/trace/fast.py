@@ -42,6 +42,7 @@ QUERIES = frozenset(
 )  # fmt: skip
 """What a real tensor answers as its twin does."""
 PART = Operation("part of a call", None, (), NOTHING, None)
+LOOKS = (QUERY, ESCAPE)
 VALUED = frozenset({*EMPTY, ATTENTION, RNN_BACKWARD})
 """Operators of which more is recorded than follows from forms, or that leave memory unwritten."""
 
@@ -164,25 +165,25 @@ class FastObserver(Observer):
         if func is assertion and args[0] is True and entry is not None:
             checked = self._plans[key] = Plan(Operation(entry.op, func, args, kwargs, None), NONE, (), None, given)
             return self._planned(checked, func, args, kwargs)
-        valueless = given and not any(form.kind is REAL for form in given)
-        if valueless and entry is not None and entry.op not in EMPTY and entry.reason not in (QUERY, ESCAPE):
-            twins = (
-                self._mirror.replace(args, kwargs, func) if any(form.kind is OWN for form in given) else (args, kwargs)
-            )
-            asked, named = self._place.redirect(func, *twins)
+        kinds = {form.kind for form in given}
+        if kinds and REAL not in kinds and entry is not None and entry.op not in EMPTY and entry.reason not in LOOKS:
+            asked, named = self._mirror.replace(args, kwargs, func) if OWN in kinds else (args, kwargs)
+            asked, named = self._place.redirect(func, asked, named)
             with DisableTorchFunction():
                 specs, kwspecs = self._spec(asked), self._spec(named)
                 try:
                     out = func(*asked, **named)
                 except Exception:  # it is made again where the error is told
                     out = Unknown
+                else:
+                    self._storages.call = len(self.calls)
+                    self._storages.add_all(out)
+                    self._saw(func, asked, named, out)
+                    target = self._spelling.of(func) if func in WRITTEN_AS else func
+                    ran = (entry.op, target, specs, kwspecs, self._spec(out), NOTHING)
+                    operation = tuple.__new__(Operation, ran)
             if out is Unknown:
                 return super().function(func, args, kwargs)
-            self._noting(out)
-            self._saw(func, asked, named, out)
-            with DisableTorchFunction():
-                target = self._spelling.of(func) if func in WRITTEN_AS else func
-                operation = self.seen.operation(entry.op, target, (specs, kwspecs, self._spec(out)))
             self._called(operation)
         else:
             first, scopes = len(self.calls), len(self.scopes)
@@ -193,9 +194,8 @@ class FastObserver(Observer):
             if operation.target is not func and operation.target is not WRITTEN_AS.get(func):
                 return out
         plan = self._learnt(key, operation, given, args, kwargs, out, made)
-        if plan is not None and plan.kind is VIEW:
-            twins = self._mirror.replace(args, kwargs, func)
-            plan.moves = self._place.redirect(func, *twins) != twins
+        if plan is not None:
+            plan.moves = func is torch.Tensor.to or "device" in kwargs
         return out
 
     def _learnt(
