@@ -91,8 +91,8 @@ class _Counts:
         exact = ran.op == "attention" and self._attention == "exact"
         if exact and "pairs" not in first(ran.out).facts and not leaves_all(entry, ran.args, ran.kwargs):
             return Count(None, "", UNKNOWN_PAIRS)
-        inputs, outputs = [*ran.inputs()], [*specs_in(ran.out)]
-        tensors = inputs + outputs
+        inputs = [*ran.inputs()]
+        tensors = [*inputs, *specs_in(ran.out)]
         module = self._module_at(path) if entry.style != "op" and isinstance(ran.target, type) else None
         rule: Any = entry.reason or entry.function
         convention = self._convention
@@ -180,7 +180,7 @@ def _row_for(ran: Operation, convention: Convention) -> FormulaFunction | None:
 
 def _applied(entry: Formula, ran: Operation, module: nn.Module | None, tensors: Iterable[Spec], path: str = "") -> Cost:
     """The cost of an operation given and putting out these tensors: of one on nested ones, of each of their parts."""
-    counts = {len(spec.facts["parts"]) for spec in tensors if spec.facts and "parts" in spec.facts}
+    counts = [len(spec.facts["parts"]) for spec in tensors if spec.facts and "parts" in spec.facts]
     if not counts:
         return apply(entry, ran, module, path)
     cost = Cost()

@@ -168,6 +168,8 @@ def typed(value: Any) -> Any:
 
 def specs_in(value: Any) -> Iterator[Spec]:
     """Every spec in a value made by :func:`spec_of`, in order."""
+    if type(value) is Spec:
+        return iter((value,))
     found: list[Spec] = []
     _gather(value, found)
     return iter(found)
@@ -178,7 +180,9 @@ def _gather(value: Any, found: list[Spec]) -> None:
         found.append(value)
     elif isinstance(value, (tuple, dict)):
         for item in value.values() if isinstance(value, dict) else value:
-            if isinstance(item, (tuple, dict)):
+            if type(item) is Spec:
+                found.append(item)
+            elif isinstance(item, (tuple, dict)):
                 _gather(item, found)
 
 

@@ -65,9 +65,10 @@ class Snapshot:
         for module in modules:
             attributes = module.__dict__
             names = tuple(attributes)
-            if names not in readers:
-                readers[names] = _readers_of(names)
-            read_own, read_sets, read_hooks, read_others = readers[names]
+            known = readers.get(names)
+            if known is None:
+                known = readers[names] = _readers_of(names)
+            read_own, read_sets, read_hooks, read_others = known
             own = read_own(attributes)
             if own and type(own[0]) in CONTAINERS:
                 self._dicts += own
@@ -92,7 +93,7 @@ class Snapshot:
         self._containers += [*filter(None, sets), *(value for value in held if type(value) is list and _is_plain(value))]
         self._empty = [*filterfalse(None, sets)]
         self._sizes, self._keys, self._values = _contents(self._dicts)
-        self._copies = [copy.copy(container) for container in self._containers]
+        self._copies = [c.copy() if type(c) in CONTAINERS else copy.copy(c) for c in self._containers]
         self._hooks = [(part, _users(part)) for part in hooks] if any(hooks) else []
         self._hookless = [] if self._hooks else hooks
         self._tensors = [tensor for tensor in tensors if tensor is not None]
@@ -264,7 +265,7 @@ def _same(container: Any, items: Any) -> bool:
         return [*container] == [*items] and all(map(operator.is_, container.values(), items.values()))
     if isinstance(container, set):
         return bool(container == items)
-    return len(container) == len(items) and all(a is b for a, b in zip(container, items, strict=True))
+    return len(container) == len(items) and all(map(operator.is_, container, items))
 
 
 def _refill(container: Any, items: Any) -> None:

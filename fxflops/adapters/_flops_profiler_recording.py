@@ -71,7 +71,7 @@ class Recording:
         self._hooks.attach(self._paths, self._enter, self._leave)
 
     def stop(self) -> None:
-        self._hooks.detach(self._paths)
+        self._hooks.detach()
 
     # Sums over a module and its children; a module that stands under two others is summed twice, as DeepSpeed does
 

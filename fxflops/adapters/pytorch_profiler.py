@@ -136,7 +136,7 @@ def training_profile(model: nn.Module, config: Mapping[str, Any] | str | Path) -
         yield
     finally:
         session.end()
-        hooks.detach([model])
+        hooks.detach()
 
 
 class Session:
@@ -231,7 +231,7 @@ class Stopwatch:
         self._hooks.attach(self._model.modules(), self._enter, self._leave)
 
     def detach(self) -> None:
-        self._hooks.detach(self._model.modules())
+        self._hooks.detach()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if module is self._model:

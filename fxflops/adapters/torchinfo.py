@@ -218,7 +218,7 @@ def _called(
     try:
         count(model, args, kwargs, mode=mode, convention="torchinfo")
     finally:
-        hooks.detach(place_of)
+        hooks.detach()
     _mark_recursive(rows)
     return rows
 

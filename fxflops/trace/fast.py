@@ -18,15 +18,15 @@ from torch import nn
 
 from ..ops import ESCAPE
 from ..ops.shapes import Rule, rule_for, shape_of
-from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of
+from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of, typed
 from ..torch_internals import DisableTorchFunction, assertion, is_any_autocast_enabled
 from .escapes import EMPTY
-from .forwards import Forward, is_torchs
+from .forwards import Forward, is_plain, is_torchs
 from .leaves import ModuleSettings
 from .meta import OWN, REAL, Form
 from .modes import transformed
 from .observe import ATTENTION, QUERY, RNN_BACKWARD, Observer
-from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, call_key, forms_in, tensors_given
+from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, call_key, forms_in, tensors_given
 from .spelling import WRITTEN_AS
 
 META_DEVICE = torch.device("meta")
@@ -57,16 +57,19 @@ class FastObserver(Observer):
         assert self._placement is not None
         self._mirror, self._storages, self._place = self._twins, self._ledger, self._placement
         self._plans: dict[Any, Plan] = {}
+        self._operations: dict[Any, Operation] = {}
         self._dtype = torch.get_default_dtype()
         self._forwards: list[Forward] = []
 
     def _attach(self) -> None:
-        others, leaf = [], self._leaf
+        others, leaf, entered = [], self._leaf, self._entered_module
         for module in self._modules:
-            if self._leaves[module] is None:
-                others.append(module)
-            else:
+            if self._leaves[module] is not None:
                 self._forwards.append(Forward(module, leaf))
+            elif is_plain(module):
+                self._forwards.append(Forward(module, entered))
+            else:
+                others.append(module)
         self._hooks.attach(others, self._enter_module, self._leave_module)
 
     def _detach(self) -> None:
@@ -96,11 +99,11 @@ class FastObserver(Observer):
 
     def _spec(self, value: Any) -> Any:
         """The value with a spec in place of each tensor: the same for all of one form."""
-        kind = type(value)
+        kind, spec = type(value), self._mirror.spec
         if kind in ORDINARY:
-            return self._mirror.spec(value)
+            return spec(value)
         if kind is tuple or kind is list:
-            return tuple([self._spec(item) for item in value])
+            return tuple([spec(item) if type(item) in ORDINARY else self._spec(item) for item in value])
         return spec_of(value) if value or kind is not dict else NOTHING
 
     def _planned(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -146,7 +149,10 @@ class FastObserver(Observer):
     ) -> Plan | None:
         """The plan of a call whose shape rule tells what it puts out, kept for the next of this key."""
         given = forms_in(key)
-        if all([form.kind is REAL for form in given]):
+        for form in given:
+            if form.kind is not REAL:
+                break
+        else:
             return None
         with DisableTorchFunction():
             asked = tuple.__new__(Operation, (op, target, self._spec(args), self._spec(kwargs), None, settings))
@@ -155,9 +161,15 @@ class FastObserver(Observer):
             return None
         out, strides = found
         kind, forms = (SAME, ()) if strides is None else (NEW, (self._mirror.form_of(tuple(out), strides, out.dtype),))
-        ran = tuple.__new__(Operation, (*asked[:4], out, settings))
-        plan = self._plans[key] = Plan(ran, kind, forms, None, given)
+        plan = self._plans[key] = Plan(self._ran(key, (*asked[:4], out, settings)), kind, forms, None, given)
         return plan
+
+    def _ran(self, key: Any, asked: tuple[Any, ...]) -> Operation:
+        """What ran, of this key: the same object for all that are equal."""
+        ran: Operation = self._operations.setdefault(
+            (alike(key), asked[1], typed(asked[4])), tuple.__new__(Operation, asked)
+        )
+        return ran
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call, and keep how its result came about if its metadata told all."""
@@ -180,8 +192,7 @@ class FastObserver(Observer):
                     self._storages.add_all(out)
                     self._saw(func, asked, named, out)
                     target = self._spelling.of(func) if func in WRITTEN_AS else func
-                    ran = (entry.op, target, specs, kwspecs, self._spec(out), NOTHING)
-                    operation = tuple.__new__(Operation, ran)
+                    operation = self._ran(key, (entry.op, target, specs, kwspecs, self._spec(out), NOTHING))
             if out is Unknown:
                 return super().function(func, args, kwargs)
             self._called(operation)
@@ -275,10 +286,20 @@ class FastObserver(Observer):
             self._learnt(key, self.calls[first].operation if is_call else PART, given, args, kwargs, out, made)
         return out
 
-    # Leaves
+    # Modules
+
+    def _entered_module(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What stands for the ``forward`` of a module while it is observed."""
+        module, out = forward.module, None
+        self._enter_module(module, args, kwargs)
+        try:
+            out = forward.__wrapped__(*args, **kwargs)
+        finally:
+            self._leave_module(module, args, kwargs, out)
+        return out
 
     def _leaf(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What stands for the ``forward`` of a leaf while it is observed."""
+        """The same of a leaf."""
         if threading.get_ident() != self._thread:
             return forward.__wrapped__(*args, **kwargs)
         module, key = forward.module, None
@@ -292,12 +313,8 @@ class FastObserver(Observer):
                     key = plan = None
                 if plan is not None:
                     return self._leaf_planned(plan, module, known, args, kwargs)
-        made, calls, scopes, out = self._storages.entered, len(self.calls), len(self.scopes), None
-        self._enter_module(module, args, kwargs)
-        try:
-            out = forward.__wrapped__(*args, **kwargs)
-        finally:
-            self._leave_module(module, args, kwargs, out)
+        made, calls, scopes = self._storages.entered, len(self.calls), len(self.scopes)
+        out = self._entered_module(forward, args, kwargs)
         alone = (len(self.calls), len(self.scopes)) == (calls + 1, scopes + 1)
         if key is not None and alone and is_torchs(type(module)):
             self._learnt(key, self.calls[-1].operation, forms_in(key), args, kwargs, out, made)

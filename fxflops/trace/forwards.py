@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import CodeType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
+from torch.jit import ScriptModule
 
-from ..torch_internals import call_impl
+from ..torch_internals import GLOBAL_HOOKS, call_impl
 
 CALLED_BY = {call_impl.__code__, *(part for part in call_impl.__code__.co_consts if isinstance(part, CodeType))}
 """What calls the forward of a module that is called itself: a function within it, where observers have hooks there."""
+
+
+GLOBAL = GLOBAL_HOOKS["_forward_hooks"], GLOBAL_HOOKS["_forward_pre_hooks"]
 
 
 class Forward:
@@ -59,6 +63,13 @@ def own_forward(module: nn.Module) -> Any:
     while type(found) is Forward:
         found = found.before
     return found
+
+
+def is_plain(module: nn.Module) -> bool:
+    """Whether nothing but its forward is run when a module is called, a function of its class or what stands for that on it
+    alone."""
+    hooks = module._forward_hooks or module._forward_pre_hooks or any(GLOBAL)
+    return not hooks and type(type(module).forward) is FunctionType and not isinstance(module, ScriptModule)
 
 
 def is_torchs(cls: Any) -> bool:

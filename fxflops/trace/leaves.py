@@ -12,17 +12,20 @@ from torch import nn
 from ..ops import Formula, Table
 from ..records import Spec, is_dense, spec_of
 from ..structure import reader_of
-from ..torch_internals import GLOBAL_HOOKS
-from .forwards import own_forward
+from .forwards import GLOBAL, own_forward
 
 
 class Hooks:
     """An observer's hooks: entries in modules' hook dicts under itself as key, where the user's have numbers."""
 
+    def __init__(self) -> None:
+        self._modules: list[nn.Module] = []
+
     def attach(self, modules: Iterable[nn.Module], enter: Callable[..., None], leave: Callable[..., None]) -> None:
         """Call ``enter(module, args, kwargs)`` before all other hooks, and ``leave(module, args, kwargs, out)`` after, also on
         errors."""
-        for module in modules:
+        self._modules = [*modules]
+        for module in self._modules:
             module._forward_pre_hooks[self] = enter  # type: ignore[index]
             module._forward_pre_hooks.move_to_end(self, last=False)  # type: ignore[attr-defined]
             module._forward_pre_hooks_with_kwargs[self] = True  # type: ignore[index]
@@ -30,9 +33,9 @@ class Hooks:
             module._forward_hooks_with_kwargs[self] = True  # type: ignore[index]
             module._forward_hooks_always_called[self] = True  # type: ignore[index]
 
-    def detach(self, modules: Iterable[nn.Module]) -> None:
+    def detach(self) -> None:
         """Take them out again."""
-        for module in modules:
+        for module in self._modules:
             for hooks in (
                 module._forward_pre_hooks,
                 module._forward_pre_hooks_with_kwargs,
@@ -78,7 +81,6 @@ def _does_more(module: nn.Module) -> bool:
     return any(hooks) and any(not isinstance(key, Hooks) for registered in hooks for key in registered)
 
 
-GLOBAL = GLOBAL_HOOKS["_forward_hooks"], GLOBAL_HOOKS["_forward_pre_hooks"]
 BASES = (bool, int, float, str, tuple, list, type(None))
 PLAIN = frozenset(BASES)
 NUMBERS = PLAIN - {tuple, list}

@@ -35,18 +35,19 @@ META, OWN, REAL = "on meta", "the model's own, which computes without data", "wi
 class Form:
     """What there is to know of a tensor without its values: all tensors of one form are alike to a call that does not compute.
 
-    ``kind`` is META, OWN or REAL.
+    ``kind`` is META, OWN or REAL. Those that are ``alike`` have equal specs.
     """
 
-    __slots__ = ("dtype", "kind", "nbytes", "shape", "spec", "stride")
+    __slots__ = ("alike", "dtype", "kind", "nbytes", "shape", "spec", "stride")
 
-    def __init__(self, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, kind: str, nbytes: int) -> None:
+    def __init__(self, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, kind: str) -> None:
         self.shape = shape
         self.stride = stride
         self.dtype = dtype
         self.kind = kind
-        self.nbytes = nbytes
+        self.nbytes = prod(shape) * dtype.itemsize
         self.spec = Spec(shape, dtype)
+        self.alike = shape, dtype
 
 
 class Twins:
@@ -122,15 +123,14 @@ class Twins:
         if not tensor.is_meta:
             own = id(tensor) in self._state or tensor.numel() > SMALL
             kind = OWN if own and (dtype.is_floating_point or dtype.is_complex) else REAL
-        form = self._forms.get((shape, stride, dtype, kind))
-        return self.form_of(shape, stride, dtype, kind) if form is None else form
+        return self.form_of(shape, stride, dtype, kind)
 
     def form_of(self, shape: Sequence[int], stride: tuple[int, ...], dtype: torch.dtype, kind: str = META) -> Form:
         """The form of all tensors that are such."""
         key = shape, stride, dtype, kind
         form = self._forms.get(key)
         if form is None:
-            form = self._forms[key] = Form(torch.Size(shape), stride, dtype, kind, prod(shape) * dtype.itemsize)
+            form = self._forms[key] = Form(torch.Size(shape), stride, dtype, kind)
         return form
 
     def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:

@@ -120,7 +120,7 @@ class Observer:
         self._hooks.attach(self._modules, self._enter_module, self._leave_module)
 
     def _detach(self) -> None:
-        self._hooks.detach(self._modules)
+        self._hooks.detach()
 
     # What the function mode sees
 

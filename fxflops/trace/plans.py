@@ -82,6 +82,14 @@ def call_key(
     return key
 
 
+def alike(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same for all keys of equal specs, however the tensors lie."""
+    kinds = Form, tuple
+    return tuple(
+        [part if type(part) not in kinds else part.alike if type(part) is Form else alike(part) for part in key]
+    )
+
+
 def forms_in(key: tuple[Any, ...]) -> list[Form]:
     """The forms that a key was made of, in order."""
     found = []
