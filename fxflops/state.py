@@ -20,7 +20,7 @@ from torch import nn
 
 from .errors import InputError
 from .records import is_dense
-from .structure import Reader, is_object, reader_of, tensors_in, walk
+from .structure import Reader, is_object, reader_of, tensors_given, walk
 
 ATOMS = frozenset(
     {
@@ -118,7 +118,7 @@ class Snapshot:
 
     def before_write(self, value: Any) -> None:
         """Copy each tensor, parameters too, whose storage one of these shares: it is about to be written to."""
-        for tensor in tensors_in(value):
+        for tensor in tensors_given(value):
             if tensor.layout is not torch.strided or tensor.device.type == "meta":
                 continue
             if self._addresses is None:
@@ -240,8 +240,9 @@ def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
 def _readers_of(names: tuple[str, ...]) -> list[Reader]:
     """What reads, of a module whose attributes have these names, its own tensors and modules, its set, its hooks, and all
     others."""
-    groups = OWN, SETS, HOOKS, [name for name in names if name not in (*OWN, *SETS, *HOOKS)]
-    return [reader_of([name for name in group if name in names]) for group in groups]
+    held = set(names)
+    others = [name for name in names if name not in STANDARD]
+    return [*(reader_of([name for name in group if name in held]) for group in (OWN, SETS, HOOKS)), reader_of(others)]
 
 
 def _contents(dicts: Iterable[dict[str, Any]]) -> tuple[list[int], list[str], list[Any]]:
@@ -257,6 +258,7 @@ def _is_plain(value: Any) -> bool:
 VALUES = methodcaller("values")
 OWN, SETS = ("_parameters", "_buffers", "_modules"), ("_non_persistent_buffers_set",)
 HOOKS = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN + SETS]
+STANDARD = {*OWN, *SETS, *HOOKS}
 
 
 def _same(container: Any, items: Any) -> bool:

@@ -89,6 +89,19 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return [part for _, part in walk(value) if isinstance(part, torch.Tensor)]
 
 
+def tensors_given(value: Any) -> list[torch.Tensor]:
+    """The tensors among a call's arguments, in order: in tuples, lists and dicts."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    found: list[torch.Tensor] = []
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ():
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, (tuple, list, dict)):
+            found += tensors_given(item)
+    return found
+
+
 def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
     """The value with a :class:`Hole` for each tensor, and the tensors; :func:`fill` puts them back."""
     tensors: list[torch.Tensor] = []

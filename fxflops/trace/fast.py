@@ -19,6 +19,7 @@ from torch import nn
 from ..ops import ESCAPE
 from ..ops.shapes import Rule, rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of, typed
+from ..structure import tensors_given
 from ..torch_internals import DisableTorchFunction, assertion, is_any_autocast_enabled
 from .escapes import EMPTY
 from .forwards import Forward, is_plain, is_torchs
@@ -26,7 +27,7 @@ from .leaves import ModuleSettings
 from .meta import OWN, REAL, Form
 from .modes import transformed
 from .observe import ATTENTION, QUERY, RNN_BACKWARD, Observer
-from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, call_key, forms_in, tensors_given
+from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, call_key, forms_in
 from .spelling import WRITTEN_AS
 
 META_DEVICE = torch.device("meta")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from ..records import ORDINARY, SPARSE, Spec, is_dense, spec_of
-from ..structure import tensors_in
+from ..structure import tensors_given, tensors_in
 from ..torch_internals import disable_current_modes, len_torch_dispatch_stack
 from .functions import writes
 
@@ -73,10 +73,10 @@ class Twins:
         self._forms: dict[Any, Form] = {}
         self._own: dict[int, Any] = {id(None): "absent"}
         self._lost: dict[int, Any] = {}
-        for tensor in self._state.values():
-            if tensor.is_meta and tensor.layout is not torch.strided:
+        for key, tensor in self._state.items():
+            self._own[key] = form = self.read(tensor)
+            if form is None and tensor.is_meta:
                 self.saw(tensor)
-        self._own.update(zip(self._state, map(self.read, self._state.values()), strict=True))
 
     def saw(self, value: Any) -> None:
         """A call that was seen returned this."""
@@ -139,7 +139,7 @@ class Twins:
 
     def forget(self, value: Any) -> None:
         """These may lie otherwise from now on."""
-        for tensor in tensors_in(value):
+        for tensor in tensors_given(value):
             if id(tensor) in self.seen:
                 self.seen[id(tensor)] = self.seen[id(tensor)][0], None
             if id(tensor) in self._own:

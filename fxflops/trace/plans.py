@@ -99,14 +99,3 @@ def forms_in(key: tuple[Any, ...]) -> list[Form]:
         elif type(part) is tuple:
             found += forms_in(part)
     return found
-
-
-def tensors_given(value: Any) -> list[torch.Tensor]:
-    """The tensors among a call's arguments, in order."""
-    found: list[torch.Tensor] = []
-    for item in value.values() if isinstance(value, dict) else value:
-        if isinstance(item, torch.Tensor):
-            found.append(item)
-        elif isinstance(item, (tuple, list, dict)):
-            found += tensors_given(item)
-    return found
