@@ -62,7 +62,6 @@ class Remembered(NamedTuple):
     timeline: tuple[Moment, ...]
 
 
-UNSAID = "", ""
 Named = Iterable[tuple[str, torch.Tensor]]
 """Tensors by name, as ``named_parameters()`` gives them."""
 
@@ -74,7 +73,8 @@ class Entries:
     def __init__(self) -> None:
         self.specs: list[Spec] = []
         self.calls: list[int] = []
-        self.held_for: dict[int, tuple[str, str]] = {}
+        self.categories: dict[int, str] = {}
+        self.names: dict[int, str] = {}
 
     def add(self, spec: Spec, call: int) -> int:
         """Its number."""
@@ -123,14 +123,13 @@ class History:
         return tuple(Moment(call.path, call.op, call.phase, held) for call, held in made if call is not None)
 
     def _tensor(self, entry: int, nbytes: int) -> LiveTensor:
-        call, (_, name) = self._call(self.entries.calls[entry]), self.entries.held_for.get(entry, UNSAID)
+        call, name = self._call(self.entries.calls[entry]), self.entries.names.get(entry, "")
         path = call.path if call else name.rpartition(".")[0]
         return LiveTensor(nbytes, self.entries.specs[entry], self._category(entry), path, call.op if call else "", name)
 
     def _category(self, entry: int) -> str:
-        category, _ = self.entries.held_for.get(entry, UNSAID)
-        if category:
-            return category
+        if entry in self.entries.categories:
+            return self.entries.categories[entry]
         call = self._call(self.entries.calls[entry])
         return "activations" if call is None or call.phase in ("forward", "recompute") else "temporaries"
 
@@ -174,18 +173,17 @@ class Ledger:
         self._moved: dict[int, int] = {}
         self._entries = Entries()
         self._changes: list[int] = []
-        self._spec = spec
         self.call = -1
         self.most = self._most_after = 0
         self._most_in = -1
         self._held: dict[int, int] = {}
         self._kept: list[Any] = []  # twins of views of what is held, so that no other storage takes their place
         for category, named in (held or {}).items():
-            self._hold(named, category)
+            self._hold(named, category, spec)
 
-    def _hold(self, named: Named, category: str) -> None:
+    def _hold(self, named: Named, category: str, spec: Callable[[torch.Tensor], Spec]) -> None:
         """Enter tensors that are there before and after."""
-        held, entries, changes, spec, strided = self._held, self._entries, self._changes, self._spec, torch.strided
+        held, entries, changes, strided = self._held, self._entries, self._changes, torch.strided
         for name, tensor in named:
             if tensor.layout is strided:
                 storage = tensor.untyped_storage()
@@ -193,7 +191,7 @@ class Ledger:
                 if key not in held:
                     nbytes, entry = storage.nbytes(), entries.add(spec(tensor), -1)
                     held[key] = entry
-                    entries.held_for[entry] = category, name
+                    entries.categories[entry], entries.names[entry] = category, name
                     changes += (entry, nbytes, -1)
                     self.live += nbytes
         self.peak = self.most = self.live
@@ -277,13 +275,13 @@ class Ledger:
         for name, tensor in named:
             key = id(tensor.untyped_storage()) if tensor.layout is torch.strided else 0
             entry = self._known[key].entry if key in self._known else self._moved.get(key)
-            if entry is not None:
-                self._entries.held_for.setdefault(entry, (category, name))
+            if entry is not None and entry not in self._entries.categories:
+                self._entries.categories[entry], self._entries.names[entry] = category, name
 
     def throughout(self, category: str) -> None:
         """What is held for this has been there from the beginning, made by no call: as an optimizer's state in every step but
         the first."""
-        held = {entry for entry, (known, _) in self._entries.held_for.items() if known == category}
+        held = {entry for entry, known in self._entries.categories.items() if known == category}
         for entry in held:
             self._entries.calls[entry] = -1
         changes = [*in_threes(self._changes)]

@@ -88,7 +88,7 @@ def measure(
     ran = _kernels(subject, graph) if kernels else {}
     nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, ran) for n in graph.graph.nodes)
     owner_of = {} if watched.tape is None else watched.tape.owner_of
-    calls = with_nodes(watched.observer.calls, nodes, owner_of)
+    calls = with_nodes(run.calls, nodes, owner_of)
     return replace(run, calls=calls, nodes=nodes, latency=times.latency, backward_latency=times.backward_latency)
 
 

@@ -106,10 +106,12 @@ class Subject:
         return lambda: self.model(*args, **kwargs)
 
     def ran(self, watch: Watch, source: str, trace: str, why: str = "") -> Run:
-        """The record of its run that was watched."""
+        """The record of its run that was watched, and is over."""
         inputs = " ".join(map(repr, specs_in(spec_of((self._args, self._kwargs)))))
         environment = environment_of(self.device, self.mode)
-        return watch.run(type(self.model).__name__, inputs, self.inventory, environment, source, trace, why)
+        run = watch.run(type(self.model).__name__, inputs, self.inventory, environment, source, trace, why)
+        vars(watch.observer).clear()  # who holds on to himself is only found by the garbage collector
+        return run
 
 
 class Watch:

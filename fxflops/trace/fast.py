@@ -162,14 +162,14 @@ class FastObserver(Observer):
             return None
         out, strides = found
         kind, forms = (SAME, ()) if strides is None else (NEW, (self._mirror.form_of(tuple(out), strides, out.dtype),))
-        plan = self._plans[key] = Plan(self._ran(key, (*asked[:4], out, settings)), kind, forms, None, given)
+        same = forms[0].alike if forms else SAME
+        ran = self._ran((alike(key), same), (*asked[:4], out, settings))
+        plan = self._plans[key] = Plan(ran, kind, forms, None, given)
         return plan
 
-    def _ran(self, key: Any, asked: tuple[Any, ...]) -> Operation:
-        """What ran, of this key: the same object for all that are equal."""
-        ran: Operation = self._operations.setdefault(
-            (alike(key), asked[1], typed(asked[4])), tuple.__new__(Operation, asked)
-        )
+    def _ran(self, alike: Any, asked: tuple[Any, ...]) -> Operation:
+        """What ran: the same object for all that are alike."""
+        ran: Operation = self._operations.setdefault(alike, tuple.__new__(Operation, asked))
         return ran
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -192,8 +192,9 @@ class FastObserver(Observer):
                     self._storages.call = len(self.calls)
                     self._storages.add_all(out)
                     self._saw(func, asked, named, out)
-                    target = self._spelling.of(func) if func in WRITTEN_AS else func
-                    operation = self._ran(key, (entry.op, target, specs, kwspecs, self._spec(out), NOTHING))
+                    target, result = self._spelling.of(func) if func in WRITTEN_AS else func, self._spec(out)
+                    ran = entry.op, target, specs, kwspecs, result, NOTHING
+                    operation = self._ran((alike(key), target, typed(result)), ran)
             if out is Unknown:
                 return super().function(func, args, kwargs)
             self._called(operation)
