@@ -1,103 +1,178 @@
-"""What the first count of a model is spent on, file by file.
+"""What a first count is spent on, function by function, beside the least that it could take.
 
-    python benchmarks/first_count.py [--models resnet50,vit_base_patch16_224,efficientnet_b0]
+    python benchmarks/first_count.py [--models resnet50,vit_base_patch16_224,efficientnet_b0,densenet121]
 
-Each model of timm is built on meta and counted in one thread; as nothing is remembered from one count to the next, its time is the
-median of counts without a profiler, and is shared out as cProfile finds it, a builtin's time to the file that calls it. A profiler
-makes calls of Python dearer than the rest, so the shares are near the truth and not it. The table is
-``benchmarks/results/first_count.md``.
+Each model of timm is built on meta and counted in one thread, over and over, as nothing is remembered from one count to the
+next; a timer of the CPU looks every millisecond which function runs, the builtins that it calls included. "At least" is what
+the model takes itself, its own Python and one empty tensor for each call that it makes, when the results are known beforehand.
+The table is ``benchmarks/results/first_count.md``.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
-import cProfile
 import os
-import pstats
-import statistics
+import signal
 import sys
 import time
 from collections import Counter
+from functools import cache
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import timm
 import torch
+from torch.overrides import TorchFunctionMode
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from torch import nn
+
 import fxflops
 from benchmarks.machine import processor
+from benchmarks.speed import THEIRS as FLOP_COUNTER_MODE
+from benchmarks.speed import of_fxflops, of_peer
 
 RESULTS = Path(__file__).parent / "results"
 OURS = Path(fxflops.__file__).parent
-MODELS = "resnet50,vit_base_patch16_224,efficientnet_b0"
-TIMES = 20
-LEAST = 0.02
-"""The share of a file that has a line of its own in the table, in any of the models."""
+MODELS = "resnet50,vit_base_patch16_224,efficientnet_b0,densenet121"
+SECONDS, EVERY = 10.0, 0.001
+LEAST = 0.008
+"""The share of a function that has a line of its own in the table, in any of the models."""
+META = torch.device("meta")
 
 
-def spent_on(name: str) -> Counter[str]:
-    """Milliseconds of the first count by place: a file of fxflops, or a package."""
+class Spent(Counter[str]):
+    """Milliseconds by function of fxflops, or package; ``facts`` of the model, and what else it takes."""
+
+    facts: dict[str, Any]
+
+
+class Recorded(TorchFunctionMode):
+    """Keeps what every call puts out, and the second time gives an empty tensor like it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[Any] = []
+        self.turn: int | None = None
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.turn is None:
+            out = func(*args, **(kwargs or {}))
+            known = isinstance(out, torch.Tensor)
+            self.made.append((out.shape, out.stride(), out.dtype) if known else (None, out, None))
+            return out
+        shape, stride, dtype = self.made[self.turn]
+        self.turn += 1
+        return stride if shape is None else torch.empty_strided(shape, stride, dtype=dtype, device=META)
+
+
+def at_least(model: nn.Module, x: torch.Tensor) -> float:
+    """Milliseconds of the model's own Python and one empty tensor a call."""
+    with Recorded() as mode:
+        model(x)
+    took = []
+    for _ in range(20):
+        mode.turn, start = 0, time.thread_time()
+        with mode:
+            model(x)
+        took.append(time.thread_time() - start)
+    return 1e3 * min(took)
+
+
+def spent_on(name: str) -> Spent:
+    """What a count of this model is spent on."""
     model = timm.create_model(name).eval().to("meta")
     x = torch.empty(1, *model.default_cfg["input_size"], device="meta")
-    seconds = []
-    profiler = cProfile.Profile()
-    for turn in range(2 * TIMES):
-        if turn % 2:
-            profiler.runcall(fxflops.count, model, x)
-            continue
-        start = time.perf_counter()
-        fxflops.count(model, x)
-        seconds.append(time.perf_counter() - start)
-    own: Counter[str] = Counter()
-    for function, (_, _, taken, _, callers) in pstats.Stats(profiler).stats.items():  # type: ignore[attr-defined]
-        if function[0] == "~" and callers:
-            for caller, (_, _, its, _) in callers.items():
-                own[place(caller[0])] += its
-        else:
-            own[place(function[0])] += taken
-    whole = sum(own.values())
-    return Counter({where: 1e3 * statistics.median(seconds) * taken / whole for where, taken in own.items()})
+    seen: Counter[str] = Counter()
+
+    def look(_: int, frame: FrameType | None) -> None:
+        if frame is not None:
+            seen[place(frame)] += 1
+
+    with torch.no_grad():
+        start = time.thread_time()
+        of_peer(FLOP_COUNTER_MODE)(model, x)
+        theirs, least = 1e3 * (time.thread_time() - start), at_least(model, x)
+        of_fxflops(model, x)
+        signal.signal(signal.SIGPROF, look)
+        start, counts = time.thread_time(), 0
+        signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
+        while time.thread_time() - start < SECONDS:
+            of_fxflops(model, x)
+            counts += 1
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        each = 1e3 * (time.thread_time() - start) / counts
+        report = fxflops.count(model, x)
+    spent = Spent({where: each * times / seen.total() for where, times in seen.items()})
+    spent.facts = {
+        "calls": len(report.calls),
+        "distinct operations": len({call.operation for call in report.calls}),
+        "modules": len([*model.modules()]),
+        "parameters and buffers": len([*model.parameters(), *model.buffers()]),
+        "at least (ms)": f"{least:.1f}",
+        "FlopCounterMode (ms)": f"{theirs:.1f}",
+    }
+    return spent
 
 
-def place(filename: str) -> str:
-    """A file of fxflops, or the package that a file is of."""
-    path = Path(filename)
+def place(frame: FrameType) -> str:
+    """A function of fxflops, those within it included, or the package that a function is of."""
+    path = Path(frame.f_code.co_filename)
     if path.is_relative_to(OURS):
-        return path.relative_to(OURS).as_posix()
+        return f"{path.relative_to(OURS).as_posix()}:{frame.f_code.co_qualname.partition('.<locals>')[0]}"
     parts = path.parts
     return parts[parts.index("site-packages") + 1] if "site-packages" in parts else "Python's own library"
 
 
+@cache
+def functions_of(file: str) -> dict[str, str]:
+    """The first sentence of what each function and method of a file says of itself."""
+    said: dict[str, str] = {}
+
+    def visit(node: Any, before: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.FunctionDef, ast.ClassDef)):
+                name = before + child.name
+                told = ast.get_docstring(child if child.name != "__init__" else node) or ""
+                said[name] = told.partition("\n\n")[0].replace("\n", " ").partition(". ")[0].rstrip(".")
+                visit(child, f"{name}.")
+
+    visit(ast.parse((OURS / file).read_text(encoding="utf8")), "")
+    return said
+
+
 def about(where: str) -> str:
-    """What a file is for, as the first sentence of it says."""
-    told = {"torch": "calling modules, kernels of what has no shape rule", "timm": "the model's own code"}
-    if not where.endswith(".py"):
-        return told.get(where, "")
-    said = ast.get_docstring(ast.parse((OURS / where).read_text(encoding="utf8"))) or ""
-    return said.partition("\n\n")[0].replace("\n", " ").partition(". ")[0].rstrip(".")
+    """What a function is for, as it says itself."""
+    told = {"torch": "calling modules and functions, kernels of what has no shape rule", "timm": "the model's own code"}
+    file, _, function = where.partition(":")
+    return functions_of(file).get(function, "") if function else told.get(where, "")
 
 
-def table(found: dict[str, Counter[str]]) -> str:
-    """A line for each file that takes a share worth one, the dearest first; the rest in one."""
+def table(found: dict[str, Spent]) -> str:
+    """A line for each function that takes a share worth one, the dearest first; the rest in one."""
     whole = {name: spent.total() for name, spent in found.items()}
     places = {where for name, spent in found.items() for where in spent if spent[where] >= LEAST * whole[name]}
     ordered = sorted(places, key=lambda where: -sum(spent[where] / whole[name] for name, spent in found.items()))
-    rows = [(f"`{where}`: {about(where)}", [spent[where] for spent in found.values()]) for where in ordered]
-    rows.append(("all else", [spent.total() - sum(spent[where] for where in places) for spent in found.values()]))
-    rows.append(("in all", list(whole.values())))
+    rows: list[tuple[str, list[Any]]] = [
+        (f"**{fact}**", [spent.facts[fact] for spent in found.values()]) for fact in next(iter(found.values())).facts
+    ]
+    rows.append(("**a count, in all (ms)**", [f"{spent:.1f}" for spent in whole.values()]))
+    rows += [(f"`{where}`: {about(where)}", [f"{s[where]:.2f}" for s in found.values()]) for where in ordered]
+    rest = [f"{spent.total() - sum(spent[where] for where in places):.2f}" for spent in found.values()]
+    rows.append(("all else", rest))
     lines = [
-        "# Speed: what the first count is spent on",
+        "# Speed: what a first count is spent on",
         "",
         f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}, fxflops {fxflops.__version__}: milliseconds of a "
-        "count on meta, one thread; shared out by cProfile, which makes much called Python look "
-        "dearer than it is.",
+        "count on meta with its totals read, one thread, by the function that runs, as a timer finds it.",
         "",
         f"| | {' | '.join(found)} |",
         "|---" + "|---:" * len(found) + "|",
     ]
-    lines += [f"| {title} | {' | '.join(f'{value:.1f}' for value in values)} |" for title, values in rows]
+    lines += [f"| {title} | {' | '.join(map(str, values))} |" for title, values in rows]
     return "\n".join(lines) + "\n"
 
 

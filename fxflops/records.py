@@ -212,16 +212,7 @@ PHASES = ("forward", "backward", "recompute", "optimizer")
 """When a call is made. "recompute" is forward work done again in the backward pass, by gradient checkpointing."""
 
 
-class _Operation(NamedTuple):
-    op: str
-    target: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    out: Any
-    settings: Mapping[str, Any] = NOTHING
-
-
-class Operation(_Operation):
+class Operation(NamedTuple):
     """*What* ran, wherever it did: of a leaf module, a function, a method or an operator. Within one run equal ones are
     one object, and compared as such, so that what follows from an operation alone is worked out once.
 
@@ -230,7 +221,13 @@ class Operation(_Operation):
     module's plain attributes and, as specs, its own tensors.
     """
 
-    __slots__ = ()
+    op: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    out: Any
+    settings: Mapping[str, Any] = NOTHING
+
     __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
     def inputs(self) -> Iterator[Spec]:
@@ -238,19 +235,13 @@ class Operation(_Operation):
         return specs_in((self.args, self.kwargs))
 
 
-class _Ran:
-    """What ran, of a record that tells where it did."""
+class Call(NamedTuple):
+    """One call that the run made: an operation, and where and when it ran.
 
-    __slots__ = ()
-    operation: Operation
-    target: Any = property(attrgetter("operation.target"))
-    args: Any = property(attrgetter("operation.args"))
-    kwargs: Any = property(attrgetter("operation.kwargs"))
-    out: Any = property(attrgetter("operation.out"))
-    settings: Any = property(attrgetter("operation.settings"))
+    ``path`` is the module it was made in (a leaf's own path), ``node`` the graph's node that does it, or whose gradient it
+    computes ("" where none does), ``site`` the author's ``file:line`` (read only where no formula is known).
+    """
 
-
-class _Call(NamedTuple):
     operation: Operation
     path: str = ""
     node: str = ""
@@ -258,35 +249,29 @@ class _Call(NamedTuple):
     seconds: float | None = None
     phase: str = PHASES[0]
 
-
-class Call(_Ran, _Call):
-    """One call that the run made: an operation, and where and when it ran.
-
-    ``path`` is the module it was made in (a leaf's own path), ``node`` the graph's node that does it, or whose gradient it
-    computes ("" where none does), ``site`` the author's ``file:line`` (read only where no formula is known).
-    """
-
-    __slots__ = ()
-    op: Any = property(attrgetter("operation.op"))
+    op = property(attrgetter("operation.op"))
+    target = property(attrgetter("operation.target"))
+    args = property(attrgetter("operation.args"))
+    kwargs = property(attrgetter("operation.kwargs"))
+    out = property(attrgetter("operation.out"))
+    settings = property(attrgetter("operation.settings"))
 
     def inputs(self) -> Iterator[Spec]:
         """The specs of its tensor arguments, a module's own tensors not included."""
         return self.operation.inputs()
 
 
-class _Scope(NamedTuple):
+class Scope(NamedTuple):
+    """One call of one module: what module-hook counters charge. ``operation`` is of its class, a leaf's the very one of its
+    Call; ``params`` are its own parameters' specs by name."""
+
     path: str
     operation: Operation
     params: Mapping[str, Spec]
     has_children: bool
 
-
-class Scope(_Ran, _Scope):
-    """One call of one module: what module-hook counters charge. ``operation`` is of its class, a leaf's the very one of its
-    Call; ``params`` are its own parameters' specs by name."""
-
-    __slots__ = ()
-    cls: Any = property(attrgetter("operation.target"))
+    cls = property(attrgetter("operation.target"))
+    target, args, kwargs, out, settings = Call.target, Call.args, Call.kwargs, Call.out, Call.settings
 
 
 class Timing(NamedTuple):
@@ -340,14 +325,7 @@ class Node:
         return self.timing is not None and self.host_timing is not None and self.host_timing[0] >= self.timing.median
 
 
-class _Count(NamedTuple):
-    cost: Cost | None
-    rule: Any = None
-    missing: str = ""
-    integer: bool = False
-
-
-class Count(_Count):
+class Count(NamedTuple):
     """What an operation costs, and the rule that says so; ``cost`` is None where there is none, and ``missing`` says why. All
     calls of one operation that are counted alike share the same object, and it is compared as such.
 
@@ -355,7 +333,11 @@ class Count(_Count):
     inputs are integers or booleans, so that its operations are no FLOPs.
     """
 
-    __slots__ = ()
+    cost: Cost | None
+    rule: Any = None
+    missing: str = ""
+    integer: bool = False
+
     __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
     @property
