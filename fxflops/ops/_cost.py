@@ -29,9 +29,8 @@ def added_up(products: int, outputs: int) -> Cost:
 
 def reduced(input: Sequence[int], dim: int | Sequence[int] | None) -> int:
     """How many elements each result of a reduction over ``dim`` (None or (): all dims) is made from."""
-    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
-        return math.prod(input)
-    return math.prod(input[d] for d in ((dim,) if isinstance(dim, int) else dim)) if len(input) else 1
+    dims = (dim,) if isinstance(dim, int) else dim or range(len(input))
+    return math.prod(input[d] for d in dims) if len(input) else 1
 
 
 def rows_of(n: int, k: int) -> int:

@@ -10,9 +10,10 @@ import math
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import first, reduced, rows_of, times
+from ._cost import first, times
 from ._registry import formula
 from ._spellings import named
+from .activation import rows_along
 
 
 @formula(*named("threshold_backward"))
@@ -144,7 +145,7 @@ def dropout_backward(*, out: Spec) -> Cost:
 @formula(*named("_softmax_backward_data"), op="softmax_backward")
 def softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec) -> Cost:
     """grad[*, k], y[*, k] -> out[*, k]: y * (grad - sum of y * grad): 2k multiplies and 2k-1 adds per row."""
-    return Cost(muls=2 * out.numel(), adds=2 * out.numel() - _rows(out, dim))
+    return Cost(muls=2 * out.numel(), adds=2 * out.numel() - rows_along(out, dim))
 
 
 @formula(*named("_masked_softmax_backward"), op="softmax_backward")
@@ -156,7 +157,7 @@ def masked_softmax_backward(grad_output: Spec, output: Spec, mask: Spec, dim: in
 @formula(*named("_log_softmax_backward_data"), op="log_softmax_backward")
 def log_softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec) -> Cost:
     """grad[*, k], y[*, k] -> out[*, k]: grad - exp(y) * sum of grad: k exps, k multiplies and 2k-1 adds per row."""
-    return Cost(muls=out.numel(), adds=2 * out.numel() - _rows(out, dim), others=out.numel())
+    return Cost(muls=out.numel(), adds=2 * out.numel() - rows_along(out, dim), others=out.numel())
 
 
 @formula(
@@ -173,7 +174,3 @@ def fake_quantize_backward(grad: Spec, input: Spec, scale: Spec, *, out: Any) ->
     n, channels = first(out).numel(), scale.numel()
     sums = Cost(muls=3 * channels, adds=2 * max(n - channels, 0), others=channels)
     return times(n, Cost(muls=1, adds=2, others=4)).plus(sums)
-
-
-def _rows(out: Spec, dim: int) -> int:
-    return rows_of(out.numel(), reduced(out, dim))

@@ -101,8 +101,8 @@ def triplet_margin_loss(
     """a[n, d], p[n, d], n[n, d] -> out[]: 2 distances per row, then max(0, ap - an + margin): 3; swap: 1 distance, 1 min more."""
     rows = Spec(torch.broadcast_shapes(anchor, positive, negative)[:-1])
     distance = pairwise_distance(anchor, positive, p, eps, out=rows)
-    row = Cost(adds=2, others=1 + swap)
-    return times(2 + swap, distance).plus(pointwise_loss(row, rows, rows, size_average, reduction))
+    compared = pointwise_loss(Cost(adds=2, others=1 + swap), rows, rows, size_average, reduction)
+    return times(2 + swap, distance).plus(compared)
 
 
 @formula(F.poisson_nll_loss)
