@@ -82,7 +82,10 @@ class Inventory:
         met = pairwise(self._met)
         new = tuple.__new__
         modules = [
-            new(Module, (path, type(module).__name__, sum(sizes[first:last]) if first < last else 0, _functions_of(module)))
+            new(
+                Module,
+                (path, type(module).__name__, sum(sizes[first:last]) if first < last else 0, _functions_of(module)),
+            )
             for (module, path), (first, last) in zip(self.paths.items(), met, strict=True)
         ]
         total, buffers = sum(sizes), sum([buffer.numel() for _, buffer in self.buffers])

@@ -90,7 +90,10 @@ class Snapshot:
                 self._containers.append(part)
             if is_object(part):
                 self._dicts.append(vars(part))
-        self._containers += [*filter(None, sets), *(value for value in held if type(value) is list and _is_plain(value))]
+        self._containers += [
+            *filter(None, sets),
+            *(value for value in held if type(value) is list and _is_plain(value)),
+        ]
         self._empty = [*filterfalse(None, sets)]
         self._sizes, self._keys, self._values = _contents(self._dicts)
         self._copies = [c.copy() if type(c) in CONTAINERS else copy.copy(c) for c in self._containers]

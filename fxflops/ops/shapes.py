@@ -170,7 +170,9 @@ def pointwise(out: Sequence[int], operands: Sequence[Lying], fast: bool = True) 
     if 0 in out or (not alike and len(operands) == 1):
         return None
     if alike and fast:
-        in_rows, last = (all(lies_in(out, strides, order) for _, strides in operands) for order in (range(len(out)), LAST))
+        in_rows, last = (
+            all(lies_in(out, strides, order) for _, strides in operands) for order in (range(len(out)), LAST)
+        )
         if in_rows is not last:
             return plain if in_rows else in_order(out, LAST)
     if any(0 in strides for _, strides in operands) and any(is_odd(*operand) for operand in operands):

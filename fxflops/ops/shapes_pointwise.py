@@ -17,15 +17,15 @@ NUMBER = (int, float)
 
 
 @shape(
-    *named("GELU SiLU Mish ELU CELU SELU Sigmoid LogSigmoid Hardsigmoid Hardswish Tanh LeakyReLU Softplus Softsign", nn),
+    *named(
+        "GELU SiLU Mish ELU CELU SELU Sigmoid LogSigmoid Hardsigmoid Hardswish Tanh LeakyReLU Softplus Softsign", nn
+    ),
     nn.Tanhshrink,
     *named("gelu silu hardswish hardsigmoid mish selu", F),
     *named(UNARY, torch, Tensor),
     layout=POINTWISE,
 )
-@shape(
-    *named("ReLU ReLU6 Hardtanh Threshold", nn), F.relu, F.relu6, torch.relu, Tensor.relu, layout=ORDERED
-)
+@shape(*named("ReLU ReLU6 Hardtanh Threshold", nn), F.relu, F.relu6, torch.relu, Tensor.relu, layout=ORDERED)
 def same(input: Spec, inplace: bool = False) -> Spec | None:
     """x[*] -> out[*]; of integers the kernel decides."""
     if not input.dtype.is_floating_point:
