@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from ..records import Cost, Spec
@@ -42,6 +43,16 @@ def first(out: Any) -> Spec:
     """The result itself of an op that returns more with it (indices, statistics)."""
     spec: Spec = out if isinstance(out, Spec) else out[0]
     return spec
+
+
+def summed(*costs: Cost) -> Cost:
+    """All of these costs together."""
+    return reduce(Cost.plus, costs, Cost())
+
+
+def when(condition: object, cost: Cost) -> Cost:
+    """A cost that there is under a condition only."""
+    return cost if condition else Cost()
 
 
 def times(n: int, cost: Cost) -> Cost:

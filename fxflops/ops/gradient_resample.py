@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..records import Cost, FormulaFunction, Spec
-from ._cost import contraction, rows_of
+from ._cost import contraction, rows_of, summed, times, when
 from ._registry import formula
 from ._spellings import named
 from .gradient import added_back
@@ -61,11 +61,11 @@ def grid_sample_backward(
     to_input, to_grid = output_mask
     n, d = grad_output.numel(), grid[-1]
     forward = grid_sample(input, grid, interpolation_mode, out=grad_output)
-    total = Cost(muls=forward.muls, adds=forward.muls or n) if to_input else Cost()
-    if not (to_grid and forward.muls):
-        return total
-    summed = Cost(muls=d * n + grid.numel(), adds=max(d * n - grid.numel(), 0))
-    return total.plus(Cost(muls=d * forward.muls, adds=d * forward.adds)).plus(summed)
+    over_channels = Cost(muls=d * n + grid.numel(), adds=max(d * n - grid.numel(), 0))
+    return summed(
+        when(to_input, Cost(muls=forward.muls, adds=forward.muls or n)),
+        when(to_grid and forward.muls, times(d, forward).plus(over_channels)),
+    )
 
 
 @formula(*named("_grid_sampler_2d_cpu_fallback_backward"), op="grid_sample_backward")

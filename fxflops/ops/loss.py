@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import times
+from ._cost import times, when
 from ._registry import formula
 from ._spellings import named
 from .activation import log_softmax
@@ -196,9 +196,8 @@ def cross_entropy(
     if target == input:
         row = Cost(muls=c * (1 + weighted + smoothed), adds=c - 1 + c * smoothed, others=1)
     else:
-        row = Cost(muls=0 + weighted, others=1)
-        if smoothed:
-            row = row.plus(Cost(muls=2 + c * weighted, adds=c, others=1))
+        mixed = when(smoothed, Cost(muls=2 + c * weighted, adds=c, others=1))
+        row = Cost(muls=0 + weighted, others=1).plus(mixed)
     total = log_softmax(input, classes, out=input).plus(times(rows, row))
     return total.plus(reduced_loss(rows, size_average, reduction, weighted and target != input))
 

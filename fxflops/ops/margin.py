@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import times
+from ._cost import times, when
 from ._registry import formula
 from ._spellings import named
 from .loss import Legacy, Reduction, pointwise_loss, reduced_loss
@@ -123,9 +123,8 @@ def poisson_nll_loss(
     The full loss adds y * log(y) - y + 0.5 * log(2 pi y) where y > 1: 9 more.
     """
     element = Cost(muls=1, adds=1, others=1) if log_input else Cost(muls=1, adds=2, others=1)
-    if full:
-        element = element.plus(Cost(muls=3, adds=3, others=3))
-    return pointwise_loss(element, input, target, size_average, reduction)
+    whole = element.plus(when(full, Cost(muls=3, adds=3, others=3)))
+    return pointwise_loss(whole, input, target, size_average, reduction)
 
 
 @formula(nn.PoissonNLLLoss, op="poisson_nll_loss")

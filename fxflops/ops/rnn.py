@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from ..records import Cost, Spec, spec_of, specs_in
-from ._cost import contraction, first, times
+from ._cost import contraction, first, summed, times
 from ._registry import formula
 from ._spellings import named
 
@@ -133,8 +133,8 @@ def _function(kind: str, input: Spec, rest: tuple[Any, ...]) -> Cost:
 
 def steps_of(kind: str, steps: int, weights: Iterable[Spec], units: int) -> Cost:
     """So many steps (times batch): a product with each matrix, an add of each bias, and the gates of all units."""
-    total = times(steps * units, GATES[kind])
-    for weight in weights:
-        is_bias = weight.ndim == 1
-        total = total.plus(Cost(adds=steps * weight[0]) if is_bias else contraction(weight[1], steps * weight[0]))
-    return total
+    products = (
+        contraction(weight[1], steps * weight[0]) if weight.ndim == 2 else Cost(adds=steps * weight[0])
+        for weight in weights
+    )
+    return summed(times(steps * units, GATES[kind]), *products)
