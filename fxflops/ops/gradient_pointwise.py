@@ -22,8 +22,8 @@ PER_OUTPUT = {
         Cost(others=1),
         "grad[*], x[*] -> out[*]: grad where x > threshold: 1 per output; so is relu's.",
     ),
-    "hardtanh_backward": BOUNDED,
     "hardshrink_backward": BOUNDED,
+    "hardtanh_backward": BOUNDED,
     "softshrink_backward": BOUNDED,
     "hardsigmoid_backward": (
         Cost(muls=1, others=2),

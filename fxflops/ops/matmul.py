@@ -12,6 +12,7 @@ from ..records import SPARSE, Cost, Spec, specs_in
 from ._cost import added_up, contraction
 from ._registry import formula
 from ._spellings import named
+from .reduce import norm_of
 
 
 @formula(nn.Linear, *named("linear", "mkldnn_linear"), op="linear")
@@ -164,14 +165,9 @@ def cdist(x1: Spec, x2: Spec, p: float = 2.0, *, out: Spec) -> Cost:
     d = x1[-1]
     if d == 0:
         return Cost()
-    differences, sums = d * out.numel(), (d - 1) * out.numel()
-    if p == 2:
-        return Cost(muls=differences, adds=differences + sums, others=out.numel())
-    if math.isinf(p):
-        return Cost(adds=differences, others=differences + sums)
-    if p in (0, 1):
-        return Cost(adds=differences + sums, others=differences)
-    return Cost(adds=differences + sums, others=2 * differences + out.numel())
+    differences = d * out.numel()
+    absolutes = 0 if p in (0, 1, 2, math.inf) else differences
+    return norm_of(p, differences, out.numel()).plus(Cost(adds=differences, others=absolutes))
 
 
 def _sparse(matrix: Spec, meets: int, out: Spec) -> Cost:
