@@ -89,8 +89,7 @@ def fused_adagrad(
 
     s + g g: 2; sqrt(s) + eps: 2; p - rate * g / that: 3. 1 more each to maximize and to unscale g.
     """
-    step = Cost(muls=2, adds=3, others=2)
-    element = summed(step, when(weight_decay, SCALED_ADD), _gradient(maximize, grad_scale))
+    element = summed(Cost(muls=2, adds=3, others=2), when(weight_decay, SCALED_ADD), _gradient(maximize, grad_scale))
     return times(_elements(params), element)
 
 
