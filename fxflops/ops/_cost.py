@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 from ..records import Cost, Spec
@@ -29,9 +30,8 @@ def added_up(products: int, outputs: int) -> Cost:
 
 def reduced(input: Sequence[int], dim: int | Sequence[int] | None) -> int:
     """How many elements each result of a reduction over ``dim`` (None or (): all dims) is made from."""
-    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
-        return math.prod(input)
-    return math.prod(input[d] for d in ((dim,) if isinstance(dim, int) else dim)) if len(input) else 1
+    dims = (dim,) if isinstance(dim, int) else dim or range(len(input))
+    return math.prod(input[d] for d in dims) if len(input) else 1
 
 
 def rows_of(n: int, k: int) -> int:
@@ -43,6 +43,16 @@ def first(out: Any) -> Spec:
     """The result itself of an op that returns more with it (indices, statistics)."""
     spec: Spec = out if isinstance(out, Spec) else out[0]
     return spec
+
+
+def summed(*costs: Cost) -> Cost:
+    """All of these costs together."""
+    return reduce(Cost.plus, costs, Cost())
+
+
+def when(condition: object, cost: Cost) -> Cost:
+    """A cost that there is under a condition only."""
+    return cost if condition else Cost()
 
 
 def times(n: int, cost: Cost) -> Cost:

@@ -57,7 +57,7 @@ def glu(input: Spec, *, out: Spec) -> Cost:
 @formula(nn.Softmax, *named("softmax", "_softmax", "_safe_softmax"), "aten::special_softmax")
 def softmax(input: Spec, dim: int | None = None, *, out: Spec) -> Cost:
     """input[*, k] -> out[*, k]: k exps, k-1 adds and k divides per row."""
-    return Cost(adds=out.numel() - _rows(out, dim), others=2 * out.numel())
+    return Cost(adds=out.numel() - rows_along(out, dim), others=2 * out.numel())
 
 
 @formula(nn.Softmax2d, op="softmax")
@@ -75,11 +75,11 @@ def softmin(input: Spec, dim: int | None = None, *, out: Spec) -> Cost:
 @formula(nn.LogSoftmax, *named("log_softmax", "_log_softmax"), "aten::special_log_softmax")
 def log_softmax(input: Spec, dim: int | None = None, *, out: Spec) -> Cost:
     """input[*, k] -> out[*, k]: k exps, k-1 adds, 1 log and k subtractions per row."""
-    rows = _rows(out, dim)
+    rows = rows_along(out, dim)
     return Cost(adds=2 * out.numel() - rows, others=out.numel() + rows)
 
 
-def _rows(out: Spec, dim: int | None) -> int:
+def rows_along(out: Spec, dim: int | None) -> int:
     """How many rows lie along ``dim``; F.softmax chooses one where it is None."""
     if dim is None:
         dim = 0 if out.ndim in (0, 1, 3) else 1

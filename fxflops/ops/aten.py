@@ -89,15 +89,10 @@ def aten_rule(overload: OpOverload) -> Formula | None:
     functional = _functional(overload)
     if functional is None:
         return None
-    entry = _find(functional)
+    entry = BASE.find(functional)
     if entry is None or entry.function is None or not name.startswith("_foreach_"):
         return entry
     return Formula(entry.op, _per_tensor(functional))
-
-
-def _find(functional: OpOverload | OpOverloadPacket) -> Formula | None:
-    entry = BASE.find(functional)
-    return aten_rule(functional) if entry is None and isinstance(functional, OpOverload) else entry
 
 
 @lru_cache(maxsize=4096)
@@ -148,7 +143,7 @@ def _per_tensor(functional: OpOverload | OpOverloadPacket) -> FormulaFunction:
 
     def per_tensor(*args: Any, out: Any, **kwargs: Any) -> Cost:
         """x[t][*] -> out[t][*]: what the op itself counts, for each tensor of the list."""
-        entry = _find(functional)
+        entry = BASE.find(functional)
         tensors = next(value for value in (*args, *kwargs.values()) if _is_list(value))
         total = Cost()
         for i, tensor in enumerate(tensors):

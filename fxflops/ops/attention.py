@@ -132,10 +132,9 @@ def cudnn_attention_forward(
     out: Any,
 ) -> Cost:
     """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: as attention; packed sequences count as the longest."""
-    masked = attn_bias is not None or is_causal
     if cum_seq_q is None:
-        *batch, n, d = query
-        return _attention(math.prod(batch), n, key[-2], d, value[-1], masked, dropout_p, out)
+        return attention(query, key, value, attn_bias, dropout_p, is_causal, out=out)
+    masked = attn_bias is not None or is_causal
     return _heads_last(query, key, value, cum_seq_q, max_q, max_k, masked, dropout_p, out)
 
 

@@ -6,8 +6,8 @@ import inspect
 import operator
 import sys
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from torch import nn
 from .. import conventions
 from ..conventions import CONVENTIONS
 from ..errors import InputError, near
-from ._registry import BASE, Formula, is_method
+from ._registry import BASE, is_method
 
 README = Path(__file__).with_name("README.md")
 FAMILIES = f"{__package__}."
@@ -48,9 +48,12 @@ def catalogue() -> list[Row]:
     the declared zeros, by reason and name."""
     names = _names()
     groups: dict[tuple[str, int, str, str], list[str]] = {}
+    places: dict[Any, int] = {}  # of functions, as they were registered
     for key, entry in BASE.items():
-        if (where := _where(entry)) is not None:
-            groups.setdefault((*where, entry.op, entry.doc), []).extend(_spellings(key, names))
+        if entry.is_ours:
+            family = entry.function.__module__.removeprefix(FAMILIES) if entry.function is not None else ""
+            place = places.setdefault(entry.function, len(places))
+            groups.setdefault((family, place, entry.op, entry.doc), []).extend(_spellings(key, names))
     ordered = sorted(groups.items(), key=lambda item: (not item[0][0], item[0][0], item[0][1], item[0][3], item[0][2]))
     return [Row(op, family, doc, _shown(found)) for (family, _, op, doc), found in ordered if family or found]
 
@@ -86,27 +89,14 @@ def markdown() -> str:
     parts = [
         INTRODUCTION.format(ops=len({row.op for row in formulas}), version=version),
         "## Formulas",
-        *(
-            _family(name, [row for row in formulas if row.family == name])
-            for name in _unique(r.family for r in formulas)
-        ),
+        *(_family(name, found) for name, found in groupby(formulas, operator.attrgetter("family"))),
         "## Declared to compute nothing",
-        *(_reason(reason, [row for row in zeros if row.doc == reason]) for reason in _unique(r.doc for r in zeros)),
+        *(_reason(reason, found) for reason, found in groupby(zeros, operator.attrgetter("doc"))),
         _conventions(),
         EXCEPTIONS,
         TORCH_FLOPS,
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _where(entry: Formula) -> tuple[str, int] | None:
-    """Family and line of a formula of this package, ("", 0) for a declared zero; None for the user's."""
-    if entry.function is None:
-        return ("", 0)
-    module = entry.function.__module__
-    if not module.startswith(FAMILIES):
-        return None
-    return module.removeprefix(FAMILIES), inspect.unwrap(entry.function).__code__.co_firstlineno
 
 
 def _distance(wanted: str, row: Row) -> tuple[int, int, int]:
@@ -196,20 +186,16 @@ def _bare(name: str) -> str:
     return name.replace("::", ".").rpartition(".")[2].strip("_")
 
 
-def _unique(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
-
-
 # The page
 
 
-def _family(name: str, rows: list[Row]) -> str:
-    return f"### {name}\n\n{_about(sys.modules[FAMILIES + name])}\n\n" + _table(
+def _family(name: str, rows: Iterable[Row]) -> str:
+    return f"### {name}\n\n{_about(FAMILIES + name)}\n\n" + _table(
         ("op", "counted", "reached by"), ((row.op, _formula(row.doc), _code(row.targets)) for row in rows)
     )
 
 
-def _reason(reason: str, rows: list[Row]) -> str:
+def _reason(reason: str, rows: Iterable[Row]) -> str:
     about = f"\n\n{REASONS[reason]}" if reason in REASONS else ""
     return f"### {reason}{about}\n\n" + _table(("op", "reached by"), ((row.op, _code(row.targets)) for row in rows))
 
@@ -220,9 +206,9 @@ def _conventions() -> str:
         spelled: dict[Any, list[str]] = {}
         for key, function in convention.rows.items():
             spelled.setdefault(function, []).append(str(getattr(key, "__name__", key)))
-        rows = [(", ".join(_unique(names)), *_counted(function)) for function, names in spelled.items()]
-        about = _about(sys.modules[f"{conventions.__name__}.{convention.name}"])
-        parts += [f"### {convention.name}", _text(about), *([_table(HEADER, rows)] if rows else [])]
+        rows = [(", ".join(dict.fromkeys(names)), *_counted(function)) for function, names in spelled.items()]
+        about = _text(_about(f"{conventions.__name__}.{convention.name}"))
+        parts += [f"### {convention.name}", about, *([_table(HEADER, rows)] if rows else [])]
     return "\n\n".join(parts)
 
 
@@ -232,9 +218,9 @@ def _counted(function: Any) -> tuple[str, str]:
     return _formula(first), _text(" ".join(rest.split()))
 
 
-def _about(module: ModuleType) -> str:
+def _about(module: str) -> str:
     """The docstring of a family's file."""
-    return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(module) or "").split("\n\n"))
+    return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(sys.modules[module]) or "").split("\n\n"))
 
 
 def _formula(doc: str) -> str:

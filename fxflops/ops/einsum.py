@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import reduce
 from itertools import chain
 from types import EllipsisType
 from typing import Any
 
 from ..records import Cost, Spec, specs_in
-from ._cost import contraction
+from ._cost import contraction, summed
 from ._registry import formula
 from ._spellings import named
 
@@ -26,7 +25,7 @@ def einsum(*operands: Any, out: Spec) -> Cost:
     What one operand has alone and the result lacks is summed first (adds only). A diagonal is a view, and so is a dim
     of length 1, which broadcasts. Elementwise and outer products are contractions over nothing: 1 multiply per result.
     """
-    return reduce(Cost.plus, steps(operands), Cost())
+    return summed(*steps(operands))
 
 
 def steps(operands: Sequence[Any]) -> Iterator[Cost]:

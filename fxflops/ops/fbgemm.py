@@ -12,7 +12,7 @@ from ._cost import contraction, times
 from ._registry import formula
 from ._spellings import named
 from .embedding import embedding_bag_native
-from .packed import REQUANTIZE
+from .packed import REQUANTIZE, dynamic
 from .quantized import DEQUANTIZE, QUANTIZE, quantize_dynamic
 
 
@@ -74,13 +74,13 @@ def linear_int8_weight(
     out: Spec,
 ) -> Cost:
     """input[*, i], weight[o, i] -> out[*, o]: quantize_per_tensor_dynamic of the input, linear, 1 multiply per output."""
-    return _dynamic(input, contraction(weight[-1], out.numel(), bias is not None), out)
+    return dynamic(input, contraction(weight[-1], out.numel(), bias is not None), out)
 
 
 @formula(*named("_dyn_quant_matmul_4bit"), op="linear")
 def linear_4bit(input: Spec, packed: Any, block_size: int, in_features: int, *, out: Spec) -> Cost:
     """input[*, i], packed weight -> out[*, o]: as fbgemm_linear_int8_weight; a bias is packed with the weight, and not seen."""
-    return _dynamic(input, contraction(in_features, out.numel()), out)
+    return dynamic(input, contraction(in_features, out.numel()), out)
 
 
 @formula(*named("_mixed_dtypes_linear"), op="linear")
@@ -124,7 +124,3 @@ def linear_between_floats(input: Spec, *, out: Spec) -> Cost:
 def linear_all_quantized(input: Spec, x_scale: Spec, x_zero_point: Spec, weight: Spec, *, out: Spec) -> Cost:
     """input[*, i], weight[o, i], bias[o] -> out[*, o]: as if the weight were packed, and it is quantized too."""
     return quantize_and_pack(weight, out=weight).plus(linear_between_floats(input, out=out))
-
-
-def _dynamic(input: Spec, product: Cost, out: Spec) -> Cost:
-    return quantize_dynamic(input, out=input).plus(product).plus(Cost(muls=out.numel()))

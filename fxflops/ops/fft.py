@@ -84,8 +84,7 @@ def stft(
 ) -> int:
     """input[*, t], window[n] -> out[*, f, frames]: n multiplies by the window and a transform of n points per frame."""
     frames = out.numel() // (out[-2] if out.dtype.is_complex else 2 * out[-3])
-    windowed = n_fft if window is not None else 0
-    return frames * windowed + _operations(n_fft, frames, not input.dtype.is_complex)
+    return frames * n_fft * (window is not None) + _operations(n_fft, frames, not input.dtype.is_complex)
 
 
 @formula(*named("istft"))
@@ -100,8 +99,8 @@ def istft(
 ) -> int:
     """input[*, f, frames], window[n] -> out[*, t]: a transform of n points, n multiplies and n adds per frame, 1 divide per output."""
     frames = input.numel() // input[-2]
-    windowed = n_fft if window is not None else 0
-    return frames * (windowed + n_fft) + _operations(n_fft, frames, not out.dtype.is_complex) + out.numel()
+    multiplied_and_added = frames * n_fft * (1 + (window is not None))
+    return multiplied_and_added + _operations(n_fft, frames, not out.dtype.is_complex) + out.numel()
 
 
 zero("move", *named("fftshift", "ifftshift"), "aten::fft_fftshift", "aten::fft_ifftshift", op="fftshift")

@@ -14,11 +14,10 @@ from ._cost import times
 from ._registry import formula
 from ._spellings import named
 from .packed import unpacked
-from .rnn import GATES, gru_cell_function, lstm_cell_function, rnn_cell_function, steps_of
+from .rnn import GATES, GATES_OF, gru_cell_function, lstm_cell_function, rnn_cell_function, steps_of
 
 KINDS = ("rnn", "rnn", "lstm", "gru")
 """By the number of their mode in cuDNN, MIOpen and oneDNN: relu, tanh, LSTM, GRU."""
-GATES_OF = {"lstm": 4, "gru": 3, "rnn": 1}
 
 
 @formula(*named("_thnn_fused_lstm_cell"), op="lstm_cell")

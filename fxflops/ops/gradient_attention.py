@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import added_up, contraction
+from ._cost import added_up, contraction, summed
 from ._registry import formula
 from ._spellings import named
 
@@ -115,9 +115,11 @@ def products_of(
 ) -> Cost:
     """Of so many ``rows``, of every batch and head, that each meet ``s`` keys."""
     pairs, d, v = rows * s, query[-1], value[-1]
-    pointwise = Cost(muls=pairs * (3 + (dropout_p > 0)), adds=max(2 * pairs - rows, 0))
-    into_bias = Cost(adds=max(pairs - bias.numel(), 0) if bias is not None else 0)
-    total = contraction(v, pairs).plus(pointwise).plus(into_bias)
-    for width, outputs in ((v, value.numel()), (d, rows * d), (d, key.numel())):
-        total = total.plus(added_up(pairs * width, outputs))
-    return total
+    return summed(
+        contraction(v, pairs),
+        Cost(muls=pairs * (3 + (dropout_p > 0)), adds=max(2 * pairs - rows, 0)),
+        Cost(adds=max(pairs - bias.numel(), 0) if bias is not None else 0),
+        added_up(pairs * v, value.numel()),
+        added_up(pairs * d, rows * d),
+        added_up(pairs * d, key.numel()),
+    )

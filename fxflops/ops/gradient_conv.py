@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import contraction
+from ._cost import contraction, summed, when
 from ._registry import formula
 from ._spellings import named
 from .conv import conv, conv_transpose
@@ -115,10 +115,9 @@ def mps_convolution_transpose_backward(
 
 def _gradients(grad: Spec, input: Spec, weight: Spec, transposed: bool, mask: Sequence[bool]) -> Cost:
     to_input, to_weight, to_bias = mask
-    total = Cost()
-    if to_input:
-        total = total.plus((conv if transposed else conv_transpose)(grad, weight, out=input))
-    if to_weight:
-        batch, _, *places = input if transposed else grad
-        total = total.plus(contraction(batch * math.prod(places), weight.numel()))
-    return total.plus(Cost(adds=max(grad.numel() - grad[1], 0))) if to_bias else total
+    batch, _, *places = input if transposed else grad
+    return summed(
+        when(to_input, (conv if transposed else conv_transpose)(grad, weight, out=input)),
+        when(to_weight, contraction(batch * math.prod(places), weight.numel())),
+        when(to_bias, Cost(adds=max(grad.numel() - grad[1], 0))),
+    )

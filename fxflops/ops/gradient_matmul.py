@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import added_up, contraction, times
+from ._cost import added_up, contraction, summed, times, when
 from ._registry import formula
 from ._spellings import named
 
@@ -17,10 +17,11 @@ def linear_backward(input: Spec, grad_output: Spec, weight: Spec, output_mask: S
     """x[n, i], grad[n, o], weight[o, i] -> out[n, i], out_weight[o, i], out_bias[o]: o multiply-adds per out, n per out_weight."""
     to_input, to_weight, to_bias = output_mask
     rows = math.prod(grad_output[:-1])
-    total = contraction(weight[0], rows * weight[1]) if to_input else Cost()
-    if to_weight:
-        total = total.plus(contraction(rows, weight.numel()))
-    return total.plus(Cost(adds=max(rows - 1, 0) * weight[0])) if to_bias else total
+    return summed(
+        when(to_input, contraction(weight[0], rows * weight[1])),
+        when(to_weight, contraction(rows, weight.numel())),
+        when(to_bias, Cost(adds=max(rows - 1, 0) * weight[0])),
+    )
 
 
 @formula(*named("mkldnn_linear_backward_input"), op="linear_backward")
@@ -40,8 +41,7 @@ def matmul_backward(grad: Spec, input: Spec, other: Spec, mask: Sequence[bool], 
     """grad[*, m, n], a[*, m, k], b[*, k, n] -> out_a[*, m, k], out_b[*, k, n]: each as many multiply-adds as the product, less 1 add per output."""
     to_input, to_other = mask
     products = grad.numel() * input[-1]
-    total = added_up(products, input.numel()) if to_input else Cost()
-    return total.plus(added_up(products, other.numel())) if to_other else total
+    return when(to_input, added_up(products, input.numel())).plus(when(to_other, added_up(products, other.numel())))
 
 
 @formula(*named("_cdist_backward"), op="cdist_backward")

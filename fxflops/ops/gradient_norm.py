@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import rows_of
+from ._cost import rows_of, summed, times, when
 from ._registry import formula
 from ._spellings import named
 
@@ -40,18 +40,14 @@ def batch_norm_backward(
     n, c = input.numel(), input[1]
     to_input, to_weight, to_bias = output_mask
     centered = to_input and train
-    total, sums = Cost(), Cost(adds=max(n - c, 0))
-    if centered or to_weight:
-        total = total.plus(Cost(muls=2 * n, adds=n)).plus(sums)
-    if centered or to_bias:
-        total = total.plus(sums)
-    if centered:
-        total = total.plus(Cost(muls=n, adds=2 * n, others=2 * c))
-    if to_input:
-        total = total.plus(Cost(muls=n + (c if weight is not None else 0)))
-    if not train and (to_input or to_weight):
-        total = total.plus(Cost(adds=c, others=c))
-    return total
+    sums = Cost(adds=max(n - c, 0))
+    return summed(
+        when(centered or to_weight, Cost(muls=2 * n, adds=n).plus(sums)),
+        when(centered or to_bias, sums),
+        when(centered, Cost(muls=n, adds=2 * n, others=2 * c)),
+        when(to_input, Cost(muls=n + (c if weight is not None else 0))),
+        when(not train and (to_input or to_weight), Cost(adds=c, others=c)),
+    )
 
 
 @formula(*named("cudnn_batch_norm_backward", "miopen_batch_norm_backward"), op="batch_norm_backward")
@@ -160,11 +156,10 @@ def _normalized_backward(
     """Of rows of ``k`` elements; ``weights`` in the weight and in the bias."""
     n, rows = input.numel(), rows_of(input.numel(), k)
     to_input, to_weight, to_bias = mask
-    total = Cost(muls=n, adds=n * centered) if to_input or to_weight else Cost()
-    if to_input:
-        mean = Cost(adds=max(n - rows, 0), others=rows)
-        total = total.plus(mean).plus(mean if centered else Cost())
-        total = total.plus(Cost(muls=(3 + (weight is not None)) * n, adds=(1 + centered) * n))
-    if to_weight:
-        total = total.plus(Cost(muls=n, adds=max(n - weights, 0)))
-    return total.plus(Cost(adds=max(n - weights, 0))) if to_bias else total
+    means = times(1 + centered, Cost(adds=max(n - rows, 0), others=rows))
+    return summed(
+        when(to_input or to_weight, Cost(muls=n, adds=n * centered)),
+        when(to_input, means.plus(Cost(muls=(3 + (weight is not None)) * n, adds=(1 + centered) * n))),
+        when(to_weight, Cost(muls=n, adds=max(n - weights, 0))),
+        when(to_bias, Cost(adds=max(n - weights, 0))),
+    )

@@ -9,42 +9,62 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..records import Cost, Spec
-from ._cost import first, reduced, rows_of, times
+from ..records import Cost, FormulaFunction, Spec
+from ._cost import first, times
 from ._registry import formula
 from ._spellings import named
+from .activation import rows_along
+
+LEAKY = Cost(muls=1, others=1)
+BOUNDED = Cost(others=2), "grad[*], x[*] -> out[*]: grad where x is on the right side of two bounds: 2 per output."
+PER_OUTPUT = {
+    "threshold_backward": (
+        Cost(others=1),
+        "grad[*], x[*] -> out[*]: grad where x > threshold: 1 per output; so is relu's.",
+    ),
+    "hardshrink_backward": BOUNDED,
+    "hardtanh_backward": BOUNDED,
+    "softshrink_backward": BOUNDED,
+    "hardsigmoid_backward": (
+        Cost(muls=1, others=2),
+        "grad[*], x[*] -> out[*]: grad * 1/6 between two bounds: 3 per output.",
+    ),
+    "hardswish_backward": (
+        Cost(muls=1, adds=1, others=3),
+        "grad[*], x[*] -> out[*]: grad * (x / 3 + 0.5) between two bounds: 5 per output.",
+    ),
+    "leaky_relu_backward": (LEAKY, "grad[*], x[*] -> out[*]: grad * slope below 0: 2 per output."),
+    "silu_backward": (
+        Cost(muls=3, adds=2, others=1),
+        "grad[*], x[*] -> out[*]: grad * s * (1 + x * (1 - s)), s = sigmoid(x): 6 per output.",
+    ),
+    "mish_backward": (
+        Cost(muls=4, adds=2, others=3),
+        "grad[*], x[*] -> out[*]: grad * (t + x * sigmoid(x) * (1 - t * t)), t = tanh(softplus(x)): 9 per output.",
+    ),
+    "sigmoid_backward": (Cost(muls=2, adds=1), "grad[*], y[*] -> out[*]: grad * (1 - y) * y: 3 per output."),
+    "tanh_backward": (Cost(muls=2, adds=1), "grad[*], y[*] -> out[*]: grad * (1 - y * y): 3 per output."),
+    "log_sigmoid_backward": (
+        Cost(muls=1, adds=1, others=1),
+        "grad[*], x[*] -> out[*]: grad * (1 - sigmoid(x)): 3 per output, whatever the buffer of a device holds.",
+    ),
+}
+"""Gradients that cost the same for each output, whatever their settings are, and how."""
 
 
-@formula(*named("threshold_backward"))
-def threshold_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad where x > threshold: 1 per output; so is relu's."""
-    return Cost(others=out.numel())
+def per_output(op: str, cost: Cost, doc: str) -> FormulaFunction:
+    """The formula of an op that costs so much per output, described by ``doc``."""
+
+    def backward(*, out: Spec) -> Cost:
+        return times(out.numel(), cost)
+
+    backward.__name__ = op
+    backward.__doc__ = doc
+    return backward
 
 
-@formula(*named("hardtanh_backward"), op="hardtanh_backward")
-@formula(*named("hardshrink_backward"), op="hardshrink_backward")
-@formula(*named("softshrink_backward"), op="softshrink_backward")
-def bounded_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad where x is on the right side of two bounds: 2 per output."""
-    return Cost(others=2 * out.numel())
-
-
-@formula(*named("hardsigmoid_backward"))
-def hardsigmoid_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * 1/6 between two bounds: 3 per output."""
-    return times(out.numel(), Cost(muls=1, others=2))
-
-
-@formula(*named("hardswish_backward"))
-def hardswish_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * (x / 3 + 0.5) between two bounds: 5 per output."""
-    return times(out.numel(), Cost(muls=1, adds=1, others=3))
-
-
-@formula(*named("leaky_relu_backward"))
-def leaky_relu_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * slope below 0: 2 per output."""
-    return times(out.numel(), Cost(muls=1, others=1))
+for _op, (_cost, _doc) in PER_OUTPUT.items():
+    formula(*named(_op), op=_op)(per_output(_op, _cost, _doc))
 
 
 @formula(*named("rrelu_with_noise_backward"), op="rrelu_backward")
@@ -52,7 +72,7 @@ def rrelu_backward(
     grad_output: Spec, input: Spec, noise: Spec, lower: float, upper: float, training: bool, *, out: Spec
 ) -> Cost:
     """grad[*], x[*], noise[*] -> out[*]: grad * noise, 1 per output; in eval as leaky_relu_backward."""
-    return Cost(muls=out.numel()) if training else leaky_relu_backward(out=out)
+    return times(out.numel(), Cost(muls=1) if training else LEAKY)
 
 
 @formula(*named("_prelu_kernel_backward"), op="prelu_backward")
@@ -87,40 +107,10 @@ def gelu_backward(grad_output: Spec, input: Spec, *, approximate: str = "none", 
     return times(out.numel(), Cost(muls=7, adds=2, others=2) if exact else Cost(muls=12, adds=5, others=1))
 
 
-@formula(*named("silu_backward"))
-def silu_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * s * (1 + x * (1 - s)), s = sigmoid(x): 6 per output."""
-    return times(out.numel(), Cost(muls=3, adds=2, others=1))
-
-
-@formula(*named("mish_backward"))
-def mish_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * (t + x * sigmoid(x) * (1 - t * t)), t = tanh(softplus(x)): 9 per output."""
-    return times(out.numel(), Cost(muls=4, adds=2, others=3))
-
-
 @formula(*named("softplus_backward"))
 def softplus_backward(grad_output: Spec, input: Spec, beta: float, *, out: Spec) -> Cost:
     """grad[*], x[*] -> out[*]: grad * z / (z + 1), z = exp(beta * x), up to a bound: 5 per output, 6 with a beta."""
     return times(out.numel(), Cost(muls=1 + (beta != 1), adds=1, others=3))
-
-
-@formula(*named("sigmoid_backward"))
-def sigmoid_backward(*, out: Spec) -> Cost:
-    """grad[*], y[*] -> out[*]: grad * (1 - y) * y: 3 per output."""
-    return times(out.numel(), Cost(muls=2, adds=1))
-
-
-@formula(*named("tanh_backward"))
-def tanh_backward(*, out: Spec) -> Cost:
-    """grad[*], y[*] -> out[*]: grad * (1 - y * y): 3 per output."""
-    return times(out.numel(), Cost(muls=2, adds=1))
-
-
-@formula(*named("log_sigmoid_backward"))
-def log_sigmoid_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * (1 - sigmoid(x)): 3 per output, whatever the buffer of a device holds."""
-    return times(out.numel(), Cost(muls=1, adds=1, others=1))
 
 
 @formula(*named("logit_backward"))
@@ -144,7 +134,7 @@ def dropout_backward(*, out: Spec) -> Cost:
 @formula(*named("_softmax_backward_data"), op="softmax_backward")
 def softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec) -> Cost:
     """grad[*, k], y[*, k] -> out[*, k]: y * (grad - sum of y * grad): 2k multiplies and 2k-1 adds per row."""
-    return Cost(muls=2 * out.numel(), adds=2 * out.numel() - _rows(out, dim))
+    return Cost(muls=2 * out.numel(), adds=2 * out.numel() - rows_along(out, dim))
 
 
 @formula(*named("_masked_softmax_backward"), op="softmax_backward")
@@ -156,7 +146,7 @@ def masked_softmax_backward(grad_output: Spec, output: Spec, mask: Spec, dim: in
 @formula(*named("_log_softmax_backward_data"), op="log_softmax_backward")
 def log_softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec) -> Cost:
     """grad[*, k], y[*, k] -> out[*, k]: grad - exp(y) * sum of grad: k exps, k multiplies and 2k-1 adds per row."""
-    return Cost(muls=out.numel(), adds=2 * out.numel() - _rows(out, dim), others=out.numel())
+    return Cost(muls=out.numel(), adds=2 * out.numel() - rows_along(out, dim), others=out.numel())
 
 
 @formula(
@@ -173,7 +163,3 @@ def fake_quantize_backward(grad: Spec, input: Spec, scale: Spec, *, out: Any) ->
     n, channels = first(out).numel(), scale.numel()
     sums = Cost(muls=3 * channels, adds=2 * max(n - channels, 0), others=channels)
     return times(n, Cost(muls=1, adds=2, others=4)).plus(sums)
-
-
-def _rows(out: Spec, dim: int) -> int:
-    return rows_of(out.numel(), reduced(out, dim))

@@ -8,19 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..records import Cost, Spec
-from ._cost import contraction, rows_of
+from ..records import Cost, FormulaFunction, Spec
+from ._cost import contraction, rows_of, summed, times, when
 from ._registry import formula
 from ._spellings import named
 from .gradient import added_back
-from .resample import (
-    grid_sample,
-    upsample_cubic,
-    upsample_cubic_antialiased,
-    upsample_lanczos_antialiased,
-    upsample_linear,
-    upsample_linear_antialiased,
-)
+from .resample import UPSAMPLINGS, grid_sample, weighted
 
 formula(
     *named("upsample_nearest1d_backward", "upsample_nearest2d_backward", "upsample_nearest3d_backward"),
@@ -30,37 +23,22 @@ formula(
 )(added_back)
 
 
-@formula(
-    *named("upsample_linear1d_backward", "upsample_bilinear2d_backward", "upsample_trilinear3d_backward"),
-    op="interpolate_backward",
-)
-def upsample_linear_backward(grad_output: Spec, *, out: Spec) -> Cost:
-    """grad[n, c, *o] -> out[n, c, *i]: 2 taps per dim, t multiplies and t adds per element of grad, less 1 add per output."""
-    return _spread(upsample_linear(out, out=grad_output), out)
+def upsampling_backward(name: str, taps: int, antialias: bool) -> FormulaFunction:
+    """The formula of the operators that bring back what was resampled by so many taps per dim."""
+
+    def upsample_backward(grad_output: Spec, *, out: Spec) -> Cost:
+        products = weighted(taps, out, grad_output, antialias).muls
+        return Cost(muls=products, adds=max(products - out.numel(), 0))
+
+    counted = f"ceil({taps}i/o) taps in a dim that shrank" if antialias else f"{taps} taps per dim"
+    upsample_backward.__name__ = name
+    upsample_backward.__doc__ = f"grad[n, c, *o] -> out[n, c, *i]: {counted}, t multiplies and t adds per element of grad, less 1 add per output."
+    return upsample_backward
 
 
-@formula(*named("upsample_bicubic2d_backward"), op="interpolate_backward")
-def upsample_cubic_backward(grad_output: Spec, *, out: Spec) -> Cost:
-    """grad[n, c, *o] -> out[n, c, *i]: 4 taps per dim, t multiplies and t adds per element of grad, less 1 add per output."""
-    return _spread(upsample_cubic(out, out=grad_output), out)
-
-
-@formula(*named("_upsample_bilinear2d_aa_backward"), op="interpolate_backward")
-def upsample_linear_antialiased_backward(grad_output: Spec, *, out: Spec) -> Cost:
-    """grad[n, c, *o] -> out[n, c, *i]: ceil(2i/o) taps in a dim that shrank, t multiplies and t adds per element of grad, less 1 add per output."""
-    return _spread(upsample_linear_antialiased(out, out=grad_output), out)
-
-
-@formula(*named("_upsample_bicubic2d_aa_backward"), op="interpolate_backward")
-def upsample_cubic_antialiased_backward(grad_output: Spec, *, out: Spec) -> Cost:
-    """grad[n, c, *o] -> out[n, c, *i]: ceil(4i/o) taps in a dim that shrank, t multiplies and t adds per element of grad, less 1 add per output."""
-    return _spread(upsample_cubic_antialiased(out, out=grad_output), out)
-
-
-@formula(*named("_upsample_lanczos2d_aa_backward"), op="interpolate_backward")
-def upsample_lanczos_antialiased_backward(grad_output: Spec, *, out: Spec) -> Cost:
-    """grad[n, c, *o] -> out[n, c, *i]: ceil(6i/o) taps in a dim that shrank, t multiplies and t adds per element of grad, less 1 add per output."""
-    return _spread(upsample_lanczos_antialiased(out, out=grad_output), out)
+for _names, _settings in UPSAMPLINGS.items():
+    _backward = [f"{name}_backward" for name in _names]
+    formula(*named(*_backward), op="interpolate_backward")(upsampling_backward(_backward[0], *_settings))
 
 
 @formula(*named("grid_sampler_2d_backward", "grid_sampler_3d_backward"), op="grid_sample_backward")
@@ -83,11 +61,11 @@ def grid_sample_backward(
     to_input, to_grid = output_mask
     n, d = grad_output.numel(), grid[-1]
     forward = grid_sample(input, grid, interpolation_mode, out=grad_output)
-    total = Cost(muls=forward.muls, adds=forward.muls or n) if to_input else Cost()
-    if not (to_grid and forward.muls):
-        return total
-    summed = Cost(muls=d * n + grid.numel(), adds=max(d * n - grid.numel(), 0))
-    return total.plus(Cost(muls=d * forward.muls, adds=d * forward.adds)).plus(summed)
+    over_channels = Cost(muls=d * n + grid.numel(), adds=max(d * n - grid.numel(), 0))
+    return summed(
+        when(to_input, Cost(muls=forward.muls, adds=forward.muls or n)),
+        when(to_grid and forward.muls, times(d, forward).plus(over_channels)),
+    )
 
 
 @formula(*named("_grid_sampler_2d_cpu_fallback_backward"), op="grid_sample_backward")
@@ -109,8 +87,3 @@ def affine_grid_backward(grad: Spec, *, out: Spec) -> Cost:
     """grad[n, *, d] -> out[n, d, k]: a multiply and an add per point for each output, the first add is none."""
     n, d, _ = out
     return contraction(rows_of(grad.numel(), n * d), out.numel())
-
-
-def _spread(forward: Cost, out: Spec) -> Cost:
-    """The products of the forward, each added to an output."""
-    return Cost(muls=forward.muls, adds=max(forward.muls - out.numel(), 0))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..records import Cost, Spec, specs_in
-from ._cost import contraction, times
+from ._cost import contraction, summed, times, when
 from ._registry import formula
 from ._spellings import named
 from .fused_rnn import KINDS, weights_of
@@ -193,13 +193,15 @@ def _layers(
     back = steps if to.state else steps - math.prod(state[-2:-1])
     total = times(len(layers) * steps * hidden, GATES[kind].plus(Cost(adds=STATES[kind])))
     for position, (of_input, *others) in enumerate(layers):
-        if to.input or position >= directions:
-            total = total.plus(contraction(of_input[0], steps * of_input[1]))
-            total = total.plus(Cost(adds=steps * of_input[1] * (position % directions)))
-        for weight in others:
-            if weight.ndim == 2:
-                total = total.plus(contraction(weight[0], back * weight[1]))
-        for weight in (of_input, *others) if to.weights else ():
-            bias = Cost(adds=max(steps - 1, 0) * weight[0])
-            total = total.plus(contraction(steps, weight.numel()) if weight.ndim == 2 else bias)
+        joined = Cost(adds=steps * of_input[1] * (position % directions))
+        to_weights = (
+            contraction(steps, weight.numel()) if weight.ndim == 2 else Cost(adds=max(steps - 1, 0) * weight[0])
+            for weight in (of_input, *others)
+        )
+        total = summed(
+            total,
+            when(to.input or position >= directions, contraction(of_input[0], steps * of_input[1]).plus(joined)),
+            *(contraction(weight[0], back * weight[1]) for weight in others if weight.ndim == 2),
+            when(to.weights, summed(*to_weights)),
+        )
     return total

@@ -8,10 +8,10 @@ from typing import Any
 from ..records import Cost, Spec
 from ._cost import contraction, times
 from ._registry import formula
+from .vision import SAMPLE
 
 SPREAD = Cost(muls=4, adds=4)
 """A value given back to the four pixels it came from."""
-SAMPLE = Cost(muls=4, adds=3)
 
 
 @formula("torchvision::_roi_align_backward", op="roi_align_backward")
@@ -33,7 +33,8 @@ def roi_align_backward(
 
     Where the sampling ratio s is left to the size of each box, a box is taken to be the whole plane, as in roi_align.
     """
-    return _aligned(grad, sampling_ratio, -(-height // pooled_height) * -(-width // pooled_width))
+    samples = sampling_ratio**2 if sampling_ratio > 0 else -(-height // pooled_height) * -(-width // pooled_width)
+    return times(grad.numel() * samples, SPREAD).plus(Cost(others=grad.numel()))
 
 
 @formula("torchvision::_ps_roi_align_backward", op="roi_align_backward")
@@ -53,7 +54,8 @@ def ps_roi_align_backward(
     out: Spec,
 ) -> Cost:
     """grad[k, c, y, x], rois[k, 5] -> out[n, c, h, w]: as _roi_align_backward."""
-    return _aligned(grad, sampling_ratio, -(-height // pooled_height) * -(-width // pooled_width))
+    sizes = pooled_height, pooled_width, batch_size, channels, height, width
+    return roi_align_backward(grad, rois, spatial_scale, *sizes, sampling_ratio, out=out)
 
 
 @formula("torchvision::_roi_pool_backward", op="roi_pool_backward")
@@ -95,8 +97,3 @@ def deform_conv2d_backward(
     to_offset = times(2 * samples, SAMPLE.plus(Cost(muls=1, adds=1))).plus(Cost(adds=-offset.numel()))
     to_mask = Cost(muls=2 * samples, adds=samples - mask.numel()) if use_mask else Cost()
     return products.plus(times(samples, SPREAD)).plus(to_offset).plus(to_mask).plus(Cost(adds=(at - 1) * o))
-
-
-def _aligned(grad: Spec, sampling_ratio: int, plane: int) -> Cost:
-    samples = sampling_ratio**2 if sampling_ratio > 0 else plane
-    return times(grad.numel() * samples, SPREAD).plus(Cost(others=grad.numel()))

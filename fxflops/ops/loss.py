@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import times
+from ._cost import times, when
 from ._registry import formula
 from ._spellings import named
 from .activation import log_softmax
@@ -35,8 +35,7 @@ def mse_loss(
     out: Spec,
 ) -> Cost:
     """input[*], target[*] -> out[]: 1 subtraction and 1 square per element, 1 multiply with a weight."""
-    weighted = weight is not None
-    return pointwise_loss(Cost(muls=1 + weighted, adds=1), input, target, size_average, reduction, weighted)
+    return pointwise_loss(Cost(muls=1, adds=1), input, target, size_average, reduction, weight)
 
 
 @formula(nn.L1Loss, *named("l1_loss"))
@@ -51,8 +50,7 @@ def l1_loss(
     out: Spec,
 ) -> Cost:
     """input[*], target[*] -> out[]: 1 subtraction and 1 absolute value per element, 1 multiply with a weight."""
-    weighted = weight is not None
-    return pointwise_loss(Cost(muls=0 + weighted, adds=1, others=1), input, target, size_average, reduction, weighted)
+    return pointwise_loss(Cost(adds=1, others=1), input, target, size_average, reduction, weight)
 
 
 @formula(nn.SmoothL1Loss, *named("smooth_l1_loss"))
@@ -80,8 +78,7 @@ def huber_loss(
     out: Spec,
 ) -> Cost:
     """input[*], target[*] -> out[]: |d| < delta, d = x - y, then 0.5 * d * d: 5 per element, 1 multiply with a weight."""
-    weighted = weight is not None
-    return pointwise_loss(Cost(muls=2 + weighted, adds=1, others=2), input, target, None, reduction, weighted)
+    return pointwise_loss(Cost(muls=2, adds=1, others=2), input, target, None, reduction, weight)
 
 
 @formula(nn.KLDivLoss, *named("kl_div"))
@@ -110,8 +107,8 @@ def binary_cross_entropy(
     out: Spec,
 ) -> Cost:
     """input[*], target[*] -> out[]: -(y * log(x) + (1-y) * log(1-x)): 8 per element, 1 multiply with a weight."""
-    weighted = weight is not None
-    return pointwise_loss(Cost(muls=2 + weighted, adds=3, others=3), input, target, size_average, reduction)
+    element = Cost(muls=2 + (weight is not None), adds=3, others=3)
+    return pointwise_loss(element, input, target, size_average, reduction)
 
 
 @formula(nn.BCEWithLogitsLoss, F.binary_cross_entropy_with_logits)
@@ -170,8 +167,7 @@ def nll_loss(
     out: object,
 ) -> Cost:
     """input[n, c, *], target[n, *] -> out[]: 1 negation per target, 1 multiply with a weight; ignored ones are counted."""
-    weighted = weight is not None
-    return pointwise_loss(Cost(muls=0 + weighted, others=1), target, target, size_average, reduction, weighted)
+    return pointwise_loss(Cost(others=1), target, target, size_average, reduction, weight)
 
 
 @formula(nn.CrossEntropyLoss, F.cross_entropy)
@@ -200,9 +196,8 @@ def cross_entropy(
     if target == input:
         row = Cost(muls=c * (1 + weighted + smoothed), adds=c - 1 + c * smoothed, others=1)
     else:
-        row = Cost(muls=0 + weighted, others=1)
-        if smoothed:
-            row = row.plus(Cost(muls=2 + c * weighted, adds=c, others=1))
+        mixed = when(smoothed, Cost(muls=2 + c * weighted, adds=c, others=1))
+        row = Cost(muls=0 + weighted, others=1).plus(mixed)
     total = log_softmax(input, classes, out=input).plus(times(rows, row))
     return total.plus(reduced_loss(rows, size_average, reduction, weighted and target != input))
 
@@ -223,10 +218,11 @@ def cross_entropy_native(
 
 
 def pointwise_loss(
-    element: Cost, input: Spec, target: Spec, size_average: Legacy, reduction: Reduction, weighted: bool = False
+    element: Cost, input: Spec, target: Spec, size_average: Legacy, reduction: Reduction, weight: Spec | None = None
 ) -> Cost:
-    elements = math.prod(torch.broadcast_shapes(input, target))
-    return times(elements, element).plus(reduced_loss(elements, size_average, reduction, weighted))
+    """Of so much per element; by a weight, 1 multiply more, the mean divides too."""
+    n, weighted = math.prod(torch.broadcast_shapes(input, target)), weight is not None
+    return times(n, element.plus(Cost(muls=0 + weighted))).plus(reduced_loss(n, size_average, reduction, weighted))
 
 
 def reduced_loss(elements: int, size_average: Legacy, reduction: Reduction, weighted: bool = False) -> Cost:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import times
+from ._cost import times, when
 from ._registry import formula
 from ._spellings import named
 from .loss import Legacy, Reduction, pointwise_loss, reduced_loss
@@ -101,8 +101,8 @@ def triplet_margin_loss(
     """a[n, d], p[n, d], n[n, d] -> out[]: 2 distances per row, then max(0, ap - an + margin): 3; swap: 1 distance, 1 min more."""
     rows = Spec(torch.broadcast_shapes(anchor, positive, negative)[:-1])
     distance = pairwise_distance(anchor, positive, p, eps, out=rows)
-    row = Cost(adds=2, others=1 + swap)
-    return times(2 + swap, distance).plus(pointwise_loss(row, rows, rows, size_average, reduction))
+    compared = pointwise_loss(Cost(adds=2, others=1 + swap), rows, rows, size_average, reduction)
+    return times(2 + swap, distance).plus(compared)
 
 
 @formula(F.poisson_nll_loss)
@@ -123,9 +123,8 @@ def poisson_nll_loss(
     The full loss adds y * log(y) - y + 0.5 * log(2 pi y) where y > 1: 9 more.
     """
     element = Cost(muls=1, adds=1, others=1) if log_input else Cost(muls=1, adds=2, others=1)
-    if full:
-        element = element.plus(Cost(muls=3, adds=3, others=3))
-    return pointwise_loss(element, input, target, size_average, reduction)
+    whole = element.plus(when(full, Cost(muls=3, adds=3, others=3)))
+    return pointwise_loss(whole, input, target, size_average, reduction)
 
 
 @formula(nn.PoissonNLLLoss, op="poisson_nll_loss")

@@ -12,6 +12,7 @@ from ..records import SPARSE, Cost, Spec, specs_in
 from ._cost import added_up, contraction
 from ._registry import formula
 from ._spellings import named
+from .reduce import norm_of
 
 
 @formula(nn.Linear, *named("linear", "mkldnn_linear"), op="linear")
@@ -34,7 +35,13 @@ def matmul(input: Spec, other: Spec, *, out: Spec) -> Cost:
 
     A sparse operand is met by what it holds: each of its elements by every column (or row) of the other.
     """
-    return _product(input, other, out)
+    if input.layout in SPARSE and other.layout in SPARSE:
+        raise ValueError("how many elements of two sparse matrices meet depends on where they are")
+    if input.layout in SPARSE:
+        return _sparse(input, other[-1] if other.ndim > 1 else 1, out)
+    if other.layout in SPARSE:
+        return _sparse(other, input[-2] if input.ndim > 1 else 1, out)
+    return contraction(input[-1], out.numel())
 
 
 @formula(torch.Tensor.__rmatmul__, op="matmul")
@@ -61,7 +68,7 @@ def addmm(input: Spec, mat1: Spec, mat2: Spec, beta: float = 1, alpha: float = 1
 
     A factor that is not 1 is a multiply per element of what it scales; beta = 0 leaves the input out.
     """
-    return _added(input, _product(mat1, mat2, out), beta, alpha, out)
+    return _added(input, matmul(mat1, mat2, out=out), beta, alpha, out)
 
 
 @formula("aten::_addmm_activation", op="addmm")
@@ -73,13 +80,13 @@ def addmm_activation(input: Spec, mat1: Spec, mat2: Spec, beta: float = 1, alpha
 @formula(*named("addmv"))
 def addmv(input: Spec, mat: Spec, vec: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
     """beta * input[m] + alpha * mat[m, k] @ vec[k] -> out[m]: k multiplies and k adds per output; factors as in addmm."""
-    return _added(input, _product(mat, vec, out), beta, alpha, out)
+    return _added(input, matmul(mat, vec, out=out), beta, alpha, out)
 
 
 @formula(*named("baddbmm"))
 def baddbmm(input: Spec, batch1: Spec, batch2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
     """beta * input[b, m, n] + alpha * batch1[b, m, k] @ batch2[b, k, n] -> out[b, m, n]: as addmm."""
-    return _added(input, _product(batch1, batch2, out), beta, alpha, out)
+    return _added(input, matmul(batch1, batch2, out=out), beta, alpha, out)
 
 
 @formula(*named("addbmm"))
@@ -158,25 +165,9 @@ def cdist(x1: Spec, x2: Spec, p: float = 2.0, *, out: Spec) -> Cost:
     d = x1[-1]
     if d == 0:
         return Cost()
-    differences, sums = d * out.numel(), (d - 1) * out.numel()
-    if p == 2:
-        return Cost(muls=differences, adds=differences + sums, others=out.numel())
-    if math.isinf(p):
-        return Cost(adds=differences, others=differences + sums)
-    if p in (0, 1):
-        return Cost(adds=differences + sums, others=differences)
-    return Cost(adds=differences + sums, others=2 * differences + out.numel())
-
-
-def _product(left: Spec, right: Spec, out: Spec) -> Cost:
-    """left[*, m, k] @ right[*, k, n] -> out[*, m, n]; of a sparse operand only what it holds."""
-    if left.layout in SPARSE and right.layout in SPARSE:
-        raise ValueError("how many elements of two sparse matrices meet depends on where they are")
-    if left.layout in SPARSE:
-        return _sparse(left, right[-1] if right.ndim > 1 else 1, out)
-    if right.layout in SPARSE:
-        return _sparse(right, left[-2] if left.ndim > 1 else 1, out)
-    return contraction(left[-1], out.numel())
+    differences = d * out.numel()
+    absolutes = 0 if p in (0, 1, 2, math.inf) else differences
+    return norm_of(p, differences, out.numel()).plus(Cost(adds=differences, others=absolutes))
 
 
 def _sparse(matrix: Spec, meets: int, out: Spec) -> Cost:

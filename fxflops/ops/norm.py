@@ -18,11 +18,8 @@ from ._registry import formula
 from ._spellings import named
 
 
-@formula(
-    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
-    F.batch_norm,
-    op="batch_norm",
-)
+@formula(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, F.batch_norm, op="batch_norm")
+@formula(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, F.instance_norm, op="instance_norm")
 def batch_norm(
     input: Spec,
     running_mean: Spec | None = None,
@@ -47,24 +44,6 @@ def batch_norm(
 )
 def batch_norm_native(input: Spec, weight: Spec | None = None, bias: Spec | None = None, *, out: Any) -> Cost:
     """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: as batch_norm."""
-    return _normalized(out, weight, bias)
-
-
-@formula(
-    *(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d),
-    F.instance_norm,
-    op="instance_norm",
-)
-def instance_norm(
-    input: Spec,
-    running_mean: Spec | None = None,
-    running_var: Spec | None = None,
-    weight: Spec | None = None,
-    bias: Spec | None = None,
-    *,
-    out: Spec,
-) -> Cost:
-    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: 2 per output, 1 each for weight and bias."""
     return _normalized(out, weight, bias)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import times
+from ._cost import summed, times, when
 from ._registry import formula
 from ._spellings import named
 
@@ -34,8 +34,8 @@ def fused_adam(
     m + (1-b1)(g - m): 3; b2 v + (1-b2) g g: 4; sqrt(v) / c + eps: 3; p - step * m / that: 3. 1 more each to maximize
     (the sign of g) and to unscale g.
     """
-    decay = SCALED_ADD if weight_decay else Cost()
-    return times(_elements(params), _adam(amsgrad).plus(decay).plus(_gradient(maximize, grad_scale)))
+    element = summed(_adam(amsgrad), when(weight_decay, SCALED_ADD), _gradient(maximize, grad_scale))
+    return times(_elements(params), element)
 
 
 @formula(*named("_fused_adamw"), op="fused_adamw")
@@ -49,8 +49,8 @@ def fused_adamw(
     out: Any,
 ) -> Cost:
     """p[t][*], g[t][*], m[t][*], v[t][*] -> p[t][*]: as fused_adam, but weight decay is 1 multiply per element."""
-    decay = Cost(muls=1) if weight_decay else Cost()
-    return times(_elements(params), _adam(amsgrad).plus(decay).plus(_gradient(maximize, grad_scale)))
+    element = summed(_adam(amsgrad), when(weight_decay, Cost(muls=1)), _gradient(maximize, grad_scale))
+    return times(_elements(params), element)
 
 
 @formula(*named("_fused_sgd"), op="fused_sgd")
@@ -71,13 +71,13 @@ def fused_sgd(
     momentum * buf + (1-dampening) g: 1 more with dampening; in the first step the buffer is g itself, and nothing is
     counted. 1 more each to maximize and to unscale g.
     """
-    element = SCALED_ADD.plus(_gradient(maximize, grad_scale))
-    if weight_decay:
-        element = element.plus(SCALED_ADD)
-    if momentum and not is_first_step:
-        element = element.plus(Cost(muls=1 + (dampening != 0), adds=1))
-    if momentum and nesterov:
-        element = element.plus(SCALED_ADD)
+    element = summed(
+        SCALED_ADD,
+        when(weight_decay, SCALED_ADD),
+        when(momentum and not is_first_step, Cost(muls=1 + (dampening != 0), adds=1)),
+        when(momentum and nesterov, SCALED_ADD),
+        _gradient(maximize, grad_scale),
+    )
     return times(_elements(params), element)
 
 
@@ -89,8 +89,7 @@ def fused_adagrad(
 
     s + g g: 2; sqrt(s) + eps: 2; p - rate * g / that: 3. 1 more each to maximize and to unscale g.
     """
-    decay = SCALED_ADD if weight_decay else Cost()
-    element = Cost(muls=2, adds=3, others=2).plus(decay).plus(_gradient(maximize, grad_scale))
+    element = summed(Cost(muls=2, adds=3, others=2), when(weight_decay, SCALED_ADD), _gradient(maximize, grad_scale))
     return times(_elements(params), element)
 
 
@@ -107,13 +106,13 @@ def amp_update_scale(*, out: Any) -> Cost:
 
 
 def _adam(amsgrad: bool) -> Cost:
-    mean, square, root, step = (
-        Cost(muls=1, adds=2),
-        Cost(muls=3, adds=1),
-        Cost(adds=1, others=2),
-        Cost(muls=1, adds=1, others=1),
+    return summed(
+        Cost(muls=1, adds=2),  # the mean
+        Cost(muls=3, adds=1),  # the mean of squares
+        Cost(adds=1, others=2),  # its root
+        Cost(muls=1, adds=1, others=1),  # the step
+        when(amsgrad, Cost(others=1)),
     )
-    return mean.plus(square).plus(root).plus(step).plus(Cost(others=0 + amsgrad))
 
 
 def _gradient(maximize: bool, grad_scale: Any) -> Cost:

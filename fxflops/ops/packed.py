@@ -37,7 +37,7 @@ def linear_activated(X: Spec, packed: Any, *, out: Spec) -> Cost:
 @formula(*(f"{space}::linear_dynamic" for space in SPACES), op="linear")
 def linear_dynamic(X: Spec, packed: Any, *, out: Spec) -> Cost:
     """X[*, i], packed weight[o, i] -> out[*, o]: quantize_per_tensor_dynamic of X, linear, 1 multiply by the scale per output."""
-    return quantize_dynamic(X, out=X).plus(linear(X, *unpacked(packed), out=out)).plus(Cost(muls=out.numel()))
+    return dynamic(X, linear(X, *unpacked(packed), out=out), out)
 
 
 @formula("quantized::linear_relu_dynamic", op="linear")
@@ -86,7 +86,7 @@ def conv_relu_packed(qx: Spec, packed: Any, *, out: Spec) -> Cost:
 @formula(*(f"quantized::{name}_dynamic" for name in CONVOLUTIONS), op="conv")
 def conv_dynamic(qx: Spec, packed: Any, *, out: Spec) -> Cost:
     """qx[*, g*i, *n], packed weight[o, i, *k] -> out[*, o, *m]: quantize_per_tensor_dynamic of qx, conv, 1 multiply per output."""
-    return quantize_dynamic(qx, out=qx).plus(conv(qx, *unpacked(packed), out=out)).plus(Cost(muls=out.numel()))
+    return dynamic(qx, conv(qx, *unpacked(packed), out=out), out)
 
 
 @formula("quantized::conv2d_add", op="conv")
@@ -110,8 +110,7 @@ def conv_transpose_packed(qx: Spec, packed: Any, *, out: Spec) -> Cost:
 @formula(*(f"quantized::{name}_dynamic" for name in TRANSPOSED), op="conv_transpose")
 def conv_transpose_dynamic(qx: Spec, packed: Any, *, out: Spec) -> Cost:
     """qx[*, i, *n], packed weight[i, o, *k] -> out[*, g*o, *m]: as quantized::conv2d_dynamic."""
-    product = conv_transpose(qx, *unpacked(packed), out=out)
-    return quantize_dynamic(qx, out=qx).plus(product).plus(Cost(muls=out.numel()))
+    return dynamic(qx, conv_transpose(qx, *unpacked(packed), out=out), out)
 
 
 @formula("quantized::matmul", op="matmul")
@@ -123,6 +122,11 @@ def matmul_quantized(qa: Spec, qb: Spec, *, out: Spec) -> Cost:
 formula("quantized::int4mm_packed_weight_cpu", op="matmul")(matmul)
 formula("quantized::max_pool1d", op="max_pool")(max_pool1d)
 formula("quantized::max_pool2d", op="max_pool")(max_pool2d)
+
+
+def dynamic(input: Spec, product: Cost, out: Spec) -> Cost:
+    """A product of the input, quantized for it, whose results are scaled."""
+    return quantize_dynamic(input, out=input).plus(product).plus(Cost(muls=out.numel()))
 
 
 def unpacked(packed: Any) -> tuple[Spec, Spec | None]:

@@ -77,14 +77,14 @@ def norm(input: Spec, p: Any = 2, *, ord: Any = None, out: Spec) -> Cost:
     """x[*, k] -> out[*]: p = 2: k squares, k - 1 adds, 1 root per output; 1: k absolutes, k - 1 adds; 0: k compares,
     k - 1 adds; inf: k absolutes, k - 1 compares; else k powers, k - 1 adds, 1 root."""
     p = p if ord is None else ord
-    return matrix_norm(input, p, out=out) if p == "nuc" else _norm(p, input.numel(), out.numel())
+    return matrix_norm(input, p, out=out) if p == "nuc" else norm_of(p, input.numel(), out.numel())
 
 
 @formula(torch.linalg.norm, "aten::linalg_norm", op="norm")
 def linalg_norm(A: Spec, ord: Any = None, dim: Any = None, *, out: Spec) -> Cost:
     """x[*, k] -> out[*]: as norm; a matrix by the sums of its columns (1) or rows (inf) as matrix_norm."""
     if ord is None or (A.ndim != 2 if dim is None else isinstance(dim, int) or len(dim) == 1):
-        return _norm(ord, A.numel(), out.numel())
+        return norm_of(ord, A.numel(), out.numel())
     return matrix_norm(A, ord, (0, 1) if dim is None else dim, out=out)
 
 
@@ -95,7 +95,7 @@ def matrix_norm(A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *, out: Spec) ->
     2 and "nuc" are the largest of the singular values and their sum: as svdvals, and a compare or an add fewer than they are.
     """
     if ord == "fro":
-        return _norm(2, A.numel(), out.numel())
+        return norm_of(2, A.numel(), out.numel())
     if not isinstance(ord, (int, float)) or abs(ord) == 2:
         matrices = Spec((out.numel(), A[dim[0]], A[dim[1]]), A.dtype)
         joined = (min(matrices[1:]) - 1) * out.numel()
@@ -108,13 +108,13 @@ def matrix_norm(A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *, out: Spec) ->
 def dist(input: Spec, other: Spec, p: float = 2, *, out: Spec) -> Cost:
     """x[k], y[k] -> out: k subtractions, then as norm."""
     k = math.prod(torch.broadcast_shapes(input, other))
-    return _norm(p, k, 1).plus(Cost(adds=k))
+    return norm_of(p, k, 1).plus(Cost(adds=k))
 
 
 @formula(*named("pdist", "_pdist_forward"), op="pdist")
 def pdist(input: Spec, p: float = 2, *, out: Spec) -> Cost:
     """x[n, d] -> out[n(n - 1)/2]: d subtractions per output, then as norm."""
-    return _norm(p, input[1] * out.numel(), out.numel()).plus(Cost(adds=input[1] * out.numel()))
+    return norm_of(p, input[1] * out.numel(), out.numel()).plus(Cost(adds=input[1] * out.numel()))
 
 
 @formula(*named("trace"))
@@ -241,7 +241,7 @@ def pairwise_distance(
 ) -> Cost:
     """a[*, k], b[*, k] -> out[*]: k subtractions and k adds of eps per output, then as norm (nn calls p ``norm``)."""
     n = math.prod(torch.broadcast_shapes(x1, x2))
-    return _norm(p if norm is None else norm, n, out.numel()).plus(Cost(adds=2 * n))
+    return norm_of(p if norm is None else norm, n, out.numel()).plus(Cost(adds=2 * n))
 
 
 @formula(*named("cross", "linalg_cross"), op="cross")
@@ -329,7 +329,7 @@ def _joined(reduce: str, n: int, outputs: int) -> Cost:
     return Cost(muls=n) if reduce in ("prod", "multiply") else Cost(others=n)
 
 
-def _norm(p: Any, n: int, outputs: int) -> Cost:
+def norm_of(p: Any, n: int, outputs: int) -> Cost:
     """Of ``n`` elements in all, into ``outputs``."""
     more = max(n - outputs, 0)
     if p in (None, 2, "fro"):

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from ..records import Cost, Spec
+from ..records import Cost, FormulaFunction, Spec
 from ._cost import contraction
 from ._registry import formula, zero
 from ._spellings import named
@@ -40,37 +40,31 @@ def interpolate(
     """
     if mode == "area":
         return adaptive_avg_pool(input, out=out)
-    return _weighted(TAPS[mode], input, out, antialias)
+    return weighted(TAPS[mode], input, out, antialias)
 
 
-@formula(*named("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"), op="interpolate")
-def upsample_linear(input: Spec, *, out: Spec) -> Cost:
-    """input[n, c, *i] -> out[n, c, *o]: 2 taps per dim, t multiplies and t-1 adds per output."""
-    return _weighted(2, input, out)
+def upsampling(name: str, taps: int, antialias: bool) -> FormulaFunction:
+    """The formula of the operators that resample by so many taps per dim, whatever their settings are."""
+
+    def upsample(input: Spec, *, out: Spec) -> Cost:
+        return weighted(taps, input, out, antialias)
+
+    counted = f"ceil({taps}i/o) taps in a dim that shrinks" if antialias else f"{taps} taps per dim"
+    upsample.__name__ = name
+    upsample.__doc__ = f"input[n, c, *i] -> out[n, c, *o]: {counted}, t multiplies and t-1 adds per output."
+    return upsample
 
 
-@formula(*named("upsample_bicubic2d"), op="interpolate")
-def upsample_cubic(input: Spec, *, out: Spec) -> Cost:
-    """input[n, c, *i] -> out[n, c, *o]: 4 taps per dim, t multiplies and t-1 adds per output."""
-    return _weighted(4, input, out)
-
-
-@formula(*named("_upsample_bilinear2d_aa"), op="interpolate")
-def upsample_linear_antialiased(input: Spec, *, out: Spec) -> Cost:
-    """input[n, c, *i] -> out[n, c, *o]: ceil(2i/o) taps in a dim that shrinks, t multiplies and t-1 adds per output."""
-    return _weighted(2, input, out, antialias=True)
-
-
-@formula(*named("_upsample_bicubic2d_aa"), op="interpolate")
-def upsample_cubic_antialiased(input: Spec, *, out: Spec) -> Cost:
-    """input[n, c, *i] -> out[n, c, *o]: ceil(4i/o) taps in a dim that shrinks, t multiplies and t-1 adds per output."""
-    return _weighted(4, input, out, antialias=True)
-
-
-@formula(*named("_upsample_lanczos2d_aa"), op="interpolate")
-def upsample_lanczos_antialiased(input: Spec, *, out: Spec) -> Cost:
-    """input[n, c, *i] -> out[n, c, *o]: ceil(6i/o) taps in a dim that shrinks, t multiplies and t-1 adds per output."""
-    return _weighted(6, input, out, antialias=True)
+UPSAMPLINGS = {
+    ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"): (2, False),
+    ("upsample_bicubic2d",): (4, False),
+    ("_upsample_bilinear2d_aa",): (2, True),
+    ("_upsample_bicubic2d_aa",): (4, True),
+    ("_upsample_lanczos2d_aa",): (6, True),
+}
+"""Taps per dim, and whether they are as many times more as the dim shrinks, by the operators' names."""
+for _names, _settings in UPSAMPLINGS.items():
+    formula(*named(*_names), op="interpolate")(upsampling(_names[0], *_settings))
 
 
 zero(
@@ -98,7 +92,7 @@ def affine_grid(theta: Spec, *, out: Spec) -> Cost:
     return contraction(theta[-1], out.numel())
 
 
-def _weighted(taps: int, input: Spec, out: Spec, antialias: bool = False) -> Cost:
+def weighted(taps: int, input: Spec, out: Spec, antialias: bool = False) -> Cost:
     """Of so many taps per dim."""
     dims = zip(input[2:], out[2:], strict=True)
     return _mixed(math.prod(-(-taps * max(i, o) // o) if antialias and o else taps for i, o in dims), out)

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from ..records import Cost, Spec, spec_of, specs_in
-from ._cost import contraction, first, times
+from ._cost import contraction, first, summed, times
 from ._registry import formula
 from ._spellings import named
 
@@ -26,6 +26,9 @@ GATES = {
 i, f, o = sigmoid, g = tanh, c = f*c + i*g, h = o*tanh(c);
 r, z = sigmoid, n = tanh(x + r*h), h = (1-z)*n + z*h;
 h = tanh or relu."""
+
+GATES_OF = {"lstm": 4, "gru": 3, "rnn": 1}
+"""How many gates, by whose products a weight has so many rows per hidden unit."""
 
 
 @formula(nn.LSTM)
@@ -108,17 +111,13 @@ def rnn_cell_function(
 
 def _layers(kind: str, module: nn.RNNBase, input: Any) -> Cost:
     """Of a module, whose input may be a packed sequence."""
-    ways = ("", "_reverse") if module.bidirectional else ("",)
-    suffixes = [f"_l{layer}{way}" for layer in range(module.num_layers) for way in ways]
-    names = ("weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if module.bias else ()))
-    names += ("weight_hr",) if module.proj_size else ()
-    weights = [getattr(module, name + suffix) for suffix in suffixes for name in names]
-    return steps_of(kind, math.prod(first(input)[:-1]), specs_in(spec_of(weights)), len(suffixes) * module.hidden_size)
+    weights = spec_of(module.all_weights)  # a list for each layer and direction
+    return steps_of(kind, math.prod(first(input)[:-1]), specs_in(weights), len(weights) * module.hidden_size)
 
 
 def _cell(kind: str, module: nn.RNNCellBase, input: Spec) -> Cost:
-    weights = specs_in(spec_of((module.weight_ih, module.weight_hh, module.bias_ih, module.bias_hh)))
-    return steps_of(kind, math.prod(input[:-1]), weights, module.hidden_size)
+    weights = spec_of((module.weight_ih, module.weight_hh, module.bias_ih, module.bias_hh))
+    return steps_of(kind, math.prod(input[:-1]), specs_in(weights), module.hidden_size)
 
 
 def _function(kind: str, input: Spec, rest: tuple[Any, ...]) -> Cost:
@@ -128,15 +127,14 @@ def _function(kind: str, input: Spec, rest: tuple[Any, ...]) -> Cost:
         position for position, value in enumerate(rest) if isinstance(value, tuple) and not isinstance(value, Spec)
     )
     params, _, num_layers, _, _, bidirectional = rest[at : at + 6]
-    rows = params[0][0]
-    units = {"lstm": rows // 4, "gru": rows // 3, "rnn": rows}[kind]
+    units = params[0][0] // GATES_OF[kind]
     return steps_of(kind, math.prod(input[:-1]), params, num_layers * (1 + bidirectional) * units)
 
 
 def steps_of(kind: str, steps: int, weights: Iterable[Spec], units: int) -> Cost:
     """So many steps (times batch): a product with each matrix, an add of each bias, and the gates of all units."""
-    total = times(steps * units, GATES[kind])
-    for weight in weights:
-        is_bias = weight.ndim == 1
-        total = total.plus(Cost(adds=steps * weight[0]) if is_bias else contraction(weight[1], steps * weight[0]))
-    return total
+    products = (
+        contraction(weight[1], steps * weight[0]) if weight.ndim == 2 else Cost(adds=steps * weight[0])
+        for weight in weights
+    )
+    return summed(times(steps * units, GATES[kind]), *products)

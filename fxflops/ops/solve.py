@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..records import Cost, Spec
-from ._cost import contraction, first, times
+from ._cost import contraction, first, times, when
 from ._registry import formula
 from ._spellings import named
 from .linalg import batch_of, eigh, eigvalsh, geqrf, lu, of_linalg, ormqr, svd, svdvals
@@ -151,8 +151,7 @@ def matrix_power(A: Spec, n: int, *, out: Any) -> Cost:
     """A[*, m, m] -> out[*, m, m]: log2 n squares and 1 product more per further 1 in n's binary; inv first where n < 0."""
     power = abs(n)
     products = power.bit_length() + power.bit_count() - 2 if power else 0
-    inverted = inv(A, out=A) if n < 0 else Cost()
-    return inverted.plus(times(products, contraction(A[-1], A.numel())))
+    return when(n < 0, inv(A, out=A)).plus(times(products, contraction(A[-1], A.numel())))
 
 
 @formula(*of_linalg("matrix_exp"), *named("matrix_exp"), op="matrix_exp")

@@ -51,9 +51,7 @@ def trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
 def cumulative_trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
     """y[*, k], x[k] -> out[*, k - 1]: 1 sum of neighbours, 1 multiply by half the step, 1 add to what is before, per output."""
     each = Cost(muls=out.numel(), adds=out.numel() + out.numel() - rows_of(out.numel(), out[dim]))
-    if not isinstance(x, Spec):
-        return each
-    differences = _differences(x, dim)
+    differences = _differences(x, dim) if isinstance(x, Spec) else Cost()
     return each.plus(differences).plus(Cost(others=differences.adds))
 
 

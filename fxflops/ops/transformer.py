@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import first, times
+from ._cost import first, summed, times, when
 from ._registry import formula
 from ._spellings import named
 from .activation import activation, softmax
@@ -40,11 +40,12 @@ def multi_head_attention(
     b, n, e = query[-3:]
     s, d = key[-2], e // num_head
     heads, others = Spec((b, num_head, n, d)), Spec((b, num_head, s, d))
-    total = attention(heads, others, others, mask, out=heads).plus(linear(query, proj_weight, proj_bias, out=query))
-    for given in (query, key, value):
-        total = total.plus(linear(given, Spec((e, e)), Spec((e,)), out=given))
-    averaged = b * n * s if need_weights and average_attn_weights else 0
-    return total.plus(times(averaged, Cost(adds=num_head - 1, others=1)))
+    return summed(
+        *(linear(given, Spec((e, e)), Spec((e,)), out=given) for given in (query, key, value)),
+        attention(heads, others, others, mask, out=heads),
+        linear(query, proj_weight, proj_bias, out=query),
+        when(need_weights and average_attn_weights, times(b * n * s, Cost(adds=num_head - 1, others=1))),
+    )
 
 
 @formula(*named("_triton_multi_head_attention"), op="multi_head_attention")
@@ -93,13 +94,16 @@ def transformer_encoder_layer(
 ) -> Cost:
     """src[b, n, e] -> out[b, n, e]: _native_multi_head_attention, 2 linear layers, an activation, 2 layer norms, 2 sums."""
     weights = qkv_weight, qkv_bias, proj_weight, proj_bias
-    total = multi_head_attention(src, src, src, embed_dim, num_heads, *weights, mask, False, out=src)
     hidden = Spec((*src[:-1], ffn_weight_1[0]))
-    total = total.plus(linear(src, ffn_weight_1, ffn_bias_1, out=hidden)).plus(activation(hidden, out=hidden))
-    total = total.plus(linear(hidden, ffn_weight_2, ffn_bias_2, out=src)).plus(times(2, add(src, src, out=src)))
-    for weight, bias in ((norm_weight_1, norm_bias_1), (norm_weight_2, norm_bias_2)):
-        total = total.plus(layer_norm(src, None, weight, bias, out=src))
-    return total
+    return summed(
+        multi_head_attention(src, src, src, embed_dim, num_heads, *weights, mask, False, out=src),
+        linear(src, ffn_weight_1, ffn_bias_1, out=hidden),
+        activation(hidden, out=hidden),
+        linear(hidden, ffn_weight_2, ffn_bias_2, out=src),
+        times(2, add(src, src, out=src)),
+        layer_norm(src, None, norm_weight_1, norm_bias_1, out=src),
+        layer_norm(src, None, norm_weight_2, norm_bias_2, out=src),
+    )
 
 
 @formula(*named("_triton_scaled_dot_attention"), op="attention")
