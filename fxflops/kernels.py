@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from .meter import Meter
 from .records import Kernel
 
 MARK = "fxflops node "
 
 
-class KernelMeter:
+class KernelMeter(Meter):
     """Marks each node in the course of a run that torch.profiler watches; ``kernels`` holds what ran in each, once the run
     is finished.
 
     Times are torch.profiler's: on CUDA each kernel's own on the device, on a CPU the self time of each operator.
     """
 
-    frees = False
-
     def __init__(self, device: torch.device) -> None:
         self.kernels: dict[str, tuple[Kernel, ...]] = {}
         self._names: list[str] = []
         self._on_cuda = device.type == "cuda"
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_cuda else [])]
-        self._profile = profile(activities=activities)
-        self._running = True
-        self._profile.__enter__()
+        self._open = ExitStack()
+        self._profile = self._open.enter_context(profile(activities=activities))
 
     def before(self, name: str) -> None:
         self._names.append(name)
@@ -49,9 +48,7 @@ class KernelMeter:
 
     def stop(self) -> None:
         """End the profiling, also where the run raised."""
-        if self._running:
-            self._running = False
-            self._profile.__exit__(None, None, None)
+        self._open.close()
 
     def _kernels_in(self, events: Iterable[Any]) -> Iterator[tuple[str, float]]:
         for event in events:

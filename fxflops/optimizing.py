@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.optim import Optimizer
@@ -33,8 +33,7 @@ def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
         raise InputError(
             "this optimizer runs the model again in each step (a closure): use fxflops.profile around a step"
         )
-    found: OptimizerLike = optimizer
-    return found
+    return cast("OptimizerLike", optimizer)
 
 
 def stand_in(
@@ -53,8 +52,7 @@ def stand_in(
         twin_of(p): {key: _like(value, p, twin_of(p)) for key, value in s.items()} for p, s in optimizer.state.items()
     }
     twin.state = defaultdict(dict, state)
-    for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
-        setattr(twin, hooks, OrderedDict())
+    vars(twin).update(_optimizer_step_pre_hooks=OrderedDict(), _optimizer_step_post_hooks=OrderedDict())
     return twin
 
 

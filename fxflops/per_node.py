@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -24,10 +25,9 @@ def node_of(
     kernels: Mapping[str, tuple[Kernel, ...]],
 ) -> Node:
     path, cls = stack_of(node)
-    target = str(node.target)
-    for address in (" at 0x", " of type object"):
-        if address in target:
-            target = target.partition(address)[0] + ">"
+    target = re.sub(
+        " (at 0x|of type object).*", ">", str(node.target), flags=re.DOTALL
+    )  # an address is another each time
     module = cls.__name__ if cls is not None else ""
     function = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
     timing, back = times.nodes.get(node.name), times.backward_nodes.get(node.name)

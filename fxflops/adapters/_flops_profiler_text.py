@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from ._flops_profiler_recording import Recording, Usage
-from .ptflops import twin
+from .ptflops import scaled, twin
 
 HEAD = """
 -------------------------- Flops Profiler --------------------------
@@ -75,10 +75,7 @@ def duration_to_string(duration: float, units: str | None = None, precision: int
 
 
 def _scaled(number: float, prefixes: str, suffix: str, units: str | None, precision: int, plain: str) -> str:
-    for prefix in prefixes:
-        if units == prefix + suffix or (units is None and number // SIZES[prefix] > 0):
-            return f"{round(number / SIZES[prefix], precision)} {prefix}{suffix}"
-    return f"{number}{plain}"
+    return scaled(number, {prefix + suffix: SIZES[prefix] for prefix in prefixes}, units, precision, plain)
 
 
 def params_of(module: nn.Module) -> int:

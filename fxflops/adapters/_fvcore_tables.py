@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..rollup import prefixes
+from .ptflops import printed
 
 if TYPE_CHECKING:
     from .fvcore import ActivationCountAnalysis, FlopCountAnalysis
@@ -76,7 +77,7 @@ def flop_count_table(
 
 
 def flop_count_str(flops: FlopCountAnalysis, activations: ActivationCountAnalysis | None = None) -> str:
-    """The model as it prints itself, each module with its parameters, flops and, if given, activations."""
+    """The model as it prints itself, each module with its parameters, flops and, if given, activations after its settings."""
     analyses: dict[str, Any] = {"#flops": flops} if activations is None else {"#flops": flops, "#acts": activations}
     counts = {"#params": dict(parameter_count(flops._model)), **{name: _counted(one) for name, one in analyses.items()}}
     for path, _ in flops._model.named_modules():
@@ -88,7 +89,13 @@ def flop_count_str(flops: FlopCountAnalysis, activations: ActivationCountAnalysi
     for name, paths in uncalled.items():
         for path in paths:
             cells.setdefault(path, {})[name] = "N/A"
-    return (UNCALLED if anywhere else "") + _described(flops._model, "", cells)
+
+    def lines_of(module: nn.Module, path: str) -> list[str]:
+        own = ", ".join(f"{name}: {value}" for name, value in cells.get(path, {}).items())
+        said = module.extra_repr()
+        return [*(said.split("\n") if said else []), *([own] if own else [])]
+
+    return (UNCALLED if anywhere else "") + printed(flops._model, lines_of)
 
 
 # What stands in the cells
@@ -203,22 +210,3 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-# Within the model's text
-
-
-def _described(module: nn.Module, path: str, cells: Cells) -> str:
-    """The module as its repr, with its cells among what it says of itself."""
-    own = ", ".join(f"{name}: {value}" for name, value in cells.get(path, {}).items())
-    said = module.extra_repr()
-    lines = [*(said.split("\n") if said else []), *([own] if own else [])]
-    children = [
-        f"({name}): " + _described(child, f"{path}.{name}" if path else name, cells).replace("\n", "\n  ")
-        for name, child in module._modules.items()
-        if child is not None
-    ]
-    if len(lines) == 1 and not children:
-        return f"{module._get_name()}({lines[0]})"
-    inside = "\n  ".join([*lines, *children])
-    return f"{module._get_name()}(\n  {inside}\n)" if inside else f"{module._get_name()}()"

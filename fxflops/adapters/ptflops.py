@@ -251,6 +251,19 @@ def twin(module: nn.Module, line: Callable[[nn.Module], str]) -> nn.Module:
     return other
 
 
+def printed(module: nn.Module, lines_of: Callable[[nn.Module, str], list[str]], path: str = "") -> str:
+    """The module as PyTorch prints it, each at its path with these lines before its children."""
+    children = [
+        f"({name}): " + printed(child, lines_of, f"{path}.{name}" if path else name).replace("\n", "\n  ")
+        for name, child in module._modules.items()
+        if child is not None
+    ]
+    lines = [*lines_of(module, path), *children]
+    if len(lines) > 1 or children:
+        return "\n  ".join([f"{module._get_name()}(", *lines]) + "\n)"
+    return f"{module._get_name()}({''.join(lines)})"
+
+
 def flops_to_string(flops: float, units: str | None = None, precision: int = 2) -> str:
     """A number of multiply-adds in "GMac", "MMac", "KMac" or "Mac", or in the one that fits: ``429248 -> '429.25 KMac'``."""
     return scaled(flops, FLOPS_UNITS, units, precision, " Mac")

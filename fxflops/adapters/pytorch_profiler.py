@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ..inputs import checked_model
 from ..report import Report
 from ..state import Snapshot, holding
 from ..trace.leaves import Hooks
-from .ptflops import filled, flops_to_string, scaled, trainable
+from .ptflops import filled, flops_to_string, printed, scaled, trainable
 
 CONVENTION = "pytorch_profiler"
 DEFAULTS = {"pytorch_profiler": False, "profile_step": 5, "profile_depth": -1, "profile_top_num": 3}
@@ -224,7 +224,7 @@ class Stopwatch:
         self._then = then
         self._hooks = Hooks()
         self._begun: list[float] = []
-        self._devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.device.type == "cuda"}
+        self._now = clock_of([*model.parameters(), *model.buffers()])
 
     def attach(self) -> None:
         self._begun.clear()
@@ -248,10 +248,17 @@ class Stopwatch:
                 then, self._then = self._then, None
                 then()
 
-    def _now(self) -> float:
-        for device in self._devices:
+
+def clock_of(tensors: Iterable[torch.Tensor]) -> Callable[[], float]:
+    """A clock that waits for the CUDA devices on which these lie."""
+    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
+
+    def now() -> float:
+        for device in devices:
             torch.cuda.synchronize(device)
         return time.perf_counter()
+
+    return now
 
 
 class Profile:
@@ -272,13 +279,9 @@ class Profile:
     def seconds(self, module: nn.Module) -> float:
         return 0.0 if type(module) in self._ignored else self._seconds.get(module, 0.0)
 
-    def tree(self, module: nn.Module | None = None) -> str:
-        """The module printed as PyTorch does, with its figures before its settings."""
-        module = module or self._model
-        parts = [(name, child) for name, child in module._modules.items() if child is not None]
-        lines = [f"({name}): {self.tree(child)}".replace("\n", "\n  ") for name, child in parts]
-        start = f"{module._get_name()}({self._line(module)}"
-        return "\n  ".join([start.replace("(", "(\n  ", 1), *lines]) + "\n)" if lines else f"{start})"
+    def tree(self) -> str:
+        """The model printed as PyTorch does, with its figures before its settings."""
+        return printed(self._model, lambda module, path: [self._line(module)])
 
     def aggregated(self, depth: int, top_num: int) -> str:
         """The classes of the modules at this depth (at most the model's) with the largest sums of each figure."""

@@ -93,7 +93,8 @@ def summary(
         given = fill(template, *(tensor if device is None else tensor.to(here) for tensor in tensors))
     places = list(_places(model))
     if has_input:
-        args, named = ((), given) if isinstance(given, Mapping) else (_positional(given), {})
+        several = given if isinstance(given, (list, tuple)) else [given]
+        args, named = ((), given) if isinstance(given, Mapping) else (tuple(several), {})
         chosen_mode = _chosen(Mode, mode or Mode.EVAL).value
         layers = _with_containers(_called(model, places, args, {**named, **kwargs}, chosen_mode, batch_dim))
     else:
@@ -154,10 +155,6 @@ def _made(
     if batch_dim is not None:
         made = [tensor.unsqueeze(batch_dim) for tensor in made]
     return [tensor.to(device, dtype) for tensor, dtype in zip(made, dtypes, strict=False)]
-
-
-def _positional(given: Any) -> tuple[Any, ...]:
-    return tuple(given) if isinstance(given, (list, tuple)) else (given,)
 
 
 def _bytes(data: Any) -> int:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from ..records import Cost, Scope, Spec
 from . import deepspeed
 from ._convention import Convention, nothing
+from ._rows import POINTWISE
 
 
 def conv(
@@ -58,7 +59,7 @@ CONVENTION = Convention(
     "calflops: as deepspeed, but for mm and bmm, which are free, and the steps of RNNs",
     ROWS,
     of=nothing,
-    modules=dict.fromkeys(deepspeed.POINTWISE, recurrent).get,
+    modules=dict.fromkeys(POINTWISE, recurrent).get,
     integers=True,
     by_name=True,
 )
