@@ -9,18 +9,19 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from .meter import Meter
 from .records import Kernel
 
 MARK = "fxflops node "
 
 
-class KernelMeter(Meter):
+class KernelMeter:
     """Marks each node in the course of a run that torch.profiler watches; ``kernels`` holds what ran in each, once the run
     is finished.
 
     Times are torch.profiler's: on CUDA each kernel's own on the device, on a CPU the self time of each operator.
     """
+
+    frees = False
 
     def __init__(self, device: torch.device) -> None:
         self.kernels: dict[str, tuple[Kernel, ...]] = {}
@@ -39,14 +40,14 @@ class KernelMeter(Meter):
         self._mark.__exit__(None, None, None)
 
     def finish(self) -> None:
-        self.stop()
+        self.close()
         ran: dict[str, list[tuple[str, float]]] = {name: [] for name in self._names}
         for event in self._profile.events() or ():
             if event.name.startswith(MARK) and event.device_type.name == "CPU":
                 ran[self._names[int(event.name.removeprefix(MARK))]] += self._kernels_in(event.cpu_children)
         self.kernels = {name: _summed(found) for name, found in ran.items()}
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End the profiling, also where the run raised."""
         self._open.close()
 

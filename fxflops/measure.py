@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -154,11 +155,8 @@ def author_lines(subject: Subject, table: Table, trace: Traced) -> dict[str, str
 def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel, ...]]:
     """What ran on the device for each node of the graph."""
     inputs = subject.bound()
-    meter = KernelMeter(subject.device)
-    try:
+    with closing(KernelMeter(subject.device)) as meter:
         run_graph(graph, inputs, meter)
-    finally:
-        meter.stop()
     return meter.kernels
 
 

@@ -79,13 +79,13 @@ def flop_count_table(
 def flop_count_str(flops: FlopCountAnalysis, activations: ActivationCountAnalysis | None = None) -> str:
     """The model as it prints itself, each module with its parameters, flops and, if given, activations after its settings."""
     analyses: dict[str, Any] = {"#flops": flops} if activations is None else {"#flops": flops, "#acts": activations}
-    counts = {"#params": dict(parameter_count(flops._model)), **{name: _counted(one) for name, one in analyses.items()}}
-    for path, _ in flops._model.named_modules():
-        for column in counts.values():
-            column.setdefault(path, 0)
+    zeros = dict.fromkeys((path for path, _ in flops._model.named_modules()), 0)
+    counts = {"#params": parameter_count(flops._model), **{name: _counted(one) for name, one in analyses.items()}}
     uncalled = {name: analysis.uncalled_modules() for name, analysis in analyses.items()}
     anywhere = set().union(*uncalled.values())
-    cells = _formatted(_without_zeros(_by_module(counts), keep=anywhere), 2)
+    cells = _formatted(
+        _without_zeros(_by_module({name: {**zeros, **column} for name, column in counts.items()}), keep=anywhere), 2
+    )
     for name, paths in uncalled.items():
         for path in paths:
             cells.setdefault(path, {})[name] = "N/A"
@@ -139,10 +139,8 @@ def _formatted(cells: Cells, digits: int) -> Cells:
 
 def _size(number: float, digits: int) -> str:
     """A number with its unit: ``145600 -> "0.146M"``."""
-    for least, scale, unit in UNITS:
-        if abs(number) > least:
-            return f"{number / scale:.{digits}f}".rstrip("0").rstrip(".") + unit
-    return str(number)
+    _, scale, unit = next((each for each in UNITS if abs(number) > each[0]), (0, 1, ""))
+    return f"{number / scale:.{digits}f}".rstrip("0").rstrip(".") + unit if unit else str(number)
 
 
 def _in_thousands(number: int) -> str:

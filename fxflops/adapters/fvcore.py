@@ -96,9 +96,10 @@ class JitModelAnalysis:
     def __init__(self, model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> None:
         self._model = model
         self._inputs = inputs
-        self._modules = dict(model.named_modules(remove_duplicate=False))
         canonical: dict[nn.Module, str] = {}
-        self._aliases = {path: canonical.setdefault(module, path) for path, module in self._modules.items()}
+        self._aliases = {
+            path: canonical.setdefault(module, path) for path, module in model.named_modules(remove_duplicate=False)
+        }
         self._op_handles = dict(self._handles)
         self._ignored = set(IGNORED)
         self._statistics: Statistics | None = None
@@ -272,7 +273,7 @@ class JitModelAnalysis:
         logger = logging.getLogger(__name__)
         for kind, times in statistics.unsupported_ops[""].items() if self._warn_unsupported else ():
             logger.warning("Unsupported operator %s encountered %d time(s)", kind, times)
-        uncalled = sorted(path for path in statistics.uncalled if _has_forward(self._modules[path]))
+        uncalled = sorted(path for path in statistics.uncalled if _has_forward(self._model.get_submodule(path)))
         if uncalled and self._warn_uncalled:
             logger.warning(
                 "The following submodules of the model were never called during the trace of the graph. They may be "

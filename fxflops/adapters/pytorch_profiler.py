@@ -23,7 +23,7 @@ from ..inputs import checked_model
 from ..report import Report
 from ..state import Snapshot, holding
 from ..trace.leaves import Hooks
-from .ptflops import filled, flops_to_string, printed, scaled, trainable
+from .ptflops import filled, flops_to_string, largest_sums, printed, scaled, trainable
 
 CONVENTION = "pytorch_profiler"
 DEFAULTS = {"pytorch_profiler": False, "profile_step": 5, "profile_depth": -1, "profile_top_num": 3}
@@ -145,7 +145,6 @@ class Session:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._watch: Stopwatch | None = None
-        self._ignored: Collection[type] | None = None
         self._known: tuple[int, Profile] | None = None
 
     def start_profile(
@@ -217,8 +216,6 @@ class Stopwatch:
 
     def __init__(self, model: nn.Module, then: Callable[[], None] | None = None) -> None:
         self.seconds: dict[nn.Module, float] = {}
-        self.args: tuple[Any, ...] = ()
-        self.kwargs: dict[str, Any] = {}
         self.runs = 0
         self._model = model
         self._then = then
@@ -295,10 +292,7 @@ class Profile:
             ("params", trainable, params_to_string),
             ("time", self.seconds, duration_to_string),
         ):
-            sums: dict[str, Any] = {}
-            for module in levels[depth]:
-                sums[type(module).__name__] = sums.get(type(module).__name__, 0) + value(module)
-            top = {name: show(sums[name]) for name in sorted(sums, key=lambda name: -sums[name])[:top_num]}
+            top = {name: show(number) for name, number in largest_sums(levels[depth], value, top_num).items()}
             lines.append(f"Top {len(top)} modules in {title} at depth {depth} are {top}")
         return "\n".join(lines)
 

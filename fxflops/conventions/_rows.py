@@ -11,6 +11,9 @@ from ..ops._cost import first
 from ..records import Cost, Scope, Spec
 from ._convention import given
 
+DIMS = (1, 2, 3)
+POOLINGS = ("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool")
+
 # Of functions, and of the modules whose forward calls them
 
 

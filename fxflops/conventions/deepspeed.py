@@ -24,9 +24,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..ops.shapes import each
 from ..records import Cost, FormulaFunction, Scope, Spec
 from ._convention import Convention, flops_of_einsum, given, nothing
-from ._rows import POINTWISE, batch_norm, elementwise, instance_norm, layer_or_group_norm, per_input
+from ._rows import DIMS, POINTWISE, POOLINGS, batch_norm, elementwise, instance_norm, layer_or_group_norm, per_input
 
 # What it replaces; the docstrings say flops, the macs stand beside them
 
@@ -58,13 +59,9 @@ def conv_transpose(
     n, _, *sizes = input
     outputs, *kernel = weight[1:]
     macs = input.numel() * (outputs // groups) * math.prod(kernel)
-    settings = (per_dim(setting, len(sizes)) for setting in (stride, padding, dilation))
+    settings = (each(setting, len(sizes)) for setting in (stride, padding, dilation))
     places = [(s + 2 * p - d * (k - 1) - 1) // t + 1 for s, k, t, p, d in zip(sizes, kernel, *settings, strict=True)]
     return Cost(macs, others=2 * macs + (outputs * n * math.prod(places) if bias is not None else 0))
-
-
-def per_dim(setting: int | Sequence[int], dims: int) -> Sequence[int]:
-    return [setting] * dims if isinstance(setting, int) else setting
 
 
 def free(input: Any, *, out: Any) -> Cost:
@@ -134,9 +131,6 @@ def recurrent(scope: Scope, product: Callable[[Spec], int] = Spec.numel) -> int:
 
 # Who is charged what
 
-DIMS = (1, 2, 3)
-POOLINGS = ("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool")
-
 REPLACED: dict[Any, Callable[..., Cost]] = {
     F.linear: linear,
     **{getattr(F, f"conv{dims}d"): conv for dims in DIMS},
@@ -193,11 +187,10 @@ def rows_of(replaced: Mapping[Any, FormulaFunction]) -> dict[Any, FormulaFunctio
     return {**replaced, **forwards}
 
 
-ROWS = rows_of(REPLACED)
 CONVENTION = Convention(
     "deepspeed",
     "DeepSpeed's flops profiler (flops-profiler): 2 per multiply-accumulate, and what functions of torch are charged",
-    ROWS,
+    rows_of(REPLACED),
     of=nothing,
     modules=dict.fromkeys(POINTWISE, recurrent).get,
     integers=True,

@@ -157,13 +157,13 @@ def interpolate(
     return {"nearest": out.numel(), "bilinear": 4 * out.numel(), "area": input.numel()}.get(mode, 0)
 
 
-METHODS = torch.Tensor
 ROWS: dict[Any, FormulaFunction] = {
     **dict.fromkeys((nn.Linear, F.linear), linear),
-    **dict.fromkeys((torch.matmul, METHODS.matmul, operator.matmul, METHODS.__matmul__, torch.linalg.matmul), product),
-    **dict.fromkeys((torch.mm, METHODS.mm, torch.bmm, METHODS.bmm), product),
-    METHODS.__rmatmul__: reflected_product,
-    **dict.fromkeys((torch.addmm, METHODS.addmm), product_and_sum),
+    **dict.fromkeys((torch.matmul, torch.linalg.matmul, operator.matmul), product),
+    **dict.fromkeys((torch.Tensor.matmul, torch.Tensor.__matmul__), product),
+    **dict.fromkeys((torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm), product),
+    torch.Tensor.__rmatmul__: reflected_product,
+    **dict.fromkeys((torch.addmm, torch.Tensor.addmm), product_and_sum),
     torch.einsum: einsum,
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d), conv),
     **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), conv_transpose),

@@ -27,7 +27,7 @@ from torch import nn
 from ..ops._cost import first
 from ..records import FormulaFunction, Scope, Spec, specs_in
 from ._convention import Convention, given, nothing
-from ._rows import POINTWISE, each_input, each_output, elementwise, per_input
+from ._rows import DIMS, POINTWISE, POOLINGS, each_input, each_output, elementwise, per_input
 
 # What its hooks charge a module
 
@@ -177,20 +177,10 @@ def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, beta: float = 1, out
     return mat1.numel() * mat2[-1] + (input.numel() if beta != 0 else 0)
 
 
-POOLINGS = [
-    getattr(F, f"{name}{dims}d") for name in ("avg_pool", "adaptive_avg_pool", "max_pool", "adaptive_max_pool")
-    for dims in (1, 2, 3)
-]  # fmt: skip
-WITH_INDICES = [
-    getattr(F, f"{name}{dims}d_with_indices") for name in ("max_pool", "adaptive_max_pool") for dims in (1, 2, 3)
-]
-POOLS = [
-    getattr(nn, f"{name}{dims}d") for name in ("AvgPool", "AdaptiveAvgPool", "MaxPool", "AdaptiveMaxPool")
-    for dims in (1, 2, 3)
-]  # fmt: skip
-
 ROWS: dict[Any, FormulaFunction] = {
-    **dict.fromkeys((F.relu, F.relu6, F.prelu, F.elu, F.gelu, F.silu, F.softmax, *POOLINGS, *WITH_INDICES), per_input),
+    **dict.fromkeys((F.relu, F.relu6, F.prelu, F.elu, F.gelu, F.silu, F.softmax), per_input),
+    **{getattr(F, f"{name}{dims}d"): per_input for name in POOLINGS for dims in DIMS},
+    **{getattr(F, f"{name}{dims}d_with_indices"): per_input for name in POOLINGS if "max" in name for dims in DIMS},
     F.interpolate: interpolate,
     **dict.fromkeys(
         (torch.matmul, torch.Tensor.matmul, torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm), product
@@ -200,7 +190,8 @@ ROWS: dict[Any, FormulaFunction] = {
     "lp_pool": lp_pool,
     "local_response_norm": local_response_norm,
     # What the forwards of these call
-    **dict.fromkeys((nn.ReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softmax, nn.Softmax2d, *POOLS), per_input),
+    **dict.fromkeys((nn.ReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softmax, nn.Softmax2d), per_input),
+    **{getattr(nn, f"{name.title().replace('_', '')}{dims}d"): per_input for name in POOLINGS for dims in DIMS},
     nn.Upsample: interpolate,
 }
 

@@ -22,16 +22,6 @@ from ._rows import per_input
 
 POINTWISE = {1: 1, 3: 7, 4: 10}
 """Pointwise operations per hidden unit of a step, by its gates: of an RNN, a GRU, an LSTM."""
-CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d
-TRANSPOSED = (
-    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
-    *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
-)
-ACTIVATIONS = (
-    *(nn.ReLU, nn.PReLU, nn.ELU, nn.LeakyReLU, nn.Softmax, nn.Softmax2d),
-    *(F.relu, F.prelu, F.elu, F.leaky_relu, F.relu6, F.softmax),
-)
-UPSAMPLINGS = nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d, F.interpolate, F.upsample
 
 
 def linear(input: Spec, weight: Spec, *, out: Spec) -> Cost:
@@ -100,12 +90,15 @@ CONVENTION = Convention(
     {
         nn.Linear: linear,
         F.linear: linear,
-        **dict.fromkeys(CONVOLUTIONS, conv),
-        **dict.fromkeys(TRANSPOSED, conv_transpose),
-        **dict.fromkeys(ACTIVATIONS, per_input),
+        **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d), conv),
+        **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), conv_transpose),
+        **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), conv_transpose),
+        **dict.fromkeys((nn.ReLU, nn.PReLU, nn.ELU, nn.LeakyReLU, nn.Softmax, nn.Softmax2d), per_input),
+        **dict.fromkeys((F.relu, F.prelu, F.elu, F.leaky_relu, F.relu6, F.softmax), per_input),
         **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, F.batch_norm), batch_norm),
         **dict.fromkeys(("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool"), per_input),
-        **dict.fromkeys(UPSAMPLINGS, interpolate),
+        **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d), interpolate),
+        **dict.fromkeys((F.interpolate, F.upsample), interpolate),
         **dict.fromkeys((nn.RNN, nn.GRU, nn.LSTM), recurrent),
         **dict.fromkeys((nn.RNNCell, nn.GRUCell, nn.LSTMCell), recurrent_cell),
     },

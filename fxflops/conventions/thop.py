@@ -67,8 +67,11 @@ def upsample(scope: Scope) -> int:
 
 
 # An RNN's step by hidden unit: gates, each with an add of its two products, and what is done with the gates.
-GATES = {nn.RNNCell: (1, 0), nn.GRUCell: (3, 4), nn.LSTMCell: (4, 4)}
-GATES |= {nn.RNN: GATES[nn.RNNCell], nn.GRU: GATES[nn.GRUCell], nn.LSTM: GATES[nn.LSTMCell]}
+GATES: dict[type, tuple[int, int]] = {
+    **dict.fromkeys((nn.RNNCell, nn.RNN), (1, 0)),
+    **dict.fromkeys((nn.GRUCell, nn.GRU), (3, 4)),
+    **dict.fromkeys((nn.LSTMCell, nn.LSTM), (4, 4)),
+}
 
 
 def step(scope: Scope, inputs: int) -> int:

@@ -21,8 +21,8 @@ from flops_profiler import profiler as original
 from torch import nn
 
 from fxflops import count
-from fxflops.adapters import pytorch_profiler
 from fxflops.adapters import flops_profiler as ours
+from fxflops.adapters import pytorch_profiler
 from fxflops.adapters.flops_profiler import FlopsProfiler, get_model_profile
 from fxflops.errors import InputError, RunError
 
