@@ -16,7 +16,7 @@ Bytes = tuple[int, int, int]
 
 class Meter(Protocol):
     """Called before and after each node, which in a backward pass may come in several pieces; ``finish`` once at the end
-    of the pass. ``frees``: what is freed when a node is done is part of it."""
+    of the pass, when most have nothing left to do. ``frees``: what is freed when a node is done is part of it."""
 
     frees: bool = False
 
@@ -24,7 +24,8 @@ class Meter(Protocol):
 
     def after(self, name: str, value: Any) -> None: ...
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        return
 
 
 class Clock(Meter):

@@ -48,10 +48,9 @@ def stand_in(
     twin: Optimizer = object.__new__(type(optimizer))
     vars(twin).update(vars(optimizer))
     twin.param_groups = [{**group, "params": [*map(twin_of, group["params"])]} for group in optimizer.param_groups]
-    state = {
-        twin_of(p): {key: _like(value, p, twin_of(p)) for key, value in s.items()} for p, s in optimizer.state.items()
-    }
-    twin.state = defaultdict(dict, state)
+    twin.state = defaultdict(
+        dict, {twin_of(p): {k: _like(v, p, twin_of(p)) for k, v in s.items()} for p, s in optimizer.state.items()}
+    )
     vars(twin).update(_optimizer_step_pre_hooks=OrderedDict(), _optimizer_step_post_hooks=OrderedDict())
     return twin
 

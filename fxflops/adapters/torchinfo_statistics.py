@@ -254,9 +254,10 @@ class FormattingOptions:
 
     def layers_to_str(self, layers: Iterable[LayerInfo], total_params: int) -> str:
         """The rows down to the greatest depth."""
-        shown = (layer for layer in layers if layer.depth <= self.max_depth)
         return "".join(
-            self._row(layer, total_params) for layer in shown if not (self.hide_recursive_layers and layer.is_recursive)
+            self._row(layer, total_params)
+            for layer in layers
+            if layer.depth <= self.max_depth and not (self.hide_recursive_layers and layer.is_recursive)
         )
 
     def _row(self, layer: LayerInfo, total_params: int) -> str:

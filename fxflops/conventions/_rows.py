@@ -40,8 +40,7 @@ def batch_norm(
     out: Any,
 ) -> Cost:
     """x[*] -> out[*]: 1 per input, 2 with a weight; by statistics of the batch 4, 5 with a weight."""
-    batch = training or running_mean is None
-    return Cost(others=input.numel() * ((4 if batch else 1) + (weight is not None)))
+    return Cost(others=input.numel() * ((4 if training or running_mean is None else 1) + (weight is not None)))
 
 
 def normalized(input: Spec, weight: Spec | None = None, *, out: Any) -> Cost:
