@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -27,9 +28,8 @@ class KernelMeter:
         self._names: list[str] = []
         self._on_cuda = device.type == "cuda"
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_cuda else [])]
-        self._profile = profile(activities=activities)
-        self._running = True
-        self._profile.__enter__()
+        self._open = ExitStack()
+        self._profile = self._open.enter_context(profile(activities=activities))
 
     def before(self, name: str) -> None:
         self._names.append(name)
@@ -40,18 +40,16 @@ class KernelMeter:
         self._mark.__exit__(None, None, None)
 
     def finish(self) -> None:
-        self.stop()
+        self.close()
         ran: dict[str, list[tuple[str, float]]] = {name: [] for name in self._names}
         for event in self._profile.events() or ():
             if event.name.startswith(MARK) and event.device_type.name == "CPU":
                 ran[self._names[int(event.name.removeprefix(MARK))]] += self._kernels_in(event.cpu_children)
         self.kernels = {name: _summed(found) for name, found in ran.items()}
 
-    def stop(self) -> None:
+    def close(self) -> None:
         """End the profiling, also where the run raised."""
-        if self._running:
-            self._running = False
-            self._profile.__exit__(None, None, None)
+        self._open.close()
 
     def _kernels_in(self, events: Iterable[Any]) -> Iterator[tuple[str, float]]:
         for event in events:

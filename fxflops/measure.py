@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -123,7 +124,11 @@ def _matched(subject: Subject, table: Table, made: Mapping[str, list[Call]]) -> 
         wanted = [_likeness(call) for call in calls]
         begun = next((i for i in range(end, len(own)) if own[i : i + len(wanted)] == wanted), -1) if wanted else end
         if begun < 0:
-            raise TraceError(_unfaithful(type(subject.model).__name__, calls[0]))
+            raise TraceError(
+                f"the symbolic graph of {type(subject.model).__name__} does not do what the model does: it calls "
+                f"{calls[0].op} on {', '.join(map(repr, calls[0].inputs()))} in {calls[0].path or 'the root'}, which the "
+                'model does not do there\nfxflops.analyze(model, args, trace="record") records a run of the model'
+            )
         end = begun + len(wanted)
         found[name] = range(begun, end)
     return watched, found
@@ -131,14 +136,6 @@ def _matched(subject: Subject, table: Table, made: Mapping[str, list[Call]]) -> 
 
 def _likeness(call: Call) -> tuple[Any, ...]:
     return call.op, call.path, typed(tuple(call.inputs())), typed(call.out)
-
-
-def _unfaithful(model: str, extra: Call) -> str:
-    return (
-        f"the symbolic graph of {model} does not do what the model does: it calls {extra.op} on "
-        f"{', '.join(map(repr, extra.inputs()))} in {extra.path or 'the root'}, which the model does not do there\n"
-        'fxflops.analyze(model, args, trace="record") records a run of the model'
-    )
 
 
 def author_lines(subject: Subject, table: Table, trace: Traced) -> dict[str, str]:
@@ -158,11 +155,8 @@ def author_lines(subject: Subject, table: Table, trace: Traced) -> dict[str, str
 def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel, ...]]:
     """What ran on the device for each node of the graph."""
     inputs = subject.bound()
-    meter = KernelMeter(subject.device)
-    try:
+    with closing(KernelMeter(subject.device)) as meter:
         run_graph(graph, inputs, meter)
-    finally:
-        meter.stop()
     return meter.kernels
 
 

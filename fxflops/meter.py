@@ -16,18 +16,19 @@ Bytes = tuple[int, int, int]
 
 class Meter(Protocol):
     """Called before and after each node, which in a backward pass may come in several pieces; ``finish`` once at the end
-    of the pass. ``frees``: what is freed when a node is done is part of it."""
+    of the pass, when most have nothing left to do. ``frees``: what is freed when a node is done is part of it."""
 
-    frees: bool
+    frees: bool = False
 
     def before(self, name: str) -> None: ...
 
     def after(self, name: str, value: Any) -> None: ...
 
-    def finish(self) -> None: ...
+    def finish(self) -> None:
+        return
 
 
-class Clock:
+class Clock(Meter):
     """Seconds per node by the host's clock: for devices whose calls return when the work is done."""
 
     frees = True
@@ -43,11 +44,8 @@ class Clock:
         end = self.now()
         self.seconds[name] = self.seconds.get(name, 0.0) + end - self._start
 
-    def finish(self) -> None:
-        pass
 
-
-class CudaClock:
+class CudaClock(Meter):
     """Seconds per node by CUDA events in stream order, and by the host's clock; the device is waited for once, in ``finish``."""
 
     frees = True
@@ -59,8 +57,9 @@ class CudaClock:
         self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
 
     def before(self, name: str) -> None:
-        self._events.append((name, self._event(), self._event()))
-        self._events[-1][1].record(torch.cuda.current_stream(self.device))
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self._events.append((name, start, end))
+        start.record(torch.cuda.current_stream(self.device))
         self.host.before(name)
 
     def after(self, name: str, value: Any) -> None:
@@ -72,15 +71,9 @@ class CudaClock:
         for name, start, end in self._events:
             self.seconds[name] = self.seconds.get(name, 0.0) + start.elapsed_time(end) / 1000
 
-    @staticmethod
-    def _event() -> torch.cuda.Event:
-        return torch.cuda.Event(enable_timing=True)
 
-
-class StorageMemory:
+class StorageMemory(Meter):
     """Bytes before, after and at the peak of each node, from live storages (CPU, meta)."""
-
-    frees = False
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
@@ -94,14 +87,9 @@ class StorageMemory:
         self.ledger.add_all(value)
         self.bytes[name] = _span(self.bytes.get(name), (self._before, self.ledger.live, self.ledger.peak))
 
-    def finish(self) -> None:
-        pass
 
-
-class CudaMemory:
+class CudaMemory(Meter):
     """Bytes before, after and at the peak of each node, from the CUDA caching allocator."""
-
-    frees = False
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -114,9 +102,6 @@ class CudaMemory:
     def after(self, name: str, value: Any) -> None:
         allocated, peak = torch.cuda.memory_allocated(self.device), torch.cuda.max_memory_allocated(self.device)
         self.bytes[name] = _span(self.bytes.get(name), (self._before, allocated, peak))
-
-    def finish(self) -> None:
-        pass
 
 
 def _span(known: Bytes | None, now: Bytes) -> Bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.optim import Optimizer
@@ -33,8 +33,7 @@ def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
         raise InputError(
             "this optimizer runs the model again in each step (a closure): use fxflops.profile around a step"
         )
-    found: OptimizerLike = optimizer
-    return found
+    return cast("OptimizerLike", optimizer)
 
 
 def stand_in(
@@ -49,12 +48,10 @@ def stand_in(
     twin: Optimizer = object.__new__(type(optimizer))
     vars(twin).update(vars(optimizer))
     twin.param_groups = [{**group, "params": [*map(twin_of, group["params"])]} for group in optimizer.param_groups]
-    state = {
-        twin_of(p): {key: _like(value, p, twin_of(p)) for key, value in s.items()} for p, s in optimizer.state.items()
-    }
-    twin.state = defaultdict(dict, state)
-    for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
-        setattr(twin, hooks, OrderedDict())
+    twin.state = defaultdict(
+        dict, {twin_of(p): {k: _like(v, p, twin_of(p)) for k, v in s.items()} for p, s in optimizer.state.items()}
+    )
+    vars(twin).update(_optimizer_step_pre_hooks=OrderedDict(), _optimizer_step_post_hooks=OrderedDict())
     return twin
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -24,17 +25,25 @@ def node_of(
     kernels: Mapping[str, tuple[Kernel, ...]],
 ) -> Node:
     path, cls = stack_of(node)
-    target = str(node.target)
-    for address in (" at 0x", " of type object"):
-        if address in target:
-            target = target.partition(address)[0] + ">"
-    module = cls.__name__ if cls is not None else ""
-    function = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
-    timing, back = times.nodes.get(node.name), times.backward_nodes.get(node.name)
-    here, after = bytes_of[0][node.name], bytes_of[1].get(node.name, (None, None, None))
-    host, ran = times.host_nodes.get(node.name), kernels.get(node.name, ())
+    before, after, peak = bytes_of[0][node.name]
+    _, backward_after, backward_peak = bytes_of[1].get(node.name, (None, None, None))
     return Node(
-        node.name, node.op, target, function, path, module, calls, timing, *here, back, after[1], after[2], host, ran
+        name=node.name,
+        opcode=node.op,
+        target=re.sub(" (at 0x|of type object).*", ">", str(node.target), flags=re.DOTALL),  # an address tells nothing
+        function=getattr(node.target, "__name__", "") if node.op == "call_function" else "",
+        path=path,
+        module="" if cls is None else cls.__name__,
+        calls=calls,
+        timing=times.nodes.get(node.name),
+        bytes_before=before,
+        bytes_after=after,
+        bytes_peak=peak,
+        backward_timing=times.backward_nodes.get(node.name),
+        backward_bytes_after=backward_after,
+        backward_bytes_peak=backward_peak,
+        host_timing=times.host_nodes.get(node.name),
+        kernels=kernels.get(node.name, ()),
     )
 
 

@@ -75,14 +75,14 @@ class profile:
         return self._report
 
     def __enter__(self) -> profile:
-        named: dict[str, Named] = {
-            "params": [*self._model.named_parameters()],
+        params = [*self._model.named_parameters()]
+        held: dict[str, Named] = {
+            "params": params,
             "buffers": [*self._model.named_buffers()],
+            "gradients": gradients_of(params),
+            "optimizer": self._optimizer_states(),
         }
-        held = {**named, "gradients": gradients_of(named["params"]), "optimizer": self._optimizer_states()}
-        paths = dict(Inventory(self._model).paths)
-        if isinstance(self._model, _Several):
-            del paths[self._model]
+        paths = {m: path for m, path in Inventory(self._model).paths.items() if not isinstance(m, _Several)}
         self._watch = Watch(paths, self._table, backward=True)
         self._ledger, self._observer, tape = self._watch.ledger, self._watch.observer, self._watch.tape
         assert tape is not None
@@ -113,15 +113,13 @@ class profile:
             return
         self._label_gradients()
         self._ledger.label(self._optimizer_states(), "optimizer")
-        parameters = list(self._model.parameters())
-        device = parameters[0].device if parameters else torch.device("cpu")
+        parts = self._model.children() if isinstance(self._model, _Several) else [self._model]
+        name = " + ".join(type(part).__name__ for part in parts) or "(no model)"
+        device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
         environment = environment_of(device, "train" if self._model.training else "eval")
-        about = _name_of(self._model), "", Inventory(self._model), environment
-        run = self._watch.run(*about, "storages", "profiled as it ran")
-        steps = tuple(self._steps(self._observer.steps))
-        report = Report(
-            replace(run, steps=steps), self._convention, self._table, weakref.ref(self._model), self._attention
-        )
+        run = self._watch.run(name, "", Inventory(self._model), environment, "storages", "profiled as it ran")
+        run = replace(run, steps=tuple(self._steps(self._observer.steps)))
+        report = Report(run, self._convention, self._table, weakref.ref(self._model), self._attention)
         self._report = report.checked(self._strict)
 
     def _label_gradients(self) -> None:
@@ -170,9 +168,3 @@ def _one_model(models: Any) -> nn.Module:
     several._modules.update(named)  # not through the setter: a model's own attributes stay as they are
     several.training = any(model.training for model in named.values())
     return several
-
-
-def _name_of(model: nn.Module) -> str:
-    if isinstance(model, _Several):
-        return " + ".join(type(part).__name__ for part in model.children()) or "(no model)"
-    return type(model).__name__

@@ -108,25 +108,15 @@ class NodeRunner(fx.Interpreter):
             case "call_module":
                 return self.module.get_submodule(target)
             case "call_method":
-                return partial(_call_method, target)
+                return lambda owner, *args, **kwargs: getattr(owner, target)(*args, **kwargs)
             case "output":
-                return _same
+                return lambda value: value
             case _:
                 return cast("Callable[..., Any]", n.target)
 
 
-def _call_method(name: str, owner: Any, *args: Any, **kwargs: Any) -> Any:
-    return getattr(owner, name)(*args, **kwargs)
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-class CallCollector:
+class CallCollector(Meter):
     """Tells the observer in which module a node stands, and keeps the calls that each node made."""
-
-    frees = False
 
     def __init__(self, observer: Observer, graph: fx.Graph) -> None:
         self.calls_of: dict[str, list[Call]] = {}
@@ -139,9 +129,6 @@ class CallCollector:
 
     def after(self, name: str, value: Any) -> None:
         self.calls_of[name] = self._observer.calls[self._first :]
-
-    def finish(self) -> None:
-        pass
 
 
 def run_graph(graph: fx.GraphModule, inputs: Mapping[str, Any], *meters: Meter, tape: Tape | None = None) -> Any:

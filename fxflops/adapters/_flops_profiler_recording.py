@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ..api import count
 from ..charges import NOT_COUNTED
 from ..conventions import deepspeed
+from ..conventions._rows import POINTWISE
 from ..report import Report
 from ..trace.leaves import Hooks
+from .pytorch_profiler import clock_of
 
 
 @dataclass
@@ -55,9 +55,9 @@ class Recording:
         self._running: list[tuple[nn.Module, float]] = []
         self._counting = False
         self._clock = FunctionClock(self)
-        self._devices = {tensor.device for tensor in model.parameters() if tensor.device.type == "cuda"}
-        self.own: dict[nn.Module, Own] = {}
+        self.now = clock_of(model.parameters())
         self.reset()
+        self._hooks.attach(self._paths, self._enter, self._leave)
 
     def reset(self) -> None:
         """Forget what ran before."""
@@ -66,9 +66,6 @@ class Recording:
     def lose_outermost(self) -> None:
         """Forget what the model's own forward was charged, but not what the modules in it were."""
         self.own[self.model] = Own(Usage(duration=self.own[self.model].usage.duration))
-
-    def start(self) -> None:
-        self._hooks.attach(self._paths, self._enter, self._leave)
 
     def stop(self) -> None:
         self._hooks.detach()
@@ -93,11 +90,6 @@ class Recording:
         return functions
 
     # What the hooks and the clock see
-
-    def now(self) -> float:
-        for device in self._devices:
-            torch.cuda.synchronize(device)
-        return time.perf_counter()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._counting:
@@ -143,7 +135,7 @@ class Recording:
         """The module of this path in the outermost, or if ignored the next around it that is called; None for none."""
         module = outermost.get_submodule(path)
         while type(module) in self._ignored or path not in called:
-            if not path or type(module) in deepspeed.POINTWISE:  # the charge of an RNN is its hook's
+            if not path or type(module) in POINTWISE:  # the charge of an RNN is its hook's
                 return None
             path = path.rpartition(".")[0]
             module = outermost.get_submodule(path)

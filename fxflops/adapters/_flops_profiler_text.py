@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from ._flops_profiler_recording import Recording, Usage
-from .ptflops import twin
+from .ptflops import largest_sums, scaled, twin
 
 HEAD = """
 -------------------------- Flops Profiler --------------------------
@@ -75,10 +75,7 @@ def duration_to_string(duration: float, units: str | None = None, precision: int
 
 
 def _scaled(number: float, prefixes: str, suffix: str, units: str | None, precision: int, plain: str) -> str:
-    for prefix in prefixes:
-        if units == prefix + suffix or (units is None and number // SIZES[prefix] > 0):
-            return f"{round(number / SIZES[prefix], precision)} {prefix}{suffix}"
-    return f"{number}{plain}"
+    return scaled(number, {prefix + suffix: SIZES[prefix] for prefix in prefixes}, units, precision, plain)
 
 
 def params_of(module: nn.Module) -> int:
@@ -138,23 +135,19 @@ def aggregated(recording: Recording, depths: int, top: int) -> str:
     levels = [[recording.model]]
     while children := [child for module in levels[-1] for child in module.children()]:
         levels.append(children)
+    figures: tuple[tuple[str, Callable[[nn.Module], float], Callable[[Any], str]], ...] = (
+        ("params", params_of, params_to_string),
+        ("flops", lambda module: recording.total(module).flops, num_to_string),
+        ("MACs", lambda module: recording.total(module).macs, macs_to_string),
+        ("fwd latency", lambda module: recording.total(module).duration, duration_to_string),
+    )
     lines = [f"Top {top} modules in terms of params, flops, MACs or duration at different model depths:"]
     for depth, modules in enumerate(levels[: len(levels) - 1 if depths == -1 else depths]):
         lines.append(f"depth {depth}:")
-        for title, value, text in _figures(recording):
-            sums: dict[str, Any] = {}
-            for module in modules:
-                sums[type(module).__name__] = sums.get(type(module).__name__, 0) + value(module)
-            largest = sorted(sums, key=lambda name: sums[name], reverse=True)[:top]
-            lines.append(f"    {title:<11} - { {name: text(sums[name]) for name in largest} }")
+        for title, value, text in figures:
+            largest = largest_sums(modules, value, top)
+            lines.append(f"    {title:<11} - { {name: text(number) for name, number in largest.items()} }")
     return "\n".join(lines)
-
-
-def _figures(recording: Recording) -> Iterable[tuple[str, Callable[[nn.Module], float], Callable[[Any], str]]]:
-    yield "params", params_of, params_to_string
-    yield "flops", lambda module: recording.total(module).flops, num_to_string
-    yield "MACs", lambda module: recording.total(module).macs, macs_to_string
-    yield "fwd latency", lambda module: recording.total(module).duration, duration_to_string
 
 
 def detailed(recording: Recording) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..rollup import prefixes
+from .ptflops import printed
 
 if TYPE_CHECKING:
     from .fvcore import ActivationCountAnalysis, FlopCountAnalysis
@@ -76,19 +77,25 @@ def flop_count_table(
 
 
 def flop_count_str(flops: FlopCountAnalysis, activations: ActivationCountAnalysis | None = None) -> str:
-    """The model as it prints itself, each module with its parameters, flops and, if given, activations."""
+    """The model as it prints itself, each module with its parameters, flops and, if given, activations after its settings."""
     analyses: dict[str, Any] = {"#flops": flops} if activations is None else {"#flops": flops, "#acts": activations}
-    counts = {"#params": dict(parameter_count(flops._model)), **{name: _counted(one) for name, one in analyses.items()}}
-    for path, _ in flops._model.named_modules():
-        for column in counts.values():
-            column.setdefault(path, 0)
+    zeros = dict.fromkeys((path for path, _ in flops._model.named_modules()), 0)
+    counts = {"#params": parameter_count(flops._model), **{name: _counted(one) for name, one in analyses.items()}}
     uncalled = {name: analysis.uncalled_modules() for name, analysis in analyses.items()}
     anywhere = set().union(*uncalled.values())
-    cells = _formatted(_without_zeros(_by_module(counts), keep=anywhere), 2)
+    cells = _formatted(
+        _without_zeros(_by_module({name: {**zeros, **column} for name, column in counts.items()}), keep=anywhere), 2
+    )
     for name, paths in uncalled.items():
         for path in paths:
             cells.setdefault(path, {})[name] = "N/A"
-    return (UNCALLED if anywhere else "") + _described(flops._model, "", cells)
+
+    def lines_of(module: nn.Module, path: str) -> list[str]:
+        own = ", ".join(f"{name}: {value}" for name, value in cells.get(path, {}).items())
+        said = module.extra_repr()
+        return [*(said.split("\n") if said else []), *([own] if own else [])]
+
+    return (UNCALLED if anywhere else "") + printed(flops._model, lines_of)
 
 
 # What stands in the cells
@@ -132,10 +139,8 @@ def _formatted(cells: Cells, digits: int) -> Cells:
 
 def _size(number: float, digits: int) -> str:
     """A number with its unit: ``145600 -> "0.146M"``."""
-    for least, scale, unit in UNITS:
-        if abs(number) > least:
-            return f"{number / scale:.{digits}f}".rstrip("0").rstrip(".") + unit
-    return str(number)
+    _, scale, unit = next((each for each in UNITS if abs(number) > each[0]), (0, 1, ""))
+    return f"{number / scale:.{digits}f}".rstrip("0").rstrip(".") + unit if unit else str(number)
 
 
 def _in_thousands(number: int) -> str:
@@ -203,22 +208,3 @@ def _is_number(cell: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-# Within the model's text
-
-
-def _described(module: nn.Module, path: str, cells: Cells) -> str:
-    """The module as its repr, with its cells among what it says of itself."""
-    own = ", ".join(f"{name}: {value}" for name, value in cells.get(path, {}).items())
-    said = module.extra_repr()
-    lines = [*(said.split("\n") if said else []), *([own] if own else [])]
-    children = [
-        f"({name}): " + _described(child, f"{path}.{name}" if path else name, cells).replace("\n", "\n  ")
-        for name, child in module._modules.items()
-        if child is not None
-    ]
-    if len(lines) == 1 and not children:
-        return f"{module._get_name()}({lines[0]})"
-    inside = "\n  ".join([*lines, *children])
-    return f"{module._get_name()}(\n  {inside}\n)" if inside else f"{module._get_name()}()"

@@ -8,10 +8,10 @@ the backward's FLOPs, twice the forward's, is not text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -67,7 +67,6 @@ class FlopsProfiler:
         """Profile from now on. What modules of the classes in ``ignore_list`` call is charged to those around them."""
         self.end_profile()
         self._recording = Recording(self.model, ignore_list or ())
-        self._recording.start()
         self.started = True
 
     def stop_profile(self) -> None:
@@ -88,28 +87,24 @@ class FlopsProfiler:
 
     def get_total_flops(self, as_string: bool = False) -> int | str:
         """FLOPs of the forwards profiled."""
-        flops = self._profiled().total(self.model).flops
-        return num_to_string(flops) if as_string else flops
+        return _shown(self._profiled().total(self.model).flops, as_string, num_to_string)
 
     def get_total_macs(self, as_string: bool = False) -> int | str:
         """Multiply-accumulates of the forwards profiled."""
-        macs = self._profiled().total(self.model).macs
-        return macs_to_string(macs) if as_string else macs
+        return _shown(self._profiled().total(self.model).macs, as_string, macs_to_string)
 
     def get_total_duration(self, as_string: bool = False) -> float | str:
         """Seconds of the forwards profiled."""
-        seconds = self._profiled().total(self.model).duration
-        return duration_to_string(seconds) if as_string else seconds
+        return _shown(self._profiled().total(self.model).duration, as_string, duration_to_string)
 
     def get_total_functional_duration(self, as_string: bool = False) -> float | str:
         """Seconds of those of their functions that are charged."""
         seconds = sum(usage.duration for usage in self._profiled().functions(self.model).values())
-        return duration_to_string(seconds) if as_string else seconds
+        return _shown(seconds, as_string, duration_to_string)
 
     def get_total_params(self, as_string: bool = False) -> int | str:
         """Parameters of the model."""
-        params = text.params_of(self.model)
-        return params_to_string(params) if as_string else params
+        return _shown(text.params_of(self.model), as_string, params_to_string)
 
     def print_model_profile(
         self,
@@ -189,7 +184,11 @@ def get_model_profile(
     profiler = FlopsProfiler(model)
     inputs = _inputs_of(model, input_shape, args, kwargs)
     with holding(model.modules(), "eval", reentrant=True):  # to count it, as it runs
-        _run(profiler, func_name, inputs, warm_up, ignore_modules)
+        method = profiler.model if func_name == "forward" else getattr(profiler.model, func_name)
+        start = partial(profiler.start_profile, ignore_modules)
+        run_again(profiler.model, method, inputs, warm_up, start, profiler.stop_profile)
+    if func_name == "forward":
+        profiler._profiled().lose_outermost()
     total, params = profiler._profiled().total(model), text.params_of(model)
     if print_profile:
         profiler.print_model_profile(warm_up, module_depth, top_modules, detailed, output_file)
@@ -199,21 +198,16 @@ def get_model_profile(
     return number_to_string(total.flops), macs_to_string(total.macs), params_to_string(params)
 
 
-Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+N = TypeVar("N", int, float)
 
 
-def _run(profiler: FlopsProfiler, func_name: str, inputs: Inputs, warm_up: int, ignored: Sequence[type] | None) -> None:
-    """Run the method, the last time profiled."""
-    method = profiler.model if func_name == "forward" else getattr(profiler.model, func_name)
-    start = partial(profiler.start_profile, ignored)
-    run_again(profiler.model, method, inputs, warm_up, start, profiler.stop_profile)
-    if func_name == "forward":
-        profiler._profiled().lose_outermost()
+def _shown(number: N, as_string: bool, text_of: Callable[[N], str]) -> N | str:
+    return text_of(number) if as_string else number
 
 
 def _inputs_of(
     model: nn.Module, shape: tuple[int, ...] | None, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
-) -> Inputs:
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if shape is None and not args and not kwargs:
         raise InputError("give input_shape, the shape of the only input, or the inputs as args=[...], kwargs={...}")
     if shape is None:

@@ -18,7 +18,6 @@ import math
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -97,9 +96,10 @@ class JitModelAnalysis:
     def __init__(self, model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> None:
         self._model = model
         self._inputs = inputs
-        self._modules = dict(model.named_modules(remove_duplicate=False))
         canonical: dict[nn.Module, str] = {}
-        self._aliases = {path: canonical.setdefault(module, path) for path, module in self._modules.items()}
+        self._aliases = {
+            path: canonical.setdefault(module, path) for path, module in model.named_modules(remove_duplicate=False)
+        }
         self._op_handles = dict(self._handles)
         self._ignored = set(IGNORED)
         self._statistics: Statistics | None = None
@@ -204,12 +204,8 @@ class JitModelAnalysis:
     # The analysis
 
     def _analyze(self) -> Statistics:
-        if self._statistics is None:
-            self._statistics = self._summed()
-            self._log(self._statistics)
-        return self._statistics
-
-    def _summed(self) -> Statistics:
+        if self._statistics is not None:
+            return self._statistics
         report, nodes = self._run()
         paths = dict.fromkeys(self._aliases.values())
         counts: dict[str, Counter[str]] = {path: Counter() for path in paths}
@@ -223,7 +219,9 @@ class JitModelAnalysis:
             sums, added = (unsupported, Counter({node.kind: 1})) if counted is None else (counts, counted)
             for path in modules:
                 sums[path] += added
-        return Statistics(counts, unsupported, set(paths) - self._with_callers(seen, report))
+        self._statistics = Statistics(counts, unsupported, set(paths) - self._with_callers(seen, report))
+        self._log(self._statistics)
+        return self._statistics
 
     def _count(self, node: JitNode) -> Counter[str] | None:
         """What the handle of a node makes of it; None where it has none."""
@@ -239,7 +237,9 @@ class JitModelAnalysis:
     def _run(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
         """The model's nodes, each with the names of the modules that it belongs to."""
         if self._nodes is None or self._nodes[0] != self._ancestor_mode:
-            with _silence(self._tracer_warnings):
+            with warnings.catch_warnings():
+                if self._tracer_warnings == "none":
+                    warnings.simplefilter("ignore")
                 report, nodes = self._called() if self._ancestor_mode == "caller" else self._owned()
             self._nodes = self._ancestor_mode, report, nodes
         return self._nodes[1:]
@@ -273,7 +273,7 @@ class JitModelAnalysis:
         logger = logging.getLogger(__name__)
         for kind, times in statistics.unsupported_ops[""].items() if self._warn_unsupported else ():
             logger.warning("Unsupported operator %s encountered %d time(s)", kind, times)
-        uncalled = sorted(path for path in statistics.uncalled if _has_forward(self._modules[path]))
+        uncalled = sorted(path for path in statistics.uncalled if _has_forward(self._model.get_submodule(path)))
         if uncalled and self._warn_uncalled:
             logger.warning(
                 "The following submodules of the model were never called during the trace of the graph. They may be "
@@ -338,11 +338,3 @@ def _one_of(mode: str, *modes: str) -> str:
     if mode not in modes:
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, modes))}")
     return mode
-
-
-@contextmanager
-def _silence(mode: str) -> Iterator[None]:
-    with warnings.catch_warnings():
-        if mode == "none":
-            warnings.simplefilter("ignore")
-        yield

@@ -85,7 +85,12 @@ def get_model_complexity_info(
     try:
         report = count(model, args, kwargs, convention=FUNCTIONS)
     except RunError as error:
-        print_failure(error)
+        cause = error.__cause__ or error
+        print(
+            "Flops estimation was not finished successfully because of the following exception: \n"
+            f"{type(cause)}: {cause}"
+        )
+        traceback.print_exception(error)
         return None, None
     tree.read(report.scopes, samples(args))
     macs = tree.flops(model)
@@ -127,15 +132,6 @@ def samples(args: tuple[Any, ...]) -> int:
     return 1
 
 
-def print_failure(error: RunError) -> None:
-    """Say why nothing was counted."""
-    cause = error.__cause__ or error
-    print(
-        f"Flops estimation was not finished successfully because of the following exception: \n{type(cause)}: {cause}"
-    )
-    traceback.print_exception(error)
-
-
 def trainable(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
@@ -157,8 +153,6 @@ class Tree:
         self._ignored = ignored
         self._hooks = hooks or {}
         self._known = known
-        self._flops: dict[nn.Module, int] = {}
-        self._samples = 1
 
     def read(self, scopes: Iterable[Scope], samples: int) -> None:
         """Take over what each module is charged in a run of so many samples."""
@@ -181,13 +175,11 @@ class Tree:
 
     def flops(self, module: nn.Module) -> float:
         """What the charged modules in this one cost for one sample."""
-        return self._sum(module) / self._samples
+        return self._sum(module, self._flops.__getitem__) / self._samples
 
     def params(self, module: nn.Module) -> int:
         """Trainable parameters of the charged modules in this one."""
-        if self._is_charged(type(module)):
-            return 0 if type(module) in self._ignored else trainable(module)
-        return sum(map(self.params, module.children()))
+        return self._sum(module, lambda charged: 0 if type(charged) in self._ignored else trainable(charged))
 
     def annotated(
         self, flops: float, params: int, flops_units: str | None, param_units: str | None, precision: int
@@ -206,8 +198,10 @@ class Tree:
 
         return repr(twin(self._model, line))
 
-    def _sum(self, module: nn.Module) -> int:
-        return self._flops[module] if self._is_charged(type(module)) else sum(map(self._sum, module.children()))
+    def _sum(self, module: nn.Module, value: Callable[[nn.Module], int]) -> int:
+        if self._is_charged(type(module)):
+            return value(module)
+        return sum(self._sum(child, value) for child in module.children())
 
     def _is_charged(self, cls: type) -> bool:
         return cls in self._hooks or self._known(cls) is not None
@@ -249,6 +243,27 @@ def twin(module: nn.Module, line: Callable[[nn.Module], str]) -> nn.Module:
     parts = {name: None if child is None else twin(child, line) for name, child in module._modules.items()}
     vars(other).update(vars(module), _modules=parts, extra_repr=lambda: line(module))
     return other
+
+
+def largest_sums(modules: Iterable[nn.Module], value: Callable[[nn.Module], float], most: int) -> dict[str, Any]:
+    """The classes of the modules with the largest sums of a value, and these."""
+    sums: dict[str, Any] = {}
+    for module in modules:
+        sums[type(module).__name__] = sums.get(type(module).__name__, 0) + value(module)
+    return dict(sorted(sums.items(), key=lambda item: -item[1])[:most])
+
+
+def printed(module: nn.Module, lines_of: Callable[[nn.Module, str], list[str]], path: str = "") -> str:
+    """The module as PyTorch prints it, each at its path with these lines before its children."""
+    children = [
+        f"({name}): " + printed(child, lines_of, f"{path}.{name}" if path else name).replace("\n", "\n  ")
+        for name, child in module._modules.items()
+        if child is not None
+    ]
+    lines = [*lines_of(module, path), *children]
+    if len(lines) > 1 or children:
+        return "\n  ".join([f"{module._get_name()}(", *lines]) + "\n)"
+    return f"{module._get_name()}({''.join(lines)})"
 
 
 def flops_to_string(flops: float, units: str | None = None, precision: int = 2) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from ..inputs import checked_model
 from ..report import Report
 from ..state import Snapshot, holding
 from ..trace.leaves import Hooks
-from .ptflops import filled, flops_to_string, scaled, trainable
+from .ptflops import filled, flops_to_string, largest_sums, printed, scaled, trainable
 
 CONVENTION = "pytorch_profiler"
 DEFAULTS = {"pytorch_profiler": False, "profile_step": 5, "profile_depth": -1, "profile_top_num": 3}
@@ -145,7 +145,6 @@ class Session:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._watch: Stopwatch | None = None
-        self._ignored: Collection[type] | None = None
         self._known: tuple[int, Profile] | None = None
 
     def start_profile(
@@ -217,14 +216,12 @@ class Stopwatch:
 
     def __init__(self, model: nn.Module, then: Callable[[], None] | None = None) -> None:
         self.seconds: dict[nn.Module, float] = {}
-        self.args: tuple[Any, ...] = ()
-        self.kwargs: dict[str, Any] = {}
         self.runs = 0
         self._model = model
         self._then = then
         self._hooks = Hooks()
         self._begun: list[float] = []
-        self._devices = {t.device for t in (*model.parameters(), *model.buffers()) if t.device.type == "cuda"}
+        self._now = clock_of([*model.parameters(), *model.buffers()])
 
     def attach(self) -> None:
         self._begun.clear()
@@ -248,10 +245,17 @@ class Stopwatch:
                 then, self._then = self._then, None
                 then()
 
-    def _now(self) -> float:
-        for device in self._devices:
+
+def clock_of(tensors: Iterable[torch.Tensor]) -> Callable[[], float]:
+    """A clock that waits for the CUDA devices on which these lie."""
+    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
+
+    def now() -> float:
+        for device in devices:
             torch.cuda.synchronize(device)
         return time.perf_counter()
+
+    return now
 
 
 class Profile:
@@ -272,13 +276,9 @@ class Profile:
     def seconds(self, module: nn.Module) -> float:
         return 0.0 if type(module) in self._ignored else self._seconds.get(module, 0.0)
 
-    def tree(self, module: nn.Module | None = None) -> str:
-        """The module printed as PyTorch does, with its figures before its settings."""
-        module = module or self._model
-        parts = [(name, child) for name, child in module._modules.items() if child is not None]
-        lines = [f"({name}): {self.tree(child)}".replace("\n", "\n  ") for name, child in parts]
-        start = f"{module._get_name()}({self._line(module)}"
-        return "\n  ".join([start.replace("(", "(\n  ", 1), *lines]) + "\n)" if lines else f"{start})"
+    def tree(self) -> str:
+        """The model printed as PyTorch does, with its figures before its settings."""
+        return printed(self._model, lambda module, path: [self._line(module)])
 
     def aggregated(self, depth: int, top_num: int) -> str:
         """The classes of the modules at this depth (at most the model's) with the largest sums of each figure."""
@@ -292,10 +292,7 @@ class Profile:
             ("params", trainable, params_to_string),
             ("time", self.seconds, duration_to_string),
         ):
-            sums: dict[str, Any] = {}
-            for module in levels[depth]:
-                sums[type(module).__name__] = sums.get(type(module).__name__, 0) + value(module)
-            top = {name: show(sums[name]) for name in sorted(sums, key=lambda name: -sums[name])[:top_num]}
+            top = {name: show(number) for name, number in largest_sums(levels[depth], value, top_num).items()}
             lines.append(f"Top {len(top)} modules in {title} at depth {depth} are {top}")
         return "\n".join(lines)
 

@@ -91,9 +91,10 @@ def summary(
         template, tensors = template_of(input_data)
         sizes = fill(template, *(tensor.size() for tensor in tensors)) if has_input else []
         given = fill(template, *(tensor if device is None else tensor.to(here) for tensor in tensors))
-    places = list(_places(model))
+    places = list(_places(LayerInfo(type(model).__name__, model, 0)))
     if has_input:
-        args, named = ((), given) if isinstance(given, Mapping) else (_positional(given), {})
+        several = given if isinstance(given, (list, tuple)) else [given]
+        args, named = ((), given) if isinstance(given, Mapping) else (tuple(several), {})
         chosen_mode = _chosen(Mode, mode or Mode.EVAL).value
         layers = _with_containers(_called(model, places, args, {**named, **kwargs}, chosen_mode, batch_dim))
     else:
@@ -156,10 +157,6 @@ def _made(
     return [tensor.to(device, dtype) for tensor, dtype in zip(made, dtypes, strict=False)]
 
 
-def _positional(given: Any) -> tuple[Any, ...]:
-    return tuple(given) if isinstance(given, (list, tuple)) else (given,)
-
-
 def _bytes(data: Any) -> int:
     """Of the storages of all tensors in it, as Python objects."""
     if isinstance(data, torch.Tensor):
@@ -171,14 +168,12 @@ def _bytes(data: Any) -> int:
 # The rows
 
 
-def _places(model: nn.Module) -> Iterator[LayerInfo]:
-    """A row for each place where a module stands, in the order of the model."""
-    stack = [LayerInfo(type(model).__name__, model, 0)]
-    while stack:
-        place = stack.pop()
-        yield place
-        children = [(name, child) for name, child in place.module._modules.items() if child is not None]
-        stack += [LayerInfo(name, child, place.depth + 1, place) for name, child in reversed(children)]
+def _places(place: LayerInfo) -> Iterator[LayerInfo]:
+    """A row for this place and each in it where a module stands, in the order of the model."""
+    yield place
+    for name, child in place.module._modules.items():
+        if child is not None:
+            yield from _places(LayerInfo(name, child, place.depth + 1, place))
 
 
 def _called(
@@ -255,11 +250,8 @@ def _with_containers(rows: Sequence[LayerInfo]) -> list[LayerInfo]:
 
 def _above(row: LayerInfo) -> list[LayerInfo]:
     """The places that a row stands in, from the outermost, without the model itself."""
-    above: list[LayerInfo] = []
-    while row.parent_info is not None and row.parent_info.depth > 0:
-        row = row.parent_info
-        above.insert(0, row)
-    return above
+    parent = row.parent_info
+    return [] if parent is None or parent.depth == 0 else [*_above(parent), parent]
 
 
 def _nest(rows: Sequence[LayerInfo]) -> None:

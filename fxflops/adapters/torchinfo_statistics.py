@@ -107,15 +107,13 @@ class LayerInfo:
         self.is_leaf_layer = not any(module.children())
         kernel = getattr(module, "kernel_size", None)
         self.kernel_size = list(kernel) if isinstance(kernel, Iterable) else kernel
-        self.num_params = self.trainable_params = self.param_bytes = 0
+        counted = [(*_counted(module, name, parameter), parameter) for name, parameter in module.named_parameters()]
+        self._named = [(name, numel) for name, numel, _ in counted]
+        self.num_params = sum(numel for _, numel, _ in counted)
+        self.trainable_params = sum(numel for _, numel, parameter in counted if parameter.requires_grad)
+        self.param_bytes = sum(parameter.element_size() * numel for _, numel, parameter in counted)
         self.inner_layers: dict[str, dict[ColumnSettings, str]] = {}
-        self._named: list[tuple[str, int]] = []
-        for name, parameter in module.named_parameters():
-            name, numel = _counted(module, name, parameter)
-            self._named.append((name, numel))
-            self.num_params += numel
-            self.trainable_params += numel if parameter.requires_grad else 0
-            self.param_bytes += parameter.element_size() * numel
+        for name, numel, parameter in counted:
             if self.parent_info is not None or "." not in name:
                 size = list(parameter.shape)
                 if name == "weight":
@@ -256,9 +254,10 @@ class FormattingOptions:
 
     def layers_to_str(self, layers: Iterable[LayerInfo], total_params: int) -> str:
         """The rows down to the greatest depth."""
-        shown = (layer for layer in layers if layer.depth <= self.max_depth)
         return "".join(
-            self._row(layer, total_params) for layer in shown if not (self.hide_recursive_layers and layer.is_recursive)
+            self._row(layer, total_params)
+            for layer in layers
+            if layer.depth <= self.max_depth and not (self.hide_recursive_layers and layer.is_recursive)
         )
 
     def _row(self, layer: LayerInfo, total_params: int) -> str:

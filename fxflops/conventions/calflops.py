@@ -13,9 +13,11 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 
+from ..ops.shapes import each
 from ..records import Cost, Scope, Spec
 from . import deepspeed
 from ._convention import Convention, nothing
+from ._rows import POINTWISE
 
 
 def conv(
@@ -36,7 +38,7 @@ def conv(
     """
     n, o, *sizes = out
     if padding == "same" and padding_mode == "zeros":
-        dilations = deepspeed.per_dim(dilation, len(sizes))
+        dilations = each(dilation, len(sizes))
         sizes = [m - d * (k - 1) % 2 for m, k, d in zip(sizes, weight[2:], dilations, strict=True)]
     return deepspeed.conv(input, weight, bias, out=Spec((n, o, *sizes)))
 
@@ -47,18 +49,17 @@ def recurrent(scope: Scope) -> int:
 
 
 UNSEEN = (torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm, torch.Tensor.baddbmm)
-ROWS = deepspeed.rows_of(
-    {
-        **{function: row for function, row in deepspeed.REPLACED.items() if function not in UNSEEN},
-        **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), conv),
-    }
-)
 CONVENTION = Convention(
     "calflops",
     "calflops: as deepspeed, but for mm and bmm, which are free, and the steps of RNNs",
-    ROWS,
+    deepspeed.rows_of(
+        {
+            **{function: row for function, row in deepspeed.REPLACED.items() if function not in UNSEEN},
+            **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), conv),
+        }
+    ),
     of=nothing,
-    modules=dict.fromkeys(deepspeed.POINTWISE, recurrent).get,
+    modules=dict.fromkeys(POINTWISE, recurrent).get,
     integers=True,
     by_name=True,
 )

@@ -24,8 +24,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ..ops.shapes import each
 from ..records import Cost, FormulaFunction, Scope, Spec
 from ._convention import Convention, flops_of_einsum, given, nothing
+from ._rows import DIMS, POINTWISE, POOLINGS, batch_norm, elementwise, instance_norm, layer_or_group_norm, per_input
 
 # What it replaces; the docstrings say flops, the macs stand beside them
 
@@ -57,60 +59,14 @@ def conv_transpose(
     n, _, *sizes = input
     outputs, *kernel = weight[1:]
     macs = input.numel() * (outputs // groups) * math.prod(kernel)
-    settings = (per_dim(setting, len(sizes)) for setting in (stride, padding, dilation))
+    settings = (each(setting, len(sizes)) for setting in (stride, padding, dilation))
     places = [(s + 2 * p - d * (k - 1) - 1) // t + 1 for s, k, t, p, d in zip(sizes, kernel, *settings, strict=True)]
     return Cost(macs, others=2 * macs + (outputs * n * math.prod(places) if bias is not None else 0))
-
-
-def per_dim(setting: int | Sequence[int], dims: int) -> Sequence[int]:
-    return [setting] * dims if isinstance(setting, int) else setting
-
-
-def per_input(input: Spec, *, out: Any) -> Cost:
-    """x[*] -> out: 1 per input."""
-    return Cost(others=input.numel())
 
 
 def free(input: Any, *, out: Any) -> Cost:
     """x -> out: nothing."""
     return Cost()
-
-
-def batch_norm(
-    input: Spec,
-    running_mean: Spec | None = None,
-    running_var: Spec | None = None,
-    weight: Spec | None = None,
-    bias: Spec | None = None,
-    training: bool = False,
-    *,
-    out: Any,
-) -> Cost:
-    """x[*] -> out[*]: 1 per input, 2 with a weight; by statistics of the batch 4, 5 with a weight."""
-    batch = training or running_mean is None
-    return Cost(others=input.numel() * ((4 if batch else 1) + (weight is not None)))
-
-
-def normalized(input: Spec, weight: Spec | None = None, *, out: Any) -> Cost:
-    """x[*] -> out[*]: 4 per input, 5 with a weight."""
-    return Cost(others=input.numel() * (5 if weight is not None else 4))
-
-
-def layer_norm(input: Spec, normalized_shape: Any, weight: Spec | None = None, *, out: Any) -> Cost:
-    """x[*, *n] -> out[*, *n]: 4 per input, 5 with a weight."""
-    return normalized(input, weight, out=out)
-
-
-def group_norm(input: Spec, num_groups: int, weight: Spec | None = None, *, out: Any) -> Cost:
-    """x[n, c, *] -> out[n, c, *]: 4 per input, 5 with a weight."""
-    return normalized(input, weight, out=out)
-
-
-def instance_norm(
-    input: Spec, running_mean: Any = None, running_var: Any = None, weight: Spec | None = None, *, out: Any
-) -> Cost:
-    """x[n, c, *] -> out[n, c, *]: 4 per input, 5 with a weight."""
-    return normalized(input, weight, out=out)
 
 
 def interpolate(
@@ -149,21 +105,12 @@ def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, out: Spec) -> Cost:
     return Cost(macs, others=2 * macs + input.numel())
 
 
-def elementwise(input: Any, other: Any, *, out: Any) -> Cost:
-    """x[*], y[*] -> out: 1 per element of both, aligned at their first dims; 1 for two numbers."""
-    sizes = [spec for spec in (input, other) if isinstance(spec, Spec)]
-    dims = max((spec.ndim for spec in sizes), default=0)
-    return Cost(others=math.prod(max(spec[i] if i < spec.ndim else 1 for spec in sizes) for i in range(dims)))
-
-
 def einsum(equation: str, *operands: Spec, out: Spec) -> Cost:
     """a[m, k], b[k, n] -> out[m, n]: the flops of numpy's best order of products, in its four digits; no macs."""
     return Cost(others=int(flops_of_einsum(equation.replace(" ", ""), operands)))
 
 
 # What its hooks charge
-
-POINTWISE = {nn.RNN: 1, nn.GRU: 7, nn.LSTM: 10, nn.RNNCell: 1, nn.GRUCell: 7, nn.LSTMCell: 10}
 
 
 def recurrent(scope: Scope, product: Callable[[Spec], int] = Spec.numel) -> int:
@@ -184,17 +131,13 @@ def recurrent(scope: Scope, product: Callable[[Spec], int] = Spec.numel) -> int:
 
 # Who is charged what
 
-DIMS = (1, 2, 3)
-POOLINGS = ("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool")
-
 REPLACED: dict[Any, Callable[..., Cost]] = {
     F.linear: linear,
     **{getattr(F, f"conv{dims}d"): conv for dims in DIMS},
     **{getattr(F, f"conv_transpose{dims}d"): conv_transpose for dims in DIMS},
     **dict.fromkeys((F.relu, F.relu6, F.prelu, F.elu, F.leaky_relu, F.silu, F.gelu, F.softmax), per_input),
     F.batch_norm: batch_norm,
-    F.layer_norm: layer_norm,
-    F.group_norm: group_norm,
+    **dict.fromkeys((F.layer_norm, F.group_norm), layer_or_group_norm),
     F.instance_norm: instance_norm,
     **{getattr(F, f"{name}{dims}d"): per_input for name in POOLINGS for dims in DIMS},
     **{getattr(F, f"{name}{dims}d_with_indices"): per_input for name in POOLINGS if "max" in name for dims in DIMS},
@@ -244,11 +187,10 @@ def rows_of(replaced: Mapping[Any, FormulaFunction]) -> dict[Any, FormulaFunctio
     return {**replaced, **forwards}
 
 
-ROWS = rows_of(REPLACED)
 CONVENTION = Convention(
     "deepspeed",
     "DeepSpeed's flops profiler (flops-profiler): 2 per multiply-accumulate, and what functions of torch are charged",
-    ROWS,
+    rows_of(REPLACED),
     of=nothing,
     modules=dict.fromkeys(POINTWISE, recurrent).get,
     integers=True,

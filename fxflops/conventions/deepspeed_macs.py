@@ -23,16 +23,14 @@ def macs_of(row: Callable[..., Cost]) -> Callable[..., Cost]:
     def macs(*args: Any, **kwargs: Any) -> Cost:
         return Cost(others=row(*args, **kwargs).macs)
 
-    signature = (getdoc(row) or "").partition(": ")[0]
-    macs.__doc__ = f"{signature}: 1 per multiply-accumulate."
+    macs.__doc__ = (getdoc(row) or "").partition(": ")[0] + ": 1 per multiply-accumulate."
     return macs
 
 
-ROWS = deepspeed.rows_of({function: macs_of(row) for function, row in deepspeed.REPLACED.items()})
 CONVENTION = Convention(
     "deepspeed_macs",
     "DeepSpeed's flops profiler: the MACs it prints beside its flops",
-    ROWS,
+    deepspeed.rows_of({function: macs_of(row) for function, row in deepspeed.REPLACED.items()}),
     of=nothing,
     integers=True,
     by_name=True,

@@ -21,9 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import FormulaFunction, Spec, specs_in
+from ..records import Cost, FormulaFunction, Spec, specs_in
 from ..torch_internals import C_nn, convolution_with_flags
 from ._convention import Convention, flops_of_einsum, nothing
+from ._rows import batch_norm, instance_norm, layer_or_group_norm, normalized, per_input
 
 # Contractions
 
@@ -126,57 +127,14 @@ def _letter(label: int) -> str:
 # Normalizations
 
 
-def batch_norm(
-    input: Spec, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
-    training: bool = False, *, out: Any,
-) -> int:  # fmt: skip
-    """input[n, c, *] -> out[n, c, *]: 1 per input, 2 with a weight; by statistics of the batch 4, 5 with a weight."""
-    return _batch_norm(input, weight, training or (running_mean is None and running_var is None))
-
-
 def batch_norm_native(
     input: Spec, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, *, out: Any
-) -> int:
+) -> Cost:
     """input[n, c, *] -> out[n, c, *]: 1 per input, 2 with a weight; by statistics of the batch 4, 5 with a weight."""
-    return _batch_norm(input, weight, training)
-
-
-def _batch_norm(input: Spec, weight: Any, training: bool) -> int:
-    return normalized(input, weight) if training else input.numel() * (1 if weight is None else 2)
-
-
-def layer_norm(input: Spec, normalized_shape: Any, weight: Any = None, *, out: Any) -> int:
-    """input[*, *k] -> out[*, *k]: 4 per input, 5 with a weight."""
-    return normalized(input, weight)
-
-
-def group_norm(input: Spec, num_groups: int, weight: Any = None, *, out: Any) -> int:
-    """input[n, c, *] -> out[n, c, *]: 4 per input, 5 with a weight."""
-    return normalized(input, weight)
-
-
-def instance_norm(
-    input: Spec, running_mean: Any = None, running_var: Any = None, weight: Any = None, *, out: Any
-) -> int:
-    """input[n, c, *] -> out[n, c, *]: 4 per input, 5 with a weight."""
-    return normalized(input, weight)
-
-
-def instance_norm_native(input: Spec, weight: Any = None, *, out: Any) -> int:
-    """input[n, c, *] -> out[n, c, *]: 4 per input, 5 with a weight."""
-    return normalized(input, weight)
-
-
-def normalized(input: Spec, weight: Any) -> int:
-    return input.numel() * (4 if weight is None else 5)
+    return batch_norm(input, running_mean, running_var, weight, bias, training, out=out)
 
 
 # By their elements
-
-
-def per_input(input: Spec, *, out: Any) -> int:
-    """input[*] -> out[*]: 1 per input."""
-    return input.numel()
 
 
 def per_output(input: Spec, *, out: Spec) -> int:
@@ -199,13 +157,13 @@ def interpolate(
     return {"nearest": out.numel(), "bilinear": 4 * out.numel(), "area": input.numel()}.get(mode, 0)
 
 
-METHODS = torch.Tensor
 ROWS: dict[Any, FormulaFunction] = {
     **dict.fromkeys((nn.Linear, F.linear), linear),
-    **dict.fromkeys((torch.matmul, METHODS.matmul, operator.matmul, METHODS.__matmul__, torch.linalg.matmul), product),
-    **dict.fromkeys((torch.mm, METHODS.mm, torch.bmm, METHODS.bmm), product),
-    METHODS.__rmatmul__: reflected_product,
-    **dict.fromkeys((torch.addmm, METHODS.addmm), product_and_sum),
+    **dict.fromkeys((torch.matmul, torch.linalg.matmul, operator.matmul), product),
+    **dict.fromkeys((torch.Tensor.matmul, torch.Tensor.__matmul__), product),
+    **dict.fromkeys((torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm), product),
+    torch.Tensor.__rmatmul__: reflected_product,
+    **dict.fromkeys((torch.addmm, torch.Tensor.addmm), product_and_sum),
     torch.einsum: einsum,
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d), conv),
     **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), conv_transpose),
@@ -215,10 +173,10 @@ ROWS: dict[Any, FormulaFunction] = {
     **dict.fromkeys((torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell), cell_function),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, F.batch_norm), batch_norm),
     torch.batch_norm: batch_norm_native,
-    **dict.fromkeys((nn.LayerNorm, F.layer_norm, torch.layer_norm), layer_norm),
-    **dict.fromkeys((nn.GroupNorm, F.group_norm, torch.group_norm), group_norm),
+    **dict.fromkeys((nn.LayerNorm, F.layer_norm, torch.layer_norm), layer_or_group_norm),
+    **dict.fromkeys((nn.GroupNorm, F.group_norm, torch.group_norm), layer_or_group_norm),
     **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, F.instance_norm), instance_norm),
-    torch.instance_norm: instance_norm_native,
+    torch.instance_norm: normalized,
     **dict.fromkeys((nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d, C_nn.adaptive_avg_pool2d), per_input),
     **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d), interpolate),
     **dict.fromkeys((F.interpolate, F.upsample), interpolate),

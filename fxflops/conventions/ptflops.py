@@ -27,6 +27,7 @@ from torch import nn
 from ..ops._cost import first
 from ..records import FormulaFunction, Scope, Spec, specs_in
 from ._convention import Convention, given, nothing
+from ._rows import DIMS, POINTWISE, POOLINGS, each_input, each_output, elementwise, per_input
 
 # What its hooks charge a module
 
@@ -61,16 +62,6 @@ def linear(scope: Scope) -> int:
     return (given(scope)[-1] + (scope.settings["bias"] is not None)) * first(scope.out).numel()
 
 
-def per_input(scope: Scope) -> int:
-    """x[*] -> out: 1 per input."""
-    return given(scope).numel()
-
-
-def per_output(scope: Scope) -> int:
-    """x -> out[*]: 1 per output."""
-    return first(scope.out).numel()
-
-
 def normalization(scope: Scope) -> int:
     """x[*] -> out[*]: 1 per input, 2 with ``affine`` (which layer_norm does not have)."""
     return given(scope).numel() * (2 if scope.settings.get("affine") else 1)
@@ -81,14 +72,11 @@ def upsampled(scope: Scope) -> int:
     return math.prod(first(scope.out)[1:])
 
 
-POINTWISE_OF_RNN = {nn.RNN: 1, nn.GRU: 7, nn.LSTM: 10, nn.RNNCell: 1, nn.GRUCell: 7, nn.LSTMCell: 10}
-
-
 def recurrent_step(scope: Scope, suffix: str = "") -> int:
     """w_ih[g h, i], w_hh[g h, h] -> h: 1 per weight, 1 per bias, and 1 (RNN), 7 (GRU) or 10 (LSTM) per hidden unit."""
     params, hidden = scope.params, scope.settings["hidden_size"]
     names = ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if scope.settings["bias"] else [])]
-    return sum(params[name + suffix].numel() for name in names) + POINTWISE_OF_RNN[scope.cls] * int(hidden)
+    return sum(params[name + suffix].numel() for name in names) + POINTWISE[scope.cls] * int(hidden)
 
 
 def recurrent(scope: Scope) -> int:
@@ -130,10 +118,10 @@ HOOKS: dict[Any, Callable[[Scope], int]] = {
     **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), transposed_convolution),
     "torchvision.ops.deform_conv.DeformConv2d": deformable,
     nn.Linear: linear,
-    **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU), per_output),
-    **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d), per_input),
-    **dict.fromkeys((nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d), per_input),
-    **dict.fromkeys((nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d), per_input),
+    **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.PReLU, nn.ELU, nn.GELU), each_output),
+    **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d), each_input),
+    **dict.fromkeys((nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d), each_input),
+    **dict.fromkeys((nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d), each_input),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerNorm), normalization),
     **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), normalization),
     nn.Upsample: upsampled,
@@ -145,11 +133,6 @@ HOOKS: dict[Any, Callable[[Scope], int]] = {
 }
 
 # What the functions that it replaces are charged
-
-
-def numel(input: Spec, *, out: Any) -> int:
-    """x[*] -> out: 1 per input."""
-    return input.numel()
 
 
 def interpolate(
@@ -194,27 +177,10 @@ def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, beta: float = 1, out
     return mat1.numel() * mat2[-1] + (input.numel() if beta != 0 else 0)
 
 
-def elementwise(input: Any, other: Any, *, out: Any) -> int:
-    """x[*], y[*] -> out[*]: 1 per element of both, aligned at their first dims; 1 for two numbers."""
-    sizes = [spec for spec in (input, other) if isinstance(spec, Spec)]
-    dims = max((spec.ndim for spec in sizes), default=0)
-    return math.prod(max(spec[i] if i < spec.ndim else 1 for spec in sizes) for i in range(dims))
-
-
-POOLINGS = [
-    getattr(F, f"{name}{dims}d") for name in ("avg_pool", "adaptive_avg_pool", "max_pool", "adaptive_max_pool")
-    for dims in (1, 2, 3)
-]  # fmt: skip
-WITH_INDICES = [
-    getattr(F, f"{name}{dims}d_with_indices") for name in ("max_pool", "adaptive_max_pool") for dims in (1, 2, 3)
-]
-POOLS = [
-    getattr(nn, f"{name}{dims}d") for name in ("AvgPool", "AdaptiveAvgPool", "MaxPool", "AdaptiveMaxPool")
-    for dims in (1, 2, 3)
-]  # fmt: skip
-
 ROWS: dict[Any, FormulaFunction] = {
-    **dict.fromkeys((F.relu, F.relu6, F.prelu, F.elu, F.gelu, F.silu, F.softmax, *POOLINGS, *WITH_INDICES), numel),
+    **dict.fromkeys((F.relu, F.relu6, F.prelu, F.elu, F.gelu, F.silu, F.softmax), per_input),
+    **{getattr(F, f"{name}{dims}d"): per_input for name in POOLINGS for dims in DIMS},
+    **{getattr(F, f"{name}{dims}d_with_indices"): per_input for name in POOLINGS if "max" in name for dims in DIMS},
     F.interpolate: interpolate,
     **dict.fromkeys(
         (torch.matmul, torch.Tensor.matmul, torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm), product
@@ -224,7 +190,8 @@ ROWS: dict[Any, FormulaFunction] = {
     "lp_pool": lp_pool,
     "local_response_norm": local_response_norm,
     # What the forwards of these call
-    **dict.fromkeys((nn.ReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softmax, nn.Softmax2d, *POOLS), numel),
+    **dict.fromkeys((nn.ReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softmax, nn.Softmax2d), per_input),
+    **{getattr(nn, f"{name.title().replace('_', '')}{dims}d"): per_input for name in POOLINGS for dims in DIMS},
     nn.Upsample: interpolate,
 }
 

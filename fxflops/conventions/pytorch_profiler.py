@@ -16,21 +16,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..ops._cost import first
-from ..records import Cost, FormulaFunction, Spec
+from ..records import Cost, Spec
 from ._convention import Convention, nothing
+from ._rows import per_input
 
-GATES = {"rnn": 1, "gru": 3, "lstm": 4}
-POINTWISE = {"rnn": 1, "gru": 7, "lstm": 10}
-CONVOLUTIONS = nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d
-TRANSPOSED = (
-    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
-    *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
-)
-ACTIVATIONS = (
-    *(nn.ReLU, nn.PReLU, nn.ELU, nn.LeakyReLU, nn.Softmax, nn.Softmax2d),
-    *(F.relu, F.prelu, F.elu, F.leaky_relu, F.relu6, F.softmax),
-)
-UPSAMPLINGS = nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d, F.interpolate, F.upsample
+POINTWISE = {1: 1, 3: 7, 4: 10}
+"""Pointwise operations per hidden unit of a step, by its gates: of an RNN, a GRU, an LSTM."""
 
 
 def linear(input: Spec, weight: Spec, *, out: Spec) -> Cost:
@@ -48,11 +39,6 @@ def conv_transpose(input: Spec, weight: Spec, bias: Spec | None = None, *, out: 
     return Cost(others=input.numel() * math.prod(weight[1:]) + (out.numel() if bias is not None else 0))
 
 
-def per_input(input: Spec, *, out: Any) -> Cost:
-    """input[*] -> out[*]: 1 per input."""
-    return Cost(others=input.numel())
-
-
 def batch_norm(input: Spec, *, out: Any) -> Cost:
     """input[*] -> out[*]: 2 per input, affine or not."""
     return Cost(others=2 * input.numel())
@@ -65,45 +51,37 @@ def interpolate(input: Spec, size: Any = None, *, out: Spec) -> Cost:
     return Cost(others=size if isinstance(size, int) else math.prod(size))
 
 
-def recurrent(kind: str) -> FormulaFunction:
-    """The row of a whole RNN, GRU or LSTM."""
+def recurrent(
+    input: Any,
+    weight_ih_l0: Spec,
+    input_size: int,
+    hidden_size: int,
+    num_layers: int,
+    bias: bool,
+    bidirectional: bool,
+    proj_size: int,
+    *,
+    out: Any,
+) -> Cost:
+    """input[a, b, i] -> out[a, b, h]: for each of a*b the weights and biases of a cell and its pointwise operations.
 
-    def layers(
-        input: Any,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int,
-        bias: bool,
-        bidirectional: bool,
-        proj_size: int,
-        *,
-        out: Any,
-    ) -> Cost:
-        """input[a, b, i] -> out[a, b, h]: for each of a*b the weights and biases of a cell and its pointwise operations.
-
-        Both directions are charged what the first is.
-        """
-        directions, units = (2 if bidirectional else 1), proj_size or hidden_size
-        widths = [input_size] + [units * directions] * (num_layers - 1)
-        step = sum(cell(kind, width, hidden_size, units, bias) for width in widths)
-        return Cost(others=directions * math.prod(first(input)[:-1]) * step)
-
-    return layers
+    Both directions are charged what the first is.
+    """
+    directions, units = (2 if bidirectional else 1), proj_size or hidden_size
+    widths = [input_size] + [units * directions] * (num_layers - 1)
+    step = sum(cell(weight_ih_l0, width, hidden_size, units, bias) for width in widths)
+    return Cost(others=directions * math.prod(first(input)[:-1]) * step)
 
 
-def recurrent_cell(kind: str) -> FormulaFunction:
-    """The row of an RNNCell, GRUCell or LSTMCell."""
-
-    def cells(input: Spec, hidden_size: int, bias: bool, *, out: Any) -> Cost:
-        """input[b, i] -> out[b, h]: for each of b the weights and biases of a cell and its pointwise operations."""
-        return Cost(others=input[0] * cell(kind, input[1], hidden_size, hidden_size, bias))
-
-    return cells
+def recurrent_cell(input: Spec, weight_ih: Spec, hidden_size: int, bias: bool, *, out: Any) -> Cost:
+    """input[b, i] -> out[b, h]: for each of b the weights and biases of a cell and its pointwise operations."""
+    return Cost(others=input[0] * cell(weight_ih, input[1], hidden_size, hidden_size, bias))
 
 
-def cell(kind: str, inputs: int, hidden: int, outputs: int, bias: bool) -> int:
+def cell(weight_ih: Spec, inputs: int, hidden: int, outputs: int, bias: bool) -> int:
     """What one step of a cell is charged."""
-    return hidden * (GATES[kind] * (inputs + outputs + 2 * bias) + POINTWISE[kind])
+    gates = weight_ih[0] // hidden
+    return hidden * (gates * (inputs + outputs + 2 * bias) + POINTWISE[gates])
 
 
 CONVENTION = Convention(
@@ -112,16 +90,17 @@ CONVENTION = Convention(
     {
         nn.Linear: linear,
         F.linear: linear,
-        **dict.fromkeys(CONVOLUTIONS, conv),
-        **dict.fromkeys(TRANSPOSED, conv_transpose),
-        **dict.fromkeys(ACTIVATIONS, per_input),
+        **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d), conv),
+        **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), conv_transpose),
+        **dict.fromkeys((F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d), conv_transpose),
+        **dict.fromkeys((nn.ReLU, nn.PReLU, nn.ELU, nn.LeakyReLU, nn.Softmax, nn.Softmax2d), per_input),
+        **dict.fromkeys((F.relu, F.prelu, F.elu, F.leaky_relu, F.relu6, F.softmax), per_input),
         **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, F.batch_norm), batch_norm),
         **dict.fromkeys(("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool"), per_input),
-        **dict.fromkeys(UPSAMPLINGS, interpolate),
-        **{cls: recurrent(kind) for kind, cls in (("rnn", nn.RNN), ("gru", nn.GRU), ("lstm", nn.LSTM))},
-        **{
-            cls: recurrent_cell(kind) for kind, cls in (("rnn", nn.RNNCell), ("gru", nn.GRUCell), ("lstm", nn.LSTMCell))
-        },
+        **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d), interpolate),
+        **dict.fromkeys((F.interpolate, F.upsample), interpolate),
+        **dict.fromkeys((nn.RNN, nn.GRU, nn.LSTM), recurrent),
+        **dict.fromkeys((nn.RNNCell, nn.GRUCell, nn.LSTMCell), recurrent_cell),
     },
     of=nothing,
     integers=True,

@@ -19,6 +19,7 @@ from torch import nn
 from ..ops._cost import first
 from ..records import Scope, specs_in
 from ._convention import Convention, given, nothing
+from ._rows import each_input, each_output
 
 
 def zero(scope: Scope) -> int:
@@ -43,21 +44,11 @@ def normalization(scope: Scope) -> int:
     return given(scope).numel() * (4 if settings.get("affine") or settings.get("elementwise_affine") else 2)
 
 
-def prelu(scope: Scope) -> int:
-    """x[*] -> out[*]: 1 per input."""
-    return given(scope).numel()
-
-
 def softmax(scope: Scope) -> int:
     """x[*, k, *] -> out[*, k, *]: 3k - 1 per k inputs along dim."""
     x, dim = given(scope), scope.settings["dim"]
     k = x[dim if dim is not None else 0 if x.ndim in (0, 1, 3) else 1]
     return x.numel() // k * (3 * k - 1)
-
-
-def avg_pool(scope: Scope) -> int:
-    """x[n, c, *] -> out[*]: 1 per output."""
-    return first(scope.out).numel()
 
 
 def adaptive_avg_pool(scope: Scope) -> int:
@@ -76,8 +67,11 @@ def upsample(scope: Scope) -> int:
 
 
 # An RNN's step by hidden unit: gates, each with an add of its two products, and what is done with the gates.
-GATES = {nn.RNNCell: (1, 0), nn.GRUCell: (3, 4), nn.LSTMCell: (4, 4)}
-GATES |= {nn.RNN: GATES[nn.RNNCell], nn.GRU: GATES[nn.GRUCell], nn.LSTM: GATES[nn.LSTMCell]}
+GATES: dict[type, tuple[int, int]] = {
+    **dict.fromkeys((nn.RNNCell, nn.RNN), (1, 0)),
+    **dict.fromkeys((nn.GRUCell, nn.GRU), (3, 4)),
+    **dict.fromkeys((nn.LSTMCell, nn.LSTM), (4, 4)),
+}
 
 
 def step(scope: Scope, inputs: int) -> int:
@@ -113,12 +107,12 @@ RULES: Mapping[type, Callable[[Scope], int]] = {
     **dict.fromkeys((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), convolution),
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.LayerNorm), normalization),
     **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), normalization),
-    nn.PReLU: prelu,
+    nn.PReLU: each_input,
     nn.Softmax: softmax,
     **dict.fromkeys((nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Dropout, nn.PixelShuffle, nn.ZeroPad2d), zero),
     **dict.fromkeys((nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d), zero),
     **dict.fromkeys((nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d), zero),
-    **dict.fromkeys((nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d), avg_pool),
+    **dict.fromkeys((nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d), each_output),
     **dict.fromkeys((nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d), adaptive_avg_pool),
     nn.Linear: linear,
     **dict.fromkeys((nn.Upsample, nn.UpsamplingBilinear2d, nn.UpsamplingNearest2d), upsample),

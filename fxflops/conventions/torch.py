@@ -29,7 +29,7 @@ def doubled(cost: Cost, ran: Operation) -> Cost:
 
     A fused kernel of attention's backward computes the scores again: a product more than the 4 of the gradients.
     """
-    if isinstance(ran.target, (OpOverload, OpOverloadPacket)) and not is_aten(ran.target):
+    if isinstance(ran.target, (OpOverload, OpOverloadPacket)) and not str(ran.target).startswith("aten."):
         return Cost(macs=cost.macs)
     macs, again = cost.macs, 0
     if any(spec.dtype.is_complex for spec in (*ran.inputs(), *specs_in(ran.out))):
@@ -38,11 +38,6 @@ def doubled(cost: Cost, ran: Operation) -> Cost:
         *_, query, _, value = [spec for spec in ran.args if isinstance(spec, Spec)][:4]
         again = macs * query[-1] // (2 * (query[-1] + value[-1]))
     return Cost(macs=cost.macs, others=2 * (macs + again))
-
-
-def is_aten(target: OpOverload | OpOverloadPacket) -> bool:
-    name = target._qualified_op_name if isinstance(target, OpOverloadPacket) else target.name()
-    return name.startswith("aten::")
 
 
 def uncounted(*_: Any, out: Any) -> Cost:

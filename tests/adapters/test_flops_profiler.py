@@ -21,8 +21,8 @@ from flops_profiler import profiler as original
 from torch import nn
 
 from fxflops import count
-from fxflops.adapters import _flops_profiler_recording
 from fxflops.adapters import flops_profiler as ours
+from fxflops.adapters import pytorch_profiler
 from fxflops.adapters.flops_profiler import FlopsProfiler, get_model_profile
 from fxflops.errors import InputError, RunError
 
@@ -53,7 +53,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(original, "time", Clock())
-    monkeypatch.setattr(_flops_profiler_recording, "time", Clock())
+    monkeypatch.setattr(pytorch_profiler, "time", Clock())
 
 
 @pytest.fixture(autouse=True)
