@@ -5,8 +5,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+from fxflops.missing import Missing
 from fxflops.render.columns import RESULT_HEADER
-from fxflops.render.data import Missing, OperatorShare, TreeRow
+from fxflops.render.data import OperatorShare, TreeRow
 from fxflops.render.html import html
 
 ROWS = [
