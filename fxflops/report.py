@@ -29,7 +29,7 @@ from .render.page_data import Page
 from .rollup import check_phase
 from .roofline import mfu, roofline
 from .saved import BY_NAME, Saved, to_json_data
-from .tables import Exports, Path, Table, as_json, written
+from .tables import Exports, Path, as_json, written
 from .totals import PLAIN, Totals
 from .views import Tree, summary_of, tree_row
 
@@ -259,9 +259,6 @@ class Report(Totals, Exports):
         """A trace that Perfetto (ui.perfetto.dev) and chrome://tracing open: modules with their operations in them, laid end
         to end in run order, and the memory. Where nothing was timed, 1 us stands for 1 MFLOP, and the trace says so."""
         return written(as_json(chrome_trace(self)), path)
-
-    def _as_table(self) -> Table:
-        return self.table
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Report) and self.to_dict() == other.to_dict())

@@ -179,10 +179,7 @@ def _functions() -> dict[str, Any]:
 @cache
 def _names() -> dict[Any, str]:
     """The first name of each."""
-    names: dict[Any, str] = {}
-    for name, function in _torchs():
-        names.setdefault(function, name)
-    return names
+    return {function: name for name, function in reversed(list(_torchs()))}
 
 
 def _torchs() -> Iterator[tuple[str, Any]]:
