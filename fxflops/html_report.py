@@ -11,7 +11,7 @@ from .ledger import CATEGORIES, LiveTensor
 from .records import PHASES, Counted, per_operation, specs_in
 from .render.data import Summary, TreeRow
 from .render.page_data import Ceilings, Course, Held, Metric, Op, Page, State, Tile
-from .rollup import ModuleRow, Sums
+from .rollup import ModuleRow, Sums, prefixes
 from .totals import Totals
 
 MOST_CALLS = 200
@@ -150,11 +150,8 @@ def _laid_out(
 
 def _parent(path: str, rows: Mapping[str, ModuleRow]) -> str | None:
     """The path of the module it is in; None for the root."""
-    while path:
-        path = path.rpartition(".")[0]
-        if path in rows:
-            return path
-    return None
+    above = [each for each in prefixes(path) if each in rows and each != path]
+    return above[-1] if above else None
 
 
 def _values(sums: Sums, phase: str) -> dict[str, float]:
@@ -221,11 +218,8 @@ def _ceilings(rooflines: Mapping[str, Roofline], mfu: float | None) -> Ceilings:
     totals = [found.total for found in rooflines.values()]
     took = sum(row.seconds or 0.0 for row in totals)
     return Ceilings(
-        device.name,
-        device.source,
+        device,
         {dtype: device.peak(dtype) for dtype in dtypes},
-        device.bandwidth,
-        device.caches,
         not took,
         bounds,
         mfu,

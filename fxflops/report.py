@@ -129,9 +129,11 @@ class Report(Totals, Exports):
     def checked(self, strict: bool) -> Report:
         """This report; MissingFormulaError when it must be complete and is not."""
         if strict and not self.complete:
-            raise MissingFormulaError(
-                f"calls without a formula: {sum(m.calls for m in self.missing)}\n{self._missing_text()}"
-            )
+            lines = [f"calls without a formula: {sum(m.calls for m in self.missing)}"]
+            lines += [
+                f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}" for m in self.missing
+            ]
+            raise MissingFormulaError("\n".join([*lines, f"To count them, {PASTE}:", self.recipe()]))
         return self
 
     # Views
@@ -194,10 +196,6 @@ class Report(Totals, Exports):
             f"<Report {self.model}: {least}{self.total_flops:,} FLOPs ({self.convention}), {self.total_macs:,} MACs, "
             f"{self.total_params:,} params{'' if self.complete else ', INCOMPLETE'}>"
         )
-
-    def _missing_text(self) -> str:
-        lines = [f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}" for m in self.missing]
-        return "\n".join([*lines, f"To count them, {PASTE}:", self.recipe()])
 
     @cached_property
     def _tree_row(self) -> TreeRow:

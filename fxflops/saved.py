@@ -33,6 +33,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import lru_cache
+from operator import itemgetter
 from types import EllipsisType, NoneType
 from typing import Any
 
@@ -52,6 +53,7 @@ JSONS_OWN = frozenset({NoneType, bool, int, str})
 TORCHS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
 NODES_TIMES = ("timing", "backward_timing", "host_timing")
 BY_NAME = "known by name alone"
+RAN = itemgetter("args", "kwargs", "out", "settings")
 
 
 # To JSON
@@ -258,22 +260,18 @@ class Saved:
         return Remembered(memory["peak"], Place(*memory["at"]), tuple(alive), tuple(moments))
 
     def _call(self, data: dict[str, Any]) -> Call:
-        target = data["target"]
-        found = target_of(target) if isinstance(target, str) else self._classes[target["class"]]
         about = {name: data[name] for name in ("path", "node", "site", "seconds", "phase")}
-        return Call(self._operation(data["op"], found, data), **about)
+        return Call(self._once(self._operation, [data["op"], data["target"], *RAN(data)]), **about)
 
     def _scope(self, data: dict[str, Any]) -> Scope:
-        cls = self._classes[data["cls"]]
-        ran = self._operation(cls.__name__, cls, data)
+        name = self._classes[data["cls"]].__name__
+        ran = self._once(self._operation, [name, {"class": data["cls"]}, *RAN(data)])
         return Scope(data["path"], ran, self._value(data["params"]), data["has_children"])
 
-    def _operation(self, op: str, target: Any, data: dict[str, Any]) -> Operation:
-        """What ran: the same object for all that are equal."""
-        values = [self._value(data[name]) for name in ("args", "kwargs", "out", "settings")]
-        key = Operation, op, target, marshal.dumps([data[name] for name in ("args", "kwargs", "out", "settings")], 2)
-        found: Operation = self._made.setdefault(key, Operation(op, target, *values))
-        return found
+    def _operation(self, data: list[Any]) -> Operation:
+        op, target, *values = data
+        found = target_of(target) if isinstance(target, str) else self._classes[target["class"]]
+        return Operation(op, found, *map(self._value, values))
 
     def _counted(self, data: dict[str, Any], call: Call) -> Counted:
         return Counted(call, self._once(_count_from, [data[name] for name in ("cost", "rule", "missing", "integer")]))
