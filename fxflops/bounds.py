@@ -178,8 +178,11 @@ class Roofline(Tabular):
 
 
 def _as_rows(rows: Mapping[str, Row], name: str) -> Rows[Row]:
-    columns = (Column("key", name.removesuffix("s")), *COLUMNS)
-    return Rows(rows, name, columns, lambda key, row: [(key, *_raw(row))])
+    return Rows(rows, name, (Column("key", name.removesuffix("s")), *COLUMNS), _keyed)
+
+
+def _keyed(key: str, row: Row) -> list[tuple[object, ...]]:
+    return [(key, *_raw(row))]
 
 
 def _raw(row: Row) -> tuple[object, ...]:

@@ -133,8 +133,7 @@ def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[An
     model = checked_model(loaded.model)
     model = model if asked.dtype is None else model.to(dtype_of(asked.dtype))
     model = model if asked.device is None else model.to(device_of(asked.device))
-    args, kwargs = _inputs(name, loaded, asked, model)
-    return model, args, kwargs
+    return model, *_inputs(name, loaded, asked, model)
 
 
 def note(text: str) -> None:

@@ -209,10 +209,7 @@ def _rows(rows: Iterable[DiffRow], key: str, sort_by: str) -> Rows[DiffRow]:
     if sort_by not in SORTS:
         raise InputError(f"cannot sort by {sort_by!r}: one of {', '.join(map(repr, SORTS))}")
     names = [SORTS[sort_by], *(name for name in SORTS.values() if name != SORTS[sort_by])]
-
-    def largest_first(row: DiffRow) -> list[float]:
-        return [-abs(getattr(row.total, name).difference or 0) for name in names]
-
+    largest_first = sorted(rows, key=lambda row: [-abs(getattr(row.total, name).difference or 0) for name in names])
     columns = [Column(key, key), Column("where", "where")]
     for name, (title, kind) in TITLES.items():
         columns += [
@@ -220,7 +217,7 @@ def _rows(rows: Iterable[DiffRow], key: str, sort_by: str) -> Rows[DiffRow]:
             Column(f"{name}_difference", f"{title} b-a", kind),
             Column(f"{name}_ratio", f"{title} b/a", "number"),
         ]
-    return Rows({row.key: row for row in sorted(rows, key=largest_first)}, f"{key}s", tuple(columns), _cells)
+    return Rows({row.key: row for row in largest_first}, f"{key}s", tuple(columns), _cells)
 
 
 def _cells(key: str, row: DiffRow) -> list[Cells]:

@@ -110,9 +110,8 @@ def _is_unknown(sums: Sums) -> bool:
 
 
 def _module_cells(path: str, row: ModuleRow) -> list[Cells]:
-    about = (path, row.cls, row.calls, row.params, row.own_params)
     own = (None, None) if _is_unknown(row.own) else (row.own.macs, row.own.flops)
-    return [(*about, *_sums(row.total), *own, row.own.seconds)]
+    return [(path, row.cls, row.calls, row.params, row.own_params, *_sums(row.total), *own, row.own.seconds)]
 
 
 def _operator_cells(key: str, row: OperatorRow) -> list[Cells]:

@@ -178,5 +178,5 @@ class TorchFLOPsByFX:
         after = node.bytes_after if self.mem_func_name == "memory_allocated" else node.bytes_peak
         delta = None if before is None or after is None else after - before
         milliseconds = None if node.timing is None else node.timing.median * 1000
-        about = [node.name, node.opcode, node.target, node.module]
-        return [*about, self._flops_of(node), milliseconds, before, after, delta]
+        flops = self._flops_of(node)
+        return [node.name, node.opcode, node.target, node.module, flops, milliseconds, before, after, delta]

@@ -112,8 +112,7 @@ class Report(Totals, Exports):
 
     def hfu(self, device: str | Device = "auto") -> float | None:
         """The same for all that was executed: with what gradient checkpointing computed again."""
-        times = self.timing, self.backward_timing
-        return mfu(self.counted, self.environment.device, device, *times, executed=True)
+        return mfu(self.counted, self.environment.device, device, self.timing, self.backward_timing, executed=True)
 
     def diff(self, other: Report, phase: str = "forward") -> Diff:
         """What ``other`` differs in from this report, in all, by module and by operator; either may be read from a file.

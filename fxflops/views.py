@@ -26,9 +26,13 @@ class Tree:
     def __str__(self) -> str:
         from .render.tree import tree
 
-        columns = None if self.columns is None else list(self.columns)
         return tree(
-            self.root, depth=self.depth, sort_by=self.sort_by, fold=self.fold, columns=columns, units=self.units
+            self.root,
+            depth=self.depth,
+            sort_by=self.sort_by,
+            fold=self.fold,
+            columns=self.columns,
+            units=self.units,
         )
 
     def _repr_html_(self) -> str:

@@ -58,19 +58,17 @@ def html(
     header: Sequence[str] | None = None,
     rows: Sequence[Sequence[Any]] | None = None,
     *,
-    most_rows: int | None = 1000,
     noun: str = "nodes",
     of: int | None = None,
     units: str | None = None,
 ) -> str:
-    """The summary, the module tree, the operators and, where given, a table of ``noun`` (its first ``most_rows``).
+    """The summary, the module tree, the operators and, where given, a table of ``noun``.
 
     ``of`` is how many there are where ``rows`` are not all; ``units`` as in every table.
     """
     table = ""
     if header is not None and rows is not None:
-        shown = rows if most_rows is None else rows[:most_rows]
-        table = _table(header, shown, noun, len(rows) if of is None else of, units)
+        table = _table(header, rows, noun, len(rows) if of is None else of, units)
     return f'<div class="fxflops"><style>{STYLE}</style>{_head(summary)}{_tree(root)}{_operators(summary)}{table}</div>'
 
 

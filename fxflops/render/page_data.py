@@ -164,13 +164,8 @@ def payload(page: Page) -> dict[str, Any]:
 
 def dearest(ops: Sequence[Op], most: int) -> list[int]:
     """The positions, in run order, of the ops that cost most; those that are not counted come before all others."""
-    if len(ops) <= most:
-        return list(range(len(ops)))
-
-    def rank(i: int) -> tuple[bool, float, int]:
-        return not ops[i].missing, -(ops[i].seconds or 0.0), -ops[i].flops
-
-    return sorted(sorted(range(len(ops)), key=rank)[:most])
+    ranked = sorted(range(len(ops)), key=lambda i: (not ops[i].missing, -(ops[i].seconds or 0.0), -ops[i].flops))
+    return sorted(ranked[:most])
 
 
 def shallow(tiles: Sequence[Tile], most: int) -> list[Tile]:
