@@ -102,15 +102,13 @@ def analyzed(
     progress: bool | None = None,
 ) -> tuple[Report, fx.GraphModule]:
     """What :func:`analyze` does, with the graph that it ran."""
-    model = checked_model(model)
     if repeats != "auto" and (not isinstance(repeats, int) or repeats < 0):
         raise InputError(f"repeats must be 'auto' or a whole number from 0, not {repeats!r}")
-    args, kwargs = as_call(model, args, kwargs)
     table, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
     with (
-        progress_bar(progress, type(model).__name__) as tick,
         _running(model, args, kwargs, mode, backward) as subject,
+        progress_bar(progress, type(subject.model).__name__) as tick,
     ):
         made = traced(subject, table, trace)
         try:
@@ -126,7 +124,7 @@ def analyzed(
             if place:
                 error.args = (f"{error}\n  at {place}",)
             raise
-    return Report(run, found, table, weakref.ref(model), attention), made.graph
+    return Report(run, found, table, weakref.ref(subject.model), attention), made.graph
 
 
 def _recorded_instead(subject: Subject, table: Table, error: TraceError | RunError) -> Traced:
@@ -163,34 +161,34 @@ def count(
     optimizer itself takes no step.
     """
     optimizer = checked_optimizer(optimizer, backward)
-    model = checked_model(model)
-    args, kwargs = as_call(model, args, kwargs)
     table, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
     with _running(model, args, kwargs, mode, backward, lazy=True) as subject:
         subject.optimizer = optimizer
         run = counted_run(subject, table, facts=attention == "exact")
-    return Report(run, found, table, weakref.ref(model), attention).checked(strict)
+    return Report(run, found, table, weakref.ref(subject.model), attention).checked(strict)
 
 
 @contextmanager
 def _running(
     model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: Any,
+    kwargs: Mapping[str, Any] | None,
     mode: str | None,
-    backward: bool = False,
+    backward: bool,
     lazy: bool = False,
 ) -> Iterator[Subject]:
-    """The model in its mode, with gradients only for a backward pass, one analysis of it at a time; afterwards all is as it
+    """The model with its inputs, in its mode, with gradients only for a backward pass, one analysis of it at a time; afterwards all is as it
     was before."""
+    model = checked_model(model)
+    positional, named = as_call(model, args, kwargs)
     mode = mode or ("as_is" if backward else "eval")
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
     grad = torch.enable_grad() if backward else torch.no_grad()
     inventory = Inventory(model)
     with grad, holding(inventory.paths, mode) as within, unseen() if within else nullcontext():
-        subject = Subject(model, inventory, args, kwargs, mode, backward, lazy)
+        subject = Subject(model, inventory, positional, named, mode, backward, lazy)
         try:
             yield subject
         finally:

@@ -121,17 +121,18 @@ def _launch(where: str, threads: int) -> float:
 
 def _fastest(where: str, run: Callable[[], object], times: int = TIMES) -> float:
     """Seconds of the fastest of several runs; the first one is slow, and not of them."""
-    burst, on_gpu = BURST[_kind(where)], _kind(where) == "cuda"
+    burst = BURST[_kind(where)]
+    synchronize: Callable[[], object] = (
+        partial(torch.cuda.synchronize, where) if _kind(where) == "cuda" else lambda: None
+    )
     seconds = []
     with torch.no_grad():
         for _ in range(times + 1):
-            if on_gpu:
-                torch.cuda.synchronize(where)
+            synchronize()
             start = time.perf_counter()
             for _ in range(burst):
                 run()
-            if on_gpu:
-                torch.cuda.synchronize(where)
+            synchronize()
             seconds.append((time.perf_counter() - start) / burst)
     return min(seconds[1:])
 

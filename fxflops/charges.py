@@ -23,31 +23,18 @@ def as_seen(
     ``kept`` are the functions that modules keep among their attributes, each with the module's path.
     """
     if convention.by_name and kept:
-        counted = list(_by_name(counted, kept))
+        # It does not see what a module calls by a name of its own.
+        counted = _without(counted, lambda each: each.cost is not None and (each.call.path, each.call.target) in kept)
     if convention.childless:
-        counted = list(_childless(counted, scopes, convention))
+        parents, rows = {scope.path for scope in scopes if scope.has_children}, set(convention.rows.values())
+        counted = _without(counted, lambda each: each.call.path in parents and each.rule in rows)
     return counted if convention.modules is None else _charged(counted, scopes, convention.modules)
 
 
-def _by_name(counted: Iterable[Counted], kept: Collection[tuple[str, Any]]) -> Iterator[Counted]:
-    """The calls, without what is charged where a module calls a function that it keeps."""
-    uncounted = per_operation(_uncounted)
-    for each in counted:
-        unseen = each.cost is not None and (each.call.path, each.call.target) in kept
-        yield each._replace(count=uncounted(each)) if unseen else each
-
-
-def _childless(counted: Iterable[Counted], scopes: Iterable[Scope], convention: Convention) -> Iterator[Counted]:
-    """The calls, without what the convention's rows count in modules with children."""
-    parents = {scope.path for scope in scopes if scope.has_children}
-    rows, uncounted = set(convention.rows.values()), per_operation(_uncounted)
-    for each in counted:
-        dropped = each.call.path in parents and each.rule in rows
-        yield each._replace(count=uncounted(each)) if dropped else each
-
-
-def _uncounted(each: Counted) -> Count:
-    return Count(Cost(macs=each.macs), NOT_COUNTED, integer=each.count.integer)
+def _without(counted: Iterable[Counted], is_unseen: Callable[[Counted], bool]) -> list[Counted]:
+    """The calls, those that the tool does not see counted as nothing."""
+    uncounted = per_operation(lambda each: Count(Cost(macs=each.macs), NOT_COUNTED, integer=each.count.integer))
+    return [each._replace(count=uncounted(each)) if is_unseen(each) else each for each in counted]
 
 
 def _charged(counted: Iterable[Counted], scopes: Iterable[Scope], rule_of: Rules) -> list[Counted]:

@@ -53,22 +53,20 @@ def is_from_a_library(name: str) -> bool:
 
 def load(name: str, on_meta: bool = False) -> Loaded:
     """The model of this name, ``on_meta`` without weights; InputError for one that there is not, with those near."""
-    place, colon, rest = name.rpartition(":")
-    if is_from_a_library(name):
-        library, _, rest = name.partition(":")
-        loader = LIBRARIES[library]
-    elif colon and place and rest:
-        return _own(place, rest, on_meta)
-    elif name.endswith(".py"):
-        makers = ", ".join(f"{name}:{maker}" for maker in _makers(_imported(name)))
-        raise InputError(
-            f"which model of {name}? {f'one of {makers}' if makers else 'nothing in it is one or makes one'}"
-        )
-    else:
+    if not is_from_a_library(name):
+        place, _, attribute = name.rpartition(":")
+        if place and attribute:
+            return _own(place, attribute, on_meta)
+        if name.endswith(".py"):
+            makers = ", ".join(f"{name}:{maker}" for maker in _makers(_imported(name)))
+            raise InputError(
+                f"which model of {name}? {f'one of {makers}' if makers else 'nothing in it is one or makes one'}"
+            )
         raise InputError(f"unknown model {name!r}{_known_to_timm(name)}. A model is one of\n{FORMS}")
+    library, _, rest = name.partition(":")
     with _alone(), _built(on_meta):
         try:
-            return loader(rest)
+            return LIBRARIES[library](rest)
         except FxflopsError:
             raise
         except Exception as error:

@@ -58,14 +58,16 @@ class Asked:
         self.given()
         find_convention(self.convention or CONVENTION)
         check_attention(self.attention or ATTENTION)
-        if self.device is not None:
-            device_of(self.device)
-        if self.dtype is not None:
-            dtype_of(self.dtype)
+        self.placed()
 
     def given(self) -> tuple[Given, ...]:
         tokens = [] if self.input_ids is None else [read_tokens(self.input_ids)]
         return (*map(read_input, self.input), *tokens)
+
+    def placed(self) -> tuple[torch.device | None, torch.dtype | None]:
+        """The device and the dtype that are named."""
+        device = None if self.device is None else device_of(self.device)
+        return device, None if self.dtype is None else dtype_of(self.dtype)
 
     def settings(self) -> dict[str, Any]:
         """The arguments that count and analyze share."""
@@ -131,8 +133,7 @@ def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[An
     model = checked_model(loaded.model)
     model = model if asked.dtype is None else model.to(dtype_of(asked.dtype))
     model = model if asked.device is None else model.to(device_of(asked.device))
-    args, kwargs = _inputs(name, loaded, asked, model)
-    return model, args, kwargs
+    return model, *_inputs(name, loaded, asked, model)
 
 
 def note(text: str) -> None:
@@ -208,8 +209,7 @@ def _none_wanted(name: str, model: nn.Module) -> tuple[Given, ...]:
 def _moved(given: tuple[Any, Any], asked: Asked) -> tuple[Any, Any]:
     """The inputs that came with a model, on the device and in the dtype asked for."""
     template, tensors = template_of(given)
-    device = None if asked.device is None else device_of(asked.device)
-    dtype = None if asked.dtype is None else dtype_of(asked.dtype)
+    device, dtype = asked.placed()
     args, kwargs = fill(
         template, *(t.to(device=device, dtype=dtype if t.is_floating_point() else None) for t in tensors)
     )

@@ -70,12 +70,11 @@ class Shown:
 
     def _tree(self, report: Report, color: bool) -> str:
         """The modules; where there was a backward pass, once for each phase."""
-        from .records import PHASES
-
         asked: dict[str, Any] = {"depth": self.depth, "sort_by": self.sort_by, "columns": self.columns}
-        seen = {each.call.phase for each in report.counted}
         trees = {
-            p: tree(report.tree(phase=p).root, units=self.units, color=color, **asked) for p in PHASES[:2] if p in seen
+            phase: tree(report.tree(phase=phase).root, units=self.units, color=color, **asked)
+            for phase in report._phases
+            if phase in ("forward", "backward")
         }
         return "\n\n".join(trees.values() if len(trees) == 1 else (f"{p}\n{text}" for p, text in trees.items()))
 

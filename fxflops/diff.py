@@ -11,7 +11,7 @@ from .explain import pattern
 from .listings import NO_OPERATION, highest
 from .render.columns import Column, Kind
 from .render.text import align, plain, terminal_width, wrapped
-from .rollup import Sums, prefixes
+from .rollup import prefixes
 from .tables import Cells, Rows, Table, Tabular
 from .totals import Totals
 from .units import count, seconds, size
@@ -45,18 +45,8 @@ class Change(NamedTuple):
         return None if self.b is None or not self.a else self.b / self.a
 
 
-class Quantities(NamedTuple):
-    """FLOPs, MACs, parameters (elements), seconds, and the bytes at the peak; None is not measured."""
-
-    flops: float | None = 0
-    macs: float | None = 0
-    params: float | None = 0
-    seconds: float | None = None
-    bytes_peak: float | None = None
-
-
 class Changes(NamedTuple):
-    """The same in both reports."""
+    """FLOPs, MACs, parameters (elements), seconds, and the bytes at the peak, in both reports."""
 
     flops: Change
     macs: Change
@@ -104,9 +94,6 @@ class Diff(Tabular):
     @property
     def table(self) -> Table:
         return self.by_module().table
-
-    def _as_table(self) -> Table:
-        return self.table
 
     def __str__(self) -> str:
         width = terminal_width()
@@ -177,7 +164,9 @@ def _totals(report: Totals) -> dict[str, float | None]:
     }
 
 
-Side = dict[str, tuple[Quantities, Quantities]]
+Numbers = tuple[float | None, ...]
+"""One report's, in the order of :class:`Changes`; None is not measured."""
+Side = dict[str, tuple[Numbers, Numbers]]
 
 
 def _modules(report: Totals, phase: str) -> Side:
@@ -185,8 +174,8 @@ def _modules(report: Totals, phase: str) -> Side:
     peaks = highest(report.nodes, phase, lambda node: prefixes(node.path))
     return {
         path: (
-            Quantities(*_counts(row.total), row.params, row.total.seconds, peaks.get(path)),
-            Quantities(*_counts(row.own), row.own_params, row.own.seconds),
+            (row.total.flops, row.total.macs, row.params, row.total.seconds, peaks.get(path)),
+            (row.own.flops, row.own.macs, row.own_params, row.own.seconds, None),
         )
         for path, row in report.by_module(phase).items()
     }
@@ -200,19 +189,15 @@ def _operators(report: Totals, phase: str) -> Side:
         params[op] = params.get(op, 0) + (modules[path].own_params if path in modules else 0)
     peaks = highest(report.nodes, phase, lambda node: {report.calls[i].op for i in node.calls} or {NO_OPERATION})
     found = {
-        op: Quantities(*_counts(row.total), params.get(op, 0), row.total.seconds, peaks.get(op))
+        op: (row.total.flops, row.total.macs, params.get(op, 0), row.total.seconds, peaks.get(op))
         for op, row in report.by_operator(phase).items()
     }
-    return {op: (quantities, quantities) for op, quantities in found.items()}
-
-
-def _counts(sums: Sums) -> tuple[int, int]:
-    return sums.flops, sums.macs
+    return {op: (numbers, numbers) for op, numbers in found.items()}
 
 
 def _both(a: Side, b: Side) -> Iterator[DiffRow]:
-    timed = [any(each.seconds is not None for each, _ in side.values()) for side in (a, b)]
-    nothing_a, nothing_b = (Quantities(seconds=0.0 if is_timed else None) for is_timed in timed)
+    timed = [any(seconds is not None for (*_, seconds, _), _ in side.values()) for side in (a, b)]
+    nothing_a, nothing_b = ((0, 0, 0, 0.0 if is_timed else None, None) for is_timed in timed)
     for key in dict.fromkeys([*a, *b]):
         where = BOTH if key in a and key in b else ONLY_A if key in a else ONLY_B
         of_a, of_b = a.get(key, (nothing_a, nothing_a)), b.get(key, (nothing_b, nothing_b))
@@ -224,10 +209,7 @@ def _rows(rows: Iterable[DiffRow], key: str, sort_by: str) -> Rows[DiffRow]:
     if sort_by not in SORTS:
         raise InputError(f"cannot sort by {sort_by!r}: one of {', '.join(map(repr, SORTS))}")
     names = [SORTS[sort_by], *(name for name in SORTS.values() if name != SORTS[sort_by])]
-
-    def largest_first(row: DiffRow) -> list[float]:
-        return [-abs(getattr(row.total, name).difference or 0) for name in names]
-
+    largest_first = sorted(rows, key=lambda row: [-abs(getattr(row.total, name).difference or 0) for name in names])
     columns = [Column(key, key), Column("where", "where")]
     for name, (title, kind) in TITLES.items():
         columns += [
@@ -235,7 +217,7 @@ def _rows(rows: Iterable[DiffRow], key: str, sort_by: str) -> Rows[DiffRow]:
             Column(f"{name}_difference", f"{title} b-a", kind),
             Column(f"{name}_ratio", f"{title} b/a", "number"),
         ]
-    return Rows({row.key: row for row in sorted(rows, key=largest_first)}, f"{key}s", tuple(columns), _cells)
+    return Rows({row.key: row for row in largest_first}, f"{key}s", tuple(columns), _cells)
 
 
 def _cells(key: str, row: DiffRow) -> list[Cells]:

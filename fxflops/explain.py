@@ -74,9 +74,6 @@ class Explanation(Tabular):
         columns = [Column(key, title, kind) for (key, kind), title in zip(COLUMNS, titles, strict=True)]
         return Table("differences", tuple(columns), tuple(rows))
 
-    def _as_table(self) -> Table:
-        return self.table
-
     def __str__(self) -> str:
         limit = terminal_width()
         totals = f"{self.a} {self.total_a:,}   {self.b} {self.total_b:,}   {self.total_b - self.total_a:+,}"

@@ -4,57 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from os import PathLike
-from typing import Protocol
 
 from .bounds import Roofline
-from .devices import Device
-from .errors import FormulaError, FxflopsError, InputError
-from .inventory import Params
-from .ledger import CATEGORIES, LiveTensor, Moment
-from .outcome import Memory
+from .errors import FxflopsError
+from .ledger import CATEGORIES, LiveTensor
 from .records import PHASES, Counted, per_operation, specs_in
 from .render.data import Summary, TreeRow
 from .render.page_data import Ceilings, Course, Held, Metric, Op, Page, State, Tile
-from .rollup import ModuleRow, OperatorRow, Sums
-from .tables import written
+from .rollup import ModuleRow, Sums, prefixes
+from .totals import Totals
 
 MOST_CALLS = 200
 CALL_HEADER = ("operator", "module", "macs", "flops", "time(s)", "tensors")
-NO_TIMES = "nothing was timed"
 SIZES = (("flops", "FLOPs", "count"), ("macs", "MACs", "count"), ("time", "time", "s"))
 PARAMS, MEMORY = Metric("params", "params", "count"), Metric("memory", "memory at the peak", "B")
 HELD_TOGETHER = ("params", "buffers", "optimizer", "gradients")
-
-
-class Reported(Protocol):
-    """What of a Report the page needs."""
-
-    @property
-    def counted(self) -> tuple[Counted, ...]: ...
-    @property
-    def params(self) -> Params: ...
-    @property
-    def memory(self) -> Memory: ...
-    @property
-    def max_memory(self) -> int: ...
-    @property
-    def live_at_peak(self) -> tuple[LiveTensor, ...]: ...
-    @property
-    def timeline(self) -> tuple[Moment, ...]: ...
-    def by_module(self, phase: str) -> Mapping[str, ModuleRow]: ...
-    def by_operator(self, phase: str) -> Mapping[str, OperatorRow]: ...
-    def roofline(self, device: str | Device, phase: str) -> Roofline: ...
-    def mfu(self, device: str | Device) -> float | None: ...
-
-
-def to_html(
-    report: Reported, summary: Summary, tree: TreeRow, path: str | PathLike[str] | None, device: str | Device
-) -> str | None:
-    """The page as text, or written to ``path``. FxflopsError where plotly, which draws it, is not installed."""
-    from .render.page import page
-
-    return written(page(page_of(report, summary, tree, device), plotly_script()), path)
 
 
 def notebook(counted: Sequence[Counted], summary: Summary, tree: TreeRow) -> str:
@@ -78,12 +42,16 @@ def plotly_script() -> str:
     return str(get_plotlyjs())
 
 
-def page_of(report: Reported, summary: Summary, tree: TreeRow, device: str | Device = "auto") -> Page:
-    """All that the page shows. Without a ``device`` named there is a roofline only of what was timed."""
-    seen = {each.call.phase for each in report.counted}
-    phases = [phase for phase in PHASES if phase in seen]
-    rooflines, why = _rooflines(report, phases, device)
-    modules = {phase: report.by_module(phase) for phase in phases or PHASES[:1]}
+def page_of(
+    report: Totals,
+    summary: Summary,
+    tree: TreeRow,
+    rooflines: Mapping[str, Roofline],
+    mfu: float | None,
+    why: str,
+) -> Page:
+    """All that the page shows; ``rooflines`` by phase, or ``why`` there are none."""
+    modules = {phase: report.by_module(phase) for phase in report._phases or PHASES[:1]}
     metrics, tiles = _tiles(report, modules, tree)
     return Page(
         summary,
@@ -92,25 +60,13 @@ def page_of(report: Reported, summary: Summary, tree: TreeRow, device: str | Dev
         _calls(report.counted, rooflines),
         [
             Op(phase, row.key, "", row.calls, row.total.macs, row.total.flops, row.total.seconds)
-            for phase in phases
+            for phase in report._phases
             for row in report.by_operator(phase).values()
         ],
         _course(report) if report.max_memory else None,
-        _ceilings(rooflines, report.mfu(device)) if rooflines else None,
+        _ceilings(rooflines, mfu) if rooflines else None,
         why,
     )
-
-
-def _rooflines(report: Reported, phases: Iterable[str], device: str | Device) -> tuple[dict[str, Roofline], str]:
-    """The roofline of each phase, or why there is none."""
-    if device == "auto" and not any(each.call.seconds for each in report.counted):
-        return {}, NO_TIMES
-    try:
-        return {phase: report.roofline(device, phase) for phase in phases}, ""
-    except (InputError, FormulaError) as error:
-        if device != "auto":
-            raise
-        return {}, str(error).partition("\n")[0]
 
 
 def _calls(counted: Iterable[Counted], rooflines: Mapping[str, Roofline]) -> list[Op]:
@@ -136,7 +92,7 @@ def _shapes(counted: Counted) -> str:
 
 
 def _tiles(
-    report: Reported, modules: Mapping[str, Mapping[str, ModuleRow]], tree: TreeRow
+    report: Totals, modules: Mapping[str, Mapping[str, ModuleRow]], tree: TreeRow
 ) -> tuple[list[Metric], list[Tile]]:
     """The modules one inside the other, and by which of their values they can be sized: those that some module has."""
     first = next(iter(modules.values()))
@@ -194,11 +150,8 @@ def _laid_out(
 
 def _parent(path: str, rows: Mapping[str, ModuleRow]) -> str | None:
     """The path of the module it is in; None for the root."""
-    while path:
-        path = path.rpartition(".")[0]
-        if path in rows:
-            return path
-    return None
+    above = [each for each in prefixes(path) if each in rows and each != path]
+    return above[-1] if above else None
 
 
 def _values(sums: Sums, phase: str) -> dict[str, float]:
@@ -206,7 +159,7 @@ def _values(sums: Sums, phase: str) -> dict[str, float]:
     return {Metric(key, "", "", phase).name: value for key, value in found.items() if value}
 
 
-def _memory_by_module(report: Reported, own: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+def _memory_by_module(report: Totals, own: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     """Adds to each module the bytes it made that are alive at the peak, parameters to the module that has them.
 
     Returns what no module made, by what it is held for; parameters too, where their bytes cannot be told from their numbers.
@@ -237,7 +190,7 @@ def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
     return {path: sorted(ops, key=lambda op: ops[op], reverse=True) for path, ops in costs.items()}
 
 
-def _course(report: Reported) -> Course:
+def _course(report: Totals) -> Course:
     """Memory over the run. Of parameters and the like, of which there are many, one owner for all."""
     together: dict[str, list[LiveTensor]] = {}
     owners = []
@@ -265,11 +218,8 @@ def _ceilings(rooflines: Mapping[str, Roofline], mfu: float | None) -> Ceilings:
     totals = [found.total for found in rooflines.values()]
     took = sum(row.seconds or 0.0 for row in totals)
     return Ceilings(
-        device.name,
-        device.source,
+        device,
         {dtype: device.peak(dtype) for dtype in dtypes},
-        device.bandwidth,
-        device.caches,
         not took,
         bounds,
         mfu,

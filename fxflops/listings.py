@@ -46,7 +46,22 @@ def _operations(counted: Sequence[Counted], nodes: Sequence[Node], params: Mappi
     said = per_operation(_said)
 
     def row(each: Counted) -> Cells:
-        return _operation(each, said(each), by_name.get(each.call.node), params)
+        call, (target, inputs, output) = each.call, said(each)
+        counts = (None, None, None) if each.cost is None else (each.macs, each.flops, each.int_ops)
+        return (
+            call.node,
+            call.op,
+            call.path,
+            target,
+            call.phase,
+            inputs,
+            output,
+            params.get(call.path) if isinstance(call.target, type) else None,
+            *counts,
+            call.seconds,
+            *_memory(call.phase, by_name.get(call.node)),
+            each.how,
+        )
 
     begun = 0
     for node in nodes:
@@ -64,25 +79,6 @@ def _said(each: Counted) -> tuple[str, str, str]:
     """What is told of a call, wherever it was made: its target, inputs and output."""
     inputs, output = (" ".join(map(repr, specs)) for specs in (each.call.inputs(), specs_in(each.call.out)))
     return name_of(each.call.target), inputs, output
-
-
-def _operation(each: Counted, said: tuple[str, str, str], node: Node | None, params: Mapping[str, int]) -> Cells:
-    call, (target, inputs, output) = each.call, said
-    counts = (None, None, None) if each.cost is None else (each.macs, each.flops, each.int_ops)
-    return (
-        call.node,
-        call.op,
-        call.path,
-        target,
-        call.phase,
-        inputs,
-        output,
-        params.get(call.path) if isinstance(call.target, type) else None,
-        *counts,
-        call.seconds,
-        *_memory(call.phase, node),
-        each.how,
-    )
 
 
 def _memory(phase: str, node: Node | None) -> tuple[int | None, int | None, int | None]:
@@ -114,9 +110,8 @@ def _is_unknown(sums: Sums) -> bool:
 
 
 def _module_cells(path: str, row: ModuleRow) -> list[Cells]:
-    about = (path, row.cls, row.calls, row.params, row.own_params)
     own = (None, None) if _is_unknown(row.own) else (row.own.macs, row.own.flops)
-    return [(*about, *_sums(row.total), *own, row.own.seconds)]
+    return [(path, row.cls, row.calls, row.params, row.own_params, *_sums(row.total), *own, row.own.seconds)]
 
 
 def _operator_cells(key: str, row: OperatorRow) -> list[Cells]:

@@ -18,10 +18,10 @@ class Missing(NamedTuple):
 
     op: str
     calls: int
-    path: str
-    shapes: str
-    site: str
-    why: str
+    path: str = ""
+    shapes: str = ""
+    site: str = ""
+    why: str = NO_FORMULA
 
     @property
     def reason(self) -> str:

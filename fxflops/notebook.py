@@ -15,15 +15,12 @@ from .errors import FxflopsError, InputError, TraceError
 from .inputs import checked_model
 from .ops import BASE
 from .records import Node
+from .render.columns import RESULT_HEADER
 from .report import Report
 from .state import holding
 from .trace.symbolic import constants_of, symbolic
 
 MEMORY_FUNCTIONS = ("memory_allocated", "max_memory_allocated")
-HEADER = [
-    "node_name", "node_op", "op_target", "which_module", "flops", "time(ms)", "mem_before_op(B)", "mem_after_op(B)",
-    "mem_delta(B)",
-]  # fmt: skip
 
 
 class TorchFLOPsByFX:
@@ -56,7 +53,7 @@ class TorchFLOPsByFX:
             raise InputError(f"mem_func_name must be one of {', '.join(MEMORY_FUNCTIONS)}, not {mem_func_name!r}")
         self.mem_func_name = mem_func_name
         self.ignore_ops = (ignore_ops,) if isinstance(ignore_ops, str) else tuple(ignore_ops)
-        self.result_header = list(HEADER)
+        self.result_header = list(RESULT_HEADER)
         self.result_table: list[list[Any]] = []
         self._model = model
         self._trace = trace
@@ -93,8 +90,7 @@ class TorchFLOPsByFX:
         self._report, self._graph = analyzed(
             self._model, args, kwargs, trace=self._trace, convention=self._convention, formulas=self._formulas
         )
-        flops = self._flops_of_nodes(self._report)
-        self.result_table = [self._row(node, flops[node.name]) for node in self._report.nodes]
+        self.result_table = [self._row(node) for node in self._report.nodes]
         return self._report
 
     def print_result_table(
@@ -166,26 +162,21 @@ class TorchFLOPsByFX:
             writer.writerows(self.result_table)
             file.write("\n")
 
-    def _flops_of_nodes(self, report: Report) -> dict[str, int | str]:
-        """Each node's FLOPs, or torch_flops' word where there are none."""
-        flops: dict[str, int | str] = {}
-        for node in report.nodes:
-            counted = [report.counted[i] for i in node.calls]
-            if self._is_ignored(node):
-                flops[node.name] = "ignored"
-            elif any(c.cost is None for c in counted):
-                flops[node.name] = "not_recognized"
-            else:
-                flops[node.name] = sum(c.flops for c in counted)
-        return flops
+    def _flops_of(self, node: Node) -> int | str:
+        """A node's FLOPs, or torch_flops' word where there are none."""
+        if self._is_ignored(node):
+            return "ignored"
+        counted = [self.report.counted[i] for i in node.calls]
+        return "not_recognized" if any(c.cost is None for c in counted) else sum(c.flops for c in counted)
 
     def _is_ignored(self, node: Node) -> bool:
         names = {"call_module": node.module, "call_method": node.target, "call_function": node.function}
         return names.get(node.opcode) in self.ignore_ops
 
-    def _row(self, node: Node, flops: int | str) -> list[Any]:
+    def _row(self, node: Node) -> list[Any]:
         before = node.bytes_before
         after = node.bytes_after if self.mem_func_name == "memory_allocated" else node.bytes_peak
         delta = None if before is None or after is None else after - before
         milliseconds = None if node.timing is None else node.timing.median * 1000
+        flops = self._flops_of(node)
         return [node.name, node.opcode, node.target, node.module, flops, milliseconds, before, after, delta]

@@ -18,17 +18,18 @@ from .conventions import Convention, find_convention
 from .counting import check_attention, is_users
 from .devices import Device
 from .diff import Diff, diff
-from .errors import InputError, MissingFormulaError
+from .errors import FormulaError, InputError, MissingFormulaError
 from .explain import Explanation, explain
 from .inputs import checked_model
 from .missing import PASTE
 from .ops import BASE
 from .records import PHASES, FormulaFunction
 from .render.data import Summary, TreeRow
+from .render.page_data import Page
 from .rollup import check_phase
 from .roofline import mfu, roofline
 from .saved import BY_NAME, Saved, to_json_data
-from .tables import Exports, Path, Table, as_json, written
+from .tables import Exports, Path, as_json, written
 from .totals import PLAIN, Totals
 from .views import Tree, summary_of, tree_row
 
@@ -111,8 +112,7 @@ class Report(Totals, Exports):
 
     def hfu(self, device: str | Device = "auto") -> float | None:
         """The same for all that was executed: with what gradient checkpointing computed again."""
-        times = self.timing, self.backward_timing
-        return mfu(self.counted, self.environment.device, device, *times, executed=True)
+        return mfu(self.counted, self.environment.device, device, self.timing, self.backward_timing, executed=True)
 
     def diff(self, other: Report, phase: str = "forward") -> Diff:
         """What ``other`` differs in from this report, in all, by module and by operator; either may be read from a file.
@@ -128,9 +128,11 @@ class Report(Totals, Exports):
     def checked(self, strict: bool) -> Report:
         """This report; MissingFormulaError when it must be complete and is not."""
         if strict and not self.complete:
-            raise MissingFormulaError(
-                f"calls without a formula: {sum(m.calls for m in self.missing)}\n{self._missing_text()}"
-            )
+            lines = [f"calls without a formula: {sum(m.calls for m in self.missing)}"]
+            lines += [
+                f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}" for m in self.missing
+            ]
+            raise MissingFormulaError("\n".join([*lines, f"To count them, {PASTE}:", self.recipe()]))
         return self
 
     # Views
@@ -150,15 +152,32 @@ class Report(Totals, Exports):
         ``depth`` levels; ``sort_by`` "flops", "time", "memory" or "params" (default: run order); ``columns`` to show;
         ``units`` "G", "M" ... for counts; ``phase`` as for :meth:`by_module`.
         """
-        if check_phase(phase) != PHASES[0] and not self._has(phase):
+        if check_phase(phase) != PHASES[0] and phase not in self._phases:
             raise InputError(f"the run made no calls in its {phase}")
-        return Tree(self._tree_row_of(phase), depth, sort_by, fold, columns, units)
+        return Tree(tree_row(self, phase), depth, sort_by, fold, columns, units)
 
     def to_html(self, path: str | PathLike[str] | None = None, *, device: str | Device = "auto") -> str | None:
         """One page that opens from disk, drawn by plotly (``pip install plotly``): its text, or written to a path."""
-        from .html_report import to_html
+        from .html_report import plotly_script
+        from .render.page import page
 
-        return to_html(self, self._summary, self._tree_row, path, device)
+        return written(page(self._page(device), plotly_script()), path)
+
+    def _page(self, device: str | Device = "auto") -> Page:
+        """What the page shows. Without a ``device`` named there is a roofline only of what was timed."""
+        from .html_report import page_of
+
+        rooflines: dict[str, Roofline] = {}
+        why = "nothing was timed"
+        if device != "auto" or any(call.seconds for call in self.calls):
+            try:
+                rooflines = {phase: self.roofline(device, phase) for phase in self._phases}
+            except (InputError, FormulaError) as error:
+                if device != "auto":
+                    raise
+                why = str(error).partition("\n")[0]
+        mfu = self.mfu(device) if rooflines else None
+        return page_of(self, self._summary, self._tree_row, rooflines, mfu, why)
 
     def __str__(self) -> str:
         from .render.summary import summary
@@ -177,24 +196,13 @@ class Report(Totals, Exports):
             f"{self.total_params:,} params{'' if self.complete else ', INCOMPLETE'}>"
         )
 
-    def _missing_text(self) -> str:
-        lines = [f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}" for m in self.missing]
-        return "\n".join([*lines, f"To count them, {PASTE}:", self.recipe()])
-
     @cached_property
     def _tree_row(self) -> TreeRow:
-        return self._tree_row_of(PHASES[0])
-
-    def _tree_row_of(self, phase: str) -> TreeRow:
-        return tree_row(self._modules_of(phase), self._items(phase), self.nodes, phase)._replace(cls=self.model)
+        return tree_row(self, PHASES[0])
 
     @cached_property
     def _summary(self) -> Summary:
-        flops = {phase: self._flops_of(phase) for phase in PHASES}
-        asked = {"convention": self.convention, "attention": self.attention}
-        return summary_of(
-            self._run, self._tree_row, self.by_operator(), self.counted, self.missing, self.recipe(), flops, asked
-        )
+        return summary_of(self, self._tree_row)
 
     # Files
 
@@ -248,9 +256,6 @@ class Report(Totals, Exports):
         """A trace that Perfetto (ui.perfetto.dev) and chrome://tracing open: modules with their operations in them, laid end
         to end in run order, and the memory. Where nothing was timed, 1 us stands for 1 MFLOP, and the trace says so."""
         return written(as_json(chrome_trace(self)), path)
-
-    def _as_table(self) -> Table:
-        return self.table
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Report) and self.to_dict() == other.to_dict())

@@ -33,7 +33,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import lru_cache
-from types import NoneType
+from operator import itemgetter
+from types import EllipsisType, NoneType
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ JSONS_OWN = frozenset({NoneType, bool, int, str})
 TORCHS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
 NODES_TIMES = ("timing", "backward_timing", "host_timing")
 BY_NAME = "known by name alone"
+RAN = itemgetter("args", "kwargs", "out", "settings")
 
 
 # To JSON
@@ -87,7 +89,7 @@ def to_json_data(
         "charges": [{**call_of(each), **_place(each.call)} for each in whole[len(made) :]],
         "users": {str(i): _counted(each) for i, each in users.items()},
         "scopes": [_scope(scope, ran_of(scope.operation)) for scope in run.scopes],
-        "modules": [_module(module) for module in run.modules],
+        "modules": [{**m._asdict(), "keeps": sorted(map(name_of, m.keeps))} for m in run.modules],
         "nodes": [_node(node) for node in run.nodes],
         "latency": _timing(run.latency),
         "backward_latency": _timing(run.backward_latency),
@@ -108,28 +110,29 @@ def encoded(value: Any) -> Any:
     """A value of a Call as JSON data."""
     if type(value) in JSONS_OWN:
         return value
-    if isinstance(value, Spec):
-        return {"tensor": _tensor(value)}
-    if isinstance(value, int):
-        return int(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"float": str(float(value))}
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, tuple):
-        return [encoded(item) for item in value]
-    if isinstance(value, dict):
-        return {"dict": [[encoded(key), encoded(item)] for key, item in value.items()]}
-    if isinstance(value, slice):
-        return {"slice": [encoded(each) for each in (value.start, value.stop, value.step)]}
-    if isinstance(value, complex):
-        return {"complex": [encoded(value.real), encoded(value.imag)]}
-    if isinstance(value, type):
-        return {"class": name_of(value)}
-    if value is ...:
-        return {"ellipsis": True}
-    if isinstance(value, torch.device):
-        return {"device": str(value)}
+    match value:
+        case Spec():
+            return {"tensor": _tensor(value)}
+        case int():
+            return int(value)
+        case float():
+            return float(value) if math.isfinite(value) else {"float": str(float(value))}
+        case str():
+            return str.__str__(value)
+        case tuple():
+            return [encoded(item) for item in value]
+        case dict():
+            return {"dict": [[encoded(key), encoded(item)] for key, item in value.items()]}
+        case slice(start=start, stop=stop, step=step):
+            return {"slice": [encoded(start), encoded(stop), encoded(step)]}
+        case complex(real=real, imag=imag):
+            return {"complex": [encoded(real), encoded(imag)]}
+        case type():
+            return {"class": name_of(value)}
+        case EllipsisType():
+            return {"ellipsis": True}
+        case torch.device():
+            return {"device": str(value)}
     kind = next((kind for kind, cls in TORCHS.items() if isinstance(value, cls)), None)
     return f"<{type(value).__name__}>" if kind is None else {kind: _torch_name(value)}
 
@@ -178,15 +181,6 @@ def _counted(counted: Counted) -> dict[str, Any]:
 def _scope(scope: Scope, ran: Mapping[str, Any]) -> dict[str, Any]:
     params = encoded(dict(scope.params))
     return {"path": scope.path, "cls": name_of(scope.cls), "params": params, **ran, "has_children": scope.has_children}
-
-
-def _module(module: Module) -> dict[str, Any]:
-    return {
-        "path": module.path,
-        "cls": module.cls,
-        "params": module.params,
-        "keeps": sorted(map(name_of, module.keeps)),
-    }
 
 
 def _node(node: Node) -> dict[str, Any]:
@@ -239,14 +233,15 @@ class Saved:
             history=self._history(memory),
             source=memory["source"],
             steps=tuple((name, range(first, end)) for name, first, end in data["steps"]),
-            modules=tuple(map(_module_from, data["modules"])),
+            modules=tuple(Module(**{**m, "keeps": frozenset(map(target_of, m["keeps"]))}) for m in data["modules"]),
             params=Params(**data["params"]),
             environment=Environment(**data["environment"]),
             trace=data["trace"],
             trace_reason=data["trace_reason"],
         )
         self.attention: str = data["attention"]
-        self.convention = _convention(data["convention"])
+        # One that is not known here has the name and no rules: the counts are in the file.
+        self.convention = CONVENTIONS.get(data["convention"]) or Convention(data["convention"], BY_NAME)
         seen = (c._replace(operation=dense(c.operation)) for c in calls) if self.attention == "dense" else calls
         charged = map(self._call, data["charges"])
         self.counted = tuple(
@@ -265,22 +260,18 @@ class Saved:
         return Remembered(memory["peak"], Place(*memory["at"]), tuple(alive), tuple(moments))
 
     def _call(self, data: dict[str, Any]) -> Call:
-        target = data["target"]
-        found = target_of(target) if isinstance(target, str) else self._classes[target["class"]]
         about = {name: data[name] for name in ("path", "node", "site", "seconds", "phase")}
-        return Call(self._operation(data["op"], found, data), **about)
+        return Call(self._once(self._operation, [data["op"], data["target"], *RAN(data)]), **about)
 
     def _scope(self, data: dict[str, Any]) -> Scope:
-        cls = self._classes[data["cls"]]
-        ran = self._operation(cls.__name__, cls, data)
+        name = self._classes[data["cls"]].__name__
+        ran = self._once(self._operation, [name, {"class": data["cls"]}, *RAN(data)])
         return Scope(data["path"], ran, self._value(data["params"]), data["has_children"])
 
-    def _operation(self, op: str, target: Any, data: dict[str, Any]) -> Operation:
-        """What ran: the same object for all that are equal."""
-        values = [self._value(data[name]) for name in ("args", "kwargs", "out", "settings")]
-        key = Operation, op, target, marshal.dumps([data[name] for name in ("args", "kwargs", "out", "settings")], 2)
-        found: Operation = self._made.setdefault(key, Operation(op, target, *values))
-        return found
+    def _operation(self, data: list[Any]) -> Operation:
+        op, target, *values = data
+        found = target_of(target) if isinstance(target, str) else self._classes[target["class"]]
+        return Operation(op, found, *map(self._value, values))
 
     def _counted(self, data: dict[str, Any], call: Call) -> Counted:
         return Counted(call, self._once(_count_from, [data[name] for name in ("cost", "rule", "missing", "integer")]))
@@ -302,26 +293,27 @@ class Saved:
         if not isinstance(value, dict):
             return value
         [(kind, held)] = value.items()
-        if kind == "tensor":
-            shape, dtype, *more = held
-            layout, facts = more or ("strided", {"dict": []})
-            return Spec(tuple(shape), _torchs("dtype", dtype), _torchs("layout", layout), self._decoded(facts))
-        if kind == "dict":
-            return {self._decoded(key): self._decoded(item) for key, item in held}
-        if kind == "class":
-            return self._classes[held]
-        if kind in TORCHS:
-            return _torchs(kind, held)
-        if kind == "slice":
-            return slice(*map(self._decoded, held))
-        if kind == "complex":
-            return complex(*map(self._decoded, held))
-        if kind == "float":
-            return float(held)
-        if kind == "device":
-            return torch.device(held)
-        if kind == "ellipsis":
-            return ...
+        match kind:
+            case "tensor":
+                shape, dtype, *more = held
+                layout, facts = more or ("strided", {"dict": []})
+                return Spec(tuple(shape), _torchs("dtype", dtype), _torchs("layout", layout), self._decoded(facts))
+            case "dict":
+                return {self._decoded(key): self._decoded(item) for key, item in held}
+            case "class":
+                return self._classes[held]
+            case _ if kind in TORCHS:
+                return _torchs(kind, held)
+            case "slice":
+                return slice(*map(self._decoded, held))
+            case "complex":
+                return complex(*map(self._decoded, held))
+            case "float":
+                return float(held)
+            case "device":
+                return torch.device(held)
+            case "ellipsis":
+                return ...
         raise ValueError(f"there is no value of kind {kind!r}")
 
 
@@ -339,10 +331,6 @@ def _count_from(data: list[Any]) -> Count:
     return Count(None if cost is None else Cost(**cost), said, *others)
 
 
-def _module_from(data: dict[str, Any]) -> Module:
-    return Module(**{**data, "keeps": frozenset(map(target_of, data["keeps"]))})
-
-
 def _node_from(data: dict[str, Any]) -> Node:
     times = {name: _timing_from(data[name]) for name in NODES_TIMES}
     kernels = tuple(Kernel(**kernel) for kernel in data["kernels"])
@@ -351,8 +339,3 @@ def _node_from(data: dict[str, Any]) -> Node:
 
 def _timing_from(data: dict[str, Any] | None) -> Timing | None:
     return None if data is None else Timing(**data)
-
-
-def _convention(name: str) -> Convention:
-    """The convention of this name, or one that has the name and no rules: the counts are in the file."""
-    return CONVENTIONS.get(name) or Convention(name, BY_NAME)

@@ -46,7 +46,7 @@ class Exports:
     """What can be written as a table. Each ``to_*`` returns a string, or with a path writes that file, as pandas does."""
 
     def _as_table(self) -> Table:
-        raise NotImplementedError
+        return self.table  # type: ignore[attr-defined, no-any-return]
 
     def to_dataframe(self) -> pandas.DataFrame:
         """A ``pandas.DataFrame`` of the raw values, its columns called by their keys (``flops``, ``seconds``).
@@ -93,6 +93,20 @@ class Exports:
 class Tabular(Exports):
     """What is a table and nothing else; in notebooks the text that it prints as."""
 
+    def select(
+        self, columns: Sequence[str] | str | None = None, *, sort_by: str | None = None, top: int | None = None
+    ) -> Table:
+        """Some of it: the ``columns`` named, the ``top`` rows by ``sort_by`` (numbers descending, text ascending).
+
+        Columns are known by their keys and by their headers. InputError names them all where one is unknown.
+        """
+        table = self._as_table()
+        shown = pick(table.columns, columns)
+        rows = ordered(table.columns, table.rows, sort_by)[:top]
+        return Table(
+            table.name, tuple(table.columns[i] for i in shown), tuple(tuple(r[i] for i in shown) for r in rows)
+        )
+
     def to_dicts(self) -> list[dict[str, Any]]:
         """A dict for each row, raw values by the columns' keys."""
         table = self._as_table()
@@ -129,17 +143,6 @@ class Table(Tabular):
 
     def _as_table(self) -> Table:
         return self
-
-    def select(
-        self, columns: Sequence[str] | str | None = None, *, sort_by: str | None = None, top: int | None = None
-    ) -> Table:
-        """Some of it: the ``columns`` named, the ``top`` rows by ``sort_by`` (numbers descending, text ascending).
-
-        Columns are known by their keys and by their headers. InputError names them all where one is unknown.
-        """
-        shown = pick(self.columns, columns)
-        rows = ordered(self.columns, self.rows, sort_by)[:top]
-        return Table(self.name, tuple(self.columns[i] for i in shown), tuple(tuple(r[i] for i in shown) for r in rows))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -217,15 +220,6 @@ class Rows(dict[str, V], Tabular):
 
     def __missing__(self, key: object) -> V:
         raise KeyError(f"no {self._columns[0].header} {key!r}{near(str(key), self)}")
-
-    def select(
-        self, columns: Sequence[str] | str | None = None, *, sort_by: str | None = None, top: int | None = None
-    ) -> Table:
-        """Some of the table: as :meth:`Table.select`."""
-        return self.table.select(columns, sort_by=sort_by, top=top)
-
-    def _as_table(self) -> Table:
-        return self.table
 
     def __str__(self) -> str:
         return str(self.table)

@@ -52,14 +52,15 @@ class Absent:
 
 def name_of(target: Any) -> str:
     """The name by which :func:`target_of` finds it again, where it can be found by a name."""
-    if isinstance(target, Absent):
-        return target.name
-    if isinstance(target, OpOverload):
-        return f"{target._schema.name}.{target._overloadname}"
-    if isinstance(target, OpOverloadPacket):
-        return str(target._qualified_op_name)
-    if isinstance(target, HigherOrderOperator):
-        return f"higher_order::{target.name()}"
+    match target:
+        case Absent():
+            return target.name
+        case OpOverload():
+            return f"{target._schema.name}.{target._overloadname}"
+        case OpOverloadPacket():
+            return str(target._qualified_op_name)
+        case HigherOrderOperator():
+            return f"higher_order::{target.name()}"
     try:
         known = None if isinstance(target, type) else _names().get(target)
     except TypeError:  # cannot be hashed
@@ -179,10 +180,7 @@ def _functions() -> dict[str, Any]:
 @cache
 def _names() -> dict[Any, str]:
     """The first name of each."""
-    names: dict[Any, str] = {}
-    for name, function in _torchs():
-        names.setdefault(function, name)
-    return names
+    return {function: name for name, function in reversed(list(_torchs()))}
 
 
 def _torchs() -> Iterator[tuple[str, Any]]:

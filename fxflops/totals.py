@@ -99,12 +99,12 @@ class Totals:
     @property
     def total_backward_macs(self) -> int | None:
         """Multiply-accumulates of the backward pass; None where none ran."""
-        return self._modules_of("backward")[""].total.macs if self._has("backward") else None
+        return self._modules_of("backward")[""].total.macs if "backward" in self._phases else None
 
     @property
     def total_recompute_flops(self) -> int | None:
         """FLOPs of forward work that gradient checkpointing did again in the backward pass; None where none ran."""
-        return self._flops_of("recompute") or (0 if self._has("backward") else None)
+        return self._flops_of("recompute") or (0 if "backward" in self._phases else None)
 
     @property
     def total_optimizer_flops(self) -> int | None:
@@ -316,11 +316,14 @@ class Totals:
     def _forward(self) -> list[Counted]:
         return [each for each in self.counted if each.call.phase == PHASES[0]]
 
-    def _has(self, phase: str) -> bool:
-        return any(call.phase == phase for call in self.calls)
+    @cached_property
+    def _phases(self) -> list[str]:
+        """Those that made calls."""
+        seen = {each.call.phase for each in self.counted}
+        return [phase for phase in PHASES if phase in seen]
 
     def _flops_of(self, phase: str) -> int | None:
-        return self._modules_of(phase)[""].total.flops if self._has(phase) else None
+        return self._modules_of(phase)[""].total.flops if phase in self._phases else None
 
     def _module_at(self, path: str) -> Any:
         """The live module, for a formula that reads it; where the model is gone, or in a file, what is known of it."""

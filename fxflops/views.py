@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .listings import highest
-from .missing import Missing
-from .outcome import Run
-from .records import PHASES, Counted, Node
-from .render import data
 from .render.data import NO_OPS, OperatorShare, Summary, TreeRow
-from .rollup import Item, ModuleRow, OperatorRow, prefixes, sums_of
+from .rollup import ModuleRow, prefixes, sums_of
+from .totals import Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +26,23 @@ class Tree:
     def __str__(self) -> str:
         from .render.tree import tree
 
-        columns = None if self.columns is None else list(self.columns)
         return tree(
-            self.root, depth=self.depth, sort_by=self.sort_by, fold=self.fold, columns=columns, units=self.units
+            self.root,
+            depth=self.depth,
+            sort_by=self.sort_by,
+            fold=self.fold,
+            columns=self.columns,
+            units=self.units,
         )
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def tree_row(
-    modules: Mapping[str, ModuleRow], items: Iterable[Item], nodes: Iterable[Node], phase: str = PHASES[0]
-) -> TreeRow:
+def tree_row(report: Totals, phase: str) -> TreeRow:
     """The model's modules, one inside the other, the root first, with what they cost in a phase."""
-    own = sums_of(((item.path, item.op), item.sums) for item in items)
+    modules = report.by_module(phase)
+    own = sums_of(((item.path, item.op), item.sums) for item in report._items(phase))
     own_ops: dict[str, dict[str, int]] = {}
     for (path, op), sums in sorted(own.items(), key=lambda item: -item[1].flops):
         if sums.flops or sums.missing:
@@ -51,52 +51,47 @@ def tree_row(
     for path in modules:
         if path:
             children.setdefault(path.rpartition(".")[0], []).append(path)
-    return _row("", modules, children, own_ops, highest(nodes, phase, lambda node: prefixes(node.path)))
+    peaks = highest(report.nodes, phase, lambda node: prefixes(node.path))
+    return _row("", modules, children, own_ops, peaks)._replace(cls=report.model)
 
 
-def summary_of(
-    run: Run,
-    tree: TreeRow,
-    operators: Mapping[str, OperatorRow],
-    counted: Sequence[Counted],
-    missing: Iterable[Missing],
-    paste: str,
-    flops: Mapping[str, int | None],
-    asked: Mapping[str, str],
-) -> Summary:
-    """What the one-screen summary shows; ``flops`` by phase, ``asked`` the convention and attention."""
-    where, params = run.environment, run.params
-    seconds = [node.timing.median for node in run.nodes if node.timing is not None]
+def summary_of(report: Totals, tree: TreeRow) -> Summary:
+    """What the one-screen summary shows."""
+    where, params = report.environment, report.params
     return Summary(
-        title=run.model,
-        inputs=run.inputs,
-        setting=f"{where.device} · {where.mode} · {where.grad} · {run.trace}",
+        title=report.model,
+        inputs=report.inputs,
+        setting=f"{where.device} · {where.mode} · {where.grad} · {report.trace}",
         macs=tree.macs,
         flops=tree.flops,
-        int_ops=sum(each.int_ops for each in counted if each.call.phase == "forward"),
-        backward_flops=flops["backward"],
-        recompute_flops=flops["recompute"],
-        optimizer_flops=flops["optimizer"],
-        **asked,
-        counted_calls=sum(each.cost is not None for each in counted),
-        calls=len(counted),
+        int_ops=report.total_int_ops,
+        backward_flops=report.total_backward_flops,
+        recompute_flops=report._flops_of("recompute"),
+        optimizer_flops=report.total_optimizer_flops,
+        convention=report.convention,
+        attention=report.attention,
+        counted_calls=sum(each.cost is not None for each in report.counted),
+        calls=len(report.counted),
         params_total=params.total,
         params_trainable=params.trainable,
         params_frozen=params.frozen,
         buffers=params.buffers,
         params_bytes=params.bytes,
-        latency=run.latency,
-        nodes_seconds=sum(seconds) if seconds else None,
-        backward_latency=run.backward_latency,
-        backward_nodes_seconds=sum(n.backward_timing.median for n in run.nodes if n.backward_timing is not None),
-        bytes_peak=run.peak,
-        memory=run.memory,
-        peak_at=run.memory.at,
-        peak_phase=run.memory.phase,
+        latency=report.timing,
+        nodes_seconds=report.total_time,
+        backward_latency=report.backward_timing,
+        backward_nodes_seconds=sum(n.backward_timing.median for n in report.nodes if n.backward_timing is not None),
+        bytes_peak=report.max_memory,
+        memory=report.memory,
+        peak_at=report.memory.at,
+        peak_phase=report.memory.phase,
         modules=tree.children,
-        operators=[OperatorShare(r.key, r.calls, r.total.flops, r.total.seconds) for r in operators.values()],
-        missing=[data.Missing(m.op, m.calls, m.path, m.shapes, m.site, m.reason) for m in missing],
-        paste=paste,
+        operators=[
+            OperatorShare(row.key, row.calls, row.total.flops, row.total.seconds)
+            for row in report.by_operator().values()
+        ],
+        missing=report.missing,
+        paste=report.recipe(),
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..missing import Missing
+
 NO_OPS: Mapping[str, int] = {}
 
 
@@ -56,19 +58,6 @@ class OperatorShare(NamedTuple):
     calls: int
     flops: int
     seconds: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Calls that are not counted: ``where`` may hold a pattern ("blocks.*.ssm"), ``site`` is the author's file:line, ``why``
-    the reason where it is another than that no formula knows them."""
-
-    name: str
-    calls: int
-    where: str = ""
-    shapes: str = ""
-    site: str = ""
-    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from .costs import operator_shares
 from .data import Summary, TreeRow
 from .fold import Fold, folded
 from .summary import facts, missing_lines, paste_where
-from .text import plain
+from .text import escaped
 from .tree import label, measured, own_row
 
 # Only greys that are half transparent and the page's own colour: legible on a light and on a dark page.
@@ -58,19 +58,17 @@ def html(
     header: Sequence[str] | None = None,
     rows: Sequence[Sequence[Any]] | None = None,
     *,
-    most_rows: int | None = 1000,
     noun: str = "nodes",
     of: int | None = None,
     units: str | None = None,
 ) -> str:
-    """The summary, the module tree, the operators and, where given, a table of ``noun`` (its first ``most_rows``).
+    """The summary, the module tree, the operators and, where given, a table of ``noun``.
 
     ``of`` is how many there are where ``rows`` are not all; ``units`` as in every table.
     """
     table = ""
     if header is not None and rows is not None:
-        shown = rows if most_rows is None else rows[:most_rows]
-        table = _table(header, shown, noun, len(rows) if of is None else of, units)
+        table = _table(header, rows, noun, len(rows) if of is None else of, units)
     return f'<div class="fxflops"><style>{STYLE}</style>{_head(summary)}{_tree(root)}{_operators(summary)}{table}</div>'
 
 
@@ -94,13 +92,13 @@ def _head(data: Summary) -> str:
     lines = [(fact.label, fact.value, fact.separator.join(fact.details)) for fact in facts(data)]
     lines += [(name, "", " · ".join(shares)) for name, shares in operator_shares(data)]
     body = "".join(
-        f'<tr><th scope="row">{_text(name)}</th><td class="n">{_text(value)}</td><td>{_text(said)}</td></tr>'
+        f'<tr><th scope="row">{escaped(name)}</th><td class="n">{escaped(value)}</td><td>{escaped(said)}</td></tr>'
         for name, value, said in lines
     )
     missing = "\n".join(missing_lines(data.missing) + ([f"{paste_where(data)}:\n{data.paste}"] if data.paste else []))
     warning = f'<pre class="missing">{escape(missing)}</pre>' if missing else ""
-    about = _text(f"input {data.inputs} · {data.setting}" if data.inputs else data.setting)
-    return f"<div><b>{_text(data.title)}</b> <small>{about}</small></div><table>{body}</table>{warning}"
+    about = escaped(f"input {data.inputs} · {data.setting}" if data.inputs else data.setting)
+    return f"<div><b>{escaped(data.title)}</b> <small>{about}</small></div><table>{body}</table>{warning}"
 
 
 def _tree(root: TreeRow) -> str:
@@ -133,8 +131,8 @@ def _row(name: str, note: str, row: TreeRow, root: TreeRow, columns: Sequence[Co
     )
     share = values["time%"] if values["time%"] is not None else values["flops%"]
     return (
-        f'<span class="name" style="padding-left:{level * 1.2:.1f}em" title="{escape(plain(row.path))}">'
-        f"{_text(name)} <small>{_text(note)}</small></span>{numbers}"
+        f'<span class="name" style="padding-left:{level * 1.2:.1f}em" title="{escaped(row.path)}">'
+        f"{escaped(name)} <small>{escaped(note)}</small></span>{numbers}"
         f'<span class="bar" style="background-size:{share or 0:.1f}% 100%"></span>'
     )
 
@@ -150,7 +148,7 @@ def _table(
     """A table to unfold, and to be sorted by a click on a header."""
     columns = [column_of(title, (row[i] for row in rows)) for i, title in enumerate(header)]
     titles = "".join(
-        f'<th{_side(column)}><button type="button">{_text(column.key if units else column.header)}</button></th>'
+        f'<th{_side(column)}><button type="button">{escaped(column.key if units else column.header)}</button></th>'
         for column in columns
     )
     body = "".join(
@@ -166,14 +164,10 @@ def _table(
 def _cell(column: Column, value: Any, units: str | None) -> str:
     """A cell with the bare value beside the text, for sorting; words among numbers have none."""
     sortable = isinstance(value, Real) if column.is_number else value is not None
-    bare = f' data-v="{_text(str(value))}"' if sortable else ""
-    exact = f' title="{_text(column.show(value))}"' if units and sortable and column.is_number else ""
-    return f"<td{_side(column)}{bare}{exact}>{_text(column.show(value, column.unit(units)))}</td>"
+    bare = f' data-v="{escaped(str(value))}"' if sortable else ""
+    exact = f' title="{escaped(column.show(value))}"' if units and sortable and column.is_number else ""
+    return f"<td{_side(column)}{bare}{exact}>{escaped(column.show(value, column.unit(units)))}</td>"
 
 
 def _side(column: Column) -> str:
     return ' class="n"' if column.is_number else ""
-
-
-def _text(text: str) -> str:
-    return escape(plain(text))

@@ -19,7 +19,7 @@ from .costs import OTHER, costs, operator_shares
 from .data import Summary
 from .page_data import Page, payload
 from .summary import facts, missing_lines, paste_where
-from .text import plain
+from .text import escaped, plain
 
 HERE = Path(__file__).parent
 PERCENT_OF_PEAK = "of what the device does at most"
@@ -39,7 +39,7 @@ def page(data: Page, plotly: str) -> str:
     # The parser makes "\n" of "\r\n", and the hashes are of what it makes.
     scripts = [plotly.replace("\r\n", "\n"), (HERE / "page.js").read_text(encoding="utf8")]
     style = (HERE / "page.css").read_text(encoding="utf8")
-    title = _text(f"{data.summary.title} · fxflops")
+    title = escaped(f"{data.summary.title} · fxflops")
     return "\n".join(
         [
             "<!doctype html>",
@@ -107,13 +107,13 @@ def _goodness(page: Page) -> list[Card]:
     data, found = page.summary, page.roofline
     if found is not None and found.is_prediction:
         bound = sum(kind[0] for kinds in found.bounds.values() for kind in kinds.values())
-        return [Card("least time", units.seconds(bound), f"{bound!r} s", f"on {plain(found.device)}, predicted")]
+        return [Card("least time", units.seconds(bound), f"{bound!r} s", f"on {plain(found.device.name)}, predicted")]
     cards = []
     if data.latency is not None and data.flops:
         rate = data.flops / data.latency[0]
         peaks = {} if found is None else found.peaks
         peak = ", ".join(f"{name} {units.count(value)}FLOP/s" for name, value in peaks.items())
-        said = "" if found is None else f"{plain(found.device)}, peak {peak}"
+        said = "" if found is None else f"{plain(found.device.name)}, peak {peak}"
         cards.append(Card("speed", units.amount(rate, "FLOP/s"), f"{rate:,.0f} FLOP/s", said))
     if found is not None and found.mfu is not None:
         said = f"{PERCENT_OF_PEAK} (MFU)"
@@ -136,13 +136,13 @@ def _head(page: Page) -> list[str]:
         left = data.calls - data.counted_calls
         badge = f'<span class="badge bad">INCOMPLETE: {left:,} of {data.calls:,} calls not counted</span>'
     boxes = "".join(
-        f'<div class="card"><dt>{_text(card.label)}</dt><dd title="{_text(card.exact)}">{_figure(card.value)}</dd>'
-        f'<dd class="said">{_text(card.said)}</dd></div>'
+        f'<div class="card"><dt>{escaped(card.label)}</dt><dd title="{escaped(card.exact)}">{_figure(card.value)}</dd>'
+        f'<dd class="said">{escaped(card.said)}</dd></div>'
         for card in cards(page)
     )
     return [
-        f"<header><h1>{_text(data.title)}</h1>{badge}",
-        f'<p class="about">{" · ".join(map(_text, [*about, data.setting]))}</p></header>',
+        f"<header><h1>{escaped(data.title)}</h1>{badge}",
+        f'<p class="about">{" · ".join(map(escaped, [*about, data.setting]))}</p></header>',
         "<main>",
         *_missing(data),
         f'<dl class="cards">{boxes}</dl>',
@@ -155,7 +155,7 @@ def _head(page: Page) -> list[str]:
 def _figure(value: str) -> str:
     """A number with its unit smaller."""
     number, blank, unit = value.rpartition(" ")
-    return f"{_text(number)}{blank}<small>{_text(unit)}</small>" if number.strip("≥ ") else _text(value)
+    return f"{escaped(number)}{blank}<small>{escaped(unit)}</small>" if number.strip("≥ ") else escaped(value)
 
 
 def _missing(data: Summary) -> list[str]:
@@ -180,15 +180,15 @@ def _lines(data: Summary) -> list[str]:
             ("time", units.percent(row.seconds, data.nodes_seconds)),
         ]
         said = ", ".join(f"{share:.1f}% of {name}" for name, share in shares if share is not None)
-        parts.append(f"<b>{_text(row.path)}</b> {said}")
+        parts.append(f"<b>{escaped(row.path)}</b> {said}")
     lines = [f"<span>where</span> {' · '.join(parts)}"] if parts else []
-    return lines + [f"<span>{_text(name)}</span> {_text(' · '.join(said))}" for name, said in operator_shares(data)]
+    return lines + [f"<span>{escaped(name)}</span> {escaped(' · '.join(said))}" for name, said in operator_shares(data)]
 
 
 def _facts(data: Summary) -> str:
     rows = "".join(
-        f"<tr><th scope=row>{_text(fact.label)}</th><td>{_text(fact.value)}</td>"
-        f"<td>{_text(fact.separator.join(fact.details))}</td></tr>"
+        f"<tr><th scope=row>{escaped(fact.label)}</th><td>{escaped(fact.value)}</td>"
+        f"<td>{escaped(fact.separator.join(fact.details))}</td></tr>"
         for fact in facts(data)
     )
     return f'<table class="facts">{rows}</table>'
@@ -202,7 +202,7 @@ def _sections(page: Page) -> list[str]:
                  '<ul id="legend" class="legend" aria-label="colours"></ul><p id="where-note" class="note"></p>'),
         _section("speed", "How fast", '<div id="speed-controls" class="controls"></div>', speed)
         if page.roofline is not None
-        else _section("speed", "How fast", "", f'<p class="note">No roofline: {_text(page.why_no_roofline)}.</p>'),
+        else _section("speed", "How fast", "", f'<p class="note">No roofline: {escaped(page.why_no_roofline)}.</p>'),
         _section("memory", "Memory over the run", '<div id="memory-controls" class="controls"></div>',
                  '<div id="course" class="plot"></div><p id="memory-note" class="note"></p>'
                  '<h3>Alive at the peak</h3><div class="scroll"><table id="owners" class="plain"></table></div>')
@@ -217,7 +217,3 @@ def _sections(page: Page) -> list[str]:
 
 def _section(name: str, title: str, controls: str, body: str) -> str:
     return f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>{controls}{body}</section>'
-
-
-def _text(text: str) -> str:
-    return escape(plain(text))

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..devices import Device
 from .data import Summary
 from .text import plain
 
@@ -102,13 +103,11 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """A device's, and by phase how near the run came: what binds ("compute" ...) with its least seconds and the calls'."""
+    """A device's, and by phase how near the run came: what binds ("compute" ...) with its least seconds and the calls'.
+    ``peaks`` are those of the dtypes that the run computed in."""
 
-    device: str
-    source: str
+    device: Device
     peaks: Mapping[str, float]
-    bandwidth: float
-    caches: Sequence[tuple[int, float]]
     is_prediction: bool
     bounds: Mapping[str, Mapping[str, tuple[float, float | None, int]]]
     mfu: float | None = None
@@ -133,16 +132,13 @@ class Words:
     """Texts by number, each kept once."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {"": 0}
+        self.numbers: dict[str, int] = {"": 0}
 
     def __getitem__(self, text: str) -> int:
         text = plain(text)
         if len(text) > MOST_TEXT:
             text = text[: MOST_TEXT - 1] + "…"
-        return self._numbers.setdefault(text, len(self._numbers))
-
-    def listed(self) -> list[str]:
-        return list(self._numbers)
+        return self.numbers.setdefault(text, len(self.numbers))
 
 
 def payload(page: Page) -> dict[str, Any]:
@@ -162,19 +158,14 @@ def payload(page: Page) -> dict[str, Any]:
         "operators": _ops(page.operators, words),
         "memory": None if page.memory is None else _course(page.memory, words),
         "roofline": None if page.roofline is None else _ceilings(page.roofline),
-        "words": words.listed(),
+        "words": list(words.numbers),
     }
 
 
 def dearest(ops: Sequence[Op], most: int) -> list[int]:
     """The positions, in run order, of the ops that cost most; those that are not counted come before all others."""
-    if len(ops) <= most:
-        return list(range(len(ops)))
-
-    def rank(i: int) -> tuple[bool, float, int]:
-        return not ops[i].missing, -(ops[i].seconds or 0.0), -ops[i].flops
-
-    return sorted(sorted(range(len(ops)), key=rank)[:most])
+    ranked = sorted(range(len(ops)), key=lambda i: (not ops[i].missing, -(ops[i].seconds or 0.0), -ops[i].flops))
+    return sorted(ranked[:most])
 
 
 def shallow(tiles: Sequence[Tile], most: int) -> list[Tile]:
@@ -260,11 +251,11 @@ def _course(course: Course, words: Words) -> dict[str, Any]:
 
 def _ceilings(found: Ceilings) -> dict[str, Any]:
     return {
-        "device": found.device,
-        "source": found.source,
+        "device": found.device.name,
+        "source": found.device.source,
         "peaks": dict(found.peaks),
-        "bandwidth": found.bandwidth,
-        "caches": [list(cache) for cache in found.caches],
+        "bandwidth": found.device.bandwidth,
+        "caches": [list(cache) for cache in found.device.caches],
         "is_prediction": found.is_prediction,
         "bounds": {
             phase: {kind: [_short(bound), _short(took), calls] for kind, (bound, took, calls) in kinds.items()}

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import units
-from ..missing import PASTE
+from ..missing import PASTE, Missing
 from .costs import cost_lines, operator_shares
-from .data import Missing, Summary
+from .data import Summary
 from .text import cells, pad, paint, plain, terminal_width
 
 MOST_MISSING = 8
@@ -87,7 +87,7 @@ def missing_lines(missing: Sequence[Missing]) -> list[str]:
     """A line for each kind of call that is not counted."""
     lines = []
     for item in missing[:MOST_MISSING]:
-        lines += [_missing_line(item), *([f"    {plain(item.why)}"] if item.why else [])]
+        lines += [_missing_line(item), *([f"    {plain(item.reason)}"] if item.reason else [])]
     rest = missing[MOST_MISSING:]
     if rest:
         lines.append(f"not counted: {len(rest)} more kinds, {sum(item.calls for item in rest)} calls")
@@ -152,6 +152,6 @@ def _latency(label: str, latency: tuple[float, float, float, int] | None, nodes:
 
 
 def _missing_line(item: Missing) -> str:
-    parts = [f"not counted: {plain(item.name)} x{item.calls}" + (f" in {plain(item.where)}" if item.where else "")]
+    parts = [f"not counted: {plain(item.op)} x{item.calls}" + (f" in {plain(item.path)}" if item.path else "")]
     parts += [plain(item.shapes)] if item.shapes else []
     return "  ".join([*parts, *([f"({plain(item.site)})"] if item.site else [])])

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import unicodedata
 from collections.abc import Sequence
+from html import escape
 
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 STYLES = {"bold": "1", "dim": "2", "red": "1;31", "cyan": "36"}
@@ -19,6 +20,11 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def escaped(text: str) -> str:
+    """The text on one line, for HTML."""
+    return escape(plain(text))
 
 
 def cells(text: str) -> int:

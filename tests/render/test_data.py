@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fxflops.render.data import Missing, TreeRow
+from fxflops.missing import Missing
+from fxflops.render.data import TreeRow
 
 
 def test_rows_are_frozen(root):

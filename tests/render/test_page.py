@@ -13,7 +13,7 @@ from torch import nn
 
 from fxflops import FxflopsError, analyze, count, profile
 from fxflops.devices import Device
-from fxflops.html_report import page_of, plotly_script
+from fxflops.html_report import plotly_script
 from fxflops.ledger import CATEGORIES
 from fxflops.render.data import Summary
 from fxflops.render.page import cards, embedded, page, policy
@@ -56,7 +56,7 @@ def trained():
 
 @pytest.fixture(scope="module")
 def data(trained):
-    return payload(page_of(trained, trained._summary, trained._tree_row, DEVICE))
+    return payload(trained._page(DEVICE))
 
 
 def totals(data, name):
@@ -97,11 +97,11 @@ def test_memory_of_the_tiles_is_the_peak(trained, data):
 
 def test_parameters_of_unequal_size_are_a_tile_of_their_own():
     report = count(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8).half().float().double().float()), torch.ones(2, 8))
-    assert "(params)" not in payload(page_of(report, report._summary, report._tree_row))["words"]
+    assert "(params)" not in payload(report._page())["words"]
     mixed = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 7).double())
     mixed[1].forward = lambda x: nn.functional.linear(x.double(), mixed[1].weight, mixed[1].bias)
     report = analyze(mixed, torch.ones(2, 8), repeats=0, trace="record")
-    found = payload(page_of(report, report._summary, report._tree_row))
+    found = payload(report._page())
     place = found["tiles"]["name"].index(found["words"].index("(params)"))
     assert found["tiles"]["own"]["memory"][place] == report.memory["params"]
     assert totals(found, "memory")[0] == report.max_memory
@@ -155,15 +155,15 @@ def test_only_what_was_measured_can_be_chosen():
     with torch.device("meta"):
         model, x = nn.Linear(4, 4), torch.empty(2, 4)
     report = count(model, x)
-    found = payload(page_of(report, report._summary, report._tree_row))
+    found = payload(report._page())
     assert [metric["key"] for metric in found["metrics"]] == ["flops", "macs", "params", "memory"]
     assert found["roofline"] is None
-    assert "No roofline: nothing was timed." in page(page_of(report, report._summary, report._tree_row), NOT_PLOTLY)
+    assert "No roofline: nothing was timed." in page(report._page(), NOT_PLOTLY)
 
 
 def test_a_device_named_gives_a_prediction_of_what_was_not_timed():
     report = count(nn.Linear(64, 64), torch.ones(8, 64))
-    shown = page_of(report, report._summary, report._tree_row, "H100")
+    shown = report._page("H100")
     assert payload(shown)["roofline"]["is_prediction"]
     assert "least time" in [card.label for card in cards(shown)]
 
@@ -173,7 +173,7 @@ def test_several_models_and_steps_add_up_too():
     with torch.no_grad(), profile({"encoder": encoder, "decoder": decoder}) as p:
         for _ in range(2):
             decoder(encoder(torch.randn(1, 5, 8))[0] + 1)
-    found = payload(page_of(p.report, p.report._summary, p.report._tree_row))
+    found = payload(p.report._page())
     assert totals(found, "flops forward")[0] == p.report.total_flops
     assert totals(found, "macs forward")[at(found, "encoder")] == p.report["encoder"].total.macs
 
@@ -274,7 +274,7 @@ class Elements(HTMLParser):
 
 
 def test_the_summary_says_how_much_where_how_fast(trained):
-    shown = page_of(trained, trained._summary, trained._tree_row, DEVICE)
+    shown = trained._page(DEVICE)
     text = Elements(page(shown, NOT_PLOTLY)).text
     labels = [card.label for card in cards(shown)]
     assert labels == [*("FLOPs", "MACs", "training FLOPs", "params", "latency", "peak memory", "speed", "utilization")]

@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 
-from fxflops.render.data import Missing
+from fxflops.missing import Missing
 from fxflops.render.summary import flow, summary
 from fxflops.render.text import ANSI, cells
 
