@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from .records import Kernel
+from .nodes import Kernel
 
 MARK = "fxflops node "
 

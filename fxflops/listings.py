@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from .records import PHASES, Counted, Node, per_operation, specs_in
+from .nodes import Node
+from .records import PHASES, Counted, per_operation, specs_in
 from .render.columns import MODULES, OPERATIONS, SUMS, Column
 from .rollup import ModuleRow, OperatorRow, Sums
 from .tables import Cells, Rows, Table

@@ -14,11 +14,12 @@ from torch import fx
 from .errors import InputError, TraceError
 from .kernels import KernelMeter
 from .meter import CudaMemory, StorageMemory
+from .nodes import Kernel
 from .ops import Table
 from .outcome import Run
 from .own_run import Subject, Watch, observed_run
 from .per_node import Spans, node_of, with_nodes
-from .records import Call, Kernel, typed
+from .records import Call, typed
 from .run import CallCollector, Times, run_back, run_graph, time_nodes, uncompiled
 from .trace import TRACERS
 from .trace.record import Recorder

@@ -13,8 +13,8 @@ from .api import Formulas, analyzed
 from .conventions import Convention
 from .errors import FxflopsError, InputError, TraceError
 from .inputs import checked_model
+from .nodes import Node
 from .ops import BASE
-from .records import Node
 from .render.columns import RESULT_HEADER
 from .report import Report
 from .state import holding

@@ -12,7 +12,8 @@ import torch
 
 from .inventory import Module, Params
 from .ledger import CATEGORIES, History, Place, Remembered
-from .records import Call, Node, Scope, Timing
+from .nodes import Node, Timing
+from .records import Call, Scope
 
 ALWAYS = ("params", "buffers", "inputs", "activations")
 """The categories of memory that are said also where they are 0."""

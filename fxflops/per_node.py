@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import fx
 
-from .records import Call, Kernel, Node, Operation
+from .nodes import Kernel, Node
+from .records import Call, Operation
 from .run import Times
 from .trace.symbolic import stack_of
 from .trace.tape import FORWARD, RECOMPUTE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
@@ -212,7 +211,16 @@ PHASES = ("forward", "backward", "recompute", "optimizer")
 """When a call is made. "recompute" is forward work done again in the backward pass, by gradient checkpointing."""
 
 
-class Operation(NamedTuple):
+class _Operation(NamedTuple):
+    op: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    out: Any
+    settings: Mapping[str, Any] = NOTHING
+
+
+class Operation(_Operation):
     """*What* ran, wherever it did: of a leaf module, a function, a method or an operator. Within one run equal ones are
     one object, and compared as such, so that what follows from an operation alone is worked out once.
 
@@ -221,13 +229,7 @@ class Operation(NamedTuple):
     module's plain attributes and, as specs, its own tensors.
     """
 
-    op: str
-    target: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    out: Any
-    settings: Mapping[str, Any] = NOTHING
-
+    __slots__ = ()
     __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
     def inputs(self) -> Iterator[Spec]:
@@ -235,13 +237,24 @@ class Operation(NamedTuple):
         return specs_in((self.args, self.kwargs))
 
 
-class Call(NamedTuple):
-    """One call that the run made: an operation, and where and when it ran.
+class _Ran:
+    """What ran, of a record that tells where it did."""
 
-    ``path`` is the module it was made in (a leaf's own path), ``node`` the graph's node that does it, or whose gradient it
-    computes ("" where none does), ``site`` the author's ``file:line`` (read only where no formula is known).
-    """
+    __slots__ = ()
+    operation: Operation
+    op: Any = property(attrgetter("operation.op"))
+    target: Any = property(attrgetter("operation.target"))
+    args: Any = property(attrgetter("operation.args"))
+    kwargs: Any = property(attrgetter("operation.kwargs"))
+    out: Any = property(attrgetter("operation.out"))
+    settings: Any = property(attrgetter("operation.settings"))
 
+    def inputs(self) -> Iterator[Spec]:
+        """The specs of its tensor arguments, a module's own tensors not included."""
+        return self.operation.inputs()
+
+
+class _Call(NamedTuple):
     operation: Operation
     path: str = ""
     node: str = ""
@@ -249,83 +262,40 @@ class Call(NamedTuple):
     seconds: float | None = None
     phase: str = PHASES[0]
 
-    op = property(attrgetter("operation.op"))
-    target = property(attrgetter("operation.target"))
-    args = property(attrgetter("operation.args"))
-    kwargs = property(attrgetter("operation.kwargs"))
-    out = property(attrgetter("operation.out"))
-    settings = property(attrgetter("operation.settings"))
 
-    def inputs(self) -> Iterator[Spec]:
-        """The specs of its tensor arguments, a module's own tensors not included."""
-        return self.operation.inputs()
+class Call(_Ran, _Call):
+    """One call that the run made: an operation, and where and when it ran.
+
+    ``path`` is the module it was made in (a leaf's own path), ``node`` the graph's node that does it, or whose gradient it
+    computes ("" where none does), ``site`` the author's ``file:line`` (read only where no formula is known).
+    """
+
+    __slots__ = ()
 
 
-class Scope(NamedTuple):
-    """One call of one module: what module-hook counters charge. ``operation`` is of its class, a leaf's the very one of its
-    Call; ``params`` are its own parameters' specs by name."""
-
+class _Scope(NamedTuple):
     path: str
     operation: Operation
     params: Mapping[str, Spec]
     has_children: bool
 
-    cls = property(attrgetter("operation.target"))
-    target, args, kwargs, out, settings = Call.target, Call.args, Call.kwargs, Call.out, Call.settings
+
+class Scope(_Ran, _Scope):
+    """One call of one module: what module-hook counters charge. ``operation`` is of its class, a leaf's the very one of its
+    Call; ``params`` are its own parameters' specs by name."""
+
+    __slots__ = ()
+    cls = _Ran.target
 
 
-class Timing(NamedTuple):
-    """Seconds of the same work run ``repeats`` times: the median, the fastest and the slowest."""
-
-    median: float
-    low: float
-    high: float
-    repeats: int
+class _Count(NamedTuple):
+    cost: Cost | None
+    rule: Any = None
+    missing: str = ""
+    integer: bool = False
 
 
-class Kernel(NamedTuple):
-    """What ran on the device for a node: the kernel's name (on a CPU the operator's), how often, and its seconds."""
-
-    name: str
-    calls: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One node of the graph as it ran: ``calls`` are the positions of the Calls of the model's own run that it does.
-
-    ``opcode`` is the fx opcode, ``target`` its printable target, ``function`` the name of the function it calls,
-    ``module`` the class name of the module it stands in.
-    What no meter read is None. Bytes are allocated on the device: before and after the node, and the peak within it.
-    ``backward_*`` are of its part of the backward pass. On CUDA ``timing`` is the device's, from event to event, and
-    ``host_timing`` what it took to start the work.
-    """
-
-    name: str
-    opcode: str
-    target: str
-    function: str
-    path: str
-    module: str
-    calls: range
-    timing: Timing | None = None
-    bytes_before: int | None = None
-    bytes_after: int | None = None
-    bytes_peak: int | None = None
-    backward_timing: Timing | None = None
-    backward_bytes_after: int | None = None
-    backward_bytes_peak: int | None = None
-    host_timing: Timing | None = None
-    kernels: tuple[Kernel, ...] = ()
-
-    @property
-    def launch_bound(self) -> bool:
-        """Whether the device waited for the host: what it did took no longer than to start it."""
-        return self.timing is not None and self.host_timing is not None and self.host_timing[0] >= self.timing.median
-
-
-class Count(NamedTuple):
+class Count(_Count):
     """What an operation costs, and the rule that says so; ``cost`` is None where there is none, and ``missing`` says why. All
     calls of one operation that are counted alike share the same object, and it is compared as such.
 
@@ -333,11 +303,7 @@ class Count(NamedTuple):
     inputs are integers or booleans, so that its operations are no FLOPs.
     """
 
-    cost: Cost | None
-    rule: Any = None
-    missing: str = ""
-    integer: bool = False
-
+    __slots__ = ()
     __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
     @property
@@ -350,15 +316,19 @@ class Count(NamedTuple):
         return counted if colon and "->" in signature else line
 
 
-class Counted(NamedTuple):
+class _Counted(NamedTuple):
+    call: Call
+    count: Count  # type: ignore[assignment]
+
+
+class Counted(_Counted):
     """A call with what it costs."""
 
-    call: Call
-    count: Count
-    cost = property(attrgetter("count.cost"))
-    rule = property(attrgetter("count.rule"))
-    missing = property(attrgetter("count.missing"))
-    how = property(attrgetter("count.how"))
+    __slots__ = ()
+    cost: Any = property(attrgetter("count.cost"))
+    rule: Any = property(attrgetter("count.rule"))
+    missing: Any = property(attrgetter("count.missing"))
+    how: Any = property(attrgetter("count.how"))
 
     @property
     def flops(self) -> int:

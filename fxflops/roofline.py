@@ -13,7 +13,8 @@ from .bounds import KINDS, NOTHING, Roofline, Row
 from .ceilings import TF32, device_for, tf32_allowed
 from .devices import Device
 from .errors import InputError
-from .records import PHASES, Counted, Timing, per_operation
+from .nodes import Timing
+from .records import PHASES, Counted, per_operation
 from .traffic import compute_dtype, traffic_of
 
 CUDNN = ("conv", "lstm", "gru", "rnn")

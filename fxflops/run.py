@@ -17,7 +17,8 @@ from torch import fx
 
 from .errors import RunError
 from .meter import Clock, CudaClock, Meter
-from .records import Call, Timing, spec_of
+from .nodes import Timing
+from .records import Call, spec_of
 from .torch_internals import COMPILER
 from .trace.autocast import AUTOCAST_DEVICES
 from .trace.observe import Observer

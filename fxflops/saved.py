@@ -44,8 +44,9 @@ from .counting import dense
 from .errors import InputError
 from .inventory import Module, Params
 from .ledger import CATEGORIES, LiveTensor, Moment, Place, Remembered
+from .nodes import Kernel, Node, Timing
 from .outcome import Environment, Run
-from .records import PHASES, Call, Cost, Count, Counted, Kernel, Node, Operation, Scope, Spec, Timing, per_operation
+from .records import PHASES, Call, Cost, Count, Counted, Operation, Scope, Spec, per_operation
 from .targets import Absent, Classes, described, name_of, target_of
 
 SCHEMA, VERSION = "fxflops.report", 1

@@ -19,8 +19,9 @@ from .inventory import Params
 from .ledger import LiveTensor, Moment
 from .listings import NO_OPERATION, module_and_operator_rows, module_rows, operations, operator_rows
 from .missing import IMPORT, NO_FORMULA, Missing, missing_in, recipe_for
+from .nodes import Node, Timing
 from .outcome import Environment, Memory, Run
-from .records import PHASES, Call, Counted, Node, Timing
+from .records import PHASES, Call, Counted
 from .rollup import (
     Item,
     ModuleRow,

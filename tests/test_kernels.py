@@ -8,7 +8,7 @@ from torch import nn
 
 import fxflops
 from fxflops.kernels import KernelMeter
-from fxflops.records import Node, Timing
+from fxflops.nodes import Node, Timing
 
 
 class Net(nn.Module):

@@ -35,7 +35,7 @@ LEVELS = [
     ["ops"],
     ["meter", "kernels", "state", "progress", "optimizing", "outcome"],
     ["ledger", "inventory"],
-    ["records", "inputs", "devices"],
+    ["records", "nodes", "inputs", "devices"],
     ["units", "errors", "structure", "targets"],
     ["torch_internals"],
 ]
