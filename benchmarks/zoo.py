@@ -127,7 +127,7 @@ def by_fvcore(model: nn.Module, args: Any, kwargs: Any) -> Row:
         return {"raises": "takes no keyword inputs"}
     if any(p.device.type == "meta" for p in model.parameters()):
         if sum(p.numel() for p in model.parameters()) > FVCORE_PARAMETERS:
-            return {"raises": "not run: it computes, and does not run on meta"}
+            return {"why": "it computes, and does not run on meta"}
         model = model.to_empty(device="cpu")
         args = tuple(torch.zeros_like(arg, device="cpu") for arg in args)
     with torch.no_grad():
@@ -244,7 +244,7 @@ def line(row: Row) -> str:
     graph, count = row["graph"], row["count"]
     numbers = [
         *(graph.get(key) for key in ("macs", "flops", "torch")),
-        *(row.get(part, {}).get("flops", "raises" if part in row else None) for part in ("flop_counter", "fvcore")),
+        *(row[part].get("flops", "raises" if "raises" in row[part] else None) for part in ("flop_counter", "fvcore")),
     ]
     cells = [
         row["model"],

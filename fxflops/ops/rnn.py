@@ -111,8 +111,12 @@ def rnn_cell_function(
 
 def _layers(kind: str, module: nn.RNNBase, input: Any) -> Cost:
     """Of a module, whose input may be a packed sequence."""
-    weights = spec_of(module.all_weights)  # a list for each layer and direction
-    return steps_of(kind, math.prod(first(input)[:-1]), specs_in(weights), len(weights) * module.hidden_size)
+    ways = ("", "_reverse") if module.bidirectional else ("",)
+    suffixes = [f"_l{layer}{way}" for layer in range(module.num_layers) for way in ways]
+    names = ("weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if module.bias else ()))
+    names += ("weight_hr",) if module.proj_size else ()
+    weights = spec_of([getattr(module, name + suffix) for suffix in suffixes for name in names])
+    return steps_of(kind, math.prod(first(input)[:-1]), specs_in(weights), len(suffixes) * module.hidden_size)
 
 
 def _cell(kind: str, module: nn.RNNCellBase, input: Spec) -> Cost:
