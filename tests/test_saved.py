@@ -427,7 +427,6 @@ def test_words_that_stand_for_objects_are_kept_words() -> None:
 
 
 def test_two_formulas_of_one_name_keep_their_own_words() -> None:
-    call = count(nn.ReLU(), torch.ones(2)).calls[0]
     assert [Count(Cost(), Absent("lost:f", words)).how for words in ("one way", "another")] == [
         "one way",
         "another",
