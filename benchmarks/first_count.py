@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -73,11 +74,21 @@ def at_least(model: nn.Module, x: torch.Tensor) -> float:
     """Milliseconds of the model's own Python and one empty tensor a call."""
     with Recorded() as mode:
         model(x)
-    took = []
-    for _ in range(20):
-        mode.turn, start = 0, time.thread_time()
+
+    def again() -> None:
+        mode.turn = 0
         with mode:
             model(x)
+
+    return at_best(again, 20)
+
+
+def at_best(run: Callable[[], Any], times: int) -> float:
+    """The fewest milliseconds that it took."""
+    took = []
+    for _ in range(times):
+        start = time.thread_time()
+        run()
         took.append(time.thread_time() - start)
     return 1e3 * min(took)
 
@@ -93,9 +104,7 @@ def spent_on(name: str) -> Spent:
             seen[place(frame)] += 1
 
     with torch.no_grad():
-        start = time.thread_time()
-        of_peer(FLOP_COUNTER_MODE)(model, x)
-        theirs, least = 1e3 * (time.thread_time() - start), at_least(model, x)
+        theirs, least = at_best(lambda: of_peer(FLOP_COUNTER_MODE)(model, x), 3), at_least(model, x)
         of_fxflops(model, x)
         signal.signal(signal.SIGPROF, look)
         start, counts = time.thread_time(), 0
