@@ -222,10 +222,7 @@ class Ledger:
         """Enter a storage that is not there yet, with the tensor that it was made for."""
         entry = self._entries.add(spec, self.call)
         self._watch(storage, nbytes, entry)
-        self.live += nbytes
-        self._changes += (entry, nbytes, self.call)
-        if self.live > self.peak:
-            self._rise()
+        self._change(entry, nbytes)
 
     def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
         """Hear of it when Python frees the storage of an entry."""

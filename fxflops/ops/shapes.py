@@ -82,9 +82,8 @@ def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Lying]) -> tuple[Spec
         return None
     if ran.args and out is ran.args[0]:
         return out, None
-    for value in ran.kwargs.values():
-        if out is value:
-            return None
+    if any(out is value for value in ran.kwargs.values()):
+        return None
     strides = _strides(rule.layout, out, tensors)
     return None if strides is None else (out, strides)
 

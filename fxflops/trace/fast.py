@@ -150,10 +150,7 @@ class FastObserver(Observer):
     ) -> Plan | None:
         """The plan of a call whose shape rule tells what it puts out, kept for the next of this key."""
         given = forms_in(key)
-        for form in given:
-            if form.kind is not REAL:
-                break
-        else:
+        if all(form.kind is REAL for form in given):
             return None
         with DisableTorchFunction():
             asked = tuple.__new__(Operation, (op, target, self._spec(args), self._spec(kwargs), None, settings))
