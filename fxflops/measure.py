@@ -101,7 +101,7 @@ def _watched_graph(
     watch = subject.watch(table)
     collector = CallCollector(watch.observer, graph.graph)
     storages, storages_back = StorageMemory(watch.ledger), StorageMemory(watch.ledger)
-    tape = Tape() if subject.backward else None
+    tape = Tape(follows=True) if subject.backward else None
     inputs = subject.bound()
     with uncompiled(), watch.observer:
         out = run_graph(graph, inputs, collector, storages, tape=tape)
@@ -173,7 +173,7 @@ def _cuda_memory(subject: Subject, graph: fx.GraphModule) -> tuple[tuple[Spans, 
     meter, meter_back, tape = (
         CudaMemory(subject.device),
         CudaMemory(subject.device),
-        Tape() if subject.backward else None,
+        Tape(follows=True) if subject.backward else None,
     )
     out = run_graph(graph, subject.bound(), meter, tape=tape)
     if tape is not None:

@@ -176,13 +176,9 @@ def run_back(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor], tape: 
                 meter.after(name, None)
         running.clear()
 
-    handles = tape.watch(enter)
-    try:
+    with tape.following(enter):
         backward_from(roots, ones)
         leave()
-    finally:
-        for handle in handles:
-            handle.remove()
     for meter in meters:
         meter.finish()
 
@@ -226,7 +222,7 @@ def time_nodes(
             del roots, ones
         del out
         tick()
-        tape, clock = Tape() if backward else None, _clock(device)
+        tape, clock = Tape(follows=True) if backward else None, _clock(device)
         output = run_graph(graph, inputs(), clock, tape=tape)
         _collect(clock, nodes)
         if isinstance(clock, CudaClock):

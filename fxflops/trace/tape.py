@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from ..errors import InputError, RunError
 from ..records import PHASES, Call
@@ -25,14 +26,19 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = PHASES
 class Tape:
     """The owners of the nodes of autograd's graph: calls, by their number, or a graph's nodes, by their name.
 
+    An owner is written into the metadata of the node itself: the tape keeps no node alive, nor the tensors it saved.
     ``optimizing`` is set while an optimizer steps. ``owner_of`` has for calls of the backward pass, by their number, the
     call whose gradient they compute; none for those of an autograd.Function's own ``backward``, which no graph's node does.
+    With ``follows`` nodes tell as they begin to compute their gradient: see :meth:`following`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, follows: bool = False) -> None:
         self.optimizing = False
         self.owner_of: dict[int, int] = {}
-        self._owners: dict[Any, Any] = {}
+        self._follows = follows
+        self._handles: list[RemovableHandle] = []
+        self._enter: Callable[[Any], None] = lambda owner: None
+        self._key = object()
         self._latest: Any = None
 
     @contextmanager
@@ -50,15 +56,23 @@ class Tape:
         found = [tensor.grad_fn for tensor in tensors_in(value) if tensor.requires_grad]
         while found:
             node = found.pop()
-            if node is None or node in self._owners or _accumulates(node):
+            if node is None or _accumulates(node) or self._key in node.metadata:
                 continue
             is_functions = isinstance(node, BackwardCFunction) and isinstance(owner, int)
-            self._owners[node] = max(owner - 1, 0) if is_functions else owner
+            node.metadata[self._key] = max(owner - 1, 0) if is_functions else owner
+            if self._follows:
+                self._handles.append(node.register_prehook(lambda *_, owner=owner: self._enter(owner)))
             found.extend(earlier for earlier, _ in node.next_functions)
 
-    def watch(self, enter: Callable[[Any], None]) -> list[Any]:
-        """Have ``enter(owner)`` called as each node begins to compute its gradient; the handles that undo it."""
-        return [node.register_prehook(lambda *_, owner=owner: enter(owner)) for node, owner in self._owners.items()]
+    @contextmanager
+    def following(self, enter: Callable[[Any], None]) -> Iterator[None]:
+        """Call ``enter(owner)`` as each node begins to compute its gradient; in the end no node tells any more."""
+        self._enter = enter
+        try:
+            yield
+        finally:
+            for handle in self._handles:
+                handle.remove()
 
     def phase(self) -> str:
         """What is going on now. Gradients are off in the backward pass itself, and on where it computes forward again."""
@@ -81,7 +95,7 @@ class Tape:
         """Whose gradient is being computed: of parameters' sums, the one before."""
         node = current_autograd_node()
         if node is not None and not _accumulates(node):
-            self._latest = self._owners.get(node, self._latest)
+            self._latest = node.metadata.get(self._key, self._latest)
         return self._latest
 
 
