@@ -152,7 +152,7 @@ def _spelled(target: Any) -> str:
 
 def entry_of(ran: Operation, table: Table) -> Formula | None:
     """The formula that counts an operation."""
-    return table.find_class(ran.target) if isinstance(ran.target, type) else table.find(ran.target)
+    return table.find_class(ran.target)[1] if isinstance(ran.target, type) else table.find(ran.target)
 
 
 def dense(ran: Operation) -> Operation:

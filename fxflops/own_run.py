@@ -213,15 +213,19 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> Run:
     on meta too. Raises InputError where the real tensors pass the cap, RunError where the model raises there too.
     """
     strays = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in {*map(type, subject.paths)})
+    on_meta = any(tensor.device.type == "meta" for tensor in subject.state)
+    failed: Exception | None = None
     try:
         watch = _on_meta(subject, table, facts, strays)
         if watch.twins is not None and watch.twins.stranger and not strays:
             watch = _on_meta(subject, table, facts, strays=True)
-        return subject.ran(watch, "predicted", ON_META)
+        why = watch.observer.needs_values  # raised, and caught by the model
+        if on_meta or not why:
+            return subject.ran(watch, "predicted", ON_META)
     except (RunError, NotImplementedError) as error:
-        failed = error
+        failed, why = error, str(error)
     # Not within that handler: what the model raises on its own tensors is not to be shown below what it raised on meta.
-    if any(tensor.device.type == "meta" for tensor in subject.state):
+    if failed is not None and on_meta:
         try:
             watch = observed_run(subject, table)
         except RunError:
@@ -229,7 +233,7 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> Run:
         return subject.ran(watch, "predicted", ON_META)
     subject.snapshot.keep_all()
     watch = observed_run(subject, table, cap=cap_of(subject.device))
-    return subject.ran(watch, "storages", "observed on real tensors", str(failed))
+    return subject.ran(watch, "storages", "observed on real tensors", why)
 
 
 def _step(

@@ -94,7 +94,7 @@ def cost_of(target: Any, *args: Any, **kwargs: Any) -> Cost:
     if isinstance(function, nn.Module):
         from fxflops.trace.leaves import settings_of
 
-        entry, settings, key = BASE.find_class(type(function)), settings_of(function), type(function)
+        entry, settings, key = BASE.find_class(type(function))[1], settings_of(function), type(function)
     else:
         entry, settings, key = BASE.find(function), {}, function
     assert entry is not None, f"no formula for {function}"

@@ -107,5 +107,5 @@ def test_classes_that_are_not_there() -> None:
     assert [base.__name__ for base in stand_in.__mro__[:4]] == ["Deeper", "Layer", "Linear", "Module"]
     assert classes["elsewhere:Deeper"] is stand_in
     assert described({stand_in}) == elsewhere
-    assert BASE.find_class(stand_in) is BASE.find_class(Deeper)
+    assert BASE.find_class(stand_in)[1] is BASE.find_class(Deeper)[1]
     assert classes["elsewhere:Unheard"].__mro__ == (classes["elsewhere:Unheard"], object)

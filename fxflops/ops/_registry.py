@@ -121,14 +121,14 @@ class Table:
             return self.get(name) or self.get(name.rstrip("_"))
         return self.get(("method" if is_method(function) else "function", getattr(function, "__name__", "")))
 
-    def find_class(self, cls: type) -> Formula | None:
+    def find_class(self, cls: type) -> tuple[type | None, Formula | None]:
         """The entry for the module class that defines the ``forward`` which modules of this class run, or for a subclass of it
-        that inherits it."""
+        that inherits it; and which of them it is."""
         for base in cls.__mro__:
             entry = self.get(base) or self.get(("module", base.__name__))
             if entry is not None or "forward" in vars(base):
-                return entry
-        return None
+                return base, entry
+        return None, None
 
     def users(self) -> dict[Any, tuple[Formula, str]]:
         """The formulas that are a user's by their keys, the parent's included, each with the op that it is of."""

@@ -23,7 +23,7 @@ from ..structure import tensors_given
 from ..torch_internals import DisableTorchFunction, assertion, is_any_autocast_enabled
 from .escapes import EMPTY
 from .forwards import Forward, is_plain, is_torchs
-from .leaves import ModuleSettings
+from .leaves import ModuleSettings, holds_tensors
 from .meta import OWN, REAL, Form
 from .modes import transformed
 from .observe import ATTENTION, QUERY, RNN_BACKWARD, Observer
@@ -324,7 +324,7 @@ class FastObserver(Observer):
     ) -> Plan | None:
         """The plan of a leaf whose shape rule tells what it puts out."""
         entry, cls = self._leaves[module], type(module)
-        rule = rule_for(cls) if known.contiguous else None
+        rule = rule_for(cls) if known.contiguous and not holds_tensors(module) else None
         if rule is None or entry is None:
             return None
         return self._keep_rule(key, rule, entry.op, cls, args, kwargs, known.settings)

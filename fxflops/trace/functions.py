@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from types import FrameType, FunctionType
+from types import CellType, FrameType, FunctionType
 from typing import Any
 
 import torch
@@ -13,6 +13,9 @@ import torch
 from ..ops._registry import is_method
 from ..records import specs_in
 from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+Bodies = dict[tuple[Any, ...], FunctionType]
+"""Functions by their code and the values that it closes over."""
 
 
 def qualified_name(func: Any) -> str:
@@ -93,6 +96,22 @@ def unguarded(func: FunctionType, copies: dict[FunctionType, FunctionType]) -> F
 
 def _never(*_: Any) -> bool:
     return False
+
+
+def own_body(frame: FrameType, bodies: Bodies) -> tuple[FunctionType, tuple[Any, ...], dict[str, Any]] | None:
+    """The function of a frame and the arguments it was called with, where it is none of torch's.
+
+    A function that was copied from torch asks as torch's do, ``if has_torch_function(...)``, and hands over torch's in its
+    own place. Nobody answers so but an observer's mode: without it the function runs its own body, and that is to run.
+    """
+    code, names = frame.f_code, frame.f_globals
+    if str(names.get("__name__")).partition(".")[0] == "torch":
+        return None
+    values = [frame.f_locals[name] for name in code.co_freevars]
+    key = code, *map(id, values)
+    if key not in bodies:  # its cells keep the values alive
+        bodies[key] = FunctionType(code, names, code.co_name, None, tuple(map(CellType, values)))
+    return bodies[key], *arguments_of(frame)
 
 
 def arguments_of(frame: FrameType) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from ..ops import Formula, Table
 from ..records import Spec, is_dense, spec_of
@@ -52,24 +53,61 @@ class Leaves(dict[nn.Module, "Formula | None"]):
     def __init__(self, table: Table) -> None:
         super().__init__()
         self._table = table
-        self._of_class: dict[type, Formula | None] = {}
+        self._of_class: dict[type, tuple[Formula | None, frozenset[str]]] = {}
 
     def __missing__(self, module: nn.Module) -> Formula | None:
         cls = type(module)
-        if cls not in self._of_class:
-            self._of_class[cls] = self._table.find_class(cls)
-        entry = self._of_class[cls]
-        self[module] = entry = None if entry is None or _does_more(module) else entry
+        known = self._of_class.get(cls)
+        if known is None:
+            known = self._of_class[cls] = self._look_up(cls)
+        entry, methods = known
+        if entry is not None and (_does_more(module) or not module.__dict__.keys().isdisjoint(methods)):
+            entry = None
+        self[module] = entry
         return entry
+
+    def _look_up(self, cls: type) -> tuple[Formula | None, frozenset[str]]:
+        """The formula of a class, and the names of the methods that its forward calls; none where a subclass has methods or
+        properties of its own in place of what the forward reads."""
+        base, entry = self._table.find_class(cls)
+        if base is None or entry is None:
+            return None, NAMELESS
+        names = _read_by_forward(base)
+        if cls is not base and any(getattr(cls, name, None) is not getattr(base, name, None) for name in (*names, *LOOKS_UP)):
+            return None, NAMELESS
+        return entry, frozenset(name for name in names if type(getattr(base, name, None)) is FunctionType)
+
+
+NAMELESS: frozenset[str] = frozenset()
+LOOKS_UP = ("__getattr__", "__getattribute__")
+"""What a class answers by for attributes that it does not have."""
+
+
+def _read_by_forward(cls: Any) -> set[str]:
+    """The names in the code of a class's forward, and of the methods that it calls."""
+    found, codes = set[str](), [getattr(cls.forward, "__code__", None)]
+    while codes:
+        code = codes.pop()
+        for name in () if code is None else code.co_names:
+            if name not in found and name[:2] != "__":
+                found.add(name)
+                codes.append(getattr(getattr(cls, name, None), "__code__", None))
+    return found
 
 
 def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
     """The formula that counts a call of this module as a whole; None where the calls inside it are to be counted.
 
     There must be a formula for the class whose ``forward`` it runs; the forward must not be replaced on the instance,
-    nor the weights computed (parametrizations, hooks), for then more happens than the formula knows.
+    nor what it calls in a subclass, nor the weights computed (parametrizations, hooks, properties, tensors that were assigned),
+    for then more happens than the formula knows.
     """
-    return Leaves(table)[module]
+    return None if holds_tensors(module) else Leaves(table)[module]
+
+
+def holds_tensors(module: nn.Module) -> bool:
+    """Whether a module has tensors as plain attributes: not its parameters, but what somebody computed in their place."""
+    return any(isinstance(value, (torch.Tensor, fx.Proxy)) for value in vars(module).values())
 
 
 def _does_more(module: nn.Module) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from types import FunctionType
+from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode
@@ -16,19 +18,36 @@ from ..torch_internals import (
     get_current_function_mode_stack,
     peek_interpreter_stack,
 )
+from .functions import Bodies, own_body
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-class FunctionMode(TorchFunctionMode):
-    """Hands every function called on tensors to ``handler``."""
+class Watcher(Protocol):
+    """Who is told by a function mode of every function called on tensors, and of what raised."""
 
-    def __init__(self, handler: Handler) -> None:
+    function: Handler
+    bodies: Bodies
+
+    def raised(self, error: Exception) -> None: ...
+
+
+class FunctionMode(TorchFunctionMode):
+    """Hands every function called on tensors to a watcher."""
+
+    def __init__(self, watcher: Watcher) -> None:
         super().__init__()
-        self._handler = handler
+        self._watcher = watcher
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._handler(func, args, kwargs or {})
+        watcher = self._watcher
+        if type(func) is FunctionType and sys._getframe(2).f_code is not func.__code__:
+            func, args, kwargs = own_body(sys._getframe(2), watcher.bodies) or (func, args, kwargs)
+        try:
+            return watcher.function(func, args, kwargs or {})
+        except Exception as error:
+            watcher.raised(error)
+            raise
 
 
 class AtenMode(TorchDispatchMode):
@@ -61,7 +80,7 @@ def dispatching(mode: AtenMode) -> AbstractContextManager[Any]:
     return nullcontext() if mode in get_current_dispatch_mode_stack() else mode
 
 
-def functioning(handler: Handler) -> AbstractContextManager[Any]:
+def functioning(watcher: Watcher) -> AbstractContextManager[Any]:
     """A function mode on, if none of ours is on already."""
     modes = get_current_function_mode_stack()
-    return nullcontext() if any(type(mode) is FunctionMode for mode in modes) else FunctionMode(handler)
+    return nullcontext() if any(type(mode) is FunctionMode for mode in modes) else FunctionMode(watcher)

@@ -33,8 +33,8 @@ from .chosen import Chosen
 from .compiler import is_importing_compiler, run_operator, unseen
 from .escapes import EMPTY, Unwritten
 from .facts import with_learning, with_pairs
-from .functions import belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
-from .leaves import Hooks, Leaves, Settings, forms_with_values
+from .functions import Bodies, belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
+from .leaves import Hooks, Leaves, Settings, forms_with_values, holds_tensors
 from .meta import Twins
 from .modes import AtenMode, FunctionMode, dispatching, functioning, transformed
 from .placement import Placement
@@ -78,6 +78,8 @@ class Observer:
         self.calls, self.scopes, self.steps = self.seen.calls, self.seen.scopes, self.seen.steps
         self.path = ""
         self.failed: tuple[str, str, Any] | None = None
+        self.needs_values = ""
+        self.bodies: Bodies = {}
         self._modules = modules
         self._table = table
         self._leaves = Leaves(table)
@@ -96,7 +98,7 @@ class Observer:
         self._tape = tape
         self._thread = threading.get_ident()
         self._hooks = Hooks()
-        self._mode = FunctionMode(self.function)
+        self._mode = FunctionMode(self)
         self._aten = AtenMode(self.operator)
         self._stack = ModuleStack()
         self._begun = 0
@@ -173,6 +175,11 @@ class Observer:
         if noted is not None and self._recorder is not None:
             self._recorder.function(written, noted, out, self._stack.keys())
         return out
+
+    def raised(self, error: Exception) -> None:
+        """Note what raised on meta for want of values: a model that catches it goes on as it would not with its own tensors."""
+        if self._twins is not None and "meta" in str(error).lower():
+            self.needs_values = self.needs_values or str(error)
 
     def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note as a call that nobody knows when one reads memory that no call seen has written."""
@@ -261,7 +268,7 @@ class Observer:
         """Run a Python function so that the calls inside it reach the mode."""
         self._entering.add(func)
         try:
-            with FunctionMode(self.function):
+            with FunctionMode(self):
                 return unguarded(func, self._copies)(*args, **kwargs)
         finally:
             self._entering.discard(func)
@@ -300,7 +307,7 @@ class Observer:
     @contextmanager
     def _entered(self) -> Iterator[None]:
         """Within a function that a higher-order operator calls, so that the calls inside it are seen."""
-        with self._marked(False, True), EnableTorchFunction(), dispatching(self._aten), functioning(self.function):
+        with self._marked(False, True), EnableTorchFunction(), dispatching(self._aten), functioning(self):
             yield
 
     def _result(self, entry: Formula | None, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
@@ -342,7 +349,8 @@ class Observer:
         if not self._stack.running:
             self._begun = len(self.calls)
         running = self._stack.enter(module, self._modules[module])
-        if not self._stack.inside_leaf() and self._leaves[module] is not None and not transformed():
+        leaf = not self._stack.inside_leaf() and self._leaves[module] is not None and not transformed()
+        if leaf and not holds_tensors(module):
             self._stack.is_leaf()
             if self._unwritten:
                 self._check(None, module, args, kwargs)
