@@ -85,7 +85,8 @@ class _Counts:
 
     def _anew(self, ran: Operation, entry: Formula | None, path: str) -> Count:
         if entry is None:
-            return Count(None, "", f"{NO_FORMULA} for {ran.op}")
+            unseen = isinstance(ran.target, str)  # what it did has no name
+            return Count(None, "", "nobody has seen what it computed" if unseen else f"{NO_FORMULA} for {ran.op}")
         if entry.reason == ESCAPE:
             return Count(None, "", "its data goes where no call is seen; what is computed there is not counted")
         exact = ran.op == "attention" and self._attention == "exact"

@@ -231,6 +231,16 @@ class Ledger:
         known.nbytes = nbytes
         known.entry = entry
 
+    def has_made(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor stands on a storage that was entered since the beginning, or on an input's."""
+        if tensor.layout is not torch.strided:
+            return False
+        storage = tensor.untyped_storage()
+        known = self._known.get(id(storage))
+        if known is not None and known() is storage:
+            return True
+        return self._entries.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
+
     @property
     def entered(self) -> int:
         """How many storages have been entered."""

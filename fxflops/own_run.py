@@ -111,7 +111,7 @@ class Subject:
         environment = environment_of(self.device, self.mode)
         run = watch.run(type(self.model).__name__, inputs, self.inventory, environment, source, trace, why)
         held = vars(watch.observer)  # who holds on to himself is only found by the garbage collector
-        for name in held.keys() - {"_thread"}:  # which another thread that calls a stand-in still asks for
+        for name in held.keys() - {"_thread", "_threads"}:  # which another thread that calls a stand-in still asks for
             del held[name]
         return run
 

@@ -19,7 +19,7 @@ PACKAGE = TESTS.parent / "fxflops"
 ACROSS = {
     "test_side_effects",
     "test_stale",
-    "test_threads",
+    "test_at_once",
     "test_golden",
     "test_page_browser",
     "test_large",

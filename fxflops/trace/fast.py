@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..ops import ESCAPE
+from ..ops import ESCAPE, Formula
 from ..ops.shapes import Rule, rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of, typed
 from ..structure import tensors_given
@@ -93,10 +93,15 @@ class FastObserver(Observer):
         except (Unknown, TypeError):
             return super().function(func, args, kwargs)
         if plan is None:
-            plan = self._by_rule(key, func, args, kwargs)
-        if plan is None:
-            return self._learn(key, func, args, kwargs)
-        return self._planned(plan, func, args, kwargs)
+            entry = self._table.find(func)
+            if entry is None:  # of a function that calls others it tells nothing
+                return super().function(func, args, kwargs)
+            with self.lock:
+                plan = self._by_rule(key, entry, func, args, kwargs)
+                if plan is None:
+                    return self._learn(key, entry, func, args, kwargs)
+        with self.lock:
+            return self._planned(plan, func, args, kwargs)
 
     def _spec(self, value: Any) -> Any:
         """The value with a spec in place of each tensor: the same for all of one form."""
@@ -139,11 +144,12 @@ class FastObserver(Observer):
         for tensor, form in zip((out,) if plan.sequence is None else out, plan.forms, strict=True):
             self._mirror.seen[id(tensor)] = weakref.ref(tensor), form
 
-    def _by_rule(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Plan | None:
+    def _by_rule(
+        self, key: Any, entry: Formula, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Plan | None:
         """The plan of a call whose shape rule tells what it puts out."""
         rule = rule_for(func)
-        entry = self._table.find(func) if rule is not None else None
-        return None if rule is None or entry is None else self._keep_rule(key, rule, entry.op, func, args, kwargs)
+        return None if rule is None else self._keep_rule(key, rule, entry.op, func, args, kwargs)
 
     def _keep_rule(
         self, key: Any, rule: Rule, op: str, target: Any, args: Any, kwargs: Any, settings: Mapping[str, Any] = NOTHING
@@ -169,14 +175,14 @@ class FastObserver(Observer):
         ran: Operation = self._operations.setdefault(alike, tuple.__new__(Operation, asked))
         return ran
 
-    def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _learn(self, key: Any, entry: Formula, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call, and keep how its result came about if its metadata told all."""
-        given, entry, made = forms_in(key), self._table.find(func), self._storages.entered
-        if func is assertion and args[0] is True and entry is not None:
+        given, made = forms_in(key), self._storages.entered
+        if func is assertion and args[0] is True:
             checked = self._plans[key] = Plan(Operation(entry.op, func, args, kwargs, None), NONE, (), None, given)
             return self._planned(checked, func, args, kwargs)
         kinds = {form.kind for form in given}
-        if kinds and REAL not in kinds and entry is not None and entry.op not in EMPTY and entry.reason not in LOOKS:
+        if kinds and REAL not in kinds and entry.op not in EMPTY and entry.reason not in LOOKS:
             asked, named = self._mirror.replace(args, kwargs, func) if OWN in kinds else (args, kwargs)
             asked, named = self._place.redirect(func, asked, named)
             with DisableTorchFunction():
@@ -300,9 +306,9 @@ class FastObserver(Observer):
     def _leaf(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The same of a leaf."""
         if threading.get_ident() != self._thread:
-            return forward.__wrapped__(*args, **kwargs)
+            return self._entered_module(forward, args, kwargs)
         module, key = forward.module, None
-        with DisableTorchFunction():
+        with self.lock, DisableTorchFunction():
             if not module._modules and self._tells_all():
                 known = self._settings.of(module)
                 try:
@@ -361,6 +367,7 @@ class FastObserver(Observer):
         return not (
             self._stack.leaf_depth
             or self._strays  # what is made here would be heard of there
+            or self._threads.beside
             or self._plain_functions.running
             or self._unwritten.storages
             or is_any_autocast_enabled()

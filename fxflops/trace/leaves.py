@@ -73,7 +73,9 @@ class Leaves(dict[nn.Module, "Formula | None"]):
         if base is None or entry is None:
             return None, NAMELESS
         names = _read_by_forward(base)
-        if cls is not base and any(getattr(cls, name, None) is not getattr(base, name, None) for name in (*names, *LOOKS_UP)):
+        if cls is not base and any(
+            getattr(cls, name, None) is not getattr(base, name, None) for name in (*names, *LOOKS_UP)
+        ):
             return None, NAMELESS
         return entry, frozenset(name for name in names if type(getattr(base, name, None)) is FunctionType)
 

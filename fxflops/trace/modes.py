@@ -26,8 +26,9 @@ Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 class Watcher(Protocol):
     """Who is told by a function mode of every function called on tensors, and of what raised."""
 
-    function: Handler
     bodies: Bodies
+
+    def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
     def raised(self, error: Exception) -> None: ...
 

@@ -7,8 +7,6 @@ the operators that it dispatches are Calls. Under vmap and its like only those a
 
 from __future__ import annotations
 
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,7 +18,7 @@ from torch import nn
 
 from ..ledger import Ledger
 from ..ops import ESCAPE, Formula, Table
-from ..records import Operation, spec_of
+from ..records import spec_of
 from ..torch_internals import (
     DisableTorchFunction,
     EnableTorchFunction,
@@ -33,22 +31,30 @@ from .chosen import Chosen
 from .compiler import is_importing_compiler, run_operator, unseen
 from .escapes import EMPTY, Unwritten
 from .facts import with_learning, with_pairs
-from .functions import Bodies, belongs_to_tensor, computes, is_integral, qualified_name, unguarded, with_callables, writes
-from .leaves import Hooks, Leaves, Settings, forms_with_values, holds_tensors
+from .functions import (
+    Bodies,
+    belongs_to_tensor,
+    computes,
+    is_integral,
+    qualified_name,
+    unguarded,
+    with_callables,
+    writes,
+)
 from .meta import Twins
 from .modes import AtenMode, FunctionMode, dispatching, functioning, transformed
+from .modules import ModuleObserver
 from .placement import Placement
 from .plain import PlainFunctions
 from .record import Recorder
-from .seen import Made, Seen
 from .spelling import WRITTEN_AS, Spelling
 from .stack import ModuleStack, Running
-from .tape import BACKWARD, FORWARD, Tape, roots_of
+from .tape import BACKWARD, Tape, roots_of
 
 QUERY, VIEW, ATTENTION, RNN_BACKWARD = "query", "view", "attention", "rnn_backward"
 
 
-class Observer:
+class Observer(ModuleObserver):
     """Watches the calls made in a ``with`` block by the thread that entered it.
 
     ``modules`` are the modules to tell calls apart by, with their paths. ``ledger`` is told of every tensor that a call
@@ -74,55 +80,55 @@ class Observer:
         facts: bool = True,
         tape: Tape | None = None,
     ) -> None:
-        self.seen = Seen(tape)
-        self.calls, self.scopes, self.steps = self.seen.calls, self.seen.scopes, self.seen.steps
-        self.path = ""
-        self.failed: tuple[str, str, Any] | None = None
+        super().__init__(modules, table, ledger, recorder, tape, None if twins is None else twins.forms_of_own)
         self.needs_values = ""
         self.bodies: Bodies = {}
-        self._modules = modules
-        self._table = table
-        self._leaves = Leaves(table)
-        self._settings = Settings(forms_with_values if twins is None else twins.forms_of_own, self._spec)
         self._copies: dict[Any, Any] = {}
         self._spelling = Spelling()
-        self._ledger = ledger
         self._before_write = before_write
         self._twins = twins
         self._placement = placement
         self._autocast = Autocast(placement.device, twins.is_weight, self._noting) if twins and placement else None
         self._chosen = Chosen(placement.device) if twins and placement else None
-        self._recorder = recorder
         self._strays = strays
         self._facts = facts
-        self._tape = tape
-        self._thread = threading.get_ident()
-        self._hooks = Hooks()
-        self._mode = FunctionMode(self)
-        self._aten = AtenMode(self.operator)
-        self._stack = ModuleStack()
-        self._begun = 0
+        self._unwritten = Unwritten()
+
+    def _of_thread(self, stack: ModuleStack) -> None:
+        super()._of_thread(stack)
+        self.mode = FunctionMode(self)
+        self.aten = AtenMode(self.operator)
         self._whole = self._noted = False
         self._entering: set[Any] = set()
-        self._unwritten = Unwritten()
-        self._plain_functions = PlainFunctions(table.python_functions, self._begin_function, self._end_function)
+        functions = self._table.python_functions
+        self._plain_functions = PlainFunctions(functions, self._begin_function, self._end_function)
 
     def __enter__(self) -> Observer:
         self._attach()
-        self._modes = ExitStack()
-        for mode in (*([self._aten] if self._strays else []), self._mode, self._plain_functions):
-            self._modes.enter_context(mode)  # type: ignore[arg-type]
+        self.switch_on()
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        self._modes.__exit__(*exception)
+        self.switch_off(*exception)
         self._detach()
 
-    def _attach(self) -> None:
-        self._hooks.attach(self._modules, self._enter_module, self._leave_module)
+    def switch_on(self) -> None:
+        self._modes = ExitStack()
+        for mode in (*([self.aten] if self._strays else []), self.mode, self._plain_functions):
+            self._modes.enter_context(mode)  # type: ignore[arg-type]
 
-    def _detach(self) -> None:
-        self._hooks.detach()
+    def switch_off(self, *exception: Any) -> None:
+        self._modes.__exit__(*(exception or (None, None, None)))
+
+    def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
+        if self._unwritten:
+            self._check(None, module, args, kwargs)
+        if self._recorder is not None and not self._plain_functions.running:
+            with DisableTorchFunction():
+                running.noted = self._before(args, kwargs)
+
+    def _inside_leaf(self) -> bool:
+        return self._plain_functions.running is not None or super()._inside_leaf()
 
     # What the function mode sees
 
@@ -150,6 +156,13 @@ class Observer:
                 return func(*args, **kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
+        with self.lock:
+            return self._recorded(func, args, kwargs, given, entry)
+
+    def _recorded(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, entry: Formula | None
+    ) -> Any:
+        """Run a function, and record what it, or what it dispatches, computes."""
         if self._placement is not None:
             args, kwargs = self._placement.redirect(func, args, kwargs)
         self._check(entry, func, *given)
@@ -223,11 +236,6 @@ class Observer:
         """The arguments of a call as a recorded graph has them, if it is a node of its own there."""
         return None if self._recorder is None or self._noted else self._recorder.before(args, kwargs)
 
-    def _noting(self, out: Any) -> Any:
-        if self._ledger is not None:
-            self._ledger.add_all(out, len(self.calls))
-        return out
-
     @contextmanager
     def _marked(self, whole: bool, noted: bool) -> Iterator[None]:
         """Meanwhile what is dispatched is no call of its own (``whole``), or no node of a recorded graph (``noted``)."""
@@ -248,7 +256,7 @@ class Observer:
     def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any, kwspecs: Any) -> Any:
         """Run a call that has no formula: the operators that it dispatches are the calls."""
         known = len(self.calls)
-        with self._marked(self._whole, True), dispatching(self._aten):
+        with self._marked(self._whole, True), dispatching(self.aten):
             out = self._run(func, args, kwargs)
         if len(self.calls) == known and computes(func, specs, kwspecs, spec_of(out)):
             self.seen.call(None, func, (specs, kwspecs, spec_of(out)), self._here(), 0.0)
@@ -261,7 +269,7 @@ class Observer:
             return func(*args, **kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
-        with dispatching(self._aten):
+        with dispatching(self.aten):
             return func(*args, **kwargs)
 
     def _enter_function(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -277,7 +285,7 @@ class Observer:
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator that was dispatched, and record it unless it is part of a call that is."""
-        with DisableTorchFunction():
+        with self.lock, DisableTorchFunction():
             if self._whole or self._inside_leaf():
                 return self._noting(run_operator(func, args, kwargs))
             given = args, kwargs
@@ -289,7 +297,7 @@ class Observer:
                 specs = with_learning(args, specs)
             self._check(entry, func, *given)
             if entry is None and isinstance(func, OpOverload) and func._can_decompose():
-                with dispatching(self._aten):
+                with dispatching(self.aten):
                     return func.decompose(*args, **kwargs)
             noted = self._before(args, kwargs)
             start = time.perf_counter()
@@ -307,18 +315,13 @@ class Observer:
     @contextmanager
     def _entered(self) -> Iterator[None]:
         """Within a function that a higher-order operator calls, so that the calls inside it are seen."""
-        with self._marked(False, True), EnableTorchFunction(), dispatching(self._aten), functioning(self):
+        with self._marked(False, True), EnableTorchFunction(), dispatching(self.aten), functioning(self):
             yield
 
     def _result(self, entry: Formula | None, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
         if self._facts and entry is not None and entry.op == ATTENTION:
             return with_pairs(entry, given, out, must=self._twins is not None)
         return spec_of(out)
-
-    def _owns(self, value: Any) -> None:
-        """What the call recorded last put out is its own, to the backward pass."""
-        if self._tape is not None and torch.is_grad_enabled():
-            self._tape.own(len(self.calls) - 1, value)
 
     def backward(self, out: Any, run: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
         """Run a backward pass, from the sum of the floating outputs, so that what it dispatches is seen.
@@ -328,66 +331,8 @@ class Observer:
         self._noted = True  # no part of a recorded graph
         roots, ones = roots_of(out)
         self._noting(ones)
-        with dispatching(self._aten):
+        with dispatching(self.aten):
             run(roots, ones)
-
-    def _spec(self, value: Any) -> Any:
-        """The value with a spec in place of each tensor."""
-        return spec_of(value)
-
-    def _here(self) -> str:
-        return self._stack.running[-1].path if self._stack.running else self.path
-
-    def _inside_leaf(self) -> bool:
-        return self._plain_functions.running is not None or self._stack.inside_leaf()
-
-    # What the hooks see. Where another thread runs the model as they are set or removed, they may lack its keywords
-
-    def _enter_module(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if threading.get_ident() != self._thread:
-            return
-        if not self._stack.running:
-            self._begun = len(self.calls)
-        running = self._stack.enter(module, self._modules[module])
-        leaf = not self._stack.inside_leaf() and self._leaves[module] is not None and not transformed()
-        if leaf and not holds_tensors(module):
-            self._stack.is_leaf()
-            if self._unwritten:
-                self._check(None, module, args, kwargs)
-            if self._recorder is not None and not self._plain_functions.running:
-                with DisableTorchFunction():
-                    running.noted = self._before(args, kwargs)
-        running.start = time.perf_counter()
-
-    def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
-        if threading.get_ident() != self._thread:
-            return
-        end = time.perf_counter()
-        running, is_leaf = self._stack.leave(module)
-        if self._inside_leaf():
-            return
-        with DisableTorchFunction():
-            specs, kwspecs, result = self._spec(args), self._spec(kwargs), self._spec(out)
-            if sys.exc_info()[1] is not running.handled:  # it raised
-                self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
-                return
-            self._left(module, running, is_leaf, (specs, kwspecs, result), end - running.start)
-            if is_leaf:
-                self._owns((out, args))
-                if running.noted is not None and self._recorder is not None:
-                    self._recorder.module(running.path, running.noted, out, self._stack.keys(running))
-
-    def _left(self, module: nn.Module, running: Running, is_leaf: bool, made: Made, took: float) -> None:
-        """Record the call of a module that is over."""
-        known, path, cls = self._settings.of(module), running.path, type(module)
-        if is_leaf:
-            self._noting(())
-            operation = self.seen.call(self._leaves[module], cls, made, path, took, known)
-        else:
-            operation = Operation(cls.__name__, cls, *made, known.settings)
-        if self._tape is None or self._tape.phase() == FORWARD:
-            begun = None if self._stack.running else self._begun
-            self.seen.module(path, operation, known, bool(module._modules), begun)
 
     # What the interpreter of Python tells: plain functions for which the user registered a formula
 

@@ -31,6 +31,12 @@ class ModuleStack:
         self._visits: dict[str, int] = {}
         self.leaf_depth = 0
 
+    def copy(self) -> ModuleStack:
+        """Another of the same calls under way."""
+        other = ModuleStack()
+        other.running, other.leaf_depth = self.running.copy(), self.leaf_depth
+        return other
+
     def enter(self, module: nn.Module, path: str) -> Running:
         """A call begins; its key is the path, and from the second call on its number."""
         number = self._visits[path] = self._visits.get(path, -1) + 1

@@ -53,7 +53,7 @@ class Tape:
     def own(self, owner: Any, value: Any) -> None:
         """The nodes from what ``owner`` returned, or wrote to, back to those already owned are its own; but for an
         autograd.Function's on the way, which is no call itself: that is of the call before, the last in its ``forward``."""
-        found = [tensor.grad_fn for tensor in tensors_in(value) if tensor.requires_grad]
+        found: list[Any] = [tensor.grad_fn for tensor in tensors_in(value) if tensor.requires_grad]
         while found:
             node = found.pop()
             if node is None or _accumulates(node) or self._key in node.metadata:

@@ -268,18 +268,27 @@ def test_a_forward_replaced_on_the_instance_is_run() -> None:
 
 def test_another_thread_gets_true_results() -> None:
     found: list[torch.Tensor] = []
+    asked = [threading.Event(), threading.Event()]
+
+    def serve() -> None:
+        asked[0].wait()
+        found.append(model(X.clone()))
+        asked[1].set()
 
     def meanwhile(self: Any, x: torch.Tensor) -> Any:
-        if threading.current_thread() is threading.main_thread() and not found:
-            thread = threading.Thread(target=lambda: found.append(model(X)))
-            thread.start()
-            thread.join()
+        if threading.current_thread() is threading.main_thread():
+            asked[0].set()
+            asked[1].wait()
         return self.fc(x).relu()
 
     model = Function(meanwhile)
     wanted = model.fc(X).relu()
-    fxflops.count(model, X)
+    server = threading.Thread(target=serve)
+    server.start()
+    report = fxflops.count(model, X)
+    server.join()
     assert torch.equal(found[0], wanted)
+    assert not report.complete  # who served it, and for whom, is not known
 
 
 def test_formulas_are_respected() -> None:

@@ -22,9 +22,7 @@ class Blocks(nn.Module):
     def __init__(self, reentrant: bool | None = None) -> None:
         super().__init__()
         self.stem = nn.Linear(32, 32)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(16)
-        )
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32)) for _ in range(16))
         self.reentrant = reentrant
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,127 @@
+"""What a model runs in threads of its own is counted as what it runs itself."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+
+X = torch.randn(5, 8)
+LINEAR = 5 * 8 * 8
+"""MACs of one layer on it."""
+
+Way = Callable[[nn.Module, torch.Tensor], fxflops.Report]
+
+
+def profiled(model: nn.Module, x: torch.Tensor) -> fxflops.Report:
+    with fxflops.profile(model) as p:
+        model(x)
+    return p.report
+
+
+WAYS: dict[str, Way] = {
+    "count": fxflops.count,
+    "backward": partial(fxflops.count, backward=True),
+    "analyze": partial(fxflops.analyze, repeats=0, progress=False),
+    "profile": profiled,
+}
+
+
+class Branches(nn.Module):
+    """Four branches of two layers each: in the threads of a pool of its own, of one made for each call, or in none."""
+
+    def __init__(self, workers: str) -> None:
+        super().__init__()
+        layers = [nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)) for _ in range(4)]
+        self.branches, self.workers = nn.ModuleList(layers), workers
+        self.pool = ThreadPoolExecutor(2) if workers == "kept" else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        run = lambda branch: branch(x)  # noqa: E731
+        if self.workers == "none":
+            return sum(map(run, self.branches))  # type: ignore[return-value]
+        if self.pool is not None:
+            return sum(self.pool.map(run, self.branches))  # type: ignore[return-value]
+        with ThreadPoolExecutor(2) as pool:
+            return sum(pool.map(run, self.branches))  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("workers", ["new", "kept"])
+def test_branches_in_threads_are_counted(workers: str, way: str) -> None:
+    model, plain = Branches(workers), Branches("none")
+    model(X)  # a pool that is kept has its threads from now on
+    report, wanted = WAYS[way](model, X), WAYS[way](plain, X)
+    assert report.complete
+    assert report.total_macs == 4 * 2 * LINEAR
+    assert report.total_flops == wanted.total_flops
+    if way == "profile":
+        assert [*report.by_step()] == [*wanted.by_step()]
+    assert report.total_backward_macs == wanted.total_backward_macs
+    assert {path: row.total for path, row in report.by_module().items()} == {
+        path: row.total for path, row in wanted.by_module().items()
+    }
+    assert all("forward" not in vars(module) and not module._forward_hooks for module in model.modules())
+    if model.pool is not None:
+        model.pool.shutdown()
+
+
+def test_a_thread_of_a_pool_is_left_as_it_was() -> None:
+    model = Branches("kept")
+    fxflops.count(model, X)
+    assert model.pool is not None
+    modes = model.pool.submit(torch.overrides._get_current_function_mode_stack).result()
+    assert modes == []
+    assert torch.equal(model(X), sum(branch(X) for branch in model.branches))
+    model.pool.shutdown()
+
+
+def test_who_else_calls_a_module_makes_the_report_incomplete() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    began, ended = threading.Event(), threading.Event()
+
+    def serve() -> None:
+        began.wait()
+        model[1](torch.randn(2, 8))
+        ended.set()
+
+    server = threading.Thread(target=serve)
+    server.start()
+    with fxflops.profile(model) as p:
+        model(X)
+        began.set()
+        ended.wait()
+    server.join()
+    assert p.report.total_macs == 2 * LINEAR
+    [missing] = p.report.missing
+    assert (missing.op, missing.path, missing.calls) == ("a call by a thread that is none of this run's", "1", 1)
+    assert "def " not in p.report.recipe()  # there is no formula to write
+
+
+class Raises(nn.Module):
+    """A layer in a thread raises, and the model goes on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            failed = pool.submit(self.second, x).exception()
+            assert failed is not None
+            result: torch.Tensor = pool.submit(self.first, x).result()
+            return result
+
+
+@pytest.mark.parametrize("way", ["count", "profile"])
+def test_a_layer_that_raises_in_a_thread(way: str) -> None:
+    report = WAYS[way](Raises(), X)
+    assert report.total_macs == LINEAR
+    assert report.by_module()["first"].total.macs == LINEAR
