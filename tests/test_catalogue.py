@@ -20,6 +20,7 @@ ACROSS = {
     "test_side_effects",
     "test_stale",
     "test_at_once",
+    "test_tape_memory",
     "test_golden",
     "test_page_browser",
     "test_large",
