@@ -13,6 +13,9 @@ from ..records import Spec
 from ._registry import formula, zero
 from ._spellings import named
 
+Ints = int | Sequence[int]
+"""One dim, or one length, may stand for a sequence of one."""
+
 
 @formula(*named("fft", "ifft", "hfft", "irfft"), *(f"aten::fft_{name}" for name in ("fft", "ifft", "hfft", "irfft")))
 def fft(input: Spec, n: int | None = None, dim: int = -1, *, out: Spec) -> int:
@@ -31,15 +34,17 @@ def rfft(input: Spec, n: int | None = None, dim: int = -1, *, out: Spec) -> int:
     *(f"aten::fft_{name}" for name in ("fft2", "ifft2", "hfft2", "irfft2")),
     op="fft",
 )
-def fft2(input: Spec, s: Sequence[int] | None = None, dim: Sequence[int] = (-2, -1), *, out: Spec) -> int:
+def fft2(input: Spec, s: Ints | None = None, dim: Ints = (-2, -1), *, out: Spec) -> int:
     """input[*, k, l] -> out[*, m, n]: 5 mn log2 mn per plane, half of it from or to real numbers."""
-    return _transforms(input, out, dim, out[dim[-1]])
+    dims = _dims(input, s, dim)
+    return _transforms(input, out, dims, out[dims[-1]])
 
 
 @formula(*named("rfft2", "ihfft2"), "aten::fft_rfft2", "aten::fft_ihfft2", op="fft")
-def rfft2(input: Spec, s: Sequence[int] | None = None, dim: Sequence[int] = (-2, -1), *, out: Spec) -> int:
+def rfft2(input: Spec, s: Ints | None = None, dim: Ints = (-2, -1), *, out: Spec) -> int:
     """input[*, m, n] -> out[*, m, n//2 + 1]: 2.5 mn log2 mn per plane."""
-    return _transforms(input, out, dim, _last(s, input[dim[-1]]))
+    dims = _dims(input, s, dim)
+    return _transforms(input, out, dims, _last(s, input[dims[-1]]))
 
 
 @formula(
@@ -47,14 +52,14 @@ def rfft2(input: Spec, s: Sequence[int] | None = None, dim: Sequence[int] = (-2,
     *(f"aten::fft_{name}" for name in ("fftn", "ifftn", "hfftn", "irfftn")),
     op="fft",
 )
-def fftn(input: Spec, s: Sequence[int] | None = None, dim: Sequence[int] | None = None, *, out: Spec) -> int:
+def fftn(input: Spec, s: Ints | None = None, dim: Ints | None = None, *, out: Spec) -> int:
     """input[*, *k] -> out[*, *n]: 5 N log2 N for N = prod(n) points, half of it from or to real numbers."""
     dims = _dims(input, s, dim)
     return _transforms(input, out, dims, out[dims[-1]])
 
 
 @formula(*named("rfftn", "ihfftn"), "aten::fft_rfftn", "aten::fft_ihfftn", op="fft")
-def rfftn(input: Spec, s: Sequence[int] | None = None, dim: Sequence[int] | None = None, *, out: Spec) -> int:
+def rfftn(input: Spec, s: Ints | None = None, dim: Ints | None = None, *, out: Spec) -> int:
     """input[*, *n] -> out[*, *n]: 2.5 N log2 N for N = prod(n) points, of which the last dim keeps half."""
     dims = _dims(input, s, dim)
     return _transforms(input, out, dims, _last(s, input[dims[-1]]))
@@ -118,11 +123,17 @@ def _operations(points: int, transforms: int, real: bool) -> int:
     return round((2.5 if real else 5) * points * math.log2(points) * transforms) if points else 0
 
 
-def _dims(input: Spec, s: Sequence[int] | None, dim: Sequence[int] | None) -> Sequence[int]:
+def _dims(input: Spec, s: Ints | None, dim: Ints | None) -> Sequence[int]:
     """The dims of an n-dimensional transform: those given, else as many of the last as lengths are given, else all."""
-    return dim if dim is not None else range(-(input.ndim if s is None else len(s)), 0)
+    if dim is not None:
+        return _sequence(dim)
+    return range(-(input.ndim if s is None else len(_sequence(s))), 0)
 
 
-def _last(s: Sequence[int] | None, otherwise: int) -> int:
+def _last(s: Ints | None, otherwise: int) -> int:
     """The last length given, where one is (-1 stands for none)."""
-    return s[-1] if s is not None and s[-1] != -1 else otherwise
+    return otherwise if s is None or _sequence(s)[-1] == -1 else _sequence(s)[-1]
+
+
+def _sequence(value: Ints) -> Sequence[int]:
+    return (value,) if isinstance(value, int) else value

@@ -92,6 +92,8 @@ class Recorder:
         name = getattr(func, "__name__", "")
         if func is set_grad_enabled:
             return  # followed where it matters: at the next call
+        if name == "new" and is_method(func) and len(args) == 2 and args[1] == tuple(out.shape):
+            args = args[0], *args[1]  # a torch.Size: a tuple would be taken for values
         if name in OPERATORS and is_method(func):
             self._call("call_function", OPERATORS[name], args, kwargs, out, stack)
         elif is_method(func) and args and getattr(torch.Tensor, name, None) is func:
@@ -211,7 +213,7 @@ class Recorder:
             view = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
             return self._graph.call_function(torch.as_strided, (self._node_of(base), *view))
         with torch.no_grad(), disable_current_modes():
-            return self._constant("tensor_constant", tensor.clone())
+            return self._constant("tensor_constant", _with_storage(tensor) if is_dense(tensor) else tensor.clone())
 
     def _base_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         if not is_dense(tensor):
@@ -245,6 +247,13 @@ class Recorder:
         if grad != self._grad:
             self._graph.call_function(set_grad_enabled, (grad,))
         self._grad = grad
+
+
+def _with_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor with all of its storage: other views of that may come."""
+    storage = tensor.untyped_storage().clone()
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def _in_function() -> bool:

@@ -53,6 +53,14 @@ def test_volumes():
     assert half == cost_of(torch.fft.irfftn, volume[..., :9]) == cost_of(torch.fft.ihfftn, REAL[:2])
 
 
+def test_one_dim_or_length_may_stand_for_a_sequence():
+    rows = cost_of(torch.fft.fft, COMPLEX)
+    assert rows == cost_of(torch.fft.fft2, COMPLEX, dim=-1) == cost_of(torch.fft.fftn, COMPLEX, dim=-1)
+    assert rows == cost_of(torch.fft.ifftn, COMPLEX, s=16, dim=-1)
+    halves = cost_of(torch.fft.rfft, REAL)
+    assert halves == cost_of(torch.fft.rfft2, REAL, dim=-1) == cost_of(torch.fft.rfftn, REAL, s=16, dim=-1)
+
+
 def test_a_length_that_is_no_power_of_two_is_rounded():
     """5 * 3 * log2(3) = 23.77."""
     assert cost_of(torch.fft.fft, torch.zeros(3, dtype=torch.complex64)).flops == 24
