@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,8 @@ class Recording:
         self._ignored = tuple(ignored)
         self._hooks = Hooks()
         self._running: list[tuple[nn.Module, float]] = []
-        self._counting = False
+        self._context = ExitStack()
+        self.counting = False
         self._failed: RunError | None = None
         self._handled: BaseException | None = None
         self.now = clock_of(model.parameters())
@@ -60,7 +61,9 @@ class Recording:
         self.own = {module: Usage() for module in self.modules}
 
     def stop(self) -> None:
+        """See no more calls; one that is running is timed to its end where PyTorch still says so."""
         self._hooks.detach()
+        self._context.close()
 
     def total(self, module: nn.Module) -> Usage:
         """What a module and all in it are charged, each once; its duration, or its children's where it is not called itself."""
@@ -77,11 +80,11 @@ class Recording:
         return nullcontext()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._counting:
+        if self.counting:
             return
         if not self._running:
             self._handled = sys.exc_info()[1]
-            self._counting = True
+            self.counting = True
             try:
                 report = count(module, args, kwargs, mode="as_is", convention=self.convention)
             except RunError as error:  # the model is about to raise it itself
@@ -91,19 +94,20 @@ class Recording:
                 self._charge(module, report, "flops")
                 self._charge(module, report.recount(f"{self.convention}_macs"), "macs")
             finally:
-                self._counting = False
-            self._context = self._around()
-            self._context.__enter__()
+                self.counting = False
+            self._context.enter_context(self._around())
         self._running.append((module, self.now()))
 
-    def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        if self._counting or not self._running:
+    def _leave(
+        self, module: nn.Module, *given: Any
+    ) -> None:  # no kwargs where another hook of this call has stopped us
+        if self.counting or not self._running:
             return
         _, start = self._running.pop()
         if type(module) not in self._ignored:
             self.own[module].duration += self.now() - start
         if not self._running:
-            self._context.__exit__(None, None, None)
+            self._context.close()
             if self._failed is not None and sys.exc_info()[1] is self._handled:
                 raise self._failed
 

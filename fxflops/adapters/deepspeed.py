@@ -2,7 +2,8 @@
 
 They are those of ``deepspeed.profiling.flops_profiler``, without DeepSpeed; the counts are of ``convention="deepspeed"``
 and ``"deepspeed_macs"``. Unlike the original it replaces no function of torch and leaves no attribute or hook on the model,
-puts the model's mode and state back, times RNNs too, and counts where the original raises. What users of the original catch
+puts the model's mode and state back, times RNNs too, and counts where the original raises; it counts each call before it
+runs, which an engine's own timer of the forward has in it. What users of the original catch
 they catch here: wrong inputs are an AssertionError, figures asked for before ``start_profile`` an AttributeError, and what
 the model raises comes as it is.
 """
@@ -81,25 +82,27 @@ class FlopsProfiler:
 
     def start_profile(self, ignore_list: Sequence[type] | None = None) -> None:
         """Profile from now on. What modules of the classes in ``ignore_list`` call is charged to those around them."""
-        self.end_profile()
-        self._recording = self._recorder(self.model, ignore_list or ())
-        self.started = True
+        if not self._is_counted():
+            self.end_profile()
+            self._recording = self._recorder(self.model, ignore_list or ())
+            self.started = True
 
     def stop_profile(self) -> None:
         """Stop profiling; the results stay until ``end_profile``."""
-        if self._recording is not None:
+        if self._recording is not None and not self._is_counted():
             self._recording.stop()
 
     def reset_profile(self) -> None:
         """Forget what was profiled so far."""
-        if self._recording is not None:
+        if self._recording is not None and not self._is_counted():
             self._recording.reset()
 
     def end_profile(self) -> None:
         """Stop profiling and forget the results."""
-        self.stop_profile()
-        self._recording = None
-        self.started = False
+        if not self._is_counted():
+            self.stop_profile()
+            self._recording = None
+            self.started = False
 
     def get_total_flops(self, as_string: bool = False) -> int | str:
         """FLOPs of the forwards profiled."""
@@ -157,6 +160,10 @@ class FlopsProfiler:
 
     def _aggregated(self, depths: int, top: int) -> str:
         return text.aggregated(self._profiled(), depths, top)
+
+    def _is_counted(self) -> bool:
+        """Whether a hook of the model calls us before the model runs, as it is counted."""
+        return self._recording is not None and self._recording.counting
 
     def _profiled(self) -> Recording:
         if self._recording is None:

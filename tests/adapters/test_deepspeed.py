@@ -218,6 +218,24 @@ def test_it_leaves_the_model_as_it_was() -> None:
     assert "__matmul__" not in vars(torch.Tensor)
 
 
+def test_hooks_of_the_model_may_start_and_stop_it() -> None:
+    """As DeepSpeed's engine does; what the model itself calls is then not seen, for it was called before."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+    before = state(model)
+    prof = FlopsProfiler(model)
+    hooks = [
+        model.register_forward_pre_hook(lambda *_: prof.start_profile()),
+        model.register_forward_hook(lambda *_: prof.stop_profile()),
+    ]
+    for _ in range(2):
+        model(torch.ones(2, 4))
+        assert (prof.get_total_flops(), prof.get_total_macs()) == (2 * 2 * 64 + 16, 2 * 64)
+    for hook in hooks:
+        hook.remove()
+    prof.end_profile()
+    assert state(model) == before
+
+
 class Raises(nn.Module):
     def __init__(self, when: Callable[[], bool]) -> None:
         super().__init__()

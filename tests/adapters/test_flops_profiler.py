@@ -18,6 +18,7 @@ import torch.nn.functional as F
 import torchvision.models as models
 from flops_profiler import profiler as original
 from torch import nn
+from torch.overrides import _get_current_function_mode_stack
 
 from adapters.profiled import IMAGE, Branches, Clock, Engine, Model, parameters, state, tiny_gpt2
 from fxflops import count
@@ -350,6 +351,19 @@ def test_a_model_that_raises() -> None:
     with pytest.raises(RuntimeError, match="expected input"):
         get_model_profile(model, (2, 4, 8, 8))
     assert state(model) == before
+
+
+def test_it_may_be_stopped_in_the_middle_of_a_run() -> None:
+    model = Branches()
+    prof = FlopsProfiler(model)
+    prof.start_profile()
+    hook = model.second.register_forward_hook(lambda *_: prof.stop_profile())
+    model(IMAGE)
+    hook.remove()
+    assert not _get_current_function_mode_stack()
+    assert prof.get_total_flops() > 0
+    assert prof._profiled().own[model.stem].duration > 0
+    prof.end_profile()
 
 
 def test_where_the_original_raises() -> None:
