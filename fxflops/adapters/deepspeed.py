@@ -2,10 +2,9 @@
 
 They are those of ``deepspeed.profiling.flops_profiler``, without DeepSpeed; the counts are of ``convention="deepspeed"``
 and ``"deepspeed_macs"``. Unlike the original it replaces no function of torch and leaves no attribute or hook on the model,
-puts the model's mode and state back, times RNNs too, and counts where the original raises; it counts each call before it
-runs, which an engine's own timer of the forward has in it. What users of the original catch
-they catch here: wrong inputs are an AssertionError, figures asked for before ``start_profile`` an AttributeError, and what
-the model raises comes as it is.
+puts the model's mode and state back, times RNNs too, and counts where the original raises. It counts each call before it
+runs, which an engine's own timer of the forward has in it. What users of the original catch they catch here: wrong inputs
+are an AssertionError, figures asked for before ``start_profile`` an AttributeError, and what the model raises comes as it is.
 """
 
 from __future__ import annotations

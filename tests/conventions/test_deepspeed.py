@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from of_deepspeed import BY_TORCH, OPS, WRITTEN, Numbers, case, theirs
 from pool import POOL
 from replaced import Runs, applied, of, restored
@@ -82,6 +83,23 @@ def test_what_it_counts_that_flops_profiler_does_not() -> None:
     scores = 2 * (2 * 3 * 7 * 7 * 4)
     assert flops_of(*of(lambda x: F.scaled_dot_product_attention(x, x, x), 2, 3, 7, 4)) == (2 * scores, 0)
     assert flops_of(*of(lambda x: x @ x, 5, 5)) == (2 * 125, 0)
+
+
+def test_a_tiny_llama() -> None:
+    config = transformers.LlamaConfig(
+        vocab_size=100, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
+        attn_implementation="sdpa",
+    )  # fmt: skip
+    report = count(transformers.LlamaForCausalLM(config).eval(), torch.arange(5, 21)[None])
+    weights, tokens = 2 * (4 * 64 * 64 + 3 * 64 * 128) + 64 * 100, 16
+    expected = {
+        "linear": 2 * tokens * weights,
+        "silu": 2 * tokens * 128,
+        "attention": 2 * 2 * (2 * tokens * tokens * 64),
+    }
+    for convention, charged in (("deepspeed", expected), ("flops_profiler", {**expected, "attention": 0})):
+        rows = report.recount(convention).by_operator()
+        assert {name: rows[name].total.flops for name in expected} == charged
 
 
 class Shared(nn.Module):
