@@ -93,6 +93,13 @@ def of_flops_profiler(model: nn.Module, x: torch.Tensor) -> Answer:
     from flops_profiler.profiler import get_model_profile
 
     flops, macs, _ = get_model_profile(model, args=[x], print_profile=False, detailed=False, warm_up=1)
+    return [Number(flops, "flops", "flops_profiler"), Number(macs, "MACs", "flops_profiler_macs")], []
+
+
+def of_deepspeed(model: nn.Module, x: torch.Tensor) -> Answer:
+    from deepspeed.profiling.flops_profiler import get_model_profile
+
+    flops, macs, _ = get_model_profile(model, args=[x], print_profile=False, as_string=False)
     return [Number(flops, "flops", "deepspeed"), Number(macs, "MACs", "deepspeed_macs")], []
 
 
@@ -100,7 +107,7 @@ def of_calflops(model: nn.Module, x: torch.Tensor) -> Answer:
     from calflops import calculate_flops
 
     flops, macs, _ = calculate_flops(model, args=[x], print_results=False, output_as_string=False)
-    return [Number(flops, "FLOPs", "calflops"), Number(macs, "MACs", "~deepspeed_macs")], []
+    return [Number(flops, "FLOPs", "calflops"), Number(macs, "MACs", "~flops_profiler_macs")], []
 
 
 def of_torchinfo(model: nn.Module, x: torch.Tensor) -> Answer:
@@ -124,6 +131,7 @@ PEERS: dict[str, tuple[str, Callable[[nn.Module, torch.Tensor], Answer]]] = {
     "fvcore": ("fvcore", of_fvcore),
     "FlopCounterMode": ("torch", of_flop_counter_mode),
     "flops_profiler": ("flops_profiler", of_flops_profiler),
+    "deepspeed": ("deepspeed", of_deepspeed),
     "calflops": ("calflops", of_calflops),
     "torchinfo": ("torchinfo", of_torchinfo),
     "torchprofile": ("torchprofile", of_torchprofile),

@@ -309,7 +309,7 @@ def test_pytorch_profilers_lenet5_as_a_convention() -> None:
     assert (report.total_flops, report.total_params) == (429_248, 61_706)
 
 
-# flops-profiler (DeepSpeed)
+# flops-profiler
 
 
 BERT_ROWS = """\
@@ -430,8 +430,8 @@ def test_the_rows_of_bert(row: str, bert: nn.Module, printed: dict[str, str]) ->
 
 
 def row_of_the_layers(bert: nn.Module) -> str:
-    flops = count(bert, kwargs=TOKENS, convention="deepspeed")
-    macs = flops.recount("deepspeed_macs")
+    flops = count(bert, kwargs=TOKENS, convention="flops_profiler")
+    macs = flops.recount("flops_profiler_macs")
     params = flops["encoder.layer"].params
     parts = [f"{params / 10**6:.2f} M {params / flops.total_params:.2%}, {share(flops, macs, None)}"]
     for op in ("matmul", "softmax", "linear", "layer_norm"):

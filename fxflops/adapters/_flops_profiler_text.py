@@ -1,44 +1,36 @@
-"""What DeepSpeed's profiler prints: numbers with their units, the classes of modules by depth, the model with its figures."""
+"""What flops-profiler prints: numbers with their units, the classes of modules by depth, the model with its figures."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import nn
 
-from ._flops_profiler_recording import Recording, Usage
-from .ptflops import largest_sums, scaled, twin
+from ._deepspeed_recording import Usage
+from ._deepspeed_text import (
+    AGGREGATED,
+    DETAILED,
+    END,
+    NOTATIONS,
+    Figures,
+    Rows,
+    Units,
+    by_depth,
+    elapsed,
+    is_timed,
+    params_of,
+)
+from ._flops_profiler_recording import FunctionRecording
+from .ptflops import scaled, twin
 
 HEAD = """
 -------------------------- Flops Profiler --------------------------
 Profile on Device: {device}
 Profile Summary at step {step}:
-Notations:
-data parallel size (dp_size), model parallel size(mp_size),
-number of parameters (params), number of multiply-accumulate operations(MACs),
-number of floating-point operations (flops), floating-point operations per second (FLOPS),
-fwd latency (forward propagation latency), bwd latency (backward propagation latency),
-step (weights update latency), iter latency (sum of fwd, bwd and step latency)
 """
-AGGREGATED = "\n----------------------------- Aggregated Profile per Device -----------------------------"
-DETAILED = """
------------------------------- Detailed Profile per Device ------------------------------
-Each module profile is listed after its name in the following order:\x20
-params, percentage of total params, MACs, percentage of total MACs, fwd latency, percentage of total fwd latency, fwd FLOPS
-
-Note: 1. A module can have torch.nn.module or torch.nn.functional to compute logits (e.g. CrossEntropyLoss). They are not \
-counted as submodules, thus not to be printed out. However they make up the difference between a parent's MACs (or latency) \
-and the sum of its submodules'.
-2. Number of floating-point operations is a theoretical estimation, thus FLOPS computed using that could be larger than the \
-maximum system throughput.
-3. The fwd latency listed in the top module's profile is directly captured at the module forward function in PyTorch.
-"""
-END = "------------------------------------------------------------------------------"
-UNSTARTED = "no __flops__ attribute in the model, call this function after start_profile and before end_profile"
+TOP = "Top {top} modules in terms of params, flops, MACs or duration at different model depths:"
 
 SIZES = {"T": 10**12, "G": 10**9, "M": 10**6, "K": 10**3, "k": 10**3}
-Rows = Iterable[tuple[str, str]]
 
 
 def num_to_string(num: float, precision: int = 2) -> str:
@@ -78,12 +70,11 @@ def _scaled(number: float, prefixes: str, suffix: str, units: str | None, precis
     return scaled(number, {prefix + suffix: SIZES[prefix] for prefix in prefixes}, units, precision, plain)
 
 
-def params_of(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+UNITS = Units(num_to_string, macs_to_string, params_to_string, duration_to_string)
 
 
-def summary(recording: Recording, step: int, engine: Any) -> str:
-    """The figures of the model, and of the DeepSpeed engine if there is one."""
+def page(recording: FunctionRecording, step: int, engine: Any, depths: int, top: int, each: bool) -> str:
+    """The figures of the model, and of the DeepSpeed engine if there is one; the top classes; the model if ``each``."""
     model, usage = recording.model, recording.total(recording.model)
     params, parallel = params_of(model), engine.mp_world_size if engine else 1
     device = next((str(parameter.device) for parameter in model.parameters()), "cpu")
@@ -96,7 +87,15 @@ def summary(recording: Recording, step: int, engine: Any) -> str:
         ("fwd flops of model = fwd flops per device * mp_size: ", num_to_string(usage.flops * parallel)),
         *_latencies(usage, engine),
     ]
-    return "\n".join([HEAD.format(device=device, step=step), *(f"{name:<60}  {value:<8}" for name, value in rows)])
+    parts = [
+        f"{HEAD.format(device=device, step=step)}{NOTATIONS}",
+        *(f"{name:<60}  {value:<8}" for name, value in rows),
+        AGGREGATED.format(place="Device"),
+        aggregated(recording, depths, top),
+        *([DETAILED.format(place="Device") + ".\n", detailed(recording)] if each else []),
+        END,
+    ]
+    return "\n".join(parts)
 
 
 def _sizes(engine: Any) -> Rows:
@@ -109,14 +108,13 @@ def _sizes(engine: Any) -> Rows:
 
 def _latencies(usage: Usage, engine: Any) -> Rows:
     """The forward's; with the timers of an engine the backward's and the step's too."""
-    timed = bool(engine) and hasattr(engine, "wall_clock_breakdown") and engine.wall_clock_breakdown()
     if usage.duration:
-        forward = _elapsed(engine, "forward") if timed else usage.duration
+        forward = elapsed(engine, "forward") if is_timed(engine) else usage.duration
         yield "fwd latency: ", duration_to_string(forward)
         yield "fwd FLOPS per device = fwd flops per device / fwd latency: ", flops_to_string(usage.flops / forward)
-    if not timed:
+    if not is_timed(engine):
         return
-    forward, backward, step = (_elapsed(engine, timer) for timer in ("forward", "backward", "step"))
+    forward, backward, step = (elapsed(engine, timer) for timer in ("forward", "backward", "step"))
     yield "bwd latency: ", duration_to_string(backward)
     yield "step latency: ", duration_to_string(step)
     yield "iter latency: ", duration_to_string(forward + backward + step)
@@ -125,32 +123,18 @@ def _latencies(usage: Usage, engine: Any) -> Rows:
         yield "samples/second: ", f"{samples / (forward + backward + step):<8.2f}"
 
 
-def _elapsed(engine: Any, timer: str) -> float:
-    """Seconds by a timer of the engine."""
-    return float(engine.timers(timer).elapsed(False)) / 1000.0
-
-
-def aggregated(recording: Recording, depths: int, top: int) -> str:
+def aggregated(recording: FunctionRecording, depths: int, top: int) -> str:
     """The ``top`` classes of modules by each figure at the first ``depths`` depths; -1: at all but the innermost."""
-    levels = [[recording.model]]
-    while children := [child for module in levels[-1] for child in module.children()]:
-        levels.append(children)
-    figures: tuple[tuple[str, Callable[[nn.Module], float], Callable[[Any], str]], ...] = (
-        ("params", params_of, params_to_string),
-        ("flops", lambda module: recording.total(module).flops, num_to_string),
-        ("MACs", lambda module: recording.total(module).macs, macs_to_string),
-        ("fwd latency", lambda module: recording.total(module).duration, duration_to_string),
-    )
-    lines = [f"Top {top} modules in terms of params, flops, MACs or duration at different model depths:"]
-    for depth, modules in enumerate(levels[: len(levels) - 1 if depths == -1 else depths]):
-        lines.append(f"depth {depth}:")
-        for title, value, text in figures:
-            largest = largest_sums(modules, value, top)
-            lines.append(f"    {title:<11} - { {name: text(number) for name, number in largest.items()} }")
-    return "\n".join(lines)
+    figures: Figures = {
+        "params": (params_of, params_to_string),
+        "flops": (lambda module: recording.total(module).flops, num_to_string),
+        "MACs": (lambda module: recording.total(module).macs, macs_to_string),
+        "fwd latency": (lambda module: recording.total(module).duration, duration_to_string),
+    }
+    return "\n".join([TOP.format(top=top), *by_depth(recording.model, depths, top, figures)])
 
 
-def detailed(recording: Recording) -> str:
+def detailed(recording: FunctionRecording) -> str:
     """The model as PyTorch prints it, each module with what it and its functions are charged."""
     model = recording.model
     whole, params = recording.total(model), params_of(model)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import nn
 
 from ..ops._cost import first
+from ..ops.shapes import each
 from ..records import Cost, Scope, Spec
-from ._convention import given
+from ._convention import flops_of_einsum, given
 
 DIMS = (1, 2, 3)
 POOLINGS = ("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool")
@@ -60,6 +62,77 @@ def instance_norm(
     return normalized(input, weight, out=out)
 
 
+# Of tools that replace functions; the docstrings say flops, the macs stand beside them
+
+
+def linear(input: Spec, weight: Spec, *, out: Spec) -> Cost:
+    """input[*, i], weight[o, i] -> out[*, o]: 2i per output, no bias."""
+    macs = input.numel() * weight[0]
+    return Cost(macs, others=2 * macs)
+
+
+def conv(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: 2 i prod(k) per output, and 1 with a bias."""
+    macs = out.numel() * math.prod(weight[1:])
+    return Cost(macs, others=2 * macs + (out.numel() if bias is not None else 0))
+
+
+def conv_padded_alike(
+    input: Spec,
+    weight: Spec,
+    bias: Spec | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+    *,
+    out: Spec,
+) -> Cost:
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: 2 i prod(k) per output, and 1 with a bias.
+
+    padding="same" it takes for as much on both sides: 1 output less in a dim where the kernel needs an odd number.
+    """
+    n, o, *sizes = out
+    if padding == "same" and padding_mode == "zeros":
+        dilations = each(dilation, len(sizes))
+        sizes = [m - d * (k - 1) % 2 for m, k, d in zip(sizes, weight[2:], dilations, strict=True)]
+    return conv(input, weight, bias, out=Spec((n, o, *sizes)))
+
+
+def free(input: Any, *, out: Any) -> Cost:
+    """x -> out: nothing."""
+    return Cost()
+
+
+def lp_pool(input: Spec, norm_type: float, *, out: Spec) -> Cost:
+    """x[*] -> out[*]: its pooling 1 per input, its relu and its mul 1 per output each; they are not called for norm inf."""
+    return Cost(others=input.numel() + (0 if math.isinf(norm_type) else 2 * out.numel()))
+
+
+def local_response_norm(input: Spec, size: int, *, out: Spec) -> Cost:
+    """x[n, c, *] -> out[n, c, *]: its two mul and its add 1 per input each, its pooling 1 per input padded by size - 1."""
+    n, c, *sizes = input
+    return Cost(others=3 * input.numel() + n * (c + size - 1) * math.prod(sizes))
+
+
+def product(input: Spec, other: Spec | None = None, mat2: Spec | None = None, *, out: Spec) -> Cost:
+    """input[*, m, k] @ other[*, k, n] -> out: 2n per element of input, whatever is broadcast; by a vector other[k] 2k."""
+    macs = input.numel() * (other or mat2 or out)[-1]
+    return Cost(macs, others=2 * macs)
+
+
+def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, out: Spec) -> Cost:
+    """input[*] + mat1[*, m, k] @ mat2[*, k, n] -> out: 2n per element of mat1, 1 per element of input."""
+    macs = mat1.numel() * mat2[-1]
+    return Cost(macs, others=2 * macs + input.numel())
+
+
+def einsum(equation: str, *operands: Spec, out: Spec) -> Cost:
+    """a[m, k], b[k, n] -> out[m, n]: the flops of numpy's best order of products, in its four digits; no macs."""
+    return Cost(others=int(flops_of_einsum(equation.replace(" ", ""), operands)))
+
+
 # Of hooked modules
 
 
@@ -75,3 +148,24 @@ def each_output(scope: Scope) -> int:
 
 POINTWISE = {nn.RNN: 1, nn.GRU: 7, nn.LSTM: 10, nn.RNNCell: 1, nn.GRUCell: 7, nn.LSTMCell: 10}
 """What an RNN's step does with each hidden unit beside its products."""
+
+
+def recurrent(scope: Scope, product: Callable[[Spec], int] = Spec.numel) -> int:
+    """x[a, b, i] -> out[a, b, h]: the step of an RNN for each of a*b, twice in both directions.
+
+    A step is, layer by layer, ``product`` of each weight, 1 per bias, and 1 (RNN), 7 (GRU) or 10 (LSTM) per hidden unit.
+    """
+    x, settings = given(scope), scope.settings
+    layers = [f"_l{layer}" for layer in range(settings["num_layers"])] if "num_layers" in settings else [""]
+    step: int = len(layers) * POINTWISE[scope.cls] * settings["hidden_size"]
+    for name in (f"{side}{layer}" for layer in layers for side in ("_ih", "_hh")):
+        step += product(scope.params[f"weight{name}"])
+        step += scope.params[f"bias{name}"].numel() if settings["bias"] else 0
+    if "num_layers" not in settings:
+        return step * math.prod(x[:-1])
+    return step * math.prod(x[:2]) * (2 if settings["bidirectional"] else 1)
+
+
+def recurrent_with_sums(scope: Scope) -> int:
+    """x[a, b, i] -> out[a, b, h]: the step of an RNN for each of a*b, its products of a weight[g, i] 2gi - g each."""
+    return recurrent(scope, lambda weight: 2 * weight.numel() - weight[0])

@@ -274,11 +274,12 @@ last digit. These are the exceptions known. `x` is `torch.ones(4, 4)`, `s = nn.L
 | fvcore | `class Double(torch.autograd.Function): forward = staticmethod(lambda ctx, x: x @ x)`<br>`return Double.apply(x)` | 0: not traced | 64 |
 | fvcore | `f = torch.jit.script_if_tracing(lambda x: x @ x)`<br>`return f(x)` | 0: scripted | 64 |
 | fvcore | `return torch.ops.aten.mm(x, x)` | 64 | 0: such a call is not told from what other calls dispatch |
-| deepspeed, calflops, ptflops | `from torch.nn.functional import relu`<br>`return relu(x)` | 0: bound before it was replaced | 16 |
-| deepspeed | `return torch.prelu(x, w)` | 0: F.prelu is replaced, its second name is not | 16 |
-| deepspeed, ptflops | `return sum([x, x])` | 0 | as `x.add(x)`: a call from C looks the same |
-| calflops, ptflops | `return F.upsample(y, scale_factor=2)` | twice: as itself and as the F.interpolate in it | once |
-| thop, deepspeed, ptflops | `m = nn.Sequential(nn.Sequential(s), nn.Sequential(s))`<br>`return m(x)` | once for each parent, each with all calls | each call once |
+| deepspeed, flops_profiler, calflops, ptflops | `from torch.nn.functional import relu`<br>`return relu(x)` | 0: bound before it was replaced | 16 |
+| deepspeed, flops_profiler | `return torch.prelu(x, w)` | 0: F.prelu is replaced, its second name is not | 16 |
+| deepspeed, flops_profiler, ptflops | `return sum([x, x])` | 0 | as `x.add(x)`: a call from C looks the same |
+| deepspeed, calflops, ptflops | `return F.upsample(y, scale_factor=2)` | twice: as itself and as the F.interpolate in it | once |
+| deepspeed | `return einops.einsum(x, x, "a b, c b -> a c")` | twice: as itself and as the torch.einsum in it | once |
+| thop, flops_profiler, ptflops | `m = nn.Sequential(nn.Sequential(s), nn.Sequential(s))`<br>`return m(x)` | once for each parent, each with all calls | each call once |
 | torchinfo | `prune.l1_unstructured(s, "weight", 8)`<br>`return s(x)` | what the mask leaves, which no shape tells | all elements |
 | torchinfo | `s.extra = nn.Sequential()`<br>`return s(x)` | as a module without children | 0 |
 | torchinfo | `s.again = s.weight`<br>`return s(x)` | the parameter once | twice |

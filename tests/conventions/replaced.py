@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,8 +14,8 @@ from torch import nn
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Afterwards the functions of torch, torch.nn.functional and tensors are those of before, whatever a tool left."""
-    owners = (torch, F, torch.Tensor)
+    """Afterwards the functions of torch, torch.nn.functional and tensors are those of before, whatever a tool left; those of einops too."""
+    owners = (torch, F, torch.Tensor, *([sys.modules["einops"]] if "einops" in sys.modules else []))
     before = [dict(vars(owner)) for owner in owners]
     try:
         yield
@@ -23,7 +24,7 @@ def restored() -> Iterator[None]:
             for name, value in known.items():
                 if vars(owner)[name] is not value:
                     setattr(owner, name, value)
-        for name in set(vars(torch.Tensor)) - set(before[-1]):
+        for name in set(vars(torch.Tensor)) - set(before[2]):
             delattr(torch.Tensor, name)
 
 
@@ -150,3 +151,20 @@ CASES: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
     "LSTMCell": lambda: module(nn.LSTMCell(4, 5), 2, 4),
 }  # fmt: skip
 """Functions, methods and modules, each with an input."""
+
+CHANGING_SIZES: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
+    "even kernel, same": lambda: module(nn.Conv2d(4, 6, (2, 3), padding="same", dilation=(3, 2)), 1, 4, 6, 7),
+    "odd kernel, same": lambda: module(nn.Conv1d(4, 6, 3, padding="same"), 1, 4, 6),
+    "same, circular": lambda: module(nn.Conv1d(4, 6, 4, padding="same", padding_mode="circular"), 1, 4, 6),
+    "valid": lambda: module(nn.Conv1d(4, 6, 3, padding="valid"), 1, 4, 6),
+    "ConvTranspose1d": lambda: module(nn.ConvTranspose1d(4, 6, 3, stride=2, padding=1, dilation=2), 2, 4, 5),
+    "ConvTranspose2d": lambda: module(nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2, bias=False), 2, 4, 5, 5),
+    "ConvTranspose3d": lambda: module(nn.ConvTranspose3d(2, 3, 2, stride=2, output_padding=1), 1, 2, 3, 3, 3),
+    "F.conv_transpose2d": lambda: of(
+        lambda x: F.conv_transpose2d(x, torch.ones(4, 3, 2, 2), torch.ones(3)), 1, 4, 5, 5
+    ),
+    "Upsample": lambda: module(nn.Upsample(scale_factor=2), 1, 4, 5, 5),
+    "Upsample to a size": lambda: module(nn.Upsample(size=(7, 8), mode="bilinear"), 1, 4, 5, 5),
+    "UpsamplingNearest2d": lambda: module(nn.UpsamplingNearest2d(scale_factor=2), 1, 4, 5, 5),
+}
+"""Those on which flops-profiler raises."""

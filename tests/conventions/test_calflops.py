@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from calflops import calculate_flops, calculate_pipline
 from pool import POOL, built
-from replaced import CASES, Runs, applied, module, of, restored
+from replaced import CASES, CHANGING_SIZES, Runs, applied, of, restored
 from torch import nn
 
 from fxflops import Report, count
@@ -24,22 +24,6 @@ pytestmark = [
 
 RAISING = {"ssdlite": "'list' object has no attribute 'to'", "faster r-cnn": "'list' object has no attribute 'to'"}
 """Models on which the tool raises an AttributeError: their input is a list of images."""
-
-MORE = {
-    "even kernel, same": lambda: module(nn.Conv2d(4, 6, (2, 3), padding="same", dilation=(3, 2)), 1, 4, 6, 7),
-    "odd kernel, same": lambda: module(nn.Conv1d(4, 6, 3, padding="same"), 1, 4, 6),
-    "same, circular": lambda: module(nn.Conv1d(4, 6, 4, padding="same", padding_mode="circular"), 1, 4, 6),
-    "valid": lambda: module(nn.Conv1d(4, 6, 3, padding="valid"), 1, 4, 6),
-    "ConvTranspose1d": lambda: module(nn.ConvTranspose1d(4, 6, 3, stride=2, padding=1, dilation=2), 2, 4, 5),
-    "ConvTranspose2d": lambda: module(nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2, bias=False), 2, 4, 5, 5),
-    "ConvTranspose3d": lambda: module(nn.ConvTranspose3d(2, 3, 2, stride=2, output_padding=1), 1, 2, 3, 3, 3),
-    "F.conv_transpose2d": lambda: of(
-        lambda x: F.conv_transpose2d(x, torch.ones(4, 3, 2, 2), torch.ones(3)), 1, 4, 5, 5
-    ),
-    "Upsample": lambda: module(nn.Upsample(scale_factor=2), 1, 4, 5, 5),
-    "Upsample to a size": lambda: module(nn.Upsample(size=(7, 8), mode="bilinear"), 1, 4, 5, 5),
-    "UpsamplingNearest2d": lambda: module(nn.UpsamplingNearest2d(scale_factor=2), 1, 4, 5, 5),
-}
 
 
 @pytest.fixture(autouse=True)
@@ -74,9 +58,9 @@ def test_it_still_raises(name: str) -> None:
         theirs(*built(name))
 
 
-@pytest.mark.parametrize("name", [*CASES, *MORE])
+@pytest.mark.parametrize("name", [*CASES, *CHANGING_SIZES])
 def test_each_op_is_charged_as_it_does(name: str) -> None:
-    model, x = {**CASES, **MORE}[name]()
+    model, x = {**CASES, **CHANGING_SIZES}[name]()
     assert ours(model, x, None).total_flops == theirs(model, (x,), {})
 
 

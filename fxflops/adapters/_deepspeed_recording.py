@@ -1,0 +1,134 @@
+"""What each module of a model is charged under DeepSpeed's conventions, and how long it takes, as the model is run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ..api import count
+from ..conventions._rows import POINTWISE
+from ..errors import RunError
+from ..records import Counted
+from ..report import Report
+from ..trace.leaves import Hooks
+from .pytorch_profiler import clock_of
+
+
+@dataclass
+class Usage:
+    """What was charged, and seconds."""
+
+    flops: int = 0
+    macs: int = 0
+    duration: float = 0.0
+
+    def add(self, other: Usage) -> None:
+        self.flops += other.flops
+        self.macs += other.macs
+        self.duration += other.duration
+
+
+class Recording:
+    """Hooks on a model's modules while it is run by the user: what every call is charged and how long it takes.
+
+    Each outermost call of a module is counted before it runs, on the meta device, so that the clock sees the model
+    alone. What modules of an ``ignored`` class call belongs to the modules around them.
+    """
+
+    convention = "deepspeed"
+
+    def __init__(self, model: nn.Module, ignored: Collection[type] = ()) -> None:
+        self.model = model
+        self.modules = {module: path for path, module in model.named_modules()}
+        self._ignored = tuple(ignored)
+        self._hooks = Hooks()
+        self._running: list[tuple[nn.Module, float]] = []
+        self._context = ExitStack()
+        self.counting = False
+        self._failed: RunError | None = None
+        self._handled: BaseException | None = None
+        self.now = clock_of(model.parameters())
+        self.reset()
+        self._hooks.attach(self.modules, self._enter, self._leave)
+
+    def reset(self) -> None:
+        """Forget what ran before."""
+        self.own = {module: Usage() for module in self.modules}
+
+    def stop(self) -> None:
+        """See no more calls; one that is running is timed to its end where PyTorch still says so."""
+        self._hooks.detach()
+        self._context.close()
+
+    def total(self, module: nn.Module) -> Usage:
+        """What a module and all in it are charged, each once; its duration, or its children's where it is not called itself."""
+        own = [self.own[inner] for inner in module.modules()]
+        return Usage(sum(each.flops for each in own), sum(each.macs for each in own), self._duration(module))
+
+    def _duration(self, module: nn.Module) -> float:
+        return self.own[module].duration or sum(map(self._duration, module.children()))
+
+    # What the hooks see
+
+    def _around(self) -> AbstractContextManager[Any]:
+        """What an outermost call runs in."""
+        return nullcontext()
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.counting:
+            return
+        if not self._running:
+            self._handled = sys.exc_info()[1]
+            self.counting = True
+            try:
+                report = count(module, args, kwargs, mode="as_is", convention=self.convention)
+            except RunError as error:  # the model is about to raise it itself
+                self._failed = error
+            else:
+                self._failed = None
+                self._charge(module, report, "flops")
+                self._charge(module, report.recount(f"{self.convention}_macs"), "macs")
+            finally:
+                self.counting = False
+            self._context.enter_context(self._around())
+        self._running.append((module, self.now()))
+
+    def _leave(
+        self, module: nn.Module, *given: Any
+    ) -> None:  # no kwargs where another hook of this call has stopped us
+        if self.counting or not self._running:
+            return
+        _, start = self._running.pop()
+        if type(module) not in self._ignored:
+            self.own[module].duration += self.now() - start
+        if not self._running:
+            self._context.close()
+            if self._failed is not None and sys.exc_info()[1] is self._handled:
+                raise self._failed
+
+    def _charge(self, outermost: nn.Module, report: Report, what: str) -> None:
+        for owner, counted in self._owned(outermost, report):
+            setattr(self.own[owner], what, getattr(self.own[owner], what) + counted.flops)
+
+    def _owned(self, outermost: nn.Module, report: Report) -> Iterator[tuple[nn.Module, Counted]]:
+        """The calls, each with the module that it belongs to."""
+        called = {scope.path for scope in report.scopes}
+        for counted in report.counted:
+            owner = self._owner(outermost, counted.call.path, called)
+            if owner is not None:
+                yield owner, counted
+
+    def _owner(self, outermost: nn.Module, path: str, called: Collection[str]) -> nn.Module | None:
+        """The module of this path in the outermost, or if ignored the next around it that is called; None for none."""
+        module = outermost.get_submodule(path)
+        while type(module) in self._ignored or path not in called:
+            if not path or type(module) in POINTWISE:  # the charge of an RNN is its hook's
+                return None
+            path = path.rpartition(".")[0]
+            module = outermost.get_submodule(path)
+        return module

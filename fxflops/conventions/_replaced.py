@@ -1,0 +1,150 @@
+"""The functions that DeepSpeed's profiler and its kin replace, each with its row, and the modules that call them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from inspect import getdoc
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..ops.shapes import each
+from ..records import Cost, Spec
+from ._convention import Convention, ModuleRule, nothing
+from ._rows import (
+    DIMS,
+    POOLINGS,
+    batch_norm,
+    conv,
+    einsum,
+    elementwise,
+    free,
+    instance_norm,
+    layer_or_group_norm,
+    linear,
+    local_response_norm,
+    lp_pool,
+    per_input,
+    product,
+    product_and_sum,
+)
+
+Row = Callable[..., Cost]
+
+
+def conv_transpose(
+    input: Spec,
+    weight: Spec,
+    bias: Spec | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    groups: int = 1,
+    dilation: int | Sequence[int] = 1,
+    *,
+    out: Spec,
+) -> Cost:
+    """input[n, i, *s], weight[i, o, *k] -> out: 2 (o // g) prod(k) per input; a bias 1 per output of the plain convolution."""
+    n, _, *sizes = input
+    outputs, *kernel = weight[1:]
+    macs = input.numel() * (outputs // groups) * math.prod(kernel)
+    settings = (each(setting, len(sizes)) for setting in (stride, padding, dilation))
+    places = [(s + 2 * p - d * (k - 1) - 1) // t + 1 for s, k, t, p, d in zip(sizes, kernel, *settings, strict=True)]
+    return Cost(macs, others=2 * macs + (outputs * n * math.prod(places) if bias is not None else 0))
+
+
+def interpolate(
+    input: Spec, size: int | Sequence[int] | None = None, scale_factor: Any = None, mode: str = "nearest", *, out: Spec
+) -> Cost:
+    """x[n, c, *] -> out[n, c, *m]: the product of ``size`` alone; by a scale factor 1 per input, whatever the factor.
+
+    mode="area" calls a pooling: 1 per input more.
+    """
+    pooled = input.numel() if mode == "area" else 0
+    if size is None:
+        return Cost(others=input.numel() + pooled)
+    return Cost(others=(size if isinstance(size, int) else math.prod(size)) + pooled)
+
+
+REPLACED: dict[Any, Row] = {
+    F.linear: linear,
+    **{getattr(F, f"conv{dims}d"): conv for dims in DIMS},
+    **{getattr(F, f"conv_transpose{dims}d"): conv_transpose for dims in DIMS},
+    **dict.fromkeys((F.relu, F.relu6, F.prelu, F.elu, F.leaky_relu, F.silu, F.gelu, F.softmax), per_input),
+    F.batch_norm: batch_norm,
+    **dict.fromkeys((F.layer_norm, F.group_norm), layer_or_group_norm),
+    F.instance_norm: instance_norm,
+    **{getattr(F, f"{name}{dims}d"): per_input for name in POOLINGS for dims in DIMS},
+    **{getattr(F, f"{name}{dims}d_with_indices"): per_input for name in POOLINGS if "max" in name for dims in DIMS},
+    F.interpolate: interpolate,
+    **{getattr(F, f"lp_pool{dims}d"): lp_pool for dims in DIMS},
+    F.local_response_norm: local_response_norm,
+    F.embedding: free,
+    **dict.fromkeys((torch.matmul, torch.Tensor.matmul), product),
+    **dict.fromkeys((torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm), product),
+    **dict.fromkeys((torch.addmm, torch.Tensor.addmm, torch.baddbmm, torch.Tensor.baddbmm), product_and_sum),
+    **dict.fromkeys((torch.add, torch.Tensor.add, torch.mul, torch.Tensor.mul), elementwise),
+    torch.einsum: einsum,
+}
+"""The functions that flops-profiler replaces, or that call those, each with its row."""
+
+FORWARDS: dict[Any, Any] = {
+    nn.Linear: F.linear,
+    **{getattr(nn, f"Conv{dims}d"): getattr(F, f"conv{dims}d") for dims in DIMS},
+    **{getattr(nn, f"ConvTranspose{dims}d"): getattr(F, f"conv_transpose{dims}d") for dims in DIMS},
+    nn.ReLU: F.relu,
+    nn.PReLU: F.prelu,
+    nn.ELU: F.elu,
+    nn.LeakyReLU: F.leaky_relu,
+    nn.SiLU: F.silu,
+    nn.GELU: F.gelu,
+    **dict.fromkeys((nn.Softmax, nn.Softmax2d), F.softmax),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), F.batch_norm),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), F.instance_norm),
+    nn.LayerNorm: F.layer_norm,
+    nn.GroupNorm: F.group_norm,
+    nn.LocalResponseNorm: F.local_response_norm,
+    **{
+        getattr(nn, f"{name.title().replace('_', '')}{dims}d"): getattr(F, f"{name}{dims}d")
+        for name in POOLINGS
+        for dims in DIMS
+    },
+    **{getattr(nn, f"LPPool{dims}d"): getattr(F, f"lp_pool{dims}d") for dims in DIMS},
+    **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d), F.interpolate),
+    nn.Embedding: F.embedding,
+}
+"""The function that the forward of a module calls."""
+
+
+def convention_of(
+    name: str, summary: str, replaced: Mapping[Any, Row], modules: Mapping[type, ModuleRule] | None = None
+) -> Convention:
+    """The convention of a tool that replaces these functions: the modules whose forward calls one have its row, too."""
+    forwards = {cls: replaced[function] for cls, function in FORWARDS.items() if function in replaced}
+    return Convention(
+        name,
+        summary,
+        {**replaced, **forwards},
+        of=nothing,
+        modules=None if modules is None else modules.get,
+        integers=True,
+        by_name=True,
+    )
+
+
+def macs_of(replaced: Mapping[Any, Row]) -> dict[Any, Row]:
+    """The rows that charge the macs of others."""
+    rows = {row: _macs_of(row) for row in replaced.values()}
+    return {function: rows[row] for function, row in replaced.items()}
+
+
+def _macs_of(row: Row) -> Row:
+    @wraps(row)
+    def macs(*args: Any, **kwargs: Any) -> Cost:
+        return Cost(others=row(*args, **kwargs).macs)
+
+    macs.__doc__ = (getdoc(row) or "").partition(": ")[0] + ": 1 per multiply-accumulate."
+    return macs

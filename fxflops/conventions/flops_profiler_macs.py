@@ -1,0 +1,13 @@
+"""flops-profiler 0.1.2: the MACs that it prints beside its flops (see :mod:`.flops_profiler`).
+
+Those of linear layers, convolutions, matmul, mm, bmm, addmm and baddbmm as functions or methods of torch; not those of
+``x @ y``, scaled_dot_product_attention, einsum and RNNs.
+"""
+
+from __future__ import annotations
+
+from ._replaced import REPLACED, convention_of, macs_of
+
+CONVENTION = convention_of(
+    "flops_profiler_macs", "flops-profiler: the MACs it prints beside its flops", macs_of(REPLACED)
+)

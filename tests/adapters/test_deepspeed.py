@@ -1,0 +1,294 @@
+"""The names of DeepSpeed's profiler and how they behave, beside DeepSpeed itself where it is installed.
+
+Where it is not, ``FACE`` has the signatures of DeepSpeed 0.19.8.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from adapters.profiled import Branches, Model, parameters, state
+from fxflops.adapters import deepspeed as ours
+from fxflops.adapters.deepspeed import FlopsProfiler, get_model_profile
+from fxflops.errors import InputError, RunError
+
+FACE = {
+    "get_model_profile": "model, input_shape=None, args=[], kwargs={}, print_profile=True, detailed=True, module_depth=-1, "
+    "top_modules=1, warm_up=1, as_string=True, output_file=None, ignore_modules=None, mode='forward'",
+    "FlopsProfiler.__init__": "self, model, ds_engine=None, recompute_fwd_factor=0.0",
+    "FlopsProfiler.start_profile": "self, ignore_list=None",
+    "FlopsProfiler.stop_profile": "self",
+    "FlopsProfiler.reset_profile": "self",
+    "FlopsProfiler.end_profile": "self",
+    "FlopsProfiler.get_total_flops": "self, as_string=False",
+    "FlopsProfiler.get_total_macs": "self, as_string=False",
+    "FlopsProfiler.get_total_duration": "self, as_string=False",
+    "FlopsProfiler.get_total_params": "self, as_string=False",
+    "FlopsProfiler.is_expert_tensor_parallelism_enabled": "self",
+    "FlopsProfiler.print_model_profile": "self, profile_step=1, module_depth=-1, top_modules=1, detailed=True, output_file=None",
+    "FlopsProfiler.print_model_aggregated_profile": "self, module_depth=-1, top_modules=1",
+    "number_to_string": "num, units=None, precision=2",
+    "macs_to_string": "macs, units=None, precision=2",
+    "flops_to_string": "flops, units=None, precision=2",
+    "bytes_to_string": "b, units=None, precision=2",
+    "params_to_string": "params_num, units=None, precision=2",
+    "duration_to_string": "duration, units=None, precision=2",
+}
+
+
+# The face
+
+
+def found(module: Any, name: str) -> Any:
+    for part in name.split("."):
+        module = getattr(module, part)
+    return module
+
+
+@pytest.mark.parametrize("name", FACE)
+def test_signatures(name: str) -> None:
+    given = parameters(found(ours, name))
+    assert (
+        ", ".join(each if default is inspect.Parameter.empty else f"{each}={default!r}" for each, _, default in given)
+        == FACE[name]
+    )
+
+
+def test_the_face_is_the_originals(original: Any) -> None:
+    methods = [name for name, value in vars(original.FlopsProfiler).items() if callable(value)]
+    assert {f"FlopsProfiler.{name}" for name in methods} == {name for name in FACE if "." in name}
+    for name in FACE:
+        assert parameters(found(ours, name)) == parameters(found(original, name)), name
+
+
+STRINGS = ("number", "macs", "flops", "bytes", "params", "duration")
+
+
+def test_numbers_are_written_as_documented() -> None:
+    assert [getattr(ours, f"{name}_to_string")(4.1e9) for name in STRINGS] == [
+        "4.1 G", "4.1 GMACs", "4.1 GFLOPS", "4.1 GB", "4.1 B", "4.1 Gs",
+    ]  # fmt: skip
+    assert [ours.params_to_string(number) for number in (0, 7, 61706, 4.1e12)] == ["0", "7", "61.71 K", "4.1 T"]
+    assert [ours.duration_to_string(each) for each in (0.0125, 75.5, 1e-6)] == ["12.5 ms", "75.5 s", "1 us"]
+    assert ours.params_to_string(4.1e9, units="B", precision=0) == "4 B"
+    assert ours.macs_to_string(426516480, units="K", precision=1) == "426516 KMACs"
+
+
+NUMBERS = (
+    0,
+    1,
+    7,
+    999,
+    1000,
+    61706,
+    999_999,
+    10**6,
+    426516480,
+    5 * 10**12 + 1,
+    10**15,
+    0.0,
+    1.5,
+    0.0126,
+    1e-5,
+    1e-9,
+    -3,
+)
+
+
+@pytest.mark.parametrize("name", STRINGS)
+def test_numbers_are_written_as_the_original_does(name: str, original: Any) -> None:
+    mine, its = (getattr(module, f"{name}_to_string") for module in (ours, original))
+    for number in NUMBERS:
+        for units in (None, "T", "G", "B", "M", "K", "", "m", "u", "?"):
+            for precision in (0, 2, 4):
+                assert mine(number, units, precision) == its(number, units, precision)
+
+
+# How it behaves
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({}, "give input_shape"),
+        ({"input_shape": [1, 3]}, "must be a tuple"),
+        ({"input_shape": ()}, "must be a tuple"),
+        ({"input_shape": (1, 10), "model": Model}, "Model"),
+        ({"input_shape": (1, 10), "model": None}, "NoneType"),
+    ],
+)
+def test_what_the_original_asserts_is_an_assertion_error(given: dict[str, Any], match: str) -> None:
+    given = {"model": Model(), **given}
+    with pytest.raises(AssertionError, match=match) as caught:
+        get_model_profile(**given)
+    assert isinstance(caught.value, InputError)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"input_shape": [1, 3]}, {"input_shape": ()}, {"input_shape": (1,), "model": None}]
+)
+def test_the_original_asserts_it(given: dict[str, Any], original: Any) -> None:
+    with pytest.raises(AssertionError):
+        original.get_model_profile(**{"model": Model(), **given})
+
+
+FIGURES = ("flops", "macs", "duration", "params")
+
+
+def test_before_it_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+    prof = FlopsProfiler(Model())
+    for figure in FIGURES:
+        with pytest.raises(AttributeError, match=r"start_profile\(\)") as caught:
+            getattr(prof, f"get_total_{figure}")()
+        assert isinstance(caught.value, InputError)
+    prof.stop_profile()
+    prof.end_profile()
+    prof.print_model_profile()
+    assert capsys.readouterr().out == ""
+    prof.print_model_aggregated_profile()
+    assert "call this function after start_profile and before end_profile" in capsys.readouterr().out
+
+
+def test_the_original_has_no_figures_before_it_is_started(original: Any) -> None:
+    for figure in FIGURES:
+        with pytest.raises(AttributeError):
+            getattr(original.FlopsProfiler(Model()), f"get_total_{figure}")()
+
+
+def test_another_mode() -> None:
+    with pytest.raises(InputError, match="'forward' or 'generate', not 'backward'"):
+        get_model_profile(Model(), (1, 10), mode="backward")
+
+
+class Nested(nn.Module):
+    """Lists in lists, which are not called, and no parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lists = nn.ModuleList([nn.ModuleList([nn.ReLU(), nn.GELU()])])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.lists[0][1](self.lists[0][0](x)) @ x.T
+
+
+def test_modules_without_calls_or_parameters() -> None:
+    prof = FlopsProfiler(model := Nested())
+    prof.start_profile()
+    model(torch.ones(2, 3))
+    assert (prof.get_total_flops(), prof.get_total_macs(), prof.get_total_params()) == (2 * 6 + 2 * 12, 12, 0)
+    seconds = [prof._profiled().total(module).duration for module in (model.lists, *model.lists[0])]
+    assert seconds[0] == seconds[1] + seconds[2] > 0
+    prof.end_profile()
+
+
+def test_it_can_be_asked_while_it_runs_and_reset() -> None:
+    model, batch = Model(), (torch.randn(3, 10), torch.zeros(3).long())
+    prof = FlopsProfiler(model)
+    prof.start_profile()
+    for runs in (1, 2):
+        model(batch)
+        assert prof.get_total_flops() == 600 * runs
+    assert prof.get_total_duration(as_string=True).endswith("s")
+    prof.reset_profile()
+    assert prof.get_total_flops() == prof.get_total_macs() == prof.get_total_duration() == 0
+    model(batch)
+    prof.stop_profile()
+    model(batch)
+    assert prof.get_total_macs() == 300
+    prof.end_profile()
+
+
+def test_it_leaves_the_model_as_it_was() -> None:
+    model = Branches().train()
+    before, buffers = state(model), copy.deepcopy(model.state_dict())
+    functions = F.linear, torch.matmul, torch.Tensor.__matmul__, F.scaled_dot_product_attention
+    get_model_profile(model, (2, 3, 8, 8))
+    assert state(model) == before
+    assert all(torch.equal(value, buffers[name]) for name, value in model.state_dict().items())
+    assert (F.linear, torch.matmul, torch.Tensor.__matmul__, F.scaled_dot_product_attention) == functions
+    assert "__matmul__" not in vars(torch.Tensor)
+
+
+def test_hooks_of_the_model_may_start_and_stop_it() -> None:
+    """As DeepSpeed's engine does; what the model itself calls is then not seen, for it was called before."""
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4))
+    before = state(model)
+    prof = FlopsProfiler(model)
+    hooks = [
+        model.register_forward_pre_hook(lambda *_: prof.start_profile()),
+        model.register_forward_hook(lambda *_: prof.stop_profile()),
+    ]
+    for _ in range(2):
+        model(torch.ones(2, 4))
+        assert (prof.get_total_flops(), prof.get_total_macs()) == (2 * 2 * 64 + 16, 2 * 64)
+    for hook in hooks:
+        hook.remove()
+    prof.end_profile()
+    assert state(model) == before
+
+
+class Raises(nn.Module):
+    def __init__(self, when: Callable[[], bool]) -> None:
+        super().__init__()
+        self.layer, self.when = nn.Linear(4, 4), when
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        if self.when():
+            raise KeyError("mine")
+        return y
+
+
+def is_counted() -> bool:
+    return any(Path(frame.filename).name == "own_run.py" for frame in inspect.stack(0))
+
+
+@pytest.mark.parametrize(("when", "kind"), [(lambda: True, KeyError), (is_counted, RunError)])
+def test_a_model_that_raises(when: Callable[[], bool], kind: type[Exception]) -> None:
+    """Its own error comes out; where it raises as it is counted, and does not as it runs, that is said: it is not 0."""
+    model = Raises(when)
+    prof = FlopsProfiler(model)
+    prof.start_profile()
+    with pytest.raises(kind, match="mine"):
+        model(torch.ones(2, 4))
+    assert prof.get_total_flops() == 0
+    model.when = bool
+    model(torch.ones(2, 4))
+    assert prof.get_total_flops() == 2 * 2 * 16
+    prof.end_profile()
+
+
+def mixture(cls: type[nn.Module], **settings: Any) -> nn.Module:
+    """A mixture of experts, but for what is in it."""
+    module = cls.__new__(cls)
+    nn.Module.__init__(module)
+    vars(module).update(settings)
+    return nn.Sequential(nn.Linear(2, 2), module)
+
+
+def test_tensor_parallel_experts() -> None:
+    moe = type("MoE", (nn.Module,), {"__module__": "deepspeed.moe.layer"})
+    other = type("MoE", (nn.Module,), {})
+    for cls, settings, expected in [
+        (moe, {"enable_expert_tensor_parallelism": True}, True),
+        (moe, {"enable_expert_tensor_parallelism": False}, False),
+        (moe, {}, False),
+        (other, {"enable_expert_tensor_parallelism": True}, False),
+    ]:
+        assert FlopsProfiler(mixture(cls, **settings)).is_expert_tensor_parallelism_enabled() is expected
+
+
+def test_tensor_parallel_experts_of_deepspeed(original: Any) -> None:
+    for settings in ({"enable_expert_tensor_parallelism": True}, {"enable_expert_tensor_parallelism": False}, {}):
+        model = mixture(original.MoE, **settings)
+        its = original.FlopsProfiler(model).is_expert_tensor_parallelism_enabled()
+        assert FlopsProfiler(model).is_expert_tensor_parallelism_enabled() is its
