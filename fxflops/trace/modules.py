@@ -61,6 +61,7 @@ class ModuleObserver:
         self._hooks = Hooks()
         self._begun = 0
         self._given: Any = None
+        self._at_first: dict[nn.Module, Mapping[str, Any]] = {}
         self._threads = Threads()
         self._of_thread(ModuleStack())
 
@@ -83,6 +84,8 @@ class ModuleObserver:
         raise NotImplementedError
 
     def _attach(self) -> None:
+        leaves = [module for module in self._modules if self._leaves[module] is not None]
+        self._at_first = {module: self._settings.of(module).settings for module in leaves}
         self._hooks.attach(self._modules, self._enter_module, self._leave_module)
 
     def _detach(self) -> None:
@@ -110,10 +113,14 @@ class ModuleObserver:
             self._begun, self._given = len(self.calls), (args, kwargs)
         running = self._stack.enter(module, self._modules[module])
         leaf = not self._stack.inside_leaf() and self._leaves[module] is not None and not transformed()
-        if leaf and not holds_tensors(module):
+        if leaf and not holds_tensors(module) and self._is_as_at_first(module):
             self._stack.is_leaf()
             self._begin_leaf(module, running, args, kwargs)
         running.start = time.perf_counter()
+
+    def _is_as_at_first(self, module: nn.Module) -> bool:
+        """Whether a module has the settings that it had as the run began: in a graph it has those at every call."""
+        return module not in self._at_first or self._at_first[module] == self._settings.of(module).settings
 
     def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
         """A leaf begins to run."""

@@ -293,6 +293,27 @@ class NewOfSize(nn.Module):
         return out + x
 
 
+class Strides(nn.Module):
+    """Calls a layer with one stride, and then with another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(4, 4, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.conv.stride = (2,)
+        x = self.conv(x)
+        self.conv.stride = (1,)
+        return self.conv(x)
+
+
+def test_a_layer_whose_settings_change_in_between() -> None:
+    model, x = Strides(), torch.randn(1, 4, 8)
+    for report in (fxflops.analyze(model, x, repeats=1, progress=False), fxflops.count(model, x)):
+        assert report.total_macs == (4 + 4) * 4 * 4
+    assert model.conv.stride == (1,)
+
+
 @pytest.mark.parametrize("model", [Views(), NewOfSize()])
 def test_the_graph_is_of_the_tensors_that_were_there(model: nn.Module) -> None:
     _, graph = recorded(model, torch.randn(4, 3))
