@@ -13,7 +13,7 @@ from torch import fx, nn
 from .conventions import Convention, find_convention
 from .counting import check_attention
 from .errors import InputError, RunError, TraceError
-from .inputs import as_call, checked_model
+from .inputs import as_call, checked_model, shape_given
 from .inventory import Inventory
 from .measure import Traced, author_lines, measure, traced
 from .ops import BASE, Table
@@ -191,5 +191,9 @@ def _running(
         subject = Subject(model, inventory, positional, named, mode, backward, lazy)
         try:
             yield subject
+        except RunError as error:
+            if (shape := shape_given(args, named)) is not None:
+                raise shape from error
+            raise
         finally:
             subject.rewind()

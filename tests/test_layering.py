@@ -34,9 +34,9 @@ LEVELS = [
     ["trace"],
     ["ops"],
     ["meter", "kernels", "state", "progress", "optimizing", "outcome"],
-    ["ledger", "inventory"],
+    ["ledger", "inventory", "tensor_state"],
     ["records", "nodes", "inputs", "devices"],
-    ["units", "errors", "structure", "targets"],
+    ["units", "errors", "structure", "targets", "generators"],
     ["torch_internals"],
 ]
 LEVEL_OF = {unit: level for level, units in enumerate(LEVELS) for unit in units}
