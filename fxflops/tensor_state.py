@@ -133,7 +133,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Where a tensor lies, and how."""
-    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ LEVELS = [
     ["explain", "bounds"],
     ["tables"],
     ["measure", "counting", "render", "rollup", "traffic", "ceilings"],
-    ["per_node", "charges", "own_run", "ops.catalogue"],
+    ["per_node", "charges", "own_run", "lazy", "ops.catalogue"],
     ["conventions", "missing"],
     ["run"],
     ["trace"],

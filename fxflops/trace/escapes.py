@@ -12,6 +12,7 @@ from ..records import is_dense
 from ..structure import tensors_in
 from ..torch_internals import DisableTorchFunction
 from .functions import writes
+from .modes import FunctionMode
 
 EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
 
@@ -35,6 +36,17 @@ def announcer(before_write: Callable[[Any], None] | None) -> Callable[[Any, tupl
             before_write(args[1:] if sets_apart else (args, kwargs))  # x.data = y: the memory of x stays as it is
 
     return (lambda *_: None) if before_write is None else announce
+
+
+def announcing(before_write: Callable[[Any], None]) -> FunctionMode:
+    """A mode that tells ``before_write`` the same of all calls that are made in it, and runs them as they are."""
+    announce = announcer(before_write)
+
+    def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        announce(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    return FunctionMode(run)
 
 
 class Unwritten:

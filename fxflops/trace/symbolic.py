@@ -14,10 +14,9 @@ from ..errors import TraceError
 from ..inputs import signature_of
 from ..ops import Table
 from ..state import locked
-from .escapes import announcer
+from .escapes import announcing
 from .graph import graph_module
 from .leaves import leaf_formula
-from .modes import FunctionMode
 from .source import is_library
 
 
@@ -74,15 +73,8 @@ def symbolic(
         return _leaf_graph(model, constants)
     tracer = SymbolicTracer(table, constants)
     tracer.record_stack_traces = stack_traces
-
-    tell = announcer(before_write)
-
-    def announce(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        tell(func, args, kwargs)
-        return func(*args, **kwargs)
-
     try:
-        with locked([fx.Tracer]), FunctionMode(announce):  # two at once would put back what the other replaced
+        with locked([fx.Tracer]), announcing(before_write):  # two at once would put back what the other replaced
             graph = tracer.trace(model)
         return graph_module(tracer.root, graph, type(model).__name__)
     except Exception as error:
