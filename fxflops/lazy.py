@@ -13,7 +13,7 @@ from .errors import RunError
 from .inventory import Inventory
 from .run import uncompiled
 from .state import Snapshot
-from .trace.escapes import announcing
+from .trace.escapes import Announcing
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def initialized(
     before = Snapshot(inventory.paths, (args, kwargs))
     try:
         try:
-            with torch.no_grad(), uncompiled(), announcing(before.before_write):
+            with torch.no_grad(), uncompiled(), Announcing(before.before_write):
                 model(*args, **kwargs)
         except Exception as error:
             raise RunError(

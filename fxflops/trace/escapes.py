@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from ..records import is_dense
 from ..structure import tensors_in
 from ..torch_internals import DisableTorchFunction
 from .functions import writes
-from .modes import FunctionMode
 
 EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
 
@@ -38,15 +38,16 @@ def announcer(before_write: Callable[[Any], None] | None) -> Callable[[Any, tupl
     return (lambda *_: None) if before_write is None else announce
 
 
-def announcing(before_write: Callable[[Any], None]) -> FunctionMode:
-    """A mode that tells ``before_write`` the same of all calls that are made in it, and runs them as they are."""
-    announce = announcer(before_write)
+class Announcing(TorchFunctionMode):
+    """Tells ``before_write`` the same of all calls that are made in it, and runs them as they are."""
 
-    def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        announce(func, args, kwargs)
-        return func(*args, **kwargs)
+    def __init__(self, before_write: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._announce = announcer(before_write)
 
-    return FunctionMode(run)
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._announce(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
 
 
 class Unwritten:

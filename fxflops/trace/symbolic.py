@@ -14,7 +14,7 @@ from ..errors import TraceError
 from ..inputs import signature_of
 from ..ops import Table
 from ..state import locked
-from .escapes import announcing
+from .escapes import Announcing
 from .graph import graph_module
 from .leaves import leaf_formula
 from .source import is_library
@@ -74,7 +74,7 @@ def symbolic(
     tracer = SymbolicTracer(table, constants)
     tracer.record_stack_traces = stack_traces
     try:
-        with locked([fx.Tracer]), announcing(before_write):  # two at once would put back what the other replaced
+        with locked([fx.Tracer]), Announcing(before_write):  # two at once would put back what the other replaced
             graph = tracer.trace(model)
         return graph_module(tracer.root, graph, type(model).__name__)
     except Exception as error:
