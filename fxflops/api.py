@@ -13,8 +13,9 @@ from torch import fx, nn
 from .conventions import Convention, find_convention
 from .counting import check_attention
 from .errors import InputError, RunError, TraceError
-from .inputs import as_call, checked_model
+from .inputs import as_call, checked_model, shape_given
 from .inventory import Inventory
+from .lazy import initialized
 from .measure import Traced, author_lines, measure, traced
 from .ops import BASE, Table
 from .optimizing import OptimizerLike, checked_optimizer
@@ -186,10 +187,16 @@ def _running(
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
     grad = torch.enable_grad() if backward else torch.no_grad()
-    inventory = Inventory(model)
+    inventory = Inventory(model, lazy=True)
     with grad, holding(inventory.paths, mode) as within, unseen() if within else nullcontext():
-        subject = Subject(model, inventory, positional, named, mode, backward, lazy)
         try:
-            yield subject
-        finally:
-            subject.rewind()
+            with initialized(model, inventory, positional, named) as whole:
+                subject = Subject(model, whole, positional, named, mode, backward, lazy)
+                try:
+                    yield subject
+                finally:
+                    subject.rewind()
+        except RunError as error:
+            if (shape := shape_given(args, named)) is not None:
+                raise shape from error
+            raise

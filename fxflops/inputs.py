@@ -28,8 +28,8 @@ def checked_model(model: Any) -> nn.Module:
 def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """``args`` and ``kwargs`` as they will be passed: a tuple is splatted, anything else is one positional input.
 
-    Raises InputError for a shape where a tensor belongs, a batch given as ``args`` whose keys name forward's
-    parameters, and arguments that do not fit the signature of forward.
+    Raises InputError for a batch given as ``args`` whose keys name forward's parameters, and for arguments that do not fit
+    the signature of forward.
     """
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise InputError(
@@ -37,18 +37,27 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
         )
     keywords = dict(kwargs or {})
     signature = signature_of(model)
-    if isinstance(args, Mapping) and args and set(args) <= set(signature.parameters):
+    if isinstance(args, Mapping) and len(args) and {*args.keys()} <= signature.parameters.keys():
         raise InputError(f"args is a mapping of forward's parameters ({', '.join(args)}): give it as kwargs=batch")
     positional = args if type(args) is tuple else (args,)
-    if not tensors_in((positional, keywords)):
-        for value in (args, *positional, *keywords.values()):
-            if _is_shape(value):
-                example = ", ".join(map(str, value))
-                raise InputError(
-                    f"{value!r} is a shape where an input belongs: give a tensor, e.g. torch.randn({example})"
-                )
-    bind(model, positional, keywords)
+    try:
+        bind(model, positional, keywords)
+    except InputError:
+        if (shape := shape_given(args, keywords)) is not None:
+            raise shape from None
+        raise
     return positional, keywords
+
+
+def shape_given(args: Any, kwargs: Mapping[str, Any]) -> InputError | None:
+    """The error to raise where a model does not take its inputs, and one of them is a shape in a tensor's place; or None."""
+    if tensors_in((args, kwargs)):
+        return None
+    for value in (args, *(args if type(args) is tuple else ()), *kwargs.values()):
+        if isinstance(value, (tuple, list)) and len(value) > 1 and all(type(item) is int for item in value):
+            example = f"torch.randn({', '.join(map(str, value))})"
+            return InputError(f"{value!r} is a shape where an input belongs: give a tensor, e.g. {example}")
+    return None
 
 
 def signature_of(model: nn.Module) -> inspect.Signature:
@@ -72,7 +81,3 @@ def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], adv
         raise InputError(f"{what}: {error}\n  {advice}") from None
     bound.apply_defaults()
     return dict(bound.arguments)
-
-
-def _is_shape(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and len(value) > 1 and all(type(item) is int for item in value)

@@ -52,10 +52,10 @@ class Contents(NamedTuple):
 class Inventory:
     """The modules of a model, and its parameters and buffers by their full names: each once, where it is met first.
 
-    Raises InputError where a parameter has no shape yet.
+    ``shapeless`` are the modules of which some have no shape yet. Raises InputError where there are any, but for ``lazy``.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, lazy: bool = False) -> None:
         self.paths = modules_of(model)
         self.params: list[tuple[str, torch.Tensor]] = []
         self.buffers: list[tuple[str, torch.Tensor]] = []
@@ -69,11 +69,17 @@ class Inventory:
                         found.add(id(tensor))
                         named.append((f"{path}.{name}" if path else name, tensor))
         self._met.append(len(self.params))
-        if any(issubclass(cls, UninitializedTensorMixin) for cls in {type(p) for _, p in self.params}):
-            name = next(name for name, p in self.params if isinstance(p, UninitializedTensorMixin))
-            raise InputError(
-                f"{type(model).__name__} has parameters without a shape yet ({name.rpartition('.')[2]}): run it once on an input"
-            )
+        self.shapeless: list[nn.Module] = []
+        if any(
+            issubclass(cls, UninitializedTensorMixin) for cls in {type(t) for _, t in (*self.params, *self.buffers)}
+        ):
+            self.shapeless = [module for module in self.paths if _is_shapeless(module)]
+            if not lazy:
+                names = [name for name, tensor in self.params if isinstance(tensor, UninitializedTensorMixin)]
+                name = [*names, "a buffer"][0].rpartition(".")[2]
+                raise InputError(
+                    f"{type(model).__name__} has parameters without a shape yet ({name}): run it once on an input"
+                )
 
     @cached_property
     def contents(self) -> Contents:
@@ -92,6 +98,11 @@ class Inventory:
         trainable = sum([size for size, (_, p) in zip(sizes, self.params, strict=True) if p.requires_grad])
         nbytes = _bytes(parameter for _, parameter in self.params)
         return Contents(tuple(modules), Params(total, trainable, total - trainable, buffers, nbytes))
+
+
+def _is_shapeless(module: nn.Module) -> bool:
+    own = (*module._parameters.values(), *module._buffers.values())
+    return any(isinstance(tensor, UninitializedTensorMixin) for tensor in own)
 
 
 def _functions_of(module: nn.Module) -> frozenset[Any]:

@@ -50,7 +50,7 @@ def traced(subject: Subject, table: Table, how: str, why: str = "") -> Traced:
         raise InputError(f"unknown tracer {how!r}: trace is one of {', '.join(map(repr, TRACERS))}")
     if how != "record":
         try:
-            return Traced(symbolic(subject.model, table, constants_of(subject.model, subject.bound())), "symbolic")
+            return Traced(_symbolic(subject, table), "symbolic")
         except TraceError as error:
             if how == "symbolic":
                 raise
@@ -58,6 +58,11 @@ def traced(subject: Subject, table: Table, how: str, why: str = "") -> Traced:
     recorder = Recorder(subject.model, subject.bound())
     watched = observed_run(subject, table, recorder)
     return Traced(recorder.graph(), "recorded", why, (watched, recorder.calls_of))
+
+
+def _symbolic(subject: Subject, table: Table, stack_traces: bool = False) -> fx.GraphModule:
+    constants = constants_of(subject.model, subject.bound())
+    return symbolic(subject.model, table, constants, subject.snapshot.before_write, stack_traces)
 
 
 def measure(
@@ -143,7 +148,7 @@ def author_lines(subject: Subject, table: Table, trace: Traced) -> dict[str, str
     """For each node of a graph the model author's innermost ``file:line``; a symbolic one is traced anew for it."""
     graph = trace.graph
     if trace.how == "symbolic":
-        graph = symbolic(subject.model, table, constants_of(subject.model, subject.bound()), stack_traces=True)
+        graph = _symbolic(subject, table, stack_traces=True)
     places = {}
     for node in graph.graph.nodes:
         files = re.findall(r'File "(.+)", line (\d+)', node.stack_trace or "")

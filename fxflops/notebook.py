@@ -17,7 +17,7 @@ from .nodes import Node
 from .ops import BASE
 from .render.columns import RESULT_HEADER
 from .report import Report
-from .state import holding
+from .state import Snapshot, holding
 from .trace.symbolic import constants_of, symbolic
 
 MEMORY_FUNCTIONS = ("memory_allocated", "max_memory_allocated")
@@ -72,10 +72,13 @@ class TorchFLOPsByFX:
             if self._trace == "record":
                 raise TraceError("there is no graph yet: call propagate(*inputs), which records a run")
             with holding(self._model.modules(), "eval"):
+                before, constants = Snapshot(self._model.modules(), ()), constants_of(self._model)
                 try:
-                    self._graph = symbolic(self._model, BASE.derive(self._formulas), constants_of(self._model))
+                    self._graph = symbolic(self._model, BASE.derive(self._formulas), constants, before.before_write)
                 except TraceError as error:
                     raise TraceError(f"{error}\ncall propagate(*inputs) first: it records a run") from error
+                finally:
+                    before.rewind()
         return self._graph
 
     @property

@@ -21,7 +21,7 @@ from .outcome import Environment, Run, environment_of
 from .records import spec_of, specs_in
 from .run import uncompiled
 from .state import Snapshot
-from .structure import tensors_in
+from .structure import fill, template_of, tensors_in
 from .trace.fast import FastObserver
 from .trace.meta import Twins
 from .trace.observe import Observer
@@ -50,6 +50,8 @@ class Subject:
         self.mode = mode
         self._lazy = lazy
         self.backward = backward
+        if backward:
+            args, kwargs = _apart((args, kwargs))
         self.optimizer: OptimizerLike | None = None
         self._args = args
         self._kwargs = kwargs
@@ -265,6 +267,15 @@ def _step(
     ledger.throughout("optimizer")
 
 
+def _apart(inputs: Any) -> Any:
+    """The inputs with a leaf on the same memory for each tensor that was computed, or is a view: a backward pass ends there, and
+    what is written to it changes no graph of the user's."""
+    if all(tensor.is_leaf and not tensor._is_view() for tensor in tensors_in(inputs)):
+        return inputs
+    template, tensors = template_of(inputs)
+    return fill(template, *(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors))
+
+
 def states_of(optimizer: Optimizer) -> list[tuple[str, torch.Tensor]]:
     """The tensors that an optimizer keeps."""
     return [("", tensor) for tensor in tensors_in([*optimizer.state.values()])]
@@ -284,7 +295,8 @@ def cap_of(device: torch.device) -> int:
 
 def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> Watch:
     """The model's own run on meta."""
-    twins = Twins(subject.state, lambda tensor: subject.snapshot.holds(tensor))
+    holds = lambda tensor: subject.snapshot.holds(tensor)  # noqa: E731  the snapshot is taken when the run begins
+    twins = Twins(subject.state, holds, lambda value: subject.snapshot.before_write(value))
     return subject.watch(table, twins=twins, device=subject.device, strays=strays, facts=facts).of(subject)
 
 

@@ -82,8 +82,8 @@ class profile:
             "gradients": gradients_of(params),
             "optimizer": self._optimizer_states(),
         }
-        paths = {m: path for m, path in Inventory(self._model).paths.items() if not isinstance(m, _Several)}
-        self._watch = Watch(paths, self._table, backward=True)
+        self._paths = {m: path for m, path in Inventory(self._model).paths.items() if not isinstance(m, _Several)}
+        self._watch = Watch(self._paths, self._table, backward=True)
         self._ledger, self._observer, tape = self._watch.ledger, self._watch.observer, self._watch.tape
         assert tape is not None
         for category, tensors in held.items():
@@ -131,11 +131,11 @@ class profile:
     def _steps(self, steps: Sequence[tuple[str, range]]) -> Iterator[tuple[str, range]]:
         """The calls of the models, named "prefill" and "decode n" where one generates, "step n" elsewhere."""
         numbers = Counter[str]()
+        generating = {path for module, path in self._paths.items() if hasattr(module, "generate")}
         for path, calls in steps:
             number = numbers[path]
             numbers[path] += 1
-            generates = hasattr(self._model.get_submodule(path), "generate")
-            name = ("prefill" if number == 0 else f"decode {number}") if generates else f"step {number + 1}"
+            name = ("prefill" if number == 0 else f"decode {number}") if path in generating else f"step {number + 1}"
             yield f"{path} {name}".lstrip(), calls
 
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import copy
 import operator
-import random
 import sys
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, filterfalse, islice
 from operator import methodcaller
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
 from .errors import InputError
-from .records import is_dense
-from .structure import Reader, is_object, reader_of, tensors_given, walk
+from .generators import Generator, generator_of, global_states
+from .structure import Reader, is_object, reader_of, walk
+from .tensor_state import TensorState
 
 ATOMS = frozenset(
     {
@@ -40,6 +40,7 @@ ATOMS = frozenset(
     }
 )
 CONTAINERS = frozenset({dict, OrderedDict, list, set})
+KEPT = (dict, list, set, deque, bytearray)
 DEPTH = 4
 """How many levels of objects and containers below a module are kept: a scheduler's tables, not a trainer's datasets."""
 
@@ -47,13 +48,16 @@ DEPTH = 4
 class Snapshot:
     """A model and its inputs as they are now; :meth:`rewind` brings them back, any number of times.
 
-    Kept are every module's attributes, a few levels deep, and the inputs, with the containers, objects and tensors they
-    consist of, and the states of the random generators. A parameter is copied only when :meth:`before_write` announces that a
-    call is about to write to its storage; with ``lazy`` so is any tensor, until :meth:`keep_all`.
+    Kept are every module's class and attributes, a few levels deep, and the inputs, with the containers, objects, arrays,
+    random generators and tensors that they consist of, and the states of the process's generators. The bytes of a parameter
+    are copied only when :meth:`before_write` announces that a call is about to write to its memory or to hand it out; with
+    ``lazy`` so are those of any tensor, until :meth:`keep_all`.
     """
 
     def __init__(self, modules: Iterable[nn.Module], inputs: Any, lazy: bool = False) -> None:
         # In flat lists: one comparison goes through all that modules hold, and Python's garbage collector through nothing.
+        self._modules = [*modules]
+        self._classes = [*map(type, self._modules)]
         self._dicts: list[dict[str, Any]] = []
         self._containers: list[Any] = []
         hooks: list[dict[Any, Any]] = []
@@ -62,7 +66,7 @@ class Snapshot:
         parameters: list[nn.Parameter | None] = []
         tensors: list[torch.Tensor | None] = []
         readers: dict[tuple[str, ...], list[Reader]] = {}
-        for module in modules:
+        for module in self._modules:
             attributes = module.__dict__
             names = tuple(attributes)
             known = readers.get(names)
@@ -82,59 +86,55 @@ class Snapshot:
             self._dicts.append(attributes)
             others += read_others(attributes)
         own_parameters = {id(parameter): parameter for parameter in parameters if parameter is not None}
+        noted = [*map(vars, own_parameters.values())]  # what others have noted on them
+        if any(noted):
+            others += chain.from_iterable(map(VALUES, noted))
         held = [value for value in others if type(value) not in ATOMS]
-        for _, part in (*walk([value for value in held if not _is_plain(value)], DEPTH), *walk(inputs)):
-            if isinstance(part, torch.Tensor) and id(part) not in own_parameters:
+        self._arrays: list[tuple[Any, Any]] = []
+        self._random = _states_before()
+        self._containers += filter(None, (*sets, *noted))
+        for part in (*_parts([value for value in held if not _is_plain(value)], DEPTH), *_parts(inputs)):
+            if isinstance(part, torch.Tensor):
                 tensors.append(part)
-            if isinstance(part, (dict, list, set)):
+            elif isinstance(part, KEPT):
                 self._containers.append(part)
+            elif generator := generator_of(part):
+                self._random.append((generator, generator.get()))
+            elif _is_array(part):
+                self._arrays.append((part, part.copy()))
             if is_object(part):
                 self._dicts.append(vars(part))
-        self._containers += [
-            *filter(None, sets),
-            *(value for value in held if type(value) is list and _is_plain(value)),
-        ]
-        self._empty = [*filterfalse(None, sets)]
+        self._containers += [value for value in held if type(value) is list and _is_plain(value)]
+        self._empty: list[Any] = [*filterfalse(None, (*sets, *noted))]
         self._sizes, self._keys, self._values = _contents(self._dicts)
         self._copies = [c.copy() if type(c) in CONTAINERS else copy.copy(c) for c in self._containers]
         self._hooks = [(part, _users(part)) for part in hooks] if any(hooks) else []
         self._hookless = [] if self._hooks else hooks
-        self._tensors = [tensor for tensor in tensors if tensor is not None]
-        self._parameters = list(own_parameters.values())
-        self._addresses: dict[int, torch.Tensor] | None = None
-        self._saved: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._leaves = [tensor for tensor in (*self._parameters, *self._tensors) if tensor.is_leaf]
-        self._gradients = [tensor.grad for tensor in self._leaves]
-        self._random = _states_before()
+        found = [tensor for tensor in tensors if tensor is not None]
+        self._others = dict(zip(map(id, found), found, strict=True))
+        for key in own_parameters.keys() & self._others.keys():
+            del self._others[key]
+        self._tensors = TensorState([*own_parameters.values(), *self._others.values()])
         if not lazy:
             self.keep_all()
 
     def keep_all(self) -> None:
-        """Copy everything but the parameters: something is to be run that announces nothing."""
-        for tensor in self._tensors:
-            if id(tensor) not in self._saved:
-                self._saved[id(tensor)] = (tensor, _keep(tensor))
+        """Copy all tensors but the parameters: something is to be run that announces nothing."""
+        self._tensors.keep(self._others.values())
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was there, if not among the parameters: a buffer, an input, what the model had cached."""
-        return any(tensor is known for known in self._tensors)
+        return id(tensor) in self._others
 
     def before_write(self, value: Any) -> None:
-        """Copy each tensor, parameters too, whose storage one of these shares: it is about to be written to."""
-        for tensor in tensors_given(value):
-            if tensor.layout is not torch.strided or tensor.device.type == "meta":
-                continue
-            if self._addresses is None:
-                known = [t for t in (*self._tensors, *self._parameters) if is_dense(t) and t.device.type != "meta"]
-                self._addresses = {_address(t): t for t in known}
-            owner = self._addresses.get(_address(tensor))
-            if owner is None:
-                continue
-            if id(owner) not in self._saved:
-                self._saved[id(owner)] = (owner, _keep(owner))
+        """Copy what a call with these arguments may change, parameters too: it writes to them, or hands out their memory."""
+        self._tensors.before_write(value)
 
     def rewind(self) -> None:
         """Bring everything back to how it was when the snapshot was taken."""
+        if self._classes != [*map(type, self._modules)]:
+            for module, cls in zip(self._modules, self._classes, strict=True):
+                module.__class__ = cls
         sizes, keys, values = _contents(self._dicts)
         if sizes != self._sizes or keys != self._keys or not all(map(operator.is_, values, self._values)):
             self._refill_dicts()
@@ -149,11 +149,9 @@ class Snapshot:
                 for key in now:
                     del hooks[key]
                 hooks.update(users)
-        for tensor, gradient in zip(self._leaves, self._gradients, strict=True):
-            if tensor.grad is not gradient:
-                tensor.grad = gradient
-        for tensor, kept in self._saved.values():
-            _bring_back(tensor, kept)
+        self._tensors.rewind()
+        for array, kept in self._arrays:
+            _bring_back(array, kept)
         for generator, state in self._random:
             generator.set(state)
 
@@ -275,8 +273,11 @@ def _same(container: Any, items: Any) -> bool:
 
 def _refill(container: Any, items: Any) -> None:
     """Bring a container back to these items, without a moment when it lacks one: other threads may look at the model."""
-    if isinstance(container, list):
+    if isinstance(container, (list, bytearray)):
         container[:] = items
+    elif isinstance(container, deque):
+        container.clear()
+        container.extend(items)
     elif isinstance(container, set):
         container.intersection_update(items)
         container.update(items)
@@ -288,28 +289,25 @@ def _refill(container: Any, items: Any) -> None:
             container[key] = container.pop(key)
 
 
-def _keep(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in host memory, so that the device's memory reads as without it."""
-    if tensor.device.type == "meta" or tensor.layout is not torch.strided:
-        return tensor
-    return tensor.detach().to("cpu", copy=True)
+def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
+    """Every part of a value, with what mappings that are no dicts keep their items in."""
+    for _, part in walk(value, depth):
+        yield part
+        if isinstance(part, Mapping) and is_object(part):
+            yield from (inner for _, inner in walk(vars(part), depth))
 
 
-def _bring_back(tensor: torch.Tensor, kept: torch.Tensor) -> None:
-    if kept is not tensor and (tensor.shape != kept.shape or not torch.equal(tensor.detach().to("cpu"), kept)):
-        with torch.no_grad():
-            tensor.data.copy_(kept)
+def _is_array(value: Any) -> bool:
+    """Whether it is an array of numpy's that can be written to."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray) and value.flags.writeable
 
 
-def _address(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-class Generator(NamedTuple):
-    """How the state of a random generator is read and written."""
-
-    get: Callable[[], Any]
-    set: Callable[[Any], Any]
+def _bring_back(array: Any, kept: Any) -> None:
+    if array.shape != kept.shape:
+        array.resize(kept.shape, refcheck=False)
+    if array.tobytes() != kept.tobytes():
+        array[...] = kept
 
 
 def _states_before() -> list[tuple[Generator, Any]]:
@@ -317,17 +315,7 @@ def _states_before() -> list[tuple[Generator, Any]]:
     with _RELEASED:
         own = [lock for lock in _HELD if lock.thread == threading.get_ident()]
         others = [lock.random for lock in _HELD if lock.random is not None and lock not in own]
-        states = others[0] if others and len(own) == 1 else _random_states()
+        states = others[0] if others and len(own) == 1 else global_states()
         for lock in own[-1:]:
             lock.random = states
         return states
-
-
-def _random_states() -> list[tuple[Generator, Any]]:
-    generators = [Generator(torch.get_rng_state, torch.set_rng_state), Generator(random.getstate, random.setstate)]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        generators.append(Generator(torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all))
-    if "numpy" in sys.modules:
-        numpy = sys.modules["numpy"].random
-        generators.append(Generator(numpy.get_state, numpy.set_state))
-    return [(generator, generator.get()) for generator in generators]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
+from collections import UserDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from types import ModuleType
@@ -24,9 +25,16 @@ class Hole(NamedTuple):
     number: int
 
 
+class Filling(NamedTuple):
+    """Stands in a template for a mapping that takes tensors alone, like a TensorDict: with what is to be put where in a copy."""
+
+    value: Any
+    parts: list[tuple[Step, Any]]
+
+
 def parts(value: Any) -> list[tuple[Step, Any]]:
     """What a container holds, and where; nothing for a tensor, a plain value, a module, a class or a function."""
-    if isinstance(value, (tuple, list)):
+    if isinstance(value, (tuple, list, deque)):
         return [(("item", i), part) for i, part in enumerate(value)]
     if isinstance(value, Mapping):
         return [(("item", key), part) for key, part in value.items()]
@@ -113,16 +121,29 @@ def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
             tensors.append(tensor)
         return Hole(numbers[id(tensor)])
 
-    return _replaced(value, lambda part: isinstance(part, torch.Tensor), hole, {}), tensors
+    return _replaced(value, lambda part: isinstance(part, torch.Tensor), hole, {}, _templated), tensors
 
 
 def fill(template: Any, *tensors: Any) -> Any:
     """The value that :func:`template_of` took apart, with these tensors."""
-    return _replaced(template, lambda part: isinstance(part, Hole), lambda hole: tensors[hole.number], {})
+
+    def filled(part: Any) -> Any:
+        if isinstance(part, Hole):
+            return tensors[part.number]
+        return _copied(part.value, [(step, fill(inner, *tensors)) for step, inner in part.parts])
+
+    return _replaced(template, lambda part: isinstance(part, (Hole, Filling)), filled, {}, _copied)
+
+
+Changed = list[tuple[Step, Any]]
 
 
 def _replaced(
-    value: Any, is_leaf: Callable[[Any], bool], replace: Callable[[Any], Any], memo: dict[int, tuple[Any, Any]]
+    value: Any,
+    is_leaf: Callable[[Any], bool],
+    replace: Callable[[Any], Any],
+    memo: dict[int, tuple[Any, Any]],
+    copied: Callable[[Any, Changed], Any],
 ) -> Any:
     """A copy of the value with its leaves replaced; what holds none stays the same object."""
     if is_leaf(value):
@@ -131,18 +152,26 @@ def _replaced(
         return memo[id(value)][1]
     memo[id(value)] = (value, value)
     changed = [
-        (step, new) for step, part in parts(value) if (new := _replaced(part, is_leaf, replace, memo)) is not part
+        (step, new)
+        for step, part in parts(value)
+        if (new := _replaced(part, is_leaf, replace, memo, copied)) is not part
     ]
-    result = _copied(value, changed) if changed else value
+    result = copied(value, changed) if changed else value
     memo[id(value)] = (value, result)
     return result
 
 
-def _copied(value: Any, changed: list[tuple[Step, Any]]) -> Any:
+def _templated(value: Any, changed: Changed) -> Any:
+    takes_all = isinstance(value, (dict, UserDict)) or not isinstance(value, Mapping)
+    return _copied(value, changed) if takes_all else Filling(value, changed)
+
+
+def _copied(value: Any, changed: Changed) -> Any:
     if isinstance(value, tuple):
         new = {key: part for (_, key), part in changed}
         items = [new.get(i, part) for i, part in enumerate(value)]
-        return tuple.__new__(type(value), items)
+        is_structseq = hasattr(value, "n_sequence_fields")  # one of torch.return_types
+        return type(value)(items) if is_structseq else tuple.__new__(type(value), items)
     result = copy.copy(value)
     for (kind, key), part in changed:
         if kind == "item":

@@ -115,7 +115,7 @@ ATTRIBUTES: dict[Any, tuple[str, ...]] = {
         *HOOKS, "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
         "_parameters", "_buffers", "_modules", "_get_name",
     ),
-    torch.Tensor: ("_values", "_version"),
+    torch.Tensor: ("_values", "_version", "_backward_hooks", "_is_view"),
     torch.UntypedStorage: ("_cdata",),
     torch.optim.Optimizer: ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
     OpOverload: ("_schema", "_overloadname", "_can_decompose"),

@@ -253,9 +253,28 @@ def test_under_vmap_what_is_dispatched_is_counted(run: Any) -> None:
     assert report.total_macs == 10 * 4 * 4
 
 
-def test_lazy_parameters_are_told_to_be_initialised() -> None:
-    with pytest.raises(InputError, match="run it once"):
-        count(nn.LazyLinear(3), torch.ones(1, 2))
+@pytest.mark.parametrize("args", [([1, 2, 3],), [1, 2, 3]], ids=str)
+def test_integers_are_inputs_where_the_model_takes_them(args: Any) -> None:
+    """Node ids: 3 rows of 4 by (4, 5)."""
+
+    class Nodes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.fc = nn.Embedding(10, 4), nn.Linear(4, 5)
+
+        def forward(self, nodes: list[int]) -> torch.Tensor:
+            return self.fc(self.embedding(torch.tensor(nodes)))
+
+    for report in (count(Nodes(), args), analyze(Nodes(), args, repeats=1, progress=False)):
+        assert report.total_macs == 3 * 4 * 5
+
+
+def test_a_shape_that_the_model_raises_on() -> None:
+    for args in ([2, 3], (2, 3), ((2, 3),)):
+        for run in (count, analyze):
+            with pytest.raises(InputError, match=r"torch\.randn\(2, 3\)") as caught:
+                run(nn.Linear(3, 4), args)
+            assert args == (2, 3) or isinstance(caught.value.__cause__, fxflops.RunError)
 
 
 def test_a_device_made_in_forward_is_no_op() -> None:

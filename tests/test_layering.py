@@ -28,15 +28,15 @@ LEVELS = [
     ["explain", "bounds"],
     ["tables"],
     ["measure", "counting", "render", "rollup", "traffic", "ceilings"],
-    ["per_node", "charges", "own_run", "ops.catalogue"],
+    ["per_node", "charges", "own_run", "lazy", "ops.catalogue"],
     ["conventions", "missing"],
     ["run"],
     ["trace"],
     ["ops"],
     ["meter", "kernels", "state", "progress", "optimizing", "outcome"],
-    ["ledger", "inventory"],
+    ["ledger", "inventory", "tensor_state"],
     ["records", "nodes", "inputs", "devices"],
-    ["units", "errors", "structure", "targets"],
+    ["units", "errors", "structure", "targets", "generators"],
     ["torch_internals"],
 ]
 LEVEL_OF = {unit: level for level, units in enumerate(LEVELS) for unit in units}

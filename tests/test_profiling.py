@@ -134,3 +134,11 @@ def test_what_cannot_be_told_is_said() -> None:
         _ = failed.report
     with pytest.raises(MissingFormulaError), profile(nn.Linear(2, 2), strict=True):
         torch.ones(2).numpy()
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning", "ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_whole_scripted_model() -> None:
+    model = torch.jit.script(nn.Sequential(nn.Linear(4, 5), nn.ReLU()))
+    with profile(model) as p:
+        model(torch.ones(3, 4))
+    assert p.report.total_macs == 3 * 4 * 5

@@ -1,9 +1,13 @@
-"""Where data leaves what torch can tell of: memory that nothing seen has written, and yet is read."""
+"""Where data leaves what torch can tell of: memory that is handed out, or that nothing seen has written and yet is read."""
 
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
 
 from ..records import is_dense
 from ..structure import tensors_in
@@ -11,6 +15,39 @@ from ..torch_internals import DisableTorchFunction
 from .functions import writes
 
 EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
+
+
+SHARING = frozenset(
+    getattr(torch.Tensor, name) for name in "numpy __array__ __dlpack__ data_ptr untyped_storage storage".split()
+)
+"""Methods that hand a tensor's memory out, where anybody may write to it unseen."""
+
+
+def announcer(before_write: Callable[[Any], None] | None) -> Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]:
+    """What tells ``before_write`` of the arguments of calls to whose memory they may write, or which they hand out."""
+
+    def announce(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        assert before_write is not None
+        if func in SHARING:
+            before_write(args)
+        elif writes(func, kwargs):
+            name = getattr(getattr(func, "__self__", None), "__name__", "")
+            sets_apart = getattr(func, "__name__", "") == "__set__" and name not in ("real", "imag")
+            before_write(args[1:] if sets_apart else (args, kwargs))  # x.data = y: the memory of x stays as it is
+
+    return (lambda *_: None) if before_write is None else announce
+
+
+class Announcing(TorchFunctionMode):
+    """Tells ``before_write`` the same of all calls that are made in it, and runs them as they are."""
+
+    def __init__(self, before_write: Callable[[Any], None]) -> None:
+        super().__init__()
+        self._announce = announcer(before_write)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._announce(func, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
 
 
 class Unwritten:

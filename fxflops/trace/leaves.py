@@ -26,6 +26,7 @@ class Hooks:
         """Call ``enter(module, args, kwargs)`` before all other hooks, and ``leave(module, args, kwargs, out)`` after, also on
         errors."""
         self._modules = [*modules]
+        enter, leave = Hook(enter), Hook(leave)
         for module in self._modules:
             module._forward_pre_hooks[self] = enter  # type: ignore[index]
             module._forward_pre_hooks.move_to_end(self, last=False)  # type: ignore[attr-defined]
@@ -45,6 +46,24 @@ class Hooks:
                 module._forward_hooks_always_called,
             ):
                 hooks.pop(self, None)  # type: ignore[call-overload]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Hooks:
+        return Hooks()
+
+
+class Hook:
+    """A hook of an observer's, which does nothing on the copy of a module."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: Callable[..., None]) -> None:
+        self.run = run
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self.run(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
+        return Hook(lambda *_, **__: None)
 
 
 class Leaves(dict[nn.Module, "Formula | None"]):

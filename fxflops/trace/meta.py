@@ -13,7 +13,7 @@ from torch import nn
 
 from ..records import ORDINARY, SPARSE, Spec, is_dense, spec_of
 from ..structure import tensors_given, tensors_in
-from ..torch_internals import disable_current_modes, len_torch_dispatch_stack
+from ..torch_internals import DisableTorchFunction, disable_current_modes, len_torch_dispatch_stack
 from .functions import writes
 
 
@@ -25,6 +25,8 @@ def _empty_like(tensor: torch.Tensor, learns: bool) -> torch.Tensor:
 
 SMALL = 2**20
 """Elements of a table that is computed with values: 4 MiB of f32."""
+RESHAPING = frozenset("unsqueeze_ squeeze_ t_ transpose_ swapaxes_ swapdims_".split())
+"""What changes how a tensor lies, and neither reads nor writes its elements."""
 HOLDING = {torch.strided, torch.jagged, *SPARSE}
 HOLDS = "a sparse or nested tensor on the meta device does not know what it holds: it needs values"
 
@@ -55,16 +57,20 @@ class Twins:
 
     ``moved`` is told of each real tensor and its twin.
     ``stranger`` tells that a call was given a tensor that neither belongs to the model nor was made by a call seen: a
-    constant of the author's, or the result of something that only the dispatcher sees. ``was_there`` tells what is neither.
+    constant of the author's, or the result of something that only the dispatcher sees. ``was_there`` tells what is neither. ``before_write`` is told before one of the state changes.
     ``seen`` are the tensors that are known, each with its form once somebody has asked for it.
     """
 
     def __init__(
-        self, state: Iterable[torch.Tensor], was_there: Callable[[torch.Tensor], bool] = lambda tensor: False
+        self,
+        state: Iterable[torch.Tensor],
+        was_there: Callable[[torch.Tensor], bool] = lambda tensor: False,
+        before_write: Callable[[Any], None] = lambda value: None,
     ) -> None:
         self.stranger = False
         self.moved: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
         self._was_there = was_there
+        self._before_write = before_write
         self._learning = torch.is_grad_enabled()
         self._state = {id(tensor): tensor for tensor in state}
         self._weights: set[int] = set()
@@ -181,6 +187,11 @@ class Twins:
             return args, kwargs
         if args and writes(func, kwargs):
             self._lose(args[0])
+            if getattr(func, "__name__", "") in RESHAPING and id(args[0]) in self._state and not args[0].is_meta:
+                self._before_write(())
+                with DisableTorchFunction(), disable_current_modes():
+                    func(*args, **kwargs)  # it is asked for its shape in its twin's stead
+                self.forget(args)
         return self._replaced(args), self._replaced(kwargs)
 
     def _lose(self, target: Any) -> None:

@@ -29,7 +29,7 @@ from ..torch_internals import (
 from .autocast import Autocast
 from .chosen import Chosen
 from .compiler import is_importing_compiler, run_operator, unseen
-from .escapes import EMPTY, Unwritten
+from .escapes import EMPTY, Unwritten, announcer
 from .facts import with_learning, with_pairs
 from .functions import (
     Bodies,
@@ -58,7 +58,7 @@ class Observer(ModuleObserver):
     """Watches the calls made in a ``with`` block by the thread that entered it.
 
     ``modules`` are the modules to tell calls apart by, with their paths. ``ledger`` is told of every tensor that a call
-    returns; ``before_write`` of the arguments of calls that write in place; ``recorder`` of every call. With ``twins``,
+    returns; ``before_write`` of what calls may write to; ``recorder`` of every call. With ``twins``,
     floating tensors are replaced by meta ones (kept there) before each call, so that no kernel computes, and
     ``placement`` hides that they are elsewhere. With ``strays``, operators are seen too that no function call
     announces: those of scripted functions, of C++. With ``facts``, what shapes do not tell is read: the pairs that an
@@ -85,7 +85,7 @@ class Observer(ModuleObserver):
         self.bodies: Bodies = {}
         self._copies: dict[Any, Any] = {}
         self._spelling = Spelling()
-        self._before_write = before_write
+        self._announce = announcer(before_write)
         self._twins = twins
         self._placement = placement
         self._autocast = Autocast(placement.device, twins.is_weight, self._noting) if twins and placement else None
@@ -146,6 +146,7 @@ class Observer(ModuleObserver):
                 answer = self._placement.answer(func, args)
                 if answer is not NotImplemented:
                     return self._answered(func, args, kwargs, answer)
+        self._announce(func, args, kwargs)
         if self._inside_leaf():
             return self._run(func, args, kwargs)
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
@@ -211,8 +212,6 @@ class Observer(ModuleObserver):
         return out
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._before_write is not None and writes(func, kwargs):
-            self._before_write((args, kwargs))
         if self._autocast is not None:
             args, kwargs = self._autocast.cast(func, args, kwargs)
         if isinstance(func, HigherOrderOperator):
@@ -291,6 +290,7 @@ class Observer(ModuleObserver):
             given = args, kwargs
             if self._twins is not None:
                 args, kwargs = self._twins.replace(args, kwargs, func)
+            self._announce(func, args, kwargs)
             entry = self._table.find(func)
             specs, kwspecs = spec_of(args), spec_of(kwargs)
             if entry is not None and entry.op == RNN_BACKWARD:

@@ -148,7 +148,7 @@ class Recorder:
         self, opcode: str, target: Any, args: Any, kwargs: Any, out: Any, stack: dict[str, tuple[str, type]]
     ) -> None:
         with DisableTorchFunction():
-            self._follow_modes()
+            self._follow_modes(returned=target == "view_as" and args[0] is args[1])
             node = self._graph.create_node(opcode, target, args, kwargs)
             self.calls_of[node.name] = range(self._told, len(self.calls))
             self._told = len(self.calls)
@@ -232,10 +232,11 @@ class Recorder:
         self._objects[name] = value
         return self._graph.get_attr(name)
 
-    def _follow_modes(self) -> None:
+    def _follow_modes(self, returned: bool = False) -> None:
         """Switch autocast and gradients in the graph where the model did.
 
-        In the forward of an ``autograd.Function`` gradients are off; its calls stand for it in the graph, with gradients.
+        In the forward of an ``autograd.Function`` gradients are off; its calls stand for it in the graph, with gradients; so
+        does the view that torch makes of what it returned as it was given.
         """
         now = _autocast_state()
         for device, (enabled, dtype) in now.items():
@@ -243,7 +244,7 @@ class Recorder:
                 self._graph.call_function(torch.set_autocast_enabled, (device, enabled))
                 self._graph.call_function(torch.set_autocast_dtype, (device, dtype))
         self._autocast = now
-        grad = torch.is_grad_enabled() or (self._learns and _in_function())
+        grad = torch.is_grad_enabled() or (self._learns and (returned or _in_function()))
         if grad != self._grad:
             self._graph.call_function(set_grad_enabled, (grad,))
         self._grad = grad

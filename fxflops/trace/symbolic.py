@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from ..errors import TraceError
 from ..inputs import signature_of
 from ..ops import Table
 from ..state import locked
+from .escapes import Announcing
 from .graph import graph_module
 from .leaves import leaf_formula
 from .source import is_library
@@ -57,19 +58,23 @@ class SymbolicTracer(fx.Tracer):
 
 
 def symbolic(
-    model: nn.Module, table: Table, constants: Mapping[str, Any], stack_traces: bool = False
+    model: nn.Module,
+    table: Table,
+    constants: Mapping[str, Any],
+    before_write: Callable[[Any], None],
+    stack_traces: bool = False,
 ) -> fx.GraphModule:
     """The model as a GraphModule whose nodes carry ``nn_module_stack``.
 
     ``constants`` are values of ``forward``'s parameters that are no tensors: the branches that depend on them are
-    taken. Raises TraceError, with the author's line, where the Python cannot run on proxies.
+    taken. ``before_write`` is told of what its Python may write to. Raises TraceError, with the author's line, where the Python cannot run on proxies.
     """
     if leaf_formula(model, table) is not None:
         return _leaf_graph(model, constants)
     tracer = SymbolicTracer(table, constants)
     tracer.record_stack_traces = stack_traces
     try:
-        with locked([fx.Tracer]):  # two at once would put back what the other replaced
+        with locked([fx.Tracer]), Announcing(before_write):  # two at once would put back what the other replaced
             graph = tracer.trace(model)
         return graph_module(tracer.root, graph, type(model).__name__)
     except Exception as error:

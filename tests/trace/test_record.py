@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import fxflops
+from fxflops import analyze, count, profile
 from fxflops.api import analyzed
 from fxflops.structure import tensors_in
 
@@ -319,3 +321,60 @@ def test_the_graph_is_of_the_tensors_that_were_there(model: nn.Module) -> None:
     _, graph = recorded(model, torch.randn(4, 3))
     x = torch.randn(4, 3)
     assert torch.equal(graph(x), model(x))
+
+
+@pytest.mark.parametrize("body", [lambda y: y.topk(2), lambda y: y.max(-1), lambda y: torch.svd(y)])
+def test_torchs_own_tuples_are_returned(body: Any) -> None:
+    class Returning(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return body(self.fc(x))
+
+    model, x = Returning(), torch.ones(3, 4)
+    report, graph = recorded(model, x)
+    assert report.total_macs == 3 * 4 * 4
+    assert report.total_flops == count(model, x).total_flops
+    with torch.no_grad():
+        for mine, own in zip(graph(x), model(x), strict=True):
+            assert torch.equal(mine, own)
+
+
+def test_a_function_that_returns_what_it_was_given() -> None:
+    """Full backward hooks put such a function around a module (opacus has them): gradients pass through it."""
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.ones(3, 4, requires_grad=True)
+    for layer in model:
+        layer.register_full_backward_hook(lambda module, given, out: None)
+    for trace in ("auto", "record"):
+        report = analyze(model, x, backward=True, trace=trace, repeats=1, progress=False)
+        assert report.total_macs == 3 * 4 * 4 + 3 * 4 * 2
+        assert report.total_backward_macs == 2 * (3 * 4 * 4 + 3 * 4 * 2)
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_copy_of_a_module_made_in_a_forward(hooked: bool) -> None:
+    class Copying(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+            if hooked:
+                self.fc.register_forward_hook(lambda module, args, out: out + 1)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            self.copied = copy.deepcopy(self.fc)
+            return self.copied(x)
+
+    model, x = Copying(), torch.ones(3, 4)
+    with profile(model) as p:
+        model(x)
+    model.copied(x)
+    for report in (
+        p.report,
+        count(model, x),
+        analyze(model, x, repeats=1, progress=False),
+        analyze(model, x, trace="record", repeats=1, progress=False),
+    ):
+        assert report.total_macs == 3 * 4 * 4
+        assert report.complete

@@ -1,0 +1,45 @@
+"""Random generators: how the state of each kind is read and written."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Generator(NamedTuple):
+    """How the state of a random generator is read and written."""
+
+    get: Callable[[], Any]
+    set: Callable[[Any], Any]
+
+
+def generator_of(value: Any) -> Generator | None:
+    """The access to the state of a generator object, torch's, Python's or numpy's; None for anything else."""
+    if isinstance(value, torch.Generator):
+        return Generator(value.get_state, value.set_state)
+    if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+        return Generator(value.getstate, value.setstate)
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if isinstance(value, numpy.random.RandomState):
+        return Generator(value.get_state, value.set_state)
+    bits = value.bit_generator if isinstance(value, numpy.random.Generator) else value
+    if not isinstance(bits, numpy.random.BitGenerator):
+        return None
+    return Generator(lambda: bits.state, lambda state: setattr(bits, "state", state))
+
+
+def global_states() -> list[tuple[Generator, Any]]:
+    """The generators of the process with the states that they are in."""
+    generators = [Generator(torch.get_rng_state, torch.set_rng_state), Generator(random.getstate, random.setstate)]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        generators.append(Generator(torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all))
+    if "numpy" in sys.modules:
+        numpy = sys.modules["numpy"].random
+        generators.append(Generator(numpy.get_state, numpy.set_state))
+    return [(generator, generator.get()) for generator in generators]
