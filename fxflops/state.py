@@ -21,6 +21,7 @@ from torch import nn
 from .errors import InputError
 from .records import is_dense
 from .structure import Reader, is_object, reader_of, tensors_given, walk
+from .torch_internals import disable_current_modes
 
 ATOMS = frozenset(
     {
@@ -292,7 +293,8 @@ def _keep(tensor: torch.Tensor) -> torch.Tensor:
     """A copy in host memory, so that the device's memory reads as without it."""
     if tensor.device.type == "meta" or tensor.layout is not torch.strided:
         return tensor
-    return tensor.detach().to("cpu", copy=True)
+    with disable_current_modes():  # what is kept is no part of the run
+        return tensor.detach().to("cpu", copy=True)
 
 
 def _bring_back(tensor: torch.Tensor, kept: torch.Tensor) -> None:
