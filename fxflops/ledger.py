@@ -68,11 +68,13 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 
 class Span(NamedTuple):
-    """The state of a ledger when a call began: how many changes there were, the live bytes, the peak so far."""
+    """The state of a ledger when a call began: how many changes there were, the live bytes, the peak so far and the change after
+    which it was."""
 
     changes: int
     live: int
     peak: int
+    peak_after: int
 
 
 class Entries:
@@ -314,7 +316,7 @@ class Ledger:
 
     def begin(self) -> Span:
         """A call begins."""
-        span = Span(len(self._changes), self.live, self.peak)
+        span = Span(len(self._changes), self.live, self.peak, self._peak_after)
         self.peak = self.live
         return span
 
@@ -325,7 +327,8 @@ class Ledger:
         if rose > max(left, 0):
             for entry, change, _ in in_threes(self._changes[span.changes : 3 * self._peak_after]):
                 found[entry] = found.get(entry, 0) + change
-        self.peak = max(self.peak, span.peak)
+        if span.peak >= self.peak:
+            self.peak, self._peak_after = span.peak, span.peak_after
         return left, tuple((self._entries.specs[entry], nbytes) for entry, nbytes in found.items() if nbytes)
 
     def pass_by(self, passing: Iterable[tuple[Spec, int]]) -> None:

@@ -186,14 +186,14 @@ class FastObserver(MetaObserver):
             checked = self._plans[key] = Plan(Operation(entry.op, func, args, kwargs, None), NONE, (), None, given)
             return self._planned(checked, func, args, kwargs)
         kinds = {form.kind for form in given}
-        if kinds and REAL not in kinds and entry.op not in EMPTY and entry.reason not in LOOKS:
+        if kinds and REAL not in kinds and entry.reason and entry.op not in EMPTY and entry.reason not in LOOKS:
             asked, named = self._mirror.replace(args, kwargs, func) if OWN in kinds else (args, kwargs)
             asked, named = self._place.redirect(func, asked, named)
             with DisableTorchFunction():
                 specs, kwspecs = self._spec(asked), self._spec(named)
                 self._storages.call = len(self.calls)
                 try:
-                    out = func(*asked, **named) if entry.reason else self._heard(self._kernel, func, asked, named)
+                    out = func(*asked, **named)
                 except Exception:  # it is made again where the error is told
                     out = Unknown
                 else:
