@@ -33,7 +33,7 @@ import fxflops
 from benchmarks.machine import processor
 from benchmarks.peers import of_flop_counter_mode, small_net
 from fxflops import own_run
-from fxflops.trace.observe import Observer
+from fxflops.trace.on_meta import MetaObserver
 
 RESULTS = Path(__file__).parent / "results"
 LIBRARIES = ("timm", "torchvision", "transformers", "diffusers")
@@ -80,7 +80,7 @@ def measured(library: str, name: str) -> Row:
 
 def with_kernels(count: Callable[[], fxflops.Report]) -> fxflops.Report:
     """A count in which every call goes to the kernels of meta."""
-    fast, own_run.FastObserver = own_run.FastObserver, Observer  # type: ignore[misc,assignment]
+    fast, own_run.FastObserver = own_run.FastObserver, MetaObserver  # type: ignore[misc,assignment]
     try:
         return count()
     finally:

@@ -14,10 +14,12 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from .errors import InputError
 from .records import is_dense
-from .structure import modules_of
+from .structure import modules_of, stored, unpacked
 
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 NONE: frozenset[Any] = frozenset()
+PLAIN = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
+"""Of quantized dtypes those that are as wide."""
 
 
 class Params(NamedTuple):
@@ -50,7 +52,8 @@ class Contents(NamedTuple):
 
 
 class Inventory:
-    """The modules of a model, and its parameters and buffers by their full names: each once, where it is met first.
+    """The modules of a model, and its parameters and buffers by their full names: each once, where it is met first. ``packed``
+    stand for the weights that quantized layers keep in their kernel's own objects.
 
     ``shapeless`` are the modules of which some have no shape yet. Raises InputError where there are any, but for ``lazy``.
     """
@@ -59,6 +62,7 @@ class Inventory:
         self.paths = modules_of(model)
         self.params: list[tuple[str, torch.Tensor]] = []
         self.buffers: list[tuple[str, torch.Tensor]] = []
+        self.packed: list[tuple[str, torch.Tensor]] = []
         self._met: list[int] = []
         found = set[int]()
         for module, path in self.paths.items():
@@ -68,6 +72,8 @@ class Inventory:
                     if tensor is not None and id(tensor) not in found:
                         found.add(id(tensor))
                         named.append((f"{path}.{name}" if path else name, tensor))
+            if torch.ScriptObject in map(type, module.__dict__.values()):
+                self.packed += [(path, weight) for value in module.__dict__.values() for weight in _packed(value)]
         self._met.append(len(self.params))
         self.shapeless: list[nn.Module] = []
         if any(
@@ -94,15 +100,22 @@ class Inventory:
             )
             for (module, path), (first, last) in zip(self.paths.items(), met, strict=True)
         ]
-        total, buffers = sum(sizes), sum([buffer.numel() for _, buffer in self.buffers])
+        packed = sum([weight.numel() for _, weight in self.packed])
+        total, buffers = sum(sizes) + packed, sum([buffer.numel() for _, buffer in self.buffers])
         trainable = sum([size for size, (_, p) in zip(sizes, self.params, strict=True) if p.requires_grad])
-        nbytes = _bytes(parameter for _, parameter in self.params)
+        nbytes = _bytes(part for _, parameter in [*self.params, *self.packed] for part in stored(parameter))
         return Contents(tuple(modules), Params(total, trainable, total - trainable, buffers, nbytes))
 
 
 def _is_shapeless(module: nn.Module) -> bool:
     own = (*module._parameters.values(), *module._buffers.values())
     return any(isinstance(tensor, UninitializedTensorMixin) for tensor in own)
+
+
+def _packed(value: Any) -> list[torch.Tensor]:
+    """Tensors without data in place of the weights in such an object."""
+    with torch.no_grad():
+        return [torch.empty(w.shape, dtype=PLAIN.get(w.dtype, w.dtype), device="meta") for w in unpacked(value)]
 
 
 def _functions_of(module: nn.Module) -> frozenset[Any]:

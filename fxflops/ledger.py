@@ -13,6 +13,7 @@ import torch
 
 from .errors import InputError
 from .records import PHASES, Call, Spec, spec_of
+from .structure import stored
 from .torch_internals import DisableTorchFunction
 from .units import size
 
@@ -64,6 +65,16 @@ class Remembered(NamedTuple):
 
 Named = Iterable[tuple[str, torch.Tensor]]
 """Tensors by name, as ``named_parameters()`` gives them."""
+
+
+class Span(NamedTuple):
+    """The state of a ledger when a call began: how many changes there were, the live bytes, the peak so far and the change after
+    which it was."""
+
+    changes: int
+    live: int
+    peak: int
+    peak_after: int
 
 
 class Entries:
@@ -174,7 +185,7 @@ class Ledger:
         self._entries = Entries()
         self._changes: list[int] = []
         self.call = -1
-        self.most = self._most_after = 0
+        self.most = self._most_after = self._peak_after = 0
         self._most_in = -1
         self._held: dict[int, int] = {}
         self._kept: list[Any] = []  # twins of views of what is held, so that no other storage takes their place
@@ -184,8 +195,8 @@ class Ledger:
     def _hold(self, named: Named, category: str, spec: Callable[[torch.Tensor], Spec]) -> None:
         """Enter tensors that are there before and after."""
         held, entries, changes, strided = self._held, self._entries, self._changes, torch.strided
-        for name, tensor in named:
-            if tensor.layout is strided:
+        for name, whole in named:
+            for tensor in stored(whole) if whole.layout is strided else ():
                 storage = tensor.untyped_storage()
                 key = storage._cdata
                 if key not in held:
@@ -210,6 +221,10 @@ class Ledger:
             if nbytes != known.nbytes:
                 self._change(known.entry, nbytes - known.nbytes)
                 known.nbytes = nbytes
+            if (
+                self._entries.calls[known.entry] == self.call >= 0
+            ):  # what a part of the call made is what the call puts out
+                self._entries.specs[known.entry] = spec_of(tensor)
         else:
             self.enter(storage, nbytes, spec_of(tensor))
         if self.cap is not None and self.live > self.cap:
@@ -241,11 +256,6 @@ class Ledger:
             return True
         return self._entries.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
 
-    @property
-    def entered(self) -> int:
-        """How many storages have been entered."""
-        return len(self._entries.specs)
-
     def move(self, tensor: torch.Tensor, twin: torch.Tensor) -> None:
         """From now on ``twin`` stands for this tensor, if that is in the ledger."""
         if tensor.layout is not torch.strided or twin.layout is not torch.strided:
@@ -270,7 +280,8 @@ class Ledger:
 
     def _add_all(self, value: Any) -> None:
         if isinstance(value, torch.Tensor):
-            self.add(value)
+            for tensor in stored(value):
+                self.add(tensor)
         elif isinstance(value, (tuple, list)):
             for item in value:
                 self._add_all(item)
@@ -279,7 +290,7 @@ class Ledger:
 
     def label(self, named: Named, category: str) -> None:
         """Say what the storages of these tensors are held for; the first word counts."""
-        for name, tensor in named:
+        for name, tensor in ((name, part) for name, whole in named for part in stored(whole)):
             key = id(tensor.untyped_storage()) if tensor.layout is torch.strided else 0
             entry = self._known[key].entry if key in self._known else self._moved.get(key)
             if entry is not None and entry not in self._entries.categories:
@@ -303,6 +314,31 @@ class Ledger:
     def reset_peak(self) -> None:
         self.peak = self.live
 
+    def begin(self) -> Span:
+        """A call begins."""
+        span = Span(len(self._changes), self.live, self.peak, self._peak_after)
+        self.peak = self.live
+        return span
+
+    def end(self, span: Span) -> tuple[int, tuple[tuple[Spec, int], ...]]:
+        """The call is over: the bytes that it leaves behind; and where more was live within it, what was at that peak."""
+        left, rose = self.live - span.live, self.peak - span.live
+        found = dict[int, int]()
+        if rose > max(left, 0):
+            for entry, change, _ in in_threes(self._changes[span.changes : 3 * self._peak_after]):
+                found[entry] = found.get(entry, 0) + change
+        if span.peak >= self.peak:
+            self.peak, self._peak_after = span.peak, span.peak_after
+        return left, tuple((self._entries.specs[entry], nbytes) for entry, nbytes in found.items() if nbytes)
+
+    def pass_by(self, passing: Iterable[tuple[Spec, int]]) -> None:
+        """Enter storages that are gone when the call is over."""
+        entered = [(self._entries.add(spec, self.call), nbytes) for spec, nbytes in passing]
+        for entry, nbytes in entered:
+            self._change(entry, nbytes)
+        for entry, nbytes in entered:
+            self._change(entry, -nbytes)
+
     def history(self, calls: Sequence[Call]) -> History:
         """What has been seen so far; ``calls`` are those whose numbers were given."""
         return History(self.most, calls, self._entries, self._changes, self._most_after, self._most_in)
@@ -315,9 +351,9 @@ class Ledger:
 
     def _rise(self) -> None:
         """There has not been so much since the last ``reset_peak``."""
-        self.peak = self.live
+        self.peak, self._peak_after = self.live, len(self._changes) // 3
         if self.live > self.most:
-            self.most, self._most_after, self._most_in = self.live, len(self._changes) // 3, self.call
+            self.most, self._most_after, self._most_in = self.live, self._peak_after, self.call
 
     def _leave(self, known: _Living) -> None:
         if self._known.get(known.key) is known:

@@ -85,7 +85,8 @@ class Subject:
     def watch(self, table: Table, **settings: Any) -> Watch:
         """What watches a run of it, not yet begun; ``settings`` as of :class:`Watch`."""
         written = lambda value: self.snapshot.before_write(value)  # noqa: E731  the snapshot is taken when the run begins
-        return Watch(self.paths, table, self.held, backward=self.backward, before_write=written, **settings)
+        held = {**self.held, "params": [*self.inventory.params, *self.inventory.packed]}
+        return Watch(self.paths, table, held, backward=self.backward, before_write=written, **settings)
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The inputs, everything rewound to how it was at first."""

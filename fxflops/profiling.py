@@ -75,14 +75,14 @@ class profile:
         return self._report
 
     def __enter__(self) -> profile:
-        params = [*self._model.named_parameters()]
+        params, inventory = [*self._model.named_parameters()], Inventory(self._model)
         held: dict[str, Named] = {
-            "params": params,
+            "params": [*params, *inventory.packed],
             "buffers": [*self._model.named_buffers()],
             "gradients": gradients_of(params),
             "optimizer": self._optimizer_states(),
         }
-        self._paths = {m: path for m, path in Inventory(self._model).paths.items() if not isinstance(m, _Several)}
+        self._paths = {m: path for m, path in inventory.paths.items() if not isinstance(m, _Several)}
         self._watch = Watch(self._paths, self._table, backward=True)
         self._ledger, self._observer, tape = self._watch.ledger, self._watch.observer, self._watch.tape
         assert tape is not None

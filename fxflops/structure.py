@@ -97,6 +97,25 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return [part for _, part in walk(value) if isinstance(part, torch.Tensor)]
 
 
+def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold what a tensor does: itself, or where its class wraps others (a quantized weight, a shard), those."""
+    if type(tensor) in (torch.Tensor, nn.Parameter) or not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    return [part for name in tensor.__tensor_flatten__()[0] for part in stored(getattr(tensor, name))]
+
+
+def unpacked(value: Any) -> list[torch.Tensor]:
+    """Copies of the weights that a quantized layer keeps in an object of its kernel's; none for anything else."""
+    if not isinstance(value, torch.ScriptObject):
+        return []
+    held = (
+        value.unpack() if hasattr(value, "unpack") else value.__getstate__() if hasattr(value, "__getstate__") else ()
+    )
+    parts = [part for _, part in walk(held)]
+    inner = [weight for part in parts if part is not value for weight in unpacked(part)]  # with the biases of a cell
+    return inner or [part for part in parts if isinstance(part, torch.Tensor)]
+
+
 def tensors_given(value: Any) -> list[torch.Tensor]:
     """The tensors among a call's arguments, in order: in tuples, lists and dicts."""
     if isinstance(value, torch.Tensor):

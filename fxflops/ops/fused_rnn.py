@@ -15,9 +15,12 @@ from ._registry import formula
 from ._spellings import named
 from .packed import unpacked
 from .rnn import GATES, GATES_OF, gru_cell_function, lstm_cell_function, rnn_cell_function, steps_of
+from .shapes import keeps
 
 KINDS = ("rnn", "rnn", "lstm", "gru")
 """By the number of their mode in cuDNN, MIOpen and oneDNN: relu, tanh, LSTM, GRU."""
+PAGE, CACHE_LINE, FLOAT = 4096, 64, 4
+"""In bytes."""
 
 
 @formula(*named("_thnn_fused_lstm_cell"), op="lstm_cell")
@@ -148,3 +151,33 @@ def weights_of(kind: str, width: int, hidden: int, layers: int, directions: int,
             yield Spec((rows, hidden))
             if has_biases:
                 yield from (Spec((rows,)), Spec((rows,)))
+
+
+@keeps("aten::mkldnn_rnn_layer")
+def mkldnn_rnn_workspace(
+    input: Spec, weight0: Spec, weight1: Spec, weight2: Spec, weight3: Spec, hx: Spec, *rest: Any
+) -> int:
+    """input[t, b, i], hx[*, h] -> bytes: the gates, outputs and states of every step, and room for the gradients of those.
+
+    https://github.com/uxlfoundation/oneDNN/blob/main/src/cpu/rnn/rnn_utils.hpp, set_conf and set_offsets. Each of its parts
+    begins on a page.
+    """
+    t, b, i = input
+    h, size = hx[-1], input.dtype.itemsize
+    states = 2 * (t + 1) * b
+    parts = [
+        t * b * _padded(weight0[0], size) * size,
+        t * b * _padded(h, size) * size,
+        states * _padded(max(i, h), size) * size,
+        states * h * size,
+        *[states * _padded(max(i, h), FLOAT) * FLOAT] * 2,
+        states * h * FLOAT,
+    ]
+    return sum(-(-part // PAGE) * PAGE for part in parts)
+
+
+def _padded(width: int, size: int) -> int:
+    """The elements of so many bytes from one row to the next: whole cache lines, but no multiple of 256."""
+    line = CACHE_LINE // size
+    rows = -(-width // line) * line
+    return rows + line if rows % 256 == 0 else rows

@@ -18,12 +18,14 @@ from ._registry import Parameters, parameters_of
 
 RuleFunction = Callable[..., "Spec | None"]
 Strides = tuple[int, ...]
-PLAIN, FIRST, ANY, EVEN, KEPT, FORMAT, POINTWISE, ORDERED = "plain first any even kept format pointwise ordered".split()
+PLAIN, FIRST, ANY, EVEN, KEPT, FORMAT, POINTWISE, ORDERED, FOLDED = (
+    "plain first any even kept format pointwise ordered folded".split()
+)
 """Layouts. PLAIN, FIRST and KEPT ask that the tensors after the first be contiguous.
 
 PLAIN: contiguous out of contiguous. FIRST: the first may be anything. ANY: contiguous out of whatever. KEPT: as the first. FORMAT: channels last
 if all images are, else contiguous. POINTWISE: as the operands, broadcast, decide together. EVEN is ANY and ORDERED is POINTWISE, of what is not odd;
-KEPT asks that too.
+KEPT asks that too. FOLDED is ANY of a contraction whose batch dimensions become one without a copy.
 """
 LAST = (0, 2, 3, 1)
 """The order of an image whose channels lie side by side."""
@@ -46,6 +48,20 @@ def shape(*targets: Any, layout: str = PLAIN) -> Callable[[RuleFunction], RuleFu
 
     def register(rule: RuleFunction) -> RuleFunction:
         RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters_of(rule))))
+        return rule
+
+    return register
+
+
+SAVED: dict[str, Callable[..., int]] = {}
+"""By operator, the bytes of the last result, which meta leaves empty: what the kernel keeps for the backward pass."""
+
+
+def keeps(operator: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Register the decorated rule for this operator, whose arguments it takes, each tensor a Spec."""
+
+    def register(rule: Callable[..., int]) -> Callable[..., int]:
+        SAVED[operator] = rule
         return rule
 
     return register
@@ -94,7 +110,9 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Lying]) -> Strides | None
         return in_format(out, tensors)
     if layout in (EVEN, KEPT, ORDERED) and any(is_odd(sizes, strides) for sizes, strides in tensors):
         return None
-    if layout is ANY or layout is EVEN:
+    if layout is FOLDED and not fold(tensors):
+        return None
+    if layout is ANY or layout is EVEN or layout is FOLDED:
         return contiguous(out)
     if layout is POINTWISE or layout is ORDERED:
         return pointwise(out, tensors, layout is POINTWISE)
@@ -104,6 +122,27 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Lying]) -> Strides | None
     if layout is FIRST or all(strides == contiguous(sizes) for sizes, strides in given):
         return contiguous(out)
     return pointwise(out, given) if layout is KEPT else None
+
+
+def fold(tensors: Sequence[Lying]) -> bool:
+    """Whether the operands of a contraction become matrices, or batches of them, as they lie: else it copies them first."""
+    (first, strides), *others = tensors
+    if not others or len(others[0][0]) <= 2:
+        return is_one(first[:-1], strides)
+    second, lie = others[0]
+    same = first[:-2] == second[:-2]
+    return same and is_one(first[:-2], strides) and is_one(second[:-2], lie)
+
+
+def is_one(sizes: Sequence[int], strides: Strides) -> bool:
+    """Whether the leading dimensions, of these sizes, lie as one does."""
+    outer = None
+    for size, stride in zip(reversed(sizes), reversed(strides[: len(sizes)]), strict=True):
+        if size != 1:
+            if outer is not None and stride != outer:
+                return False
+            outer = size * stride
+    return True
 
 
 def is_odd(sizes: Sequence[int], strides: Strides) -> bool:

@@ -1,4 +1,4 @@
-"""Shape rules of layers with weights, and of what mixes positions: contractions, convolutions, norms, attention."""
+"""Shape rules of layers with weights, and of what mixes positions: contractions, convolutions, norms."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Spec
-from .shapes import ANY, EVEN, FIRST, KEPT, broadcast, each, named, shape
+from .shapes import ANY, EVEN, FIRST, FOLDED, KEPT, broadcast, each, named, shape
 
 Sizes = int | Sequence[int]
 
 
-@shape(nn.Linear, F.linear, layout=ANY)
+@shape(nn.Linear, F.linear, layout=FOLDED)
 def linear(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec | None:
     """input[*, i], weight[o, i] -> out[*, o]."""
     if input.dtype is not weight.dtype or weight.ndim != 2 or not input.ndim or input[-1] != weight[1]:
@@ -35,7 +35,7 @@ def bmm(input: Spec, mat2: Spec) -> Spec | None:
     return matmul(input, mat2) if input.ndim == mat2.ndim and input[:-2] == mat2[:-2] else None
 
 
-@shape(*named("matmul __matmul__", torch, torch.Tensor), layout=ANY)
+@shape(*named("matmul __matmul__", torch, torch.Tensor), layout=FOLDED)
 def matmul(input: Spec, other: Spec) -> Spec | None:
     """input[*, m, k], other[*, k, n] -> out[*, m, n]; of vectors the kernel decides."""
     if input.ndim < 2 or other.ndim < 2 or input.dtype is not other.dtype or input[-1] != other[-2]:
@@ -216,26 +216,6 @@ def group_norm(input: Spec, num_groups: int, weight: Spec | None = None, bias: S
     if input.ndim < 3 or not input.dtype.is_floating_point or input[1] % num_groups or input.numel() <= input[1]:
         return None
     return Spec(input, input.dtype) if all(fits(w, input[1], input) for w in (weight, bias)) else None
-
-
-@shape(F.scaled_dot_product_attention, layout=ANY)
-def attention(
-    query: Spec, key: Spec, value: Spec, attn_mask: Spec | None = None, dropout_p: float = 0.0,
-    is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-) -> Spec | None:  # fmt: skip
-    """query[b, h, l, e], key[b, h, s, e], value[b, h, s, v] -> out[b, h, l, v]."""
-    if {query.ndim, key.ndim, value.ndim} != {4} or len({query.dtype, key.dtype, value.dtype}) > 1:
-        return None
-    if not query[:2] == key[:2] == value[:2] or query[3] != key[3] or key[2] != value[2]:
-        return None
-    if enable_gqa or not query.dtype.is_floating_point or not min(*query, *key, *value):
-        return None
-    if attn_mask is not None:
-        known = attn_mask.dtype in (torch.bool, query.dtype) and not is_causal and attn_mask.ndim >= 2
-        pairs = (*query[:3], key[2])
-        if not known or broadcast(attn_mask, pairs) != pairs:
-            return None
-    return Spec((*query[:3], value[3]), query.dtype)
 
 
 @shape(nn.Embedding, F.embedding, layout=ANY)

@@ -37,20 +37,6 @@ def pooled(
     return Spec((*input[:2], *sizes), input.dtype) if min(sizes) > 0 else None
 
 
-@shape(nn.MaxPool2d, torch.max_pool2d, layout=FORMAT)
-def max_pool2d(
-    input: Spec,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Spec | None:
-    """x[n, c, *s] -> out[n, c, *m]; where the indices are asked for too the kernel decides."""
-    return None if return_indices else pooled(2, input, kernel_size, stride, padding, dilation, ceil_mode)
-
-
 @shape(nn.AvgPool2d, F.avg_pool2d, layout=FORMAT)
 def avg_pool2d(
     input: Spec,

@@ -1,62 +1,94 @@
-"""Attention's kernel on the meta device: the one that torch would choose where the model's tensors are.
+"""Composites on the meta device: attention and recurrent layers, by the kernels that torch would choose where the model's
+tensors are.
 
-``scaled_dot_product_attention`` takes a fused kernel where one takes its arguments. On meta it takes none: its backward pass
-would be that of plain matrix products, which keep all the weights of the attention and count other operations.
+``scaled_dot_product_attention`` takes a fused kernel where one takes its arguments, an LSTM that of oneDNN or cuDNN. On meta
+they take none: what they make on the way, and keep for the backward pass, would be that of plain matrix products.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 
+from ..ops.shapes import SAVED
+from ..records import spec_of
 from ..structure import fill, template_of, tensors_in
 from ..torch_internals import TorchDispatchMode, disable_current_modes, fake_tensors
 
-COMPOSITES = frozenset({F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default})
-FUSED = "aten::_scaled_dot_product_"
+RECURRENT = [getattr(torch, name) for name in "lstm gru rnn_tanh rnn_relu".split()]
+COMPOSITES = frozenset(
+    {F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default, *RECURRENT}
+)
 
 
 class Step(NamedTuple):
-    """One operator: its arguments, with holes for the tensors ``given``, and the tensors that it made, by number."""
+    """One operator: its arguments, with holes for the tensors ``given``, and the tensors that it made, by number. Those that
+    are ``gone`` nobody holds any more once the next one runs."""
 
     operator: Any
     template: Any
     given: list[int]
     made: list[int]
+    gone: list[int]
+
+
+class Way(NamedTuple):
+    """What a call dispatches: its steps, and its result, with holes for the tensors of these numbers."""
+
+    steps: list[Step]
+    result: Any
+    returned: list[int]
 
 
 class Chosen:
-    """Runs on meta what a call of a composite dispatches on ``device``, which is asked of torch: of fake tensors there."""
+    """Runs on meta what a call of a composite dispatches on ``device``, which is asked of torch: of fake tensors there.
 
-    def __init__(self, device: torch.device) -> None:
+    ``made`` is told of tensors that have grown since they were made.
+    """
+
+    def __init__(self, device: torch.device, made: Callable[[Any], Any]) -> None:
         self._device = device
-        self._known: dict[Any, tuple[list[Step], int] | None] = {}
+        self._made = made
+        self._known: dict[Any, Way | None] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of a call that has a backward pass of its own there; NotImplemented for any other."""
-        if func not in COMPOSITES or not torch.is_grad_enabled():
+        """The result of such a call; NotImplemented for any other."""
+        if func not in COMPOSITES or self._device.type == "meta":
             return NotImplemented
         template, tensors = template_of((args, kwargs))
-        if not any(tensor.requires_grad for tensor in tensors) or not all(tensor.is_meta for tensor in tensors):
+        if not all(tensor.is_meta for tensor in tensors):
             return NotImplemented
         forms = tuple((tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in tensors)
-        key = repr(template), forms, _allowed()
+        key = func, repr(template), forms, torch.is_grad_enabled(), _allowed()
         if key not in self._known:
-            self._known[key] = self._steps_of(func, template, tensors)
+            self._known[key] = self._way_of(func, template, tensors)
         found = self._known[key]
         if found is None:
             return NotImplemented
-        steps, result = found
         values = dict(enumerate(tensors))
-        for step in steps:
+        for step in found.steps:
             args, kwargs = fill(step.template, *(values[number] for number in step.given))
-            values.update(zip(step.made, tensors_in(step.operator(*args, **kwargs)), strict=True))
-        return values[result]
+            out = step.operator(*args, **kwargs)
+            if torch.is_grad_enabled() and step.operator.name() in SAVED:
+                self._keep(SAVED[step.operator.name()], args, out)
+            values.update(zip(step.made, tensors_in(out), strict=True))
+            del args, kwargs, out
+            for number in step.gone:
+                del values[number]
+        return fill(found.result, *(values[number] for number in found.returned))
 
-    def _steps_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> tuple[list[Step], int] | None:
-        """The operators that such a call dispatches, and which tensor it returns; None where no fused one is among them."""
+    def _keep(self, bytes_of: Callable[..., int], args: tuple[Any, ...], out: Any) -> None:
+        """Give the last result, which meta leaves empty, the bytes that the kernel keeps there for the backward pass."""
+        out[-1].untyped_storage().resize_(bytes_of(*spec_of(args)))
+        self._made(out[-1])
+
+    def _way_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Way | None:
+        """The operators that such a call dispatches, and what it returns; None where that cannot be told."""
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes():
             plain = [tensor.detach() for tensor in tensors]
@@ -68,35 +100,82 @@ class Chosen:
             args, kwargs = fill(template, *fakes)
             with _Steps(fakes) as seen:
                 out = func(*args, **kwargs)
-        result = seen.numbers.get(id(out))
-        is_fused = any(step.operator.name().startswith(FUSED) for step in seen.steps)
-        return (seen.steps, result) if is_fused and result is not None else None
+            steps = [step._replace(gone=[*step.gone]) for step in seen.steps]  # what is held now is let go of below
+            result, returned = template_of(out)
+            numbers = [seen.numbers.get(id(tensor)) for tensor in returned]
+        known = [number for number in numbers if number is not None]
+        if not seen.complete or len(known) < len(numbers):
+            return None
+        return Way(_called(steps, known) if torch.is_grad_enabled() else steps, result, known)
+
+
+def _called(steps: list[Step], returned: list[int]) -> list[Step]:
+    """The steps without those that autograd took, to keep a copy of what is written to next: it will do so again."""
+    used, called = {*returned}, list[Step]()
+    for step in reversed(steps):
+        if step.operator._schema.is_mutable or used.intersection(step.made):
+            used.update(step.given)
+            called.append(step)
+    made = {number for step in called for number in step.made}
+    return [step._replace(gone=[number for number in step.gone if number in made]) for step in reversed(called)]
 
 
 class _Steps(TorchDispatchMode):
-    """The operators dispatched meanwhile; ``numbers`` are those of the tensors, by id."""
+    """The operators dispatched meanwhile; ``numbers`` are those of the live tensors, by id. It is ``complete`` unless one took a
+    tensor that nobody had seen before."""
 
     def __init__(self, given: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.steps: list[Step] = []
+        self.complete = True
         self.numbers = {id(tensor): number for number, tensor in enumerate(given)}
-        self._held = list(given)
+        self._next = len(given)
+        self._watched: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._living = Counter[int]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        template, tensors = template_of((args, kwargs or {}))
-        given, made = [self.numbers[id(tensor)] for tensor in tensors], tensors_in(out)
+        made = tensors_in(out)
+        if not made:  # a query
+            return out
+        there = {"device": torch.device("meta")} if kwargs and kwargs.get("device") is not None else {}
+        template, tensors = template_of((args, {**(kwargs or {}), **there}))
+        given = [self.numbers.get(id(tensor), -1) for tensor in tensors]
+        self.complete &= -1 not in given
         if func is torch.ops.aten.detach.default:  # autograd's own way to return a view
-            self.numbers[id(out)] = given[0]
-        else:
-            first = len(self._held)
-            self.numbers.update((id(tensor), first + i) for i, tensor in enumerate(made))
-            self.steps.append(Step(func, template, given, list(range(first, first + len(made)))))
-        self._held += made
+            self._watch(out, given[0])
+            return out
+        self.steps.append(Step(func, template, given, list(range(self._next, self._next + len(made))), []))
+        for tensor in made:
+            self._watch(tensor, self._next)
+            self._next += 1
         return out
 
+    def _watch(self, tensor: torch.Tensor, number: int) -> None:
+        """Know the tensor by this number as long as it lives; one that an operator wrote to has had another before."""
+        key = id(tensor)
+        if key in self._watched:
+            self._let_go(key)
+        self.numbers[key] = number
+        self._living[number] += 1
+        self._watched[key] = weakref.ref(tensor, lambda _: self._let_go(key))
 
-def _allowed() -> tuple[bool, ...]:
-    """Which kernels torch may choose from: ``torch.nn.attention.sdpa_kernel``."""
+    def _let_go(self, key: int) -> None:
+        """Nobody holds this tensor any more."""
+        number = self.numbers.pop(key)
+        del self._watched[key]
+        self._living[number] -= 1
+        if not self._living[number]:
+            self.steps[-1].gone.append(number)
+
+
+def _allowed() -> tuple[Any, ...]:
+    """Which kernels torch may choose from: ``torch.nn.attention.sdpa_kernel``, ``torch.backends.mkldnn.flags``."""
     cuda: Any = torch.backends.cuda
-    return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled(), cuda.cudnn_sdp_enabled()
+    attention = (
+        cuda.flash_sdp_enabled(),
+        cuda.mem_efficient_sdp_enabled(),
+        cuda.math_sdp_enabled(),
+        cuda.cudnn_sdp_enabled(),
+    )
+    return *attention, torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..ledger import Span
 from ..ops import ESCAPE, Formula
 from ..ops.shapes import Rule, rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of, typed
@@ -26,7 +27,8 @@ from .forwards import Forward, is_plain, is_torchs
 from .leaves import ModuleSettings, holds_tensors
 from .meta import OWN, REAL, Form
 from .modes import transformed
-from .observe import ATTENTION, QUERY, RNN_BACKWARD, Observer
+from .observe import ATTENTION, QUERY, RNN_BACKWARD
+from .on_meta import MetaObserver
 from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, call_key, forms_in
 from .spelling import WRITTEN_AS
 
@@ -48,7 +50,7 @@ VALUED = frozenset({*EMPTY, ATTENTION, RNN_BACKWARD})
 """Operators of which more is recorded than follows from forms, or that leave memory unwritten."""
 
 
-class FastObserver(Observer):
+class FastObserver(MetaObserver):
     """The observer of ``count()``: it asks no kernel where it need not."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -120,6 +122,8 @@ class FastObserver(Observer):
         if plan.beside:
             args, kwargs = self._mirror.replace(args, kwargs, func)
         self._storages.call = len(self.calls)
+        if plan.passing:
+            self._storages.pass_by(plan.passing)
         if plan.kind is NEW:
             out = self._made(plan)
         elif plan.kind is SAME:
@@ -177,22 +181,22 @@ class FastObserver(Observer):
 
     def _learn(self, key: Any, entry: Formula, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call, and keep how its result came about if its metadata told all."""
-        given, made = forms_in(key), self._storages.entered
+        given, span = forms_in(key), self._storages.begin()
         if func is assertion and args[0] is True:
             checked = self._plans[key] = Plan(Operation(entry.op, func, args, kwargs, None), NONE, (), None, given)
             return self._planned(checked, func, args, kwargs)
         kinds = {form.kind for form in given}
-        if kinds and REAL not in kinds and entry.op not in EMPTY and entry.reason not in LOOKS:
+        if kinds and REAL not in kinds and entry.reason and entry.op not in EMPTY and entry.reason not in LOOKS:
             asked, named = self._mirror.replace(args, kwargs, func) if OWN in kinds else (args, kwargs)
             asked, named = self._place.redirect(func, asked, named)
             with DisableTorchFunction():
                 specs, kwspecs = self._spec(asked), self._spec(named)
+                self._storages.call = len(self.calls)
                 try:
                     out = func(*asked, **named)
                 except Exception:  # it is made again where the error is told
                     out = Unknown
                 else:
-                    self._storages.call = len(self.calls)
                     self._storages.add_all(out)
                     self._saw(func, asked, named, out)
                     target, result = self._spelling.of(func) if func in WRITTEN_AS else func, self._spec(out)
@@ -209,23 +213,25 @@ class FastObserver(Observer):
             operation = self.calls[first].operation
             if operation.target is not func and operation.target is not WRITTEN_AS.get(func):
                 return out
-        plan = self._learnt(key, operation, given, args, kwargs, out, made)
+        plan = self._learnt(key, operation, given, args, kwargs, out, span)
         if plan is not None:
             plan.moves = func is torch.Tensor.to or "device" in kwargs
         return out
 
     def _learnt(
-        self, key: Any, operation: Operation, given: list[Form], args: Any, kwargs: Any, out: Any, made: int
+        self, key: Any, operation: Operation, given: list[Form], args: Any, kwargs: Any, out: Any, span: Span
     ) -> Plan | None:
-        """The plan of a call that was made, if its metadata told all. ``made`` is how many storages there were before."""
+        """The plan of a call that was made, if its metadata told all. ``span`` began with it."""
         with DisableTorchFunction():
+            left, passing = self._storages.end(span)
             kind, forms, sequence = self._outcome(args, kwargs, out)
             if kind is SAME and self._mirror.read(args[0]) is not given[0]:  # x.unsqueeze_(0)
                 return None
-            made = self._storages.entered - made
-            if not kind or made != (len(forms) if kind is NEW else 0) or operation.op in EMPTY:
+            made = sum([form.nbytes for form in forms]) if kind is NEW else 0
+            if not kind or left != made or operation.op in EMPTY:
                 return None
             plan = self._plans[key] = Plan(operation, kind, forms, sequence, given)
+            plan.passing = passing
             return plan
 
     def _outcome(self, args: Any, kwargs: Any, out: Any) -> tuple[str, tuple[Any, ...], Any]:
@@ -284,11 +290,11 @@ class FastObserver(Observer):
 
     def _learn_operator(self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator, and keep how its result came about: as a call, or as a part of one."""
-        given, made, first = forms_in(key), self._storages.entered, len(self.calls)
+        given, span, first = forms_in(key), self._storages.begin(), len(self.calls)
         out = super().operator(func, args, kwargs)
         entry = self._table.find(func)
         if entry is not None and given and entry.op not in VALUED and len(self.calls) == first + is_call:
-            self._learnt(key, self.calls[first].operation if is_call else PART, given, args, kwargs, out, made)
+            self._learnt(key, self.calls[first].operation if is_call else PART, given, args, kwargs, out, span)
         return out
 
     # Modules
@@ -318,11 +324,11 @@ class FastObserver(Observer):
                     key = plan = None
                 if plan is not None:
                     return self._leaf_planned(plan, module, known, args, kwargs)
-        made, calls, scopes = self._storages.entered, len(self.calls), len(self.scopes)
+        span, calls, scopes = self._storages.begin(), len(self.calls), len(self.scopes)
         out = self._entered_module(forward, args, kwargs)
         alone = (len(self.calls), len(self.scopes)) == (calls + 1, scopes + 1)
         if key is not None and alone and is_torchs(type(module)):
-            self._learnt(key, self.calls[-1].operation, forms_in(key), args, kwargs, out, made)
+            self._learnt(key, self.calls[-1].operation, forms_in(key), args, kwargs, out, span)
         return out
 
     def _leaf_by_rule(
@@ -341,6 +347,8 @@ class FastObserver(Observer):
         first = self._storages.call = len(self.calls)
         if plan.beside:
             twins = self._mirror.replace(args, kwargs, None)
+        if plan.passing:
+            self._storages.pass_by(plan.passing)
         if plan.kind is NEW:
             out = self._made(plan)
         elif plan.kind is SAME:

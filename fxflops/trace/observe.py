@@ -27,7 +27,6 @@ from ..torch_internals import (
     disable_current_modes,
 )
 from .autocast import Autocast
-from .chosen import Chosen
 from .compiler import is_importing_compiler, run_operator, unseen
 from .escapes import EMPTY, Unwritten, announcer
 from .facts import with_learning, with_pairs
@@ -89,7 +88,6 @@ class Observer(ModuleObserver):
         self._twins = twins
         self._placement = placement
         self._autocast = Autocast(placement.device, twins.is_weight, self._noting) if twins and placement else None
-        self._chosen = Chosen(placement.device) if twins and placement else None
         self._strays = strays
         self._facts = facts
         self._unwritten = Unwritten()
@@ -220,10 +218,12 @@ class Observer(ModuleObserver):
             with disable_current_modes():
                 out = func(*args, **kwargs)
         else:
-            out = NotImplemented if self._chosen is None else self._chosen.run(func, args, kwargs)
-            out = run_operator(func, args, kwargs) if out is NotImplemented else out
+            out = self._kernel(func, args, kwargs)
         self._saw(func, args, kwargs, out)
         return self._noting(out)
+
+    def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return run_operator(func, args, kwargs)
 
     def _saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         if self._twins is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ..records import ORDINARY, Operation
+from ..records import ORDINARY, Operation, Spec
 from .meta import OWN, REAL, Form
 
 NEW, SAME, VIEW, NONE = "new", "the first argument", "view", "nothing"
@@ -23,10 +23,11 @@ class Plan:
     """What a call of one kind puts out: new tensors of these ``forms``, its first argument, or views of them that torch makes.
 
     ``operation`` is what is called, ``spelled`` the same by other spellings of its target; with ``beside`` it takes tensors
-    that have values, of which the twins are to be made; ``moves`` tells that it names a device.
+    that have values, of which the twins are to be made; ``moves`` tells that it names a device; ``passing`` are the storages
+    that are live at the peak within it.
     """
 
-    __slots__ = ("beside", "forms", "kind", "moves", "operation", "sequence", "spelled")
+    __slots__ = ("beside", "forms", "kind", "moves", "operation", "passing", "sequence", "spelled")
 
     def __init__(
         self, operation: Operation, kind: str, forms: tuple[Form, ...], sequence: Any, given: list[Form]
@@ -39,6 +40,7 @@ class Plan:
         kinds = [form.kind for form in given]
         self.beside = REAL in kinds or (kind is VIEW and OWN in kinds)
         self.moves = False
+        self.passing: tuple[tuple[Spec, int], ...] = ()
 
     def operation_as(self, target: Any) -> Operation:
         """What is called, spelled so."""

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from fxflops.ops.fused_rnn import mkldnn_rnn_workspace
 from fxflops.records import Cost, Spec, spec_of
 from tests.ops.test_rnn import gru, lstm, rnn
 from tests.oracle import cost_by_name, cost_of, numbers, tallying
@@ -95,3 +96,20 @@ def test_quantized_cells(name: str, dynamic: str, step: Any, gates: int) -> None
     assert tally == cost_by_name(f"aten::{name}", x, hx, w_ih, w_hh, bias, bias, out=None)
     packed = (w_ih, None), (w_hh, None)
     assert tally == cost_by_name(f"quantized::{dynamic}", x, hx, *packed, bias, bias, out=None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("sizes", [(10, 3, 100, 64), (7, 2, 30, 50), (5, 1, 3, 256), (3, 130, 17, 33)])
+def test_the_workspace_is_what_the_kernel_keeps(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
+    steps, batch, width, hidden = sizes
+    shapes = (
+        (steps, batch, width), (4 * hidden, width), (4 * hidden, hidden), (4 * hidden,), (4 * hidden,),
+        (1, batch, hidden), (1, batch, hidden),
+    )  # fmt: skip
+    tensors = [torch.randn(shape).to(dtype) for shape in shapes]
+    settings = (False, [], 2, hidden, 1, True, False, False, True)
+    try:
+        *_, kept = torch.ops.aten.mkldnn_rnn_layer(*tensors, *settings)
+    except RuntimeError as error:
+        pytest.skip(f"this processor has no such kernel: {error}")
+    assert mkldnn_rnn_workspace(*spec_of(tensors), *settings) == kept.nbytes

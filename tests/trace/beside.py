@@ -10,7 +10,7 @@ from torch import nn
 import fxflops
 from fxflops import own_run
 from fxflops.report import Report
-from fxflops.trace.observe import Observer
+from fxflops.trace.on_meta import MetaObserver
 
 
 def facts_of(report: Report) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def facts_of(report: Report) -> dict[str, Any]:
 def kernels_asked(model: nn.Module, *args: Any, **settings: Any) -> Report:
     """The count of a run in which every call goes to the kernels of meta."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(own_run, "FastObserver", Observer)
+        patch.setattr(own_run, "FastObserver", MetaObserver)
         return fxflops.count(model, *args, **settings)
 
 

@@ -1,0 +1,47 @@
+"""The observer of a model on meta: it runs the kernels that the model's device would choose, and hears of every tensor that a
+composite makes on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..ops.shapes import FOLDED, fold, rule_for
+from ..structure import tensors_given
+from ..torch_internals import OpOverload
+from .chosen import Chosen
+from .modes import dispatching
+from .observe import Observer
+
+
+class MetaObserver(Observer):
+    """The observer of a model whose tensors have twins on meta."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        assert self._placement is not None
+        self._chosen = Chosen(self._placement.device, self._noting)
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(func, OpOverload) or not (self._whole or self._inside_leaf()) or not _makes(func, args, kwargs):
+            return super()._run(func, args, kwargs)
+        return self._heard(super()._run, func, args, kwargs)
+
+    def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = self._chosen.run(func, args, kwargs)
+        if out is not NotImplemented:
+            return out
+        return super()._kernel(func, args, kwargs) if isinstance(func, OpOverload) else func(*args, **kwargs)
+
+    def _heard(self, run: Callable[..., Any], *args: Any) -> Any:
+        """What it returns; the tensors that it makes on the way are parts of it."""
+        with self._marked(True, self._noted), dispatching(self.aten):
+            return run(*args)
+
+
+def _makes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call on meta may make more tensors than its shape rule tells."""
+    tensors, rule = tensors_given((args, kwargs)), rule_for(func)
+    if not any(tensor.is_meta for tensor in tensors):
+        return False
+    return rule is None or (rule.layout is FOLDED and not fold([(t.shape, t.stride()) for t in tensors]))

@@ -1,0 +1,139 @@
+"""Predicted peaks of memory, held to the CPU allocator's own account; workspaces, which no tensor shows, are taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import fxflops
+from benchmarks.allocator import Event, account, allocated
+from benchmarks.memory_truth import bytes_of, step
+from benchmarks.models.memory_zoo import Attention
+
+N, WIDTH = 128, 64
+
+
+class Written(Attention):
+    """Attention by plain matrix products."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.MATH):
+            return super().forward(x)
+
+
+class Dropped(nn.Module):
+    """Attention with dropout in inference too."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+
+
+class Mixed(nn.Module):
+    """Products of operands whose batch dimensions have to be copied together first."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = x.unflatten(-1, (4, -1)).transpose(1, 2)
+        return (q @ q.transpose(-1, -2)).softmax(-1) @ q
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "attention": lambda: Attention(16, 16),
+    "latent": lambda: Attention(24, 16),
+    "latent, causal": lambda: Attention(24, 16, causal=True),
+    "dropout in training": lambda: Attention(16, 16, dropout=0.5),
+    "written out": lambda: Written(16, 16),
+    "LSTM": lambda: nn.LSTM(WIDTH, WIDTH, batch_first=True),
+    "LSTM both ways": lambda: nn.LSTM(WIDTH, 48, num_layers=2, bidirectional=True, dropout=0.5),
+    "LSTM projected": lambda: nn.LSTM(WIDTH, WIDTH, proj_size=8),
+    "RNN": lambda: nn.RNN(WIDTH, WIDTH),
+    "convolution": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, N)), nn.Conv2d(1, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)
+    ),
+}
+INFERRED = MODELS | {"GRU": lambda: nn.GRU(WIDTH, WIDTH, num_layers=2), "dropout": Dropped, "products": Mixed}
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("name", INFERRED)
+def test_inference_takes_what_the_allocator_gives(name: str) -> None:
+    model, x = INFERRED[name]().eval(), heads(name)
+    truth = allocated(partial(step, model, (x,), {}, None), bytes_of([*model.parameters(), *model.buffers(), x]))
+    counted = fxflops.count(model, x)
+    assert counted.trace == "observed on meta", counted.trace_reason
+    assert counted.max_memory == pytest.approx(truth.held, rel=0.002)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "make", [partial(torch.optim.SGD, lr=1e-4, momentum=0.9), torch.optim.AdamW], ids=["SGD", "AdamW"]
+)
+def test_a_training_step_takes_what_the_allocator_gives(name: str, make: Any) -> None:
+    model, x = MODELS[name]().train(), heads(name)
+    optimizer = make(model.parameters())
+    run = partial(step, model, (x,), {}, optimizer)
+    run()
+    model.zero_grad()
+    states = [value for state in optimizer.state.values() for value in state.values() if value is not None]
+    truth = allocated(run, bytes_of([*model.parameters(), *model.buffers(), x, *states]))
+    model.zero_grad()
+    counted = fxflops.count(model, x, backward=True, mode="train", optimizer=optimizer)
+    assert counted.trace == "observed on meta", counted.trace_reason
+    assert counted.max_memory == pytest.approx(truth.held, rel=0.005)
+
+
+def heads(name: str) -> torch.Tensor:
+    torch.manual_seed(0)
+    return torch.randn(2, 4, N, 16) if name == "dropout" else torch.randn(2, N, WIDTH)
+
+
+def test_the_weights_of_latent_attention_are_in_its_peak() -> None:
+    """Two heads of n x n scores: at the peak there are the scores and their softmax, f32, beside what the layers made."""
+    scores = 2 * 4 * N * N * 4
+    report = fxflops.count(MODELS["latent"]().eval(), torch.randn(2, N, WIDTH))
+    assert 2 * scores < report.max_memory < 3 * scores
+
+
+def test_what_a_composite_makes_counts_each_time() -> None:
+    """The second layer is counted from what is known of the first: at its peak there are the scores, their softmax and a copy."""
+    x = torch.randn(2, N, WIDTH)
+    layers = [
+        fxflops.count(nn.Sequential(*(Dropped() for _ in range(n))), x.unflatten(-1, (4, -1)).transpose(1, 2))
+        for n in (1, 2)
+    ]
+    assert layers[1].max_memory == layers[0].max_memory + x.nbytes
+
+
+def test_the_kernel_changes_no_count() -> None:
+    x = torch.randn(2, N, WIDTH)
+    fused, written = (fxflops.count(kind(16, 16), x) for kind in (Attention, Written))
+    assert fused.total_flops == written.total_flops
+    assert fused.max_memory < written.max_memory
+
+
+def test_a_workspace_is_what_one_operator_takes_and_gives_back() -> None:
+    """Of 100 bytes before: 40 stay, 30 come and go in operator 2, 20 come in operator 2 and go in operator 3."""
+    events = [
+        Event(1, 40, (1,)),
+        Event(2, 30, (2,), "aten::a"),
+        Event(3, 20, (2,)),
+        Event(2, -30, (2,)),
+        Event(3, -20, (3,)),
+    ]
+    found = account(events, before=100)
+    assert (found.peak, found.held, found.workspace) == (190, 160, 30)
+
+
+def test_the_allocator_hears_of_a_composites_parts() -> None:
+    """``aten::linear`` of three dimensions is no kernel: what it makes is no workspace."""
+    x, layer = torch.randn(2, N, WIDTH), nn.Linear(WIDTH, WIDTH)
+    with torch.no_grad():
+        found = allocated(lambda: layer(layer(x)))
+    assert found.held == 2 * x.nbytes
