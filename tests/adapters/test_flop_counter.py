@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.attention.flex_attention import flex_attention
 from torch.utils import flop_counter as original
 from torch.utils.checkpoint import checkpoint
 
@@ -146,19 +146,32 @@ def test_formulas_of_ones_own(own_operator: Any) -> None:
         assert found == {aten.add: 5, own_operator: 9006, aten.cos: 48 * 6}
 
 
+class Twice(HigherOrderOperator):
+    """A function, applied twice."""
+
+    def __call__(self, function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Any:
+        return super().__call__(function, x)
+
+
 @pytest.mark.skipif(torch.__version__ < (2, 8), reason="this version of torch has no rule for them under a mode")
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_a_higher_order_operator_without_a_formula() -> None:
-    q, hop = torch.randn(1, 2, 8, 16), torch.ops.higher_order.flex_attention
-    settings: Any = {"display": False, "skip_unsupported": True}
-    with FlopCounterMode(**settings) as counter:
-        flex_attention(q, q, q)
-    assert counter.get_flop_counts() == {"Global": {hop: 2 * 2 * (8 * 8 * (16 + 16))}}
-    del counter.flop_registry[hop]
-    with pytest.warns(UserWarning, match="no FLOP formula is registered for flex_attention"), counter:
-        flex_attention(q, q, q)
-    assert counter.get_flop_counts() == {}
-    assert counter.get_unsupported_ops() == {"flex_attention": 1}
+def test_higher_order_operators_of_ones_own() -> None:
+    twice, x = Twice("fxflops_twice"), torch.ones(3, 3)
+    twice.py_impl(torch._C.DispatchKey.CompositeExplicitAutograd)(lambda function, x: function(function(x)))
+
+    @twice.py_impl(torch._C.DispatchKey.Autograd)
+    def below(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return twice(function, x)
+
+    custom = {twice: lambda function, *shapes, out_shape: 10 * out_shape.numel()}
+    with FlopCounterMode(display=False, custom_mapping=custom) as counter:
+        twice(squared, x)
+    assert counter.get_flop_counts() == {"Global": {twice: 90}}
+    uncounted = FlopCounterMode(display=False, skip_unsupported=True)
+    with pytest.warns(UserWarning, match="no FLOP formula is registered for fxflops_twice"), uncounted:
+        assert twice(squared, x).equal(x @ x @ (x @ x))
+    assert not uncounted.get_flop_counts()
+    assert uncounted.get_unsupported_ops() == {"fxflops_twice": 1}
 
 
 @pytest.fixture
