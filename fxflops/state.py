@@ -19,8 +19,9 @@ import torch
 from torch import nn
 
 from .errors import InputError
-from .records import is_dense
+from .records import has_values, is_dense
 from .structure import Reader, is_object, reader_of, tensors_given, walk
+from .torch_internals import disable_current_modes
 
 ATOMS = frozenset(
     {
@@ -111,9 +112,10 @@ class Snapshot:
 
     def keep_all(self) -> None:
         """Copy everything but the parameters: something is to be run that announces nothing."""
-        for tensor in self._tensors:
-            if id(tensor) not in self._saved:
-                self._saved[id(tensor)] = (tensor, _keep(tensor))
+        with disable_current_modes():  # under a fake tensor mode copies would have no values
+            for tensor in self._tensors:
+                if id(tensor) not in self._saved:
+                    self._saved[id(tensor)] = (tensor, _keep(tensor))
 
     def holds(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was there, if not among the parameters: a buffer, an input, what the model had cached."""
@@ -122,16 +124,17 @@ class Snapshot:
     def before_write(self, value: Any) -> None:
         """Copy each tensor, parameters too, whose storage one of these shares: it is about to be written to."""
         for tensor in tensors_given(value):
-            if tensor.layout is not torch.strided or tensor.device.type == "meta":
+            if tensor.layout is not torch.strided or not has_values(tensor):
                 continue
             if self._addresses is None:
-                known = [t for t in (*self._tensors, *self._parameters) if is_dense(t) and t.device.type != "meta"]
+                known = [t for t in (*self._tensors, *self._parameters) if is_dense(t) and has_values(t)]
                 self._addresses = {_address(t): t for t in known}
             owner = self._addresses.get(_address(tensor))
             if owner is None:
                 continue
             if id(owner) not in self._saved:
-                self._saved[id(owner)] = (owner, _keep(owner))
+                with disable_current_modes():
+                    self._saved[id(owner)] = (owner, _keep(owner))
 
     def rewind(self) -> None:
         """Bring everything back to how it was when the snapshot was taken."""
@@ -152,8 +155,9 @@ class Snapshot:
         for tensor, gradient in zip(self._leaves, self._gradients, strict=True):
             if tensor.grad is not gradient:
                 tensor.grad = gradient
-        for tensor, kept in self._saved.values():
-            _bring_back(tensor, kept)
+        with disable_current_modes(), torch.no_grad():
+            for tensor, kept in self._saved.values():
+                _bring_back(tensor, kept)
         for generator, state in self._random:
             generator.set(state)
 
@@ -290,15 +294,14 @@ def _refill(container: Any, items: Any) -> None:
 
 def _keep(tensor: torch.Tensor) -> torch.Tensor:
     """A copy in host memory, so that the device's memory reads as without it."""
-    if tensor.device.type == "meta" or tensor.layout is not torch.strided:
+    if not has_values(tensor) or tensor.layout is not torch.strided:
         return tensor
     return tensor.detach().to("cpu", copy=True)
 
 
 def _bring_back(tensor: torch.Tensor, kept: torch.Tensor) -> None:
     if kept is not tensor and (tensor.shape != kept.shape or not torch.equal(tensor.detach().to("cpu"), kept)):
-        with torch.no_grad():
-            tensor.data.copy_(kept)
+        tensor.data.copy_(kept)
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -139,6 +139,11 @@ def is_fake(cls: type) -> bool:
     return issubclass(cls, fake_tensors()[0])
 
 
+def in_fake_mode() -> bool:
+    """Whether what is made now is fake."""
+    return any(isinstance(mode, fake_tensors()[1]) for mode in get_current_dispatch_mode_stack())
+
+
 def triton_kernel_of(kwargs: dict[str, Any]) -> Any:
     """The Triton kernel that the operator which wraps it was called with, without its tuners. Without it none is counted."""
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table

@@ -206,7 +206,7 @@ class Totals:
 
     @property
     def trace(self) -> str:
-        """How the calls were seen: "symbolic trace", "recorded trace", "observed on meta" or "observed on real tensors"."""
+        """How the calls were seen: "symbolic trace", "recorded trace", "observed on meta" (or "fake tensors", "real tensors")."""
         return self._run.trace
 
     @property
