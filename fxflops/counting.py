@@ -84,6 +84,10 @@ class _Counts:
         return tuple.__new__(Counted, (call if ran is call[0] else call._replace(operation=ran), count))
 
     def _anew(self, ran: Operation, entry: Formula | None, path: str) -> Count:
+        if self._convention.registered is not None and (entry is None or entry.is_ours):
+            theirs = self._convention.registered(ran)
+            if theirs is not None:
+                return self._registered(theirs, ran, entry, path)
         if entry is None:
             unseen = isinstance(ran.target, str)  # what it did has no name
             return Count(None, "", "nobody has seen what it computed" if unseen else f"{NO_FORMULA} for {ran.op}")
@@ -113,6 +117,14 @@ class _Counts:
         inputs += [value for value in ran.settings.values() if type(value) is Spec]  # a module's own tensors
         integral = bool(inputs) and all(spec.is_integral for spec in inputs)
         return Count(cost, rule, integer=integral and not convention.integers)
+
+    def _registered(self, formula: FormulaFunction, ran: Operation, entry: Formula | None, path: str) -> Count:
+        """By the convention's tool's own users; the MACs are those of our formula, if there is one."""
+        tensors = [*ran.inputs(), *specs_in(ran.out)]
+        module = self._module_at(path) if isinstance(ran.target, type) else None
+        ours = Cost() if entry is None else weighed(_applied(entry, ran, module, tensors, path), tensors)
+        cost = apply(Formula(ran.op, formula), ran, None, path)
+        return Count(cost._replace(macs=ours.macs), formula)
 
 
 def is_users(call: Call, table: Table) -> bool:

@@ -33,16 +33,21 @@ def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]]) -> R
     return Rows(inner, "operators of modules", columns, _nested_cells)
 
 
-def operations(counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int]) -> Table:
+def operations(
+    counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int], remarks: Mapping[Counted, str]
+) -> Table:
     """A row for each call in run order; those of the graph's nodes that make no call but take time are among them.
 
     ``params`` are the modules' own by path, shown for leaves; memory is that of the call's node, of its part of the
-    backward pass in the backward; ``flops`` and ``macs`` of a call that no formula knows are None. ``counts`` says what is counted.
+    backward pass in the backward; ``flops`` and ``macs`` of a call that no formula knows are None. ``counts`` says what is counted, with
+    what there is to remark on the call.
     """
-    return Table("operations", OPERATIONS, tuple(_operations(counted, nodes, params)))
+    return Table("operations", OPERATIONS, tuple(_operations(counted, nodes, params, remarks)))
 
 
-def _operations(counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int]) -> Iterator[Cells]:
+def _operations(
+    counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int], remarks: Mapping[Counted, str]
+) -> Iterator[Cells]:
     by_name = {node.name: node for node in nodes}
     said = per_operation(_said)
 
@@ -61,7 +66,7 @@ def _operations(counted: Sequence[Counted], nodes: Sequence[Node], params: Mappi
             *counts,
             call.seconds,
             *_memory(call.phase, by_name.get(call.node)),
-            each.how,
+            f"{each.how}; {remarks[each]}" if remarks and each in remarks else each.how,
         )
 
     begun = 0

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
+import torch.backends.opt_einsum as optimizer
 
 from .inventory import Module, Params
 from .ledger import CATEGORIES, History, Place, Remembered
@@ -20,12 +21,13 @@ ALWAYS = ("params", "buffers", "inputs", "activations")
 
 
 class Environment(NamedTuple):
-    """Where and how the run was made."""
+    """Where and how the run was made; ``einsum`` is the strategy by which opt_einsum orders products, "" where it does not."""
 
     device: str
     mode: str
     grad: str
     torch: str
+    einsum: str = ""
 
 
 class Memory(dict[str, int]):
@@ -80,7 +82,9 @@ def environment_of(device: torch.device, mode: str) -> Environment:
     """The machine and the modes as they are now."""
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else _cores()
     place = f"{device} ({hardware})" if device.type in ("cpu", "cuda") else str(device)
-    return Environment(place, mode, "grad" if torch.is_grad_enabled() else "no_grad", torch.__version__)
+    grad = "grad" if torch.is_grad_enabled() else "no_grad"
+    strategy = str(optimizer.strategy) if optimizer.is_available() and optimizer.enabled else ""
+    return Environment(place, mode, grad, torch.__version__, strategy)
 
 
 def _cores() -> str:

@@ -22,6 +22,7 @@ from .records import spec_of, specs_in
 from .run import uncompiled
 from .state import Snapshot
 from .structure import fill, template_of, tensors_in
+from .torch_internals import in_fake_mode, is_fake
 from .trace.fast import FastObserver
 from .trace.meta import Twins
 from .trace.observe import Observer
@@ -30,7 +31,7 @@ from .trace.record import Recorder
 from .trace.source import is_library
 from .trace.tape import Tape, backward_from
 
-ON_META = "observed on meta"
+ON_META, ON_FAKE = "observed on meta", "observed on fake tensors"
 
 
 class Subject:
@@ -213,8 +214,10 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> Run:
 
     With ``facts`` what masks leave is read.
     Where it needs values it is run on the real tensors, and the reason is told; a model on meta, with all that it makes
-    on meta too. Raises InputError where the real tensors pass the cap, RunError where the model raises there too.
+    on meta too; one of fake tensors, or in a FakeTensorMode, as it is. Raises InputError where the real tensors pass the cap, RunError where the model raises there too.
     """
+    if in_fake_mode() or any(is_fake(type(tensor)) for tensor in subject.state):
+        return subject.ran(observed_run(subject, table), "predicted", ON_FAKE)
     strays = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in {*map(type, subject.paths)})
     on_meta = any(tensor.device.type == "meta" for tensor in subject.state)
     failed: Exception | None = None

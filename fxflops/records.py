@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from .torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass, disable_current_modes
+from .torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass, disable_current_modes, is_fake
 
 R = TypeVar("R")
 
@@ -139,6 +139,11 @@ def _with_facts(tensor: Any) -> Spec:
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether a tensor's shape tells what it holds."""
     return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def has_values(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is neither on meta nor fake."""
+    return tensor.device.type != "meta" and (type(tensor) in ORDINARY or not is_fake(type(tensor)))
 
 
 NUMBERS = frozenset({int, float, bool, type(None)})

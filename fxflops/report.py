@@ -102,17 +102,17 @@ class Report(Totals, Exports):
 
     def roofline(self, device: str | Device = "auto", phase: str = "forward") -> Roofline:
         """The least time each call takes on a device (a name, a Device; "auto": the run's own), and how near the run came."""
-        dense, exact = (self.recount(PLAIN, attention=each).counted for each in ("dense", "exact"))
+        dense, exact = (self.recount(PLAIN, attention=each)._executed for each in ("dense", "exact"))
         timing = {PHASES[0]: self.timing, PHASES[1]: self.backward_timing}.get(check_phase(phase))
-        return roofline(self.counted, exact, dense, self.environment.device, device, phase, timing)
+        return roofline(self._executed, exact, dense, self.environment.device, device, phase, timing)
 
     def mfu(self, device: str | Device = "auto") -> float | None:
         """2 x MACs of forward and backward, of what the device does at most in their time; None where not timed on it."""
-        return mfu(self.counted, self.environment.device, device, self.timing, self.backward_timing)
+        return mfu(self._executed, self.environment.device, device, self.timing, self.backward_timing)
 
     def hfu(self, device: str | Device = "auto") -> float | None:
         """The same for all that was executed: with what gradient checkpointing computed again."""
-        return mfu(self.counted, self.environment.device, device, self.timing, self.backward_timing, executed=True)
+        return mfu(self._executed, self.environment.device, device, self.timing, self.backward_timing, executed=True)
 
     def diff(self, other: Report, phase: str = "forward") -> Diff:
         """What ``other`` differs in from this report, in all, by module and by operator; either may be read from a file.

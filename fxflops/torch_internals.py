@@ -134,6 +134,26 @@ def fake_tensors() -> tuple[Any, Any]:
     return FakeTensor, FakeTensorMode
 
 
+def is_fake(cls: type) -> bool:
+    """Whether tensors of this class are fake: they have shapes on a device, but no values."""
+    return issubclass(cls, fake_tensors()[0])
+
+
+def in_fake_mode() -> bool:
+    """Whether what is made now is fake."""
+    return any(isinstance(mode, fake_tensors()[1]) for mode in get_current_dispatch_mode_stack())
+
+
+def triton_kernel_of(kwargs: dict[str, Any]) -> Any:
+    """The Triton kernel that the operator which wraps it was called with, without its tuners. Without it none is counted."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    kernel: Any = kernel_side_table.get_kernel(kwargs["kernel_idx"])
+    while hasattr(kernel, "fn") and hasattr(kernel.fn, "run"):
+        kernel = kernel.fn
+    return kernel
+
+
 def original_of(model: nn.Module) -> nn.Module:
     """The module that ``torch.compile`` wraps, or the model itself.
 

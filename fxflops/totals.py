@@ -15,6 +15,7 @@ from . import ops
 from .conventions import Convention, find_convention
 from .counting import count_calls, is_users, overlooked
 from .errors import InputError, near
+from .executed import executed, remark
 from .inventory import Params
 from .ledger import LiveTensor, Moment
 from .listings import NO_OPERATION, module_and_operator_rows, module_rows, operations, operator_rows
@@ -206,7 +207,7 @@ class Totals:
 
     @property
     def trace(self) -> str:
-        """How the calls were seen: "symbolic trace", "recorded trace", "observed on meta" or "observed on real tensors"."""
+        """How the calls were seen: "symbolic trace", "recorded trace", "observed on meta" (or "fake tensors", "real tensors")."""
         return self._run.trace
 
     @property
@@ -281,13 +282,20 @@ class Totals:
         sums = {name: together(found) for name, found in steps.items()}
         return operator_rows({name: OperatorRow(name, row.calls, row) for name, row in sums.items()}, "step")
 
+    @cached_property
+    def remarks(self) -> dict[Counted, str]:
+        """What there is to say of calls of which torch ran other work than is counted: an einsum whose products opt_einsum ordered."""
+        said = ((each, remark(each, run)) for each, run in zip(self.counted, self._executed, strict=True))
+        return {each: sentence for each, sentence in said if sentence}
+
     @property
     def table(self) -> Table:
         """The operations in run order: what each is, where, on which shapes; MACs, FLOPs, seconds and bytes, raw.
 
         ``params`` are a leaf module's own, memory is that of the call's node; counts are None where no formula is known.
         """
-        return operations(self.counted, self.nodes, {module.path: module.params for module in self._run.modules})
+        params = {module.path: module.params for module in self._run.modules}
+        return operations(self.counted, self.nodes, params, self.remarks)
 
     def __getitem__(self, path: str) -> ModuleRow:
         """The module of this path: ``report["blocks.3"]``."""
@@ -316,6 +324,11 @@ class Totals:
     @cached_property
     def _forward(self) -> list[Counted]:
         return [each for each in self.counted if each.call.phase == PHASES[0]]
+
+    @cached_property
+    def _executed(self) -> tuple[Counted, ...]:
+        """The calls with the work that torch did for them."""
+        return executed(self.counted, self.environment.einsum)
 
     @cached_property
     def _phases(self) -> list[str]:

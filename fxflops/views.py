@@ -92,6 +92,7 @@ def summary_of(report: Totals, tree: TreeRow) -> Summary:
         ],
         missing=report.missing,
         paste=report.recipe(),
+        remarks=[f"{each.call.op} in {each.call.path or 'the root'}: {said}" for each, said in report.remarks.items()],
     )
 
 

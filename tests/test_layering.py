@@ -25,7 +25,7 @@ LEVELS = [
     ["views", "roofline", "diff", "chrome", "html_report"],
     ["totals"],
     ["listings", "saved"],
-    ["explain", "bounds"],
+    ["explain", "bounds", "executed"],
     ["tables"],
     ["measure", "counting", "render", "rollup", "traffic", "ceilings"],
     ["per_node", "charges", "own_run", "lazy", "ops.catalogue"],

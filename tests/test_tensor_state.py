@@ -209,7 +209,7 @@ def test_a_view_that_is_written_to(way: Callable[..., Any]) -> None:
         torch.zeros(0, 3),
         torch.tensor(True),
     ],
-    ids=str,
+    ids="nan expanded overlapping strided conjugated complex float8 empty scalar".split(),
 )
 def test_bytes_of_any_tensor(tensor: torch.Tensor) -> None:
     def elements() -> list[int]:

@@ -21,7 +21,8 @@ class Convention:
     numbers too, and the operation (default: the base cost itself; :func:`nothing` for tools that count only what they name).
     ``modules`` is for tools that hook modules: it gives a class's rule, None for a class that the tool does not know.
     What a rule charges comes on top of what the rows give a leaf's call, and stands for all modules inside the charged
-    one. MACs stay the base formulas', under every convention. What the tool sees:
+    one. ``registered`` gives the formula that the tool's own users told it for an operation, which comes before all but
+    fxflops's users', for what has no formula here too. MACs stay the base formulas', under every convention. What the tool sees:
 
     - ``integers``: no difference between integers and real numbers;
     - ``childless``: rows hold only for calls made in a module without children;
@@ -36,6 +37,7 @@ class Convention:
     rows: Mapping[Any, FormulaFunction] = field(default_factory=dict)
     of: Callable[[Cost, Operation], Cost] | None = None
     modules: Callable[[type], ModuleRule | None] | None = None
+    registered: Callable[[Operation], FormulaFunction | None] | None = None
     integers: bool = False
     childless: bool = False
     by_name: bool = False

@@ -62,7 +62,7 @@ def _checked(cost: Cost) -> Cost:
 
 def _call(entry: Formula, function: FormulaFunction, ran: Operation, module: nn.Module | None) -> Cost | int:
     if entry.style == "mapping":
-        args, kwargs, out = _tensors(ran.args), _tensors(dict(ran.kwargs)), _tensors(ran.out)
+        args, kwargs, out = tensors(ran.args), tensors(dict(ran.kwargs)), tensors(ran.out)
         if isinstance(ran.target, type):
             return function(module, out, *args, **kwargs)
         if is_method(ran.target):
@@ -111,12 +111,12 @@ def _module_arguments(names: tuple[str, ...], ran: Operation) -> dict[str, Any]:
     return values
 
 
-def _tensors(value: Any) -> Any:
+def tensors(value: Any) -> Any:
     """Empty meta tensors in place of specs, for functions written for tensors."""
     if isinstance(value, Spec):
         return torch.empty(tuple(value), dtype=value.dtype, device="meta")
     if isinstance(value, tuple):
-        return tuple(map(_tensors, value))
+        return tuple(map(tensors, value))
     if isinstance(value, dict):
-        return {key: _tensors(item) for key, item in value.items()}
+        return {key: tensors(item) for key, item in value.items()}
     return value

@@ -14,7 +14,7 @@ from torch import nn
 
 from ..errors import FormulaError
 from ..records import FormulaFunction
-from ..targets import Absent
+from ..targets import Absent, target_of
 from ..torch_internals import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 from ._spellings import REACHED_AS
 
@@ -87,7 +87,7 @@ class Table:
         """Count ``target`` by ``entry`` from now on."""
         for key in _keys(target):
             if not entry.is_ours:
-                self._users.setdefault(key, (self.get(key) or entry).op)
+                self._users.setdefault(key, (self._counting(target, key) or entry).op)
             self.entries[key] = entry
         if isinstance(target, FunctionType) and target.__module__.partition(".")[0] != "torch":
             self.python_functions[target.__code__] = target
@@ -96,6 +96,11 @@ class Table:
         """The entry written for exactly this key, here or in the parent."""
         entry = self.entries.get(key)
         return entry if entry is not None or self.parent is None else self.parent.get(key)
+
+    def _counting(self, target: Any, key: Any) -> Formula | None:
+        """The entry that counts a target: an operator's may be that of its function."""
+        found = target_of(key) if isinstance(key, str) else target
+        return self.get(key) or (self.find(found) if isinstance(found, (OpOverload, OpOverloadPacket)) else None)
 
     def find(self, function: Any) -> Formula | None:
         """The entry for a function, method descriptor or overload as it was called; None when there is none.
@@ -152,7 +157,7 @@ class Table:
             raise FormulaError(f"formulas is a mapping {{target: function}}, not {type(formulas).__name__}")
         table = Table(self)
         for target, function in formulas.items():
-            known = self.get(_keys(target)[0])
+            known = self._counting(target, _keys(target)[0])
             op = known.op if known else str(getattr(target, "__name__", target))
             table.add(target, entry_for([target], function, op))
         return table

@@ -73,6 +73,7 @@ for _reason, _names in (
 ):
     for _name in _names:
         zero(_reason, f"aten::{_name}", op=_name)
+zero("query", "prim::device", "prim::layout")
 
 
 def aten_rule(overload: OpOverload) -> Formula | None:

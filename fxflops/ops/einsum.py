@@ -6,8 +6,11 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from string import ascii_letters
 from types import EllipsisType
 from typing import Any
+
+import torch.backends.opt_einsum as optimizer
 
 from ..records import Cost, Spec, specs_in
 from ._cost import contraction, summed
@@ -28,19 +31,51 @@ def einsum(*operands: Any, out: Spec) -> Cost:
     return summed(*steps(operands))
 
 
-def steps(operands: Sequence[Any]) -> Iterator[Cost]:
-    """What each step costs: first the sums over dims of one operand alone, then each product of two."""
+def steps(operands: Sequence[Any], path: Sequence[Sequence[int]] = ()) -> Iterator[Cost]:
+    """What each step costs: first the sums over dims of one operand alone, then each product of two.
+
+    ``path`` are the positions of the two, whose product then comes last; without it they go from left to right.
+    """
     terms, output = _parse(operands)
-    product = Sizes()
-    for position, term in enumerate(terms):
-        needed = output.union(*terms[position + 1 :])
-        own = {label: size for label, size in term.items() if label in needed or label in product}
-        yield Cost(adds=max(_numel(term) - _numel(own), 0))
-        both = {**product, **own}
-        product = {label: size for label, size in both.items() if label in needed}
-        if position:
-            k = math.prod(size for label, size in both.items() if label not in needed)
-            yield contraction(k, _numel(product))
+    in_order = [(0, 1), *((0, left - 1) for left in range(len(terms) - 1, 1, -1))] if len(terms) > 1 else [(0,)]
+    for pair in path or in_order:
+        taken = [terms[position] for position in pair]
+        terms = [term for position, term in enumerate(terms) if position not in pair]
+        needed = output.union(*terms)
+        for position, term in enumerate(taken):
+            others = needed.union(*taken[:position], *taken[position + 1 :])
+            taken[position] = {label: size for label, size in term.items() if label in others}
+            yield Cost(adds=max(_numel(term) - _numel(taken[position]), 0))
+        both = {label: size for term in taken for label, size in term.items()}
+        terms.append({label: size for label, size in both.items() if label in needed})
+        if len(pair) > 1:
+            yield contraction(math.prod(size for label, size in both.items() if label not in needed), _numel(terms[-1]))
+
+
+def path_taken(operands: Sequence[Any], strategy: str) -> Sequence[Sequence[int]]:
+    """The path on which torch takes the products by opt_einsum; none where it is not installed here, or leaves no choice."""
+    given = list(specs_in(tuple(operands)))
+    if len(given) < 3 or not optimizer.is_available():
+        return ()
+    contract_path = optimizer.get_opt_einsum().contract_path
+    path: Sequence[Sequence[int]] = contract_path(
+        _equation(operands), *map(tuple, given), shapes=True, optimize=strategy
+    )[0]
+    return path
+
+
+def by_path(operands: Sequence[Any], path: Sequence[Sequence[int]]) -> Cost:
+    """What the products cost on this path."""
+    return summed(*steps(operands, path))
+
+
+def _equation(operands: Sequence[Any]) -> str:
+    """The einsum as one string, where it is written with lists of numbers too."""
+    if isinstance(operands[0], str):
+        return operands[0]
+    written = ["".join("..." if t is ... else ascii_letters[t] for t in tokens) for tokens in operands[1::2]]
+    result = "->" + "".join("..." if t is ... else ascii_letters[t] for t in operands[-1]) if len(operands) % 2 else ""
+    return ",".join(written) + result
 
 
 def _numel(sizes: Sizes) -> int:

@@ -66,7 +66,7 @@ class Summary:
 
     ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"), ``latency`` the median, lowest
     and highest seconds of the forward and the number of repeats, ``backward_latency`` those of the backward pass, ``memory`` the bytes at the peak by category, ``modules`` the rows of
-    the top level, ``paste`` the lines that would count what is missing.
+    the top level, ``remarks`` sentences on calls, ``paste`` the lines that would count what is missing.
     """
 
     title: str
@@ -87,6 +87,7 @@ class Summary:
     params_frozen: int = 0
     buffers: int = 0
     params_bytes: int = 0
+    remarks: Sequence[str] = ()
     latency: tuple[float, float, float, int] | None = None
     nodes_seconds: float | None = None
     backward_latency: tuple[float, float, float, int] | None = None

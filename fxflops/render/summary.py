@@ -40,6 +40,8 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
     lines += [pad("" if position else title, MARGIN) + line for position, line in enumerate(table)]
     for label, shares in operator_shares(data):
         lines += flow(pad(label, MARGIN), shares, " · ", limit, MARGIN)
+    for line in [*dict.fromkeys(data.remarks)][:MOST_MISSING]:
+        lines += flow(f"{plain(line.partition(': ')[0])}:", [plain(line.partition(": ")[2])], " ", limit, 4)
     lines += [paint(line, "red", color) for line in missing_lines(data.missing)]
     if data.paste:
         lines += [f"{paste_where(data)}:", *(f"    {line}" for line in data.paste.rstrip().splitlines())]

@@ -16,6 +16,7 @@ from ..torch_internals import (
     disabled_torch_dispatch_impl,
     get_current_dispatch_mode_stack,
     get_current_function_mode_stack,
+    is_fake,
     peek_interpreter_stack,
 )
 from .functions import Bodies, own_body
@@ -67,8 +68,8 @@ class AtenMode(TorchDispatchMode):
 
 
 def has_own_dispatch(cls: Any) -> bool:
-    """Whether a tensor class computes its operators itself, out of others."""
-    return cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and cls is not torch.Tensor
+    """Whether a tensor class computes its operators itself, out of others; those of a fake tensor, its mode computes."""
+    return cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and cls is not torch.Tensor and not is_fake(cls)
 
 
 def transformed() -> bool:

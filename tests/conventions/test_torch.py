@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from pool import POOL, built
 from torch import nn
 from torch.utils._pytree import tree_map
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
-from fxflops import analyze, count
+from fxflops import analyze, count, profile
+from fxflops.errors import FormulaError
 from fxflops.trace.tape import roots_of
 
 
@@ -66,7 +67,32 @@ CASES: dict[str, Callable[[], Any]] = {
     "complex lstm": lambda: nn.LSTM(4, 5, device="meta", dtype=torch.complex64)(f(6, 2, 4).cfloat()),
     "complex grouped": lambda: F.conv2d(f(1, 4, 5, 5).cfloat(), f(8, 2, 3, 3).cfloat(), f(8).cfloat(), groups=2),
     "complex transposed": lambda: F.conv_transpose2d(f(1, 3, 5, 5).cfloat(), f(3, 4, 3, 3).cfloat()),
+    "vectors' inner": lambda: torch.inner(f(4), f(4)),
+    "inner with a vector": lambda: torch.inner(f(3, 4), f(4)),
+    "reflected": lambda: f(4, 5).__rmatmul__(f(3, 4)),
+    "linear by a vector": lambda: F.linear(f(2, 3, 4), f(4)),
+    "addmm in place": lambda: f(3, 5).addmm_(f(3, 4), f(4, 5)),
+    "baddbmm in place": lambda: f(2, 3, 5).baddbmm_(f(2, 3, 4), f(2, 4, 5)),
+    "addmm and activation": lambda: torch._addmm_activation(f(5), f(3, 4), f(4, 5)),
+    "matrix_power": lambda: torch.linalg.matrix_power(f(2, 4, 4), 5),
+    "matrix_exp": lambda: torch.matrix_exp(f(2, 4, 4)),
+    "pinv": lambda: torch.linalg.pinv(f(4, 3)),
+    "solve": lambda: torch.linalg.solve(f(4, 4), f(4, 2)),
+    "householder": lambda: torch.linalg.householder_product(f(5, 3), f(3)),
+    "affine_grid": lambda: F.affine_grid(f(2, 2, 3), [2, 3, 4, 5], align_corners=False),
+    "conv_tbc": lambda: torch.conv_tbc(f(6, 2, 4), f(3, 4, 8), f(8)),
+    "int8 weights": lambda: torch._weight_int8pack_mm(half(3, 32), f(16, 32).to(torch.int8), half(16)),
+    "int8 products": lambda: torch._int_mm(f(32, 16).to(torch.int8), f(16, 32).to(torch.int8)),
+    "decoder layer": lambda: nn.TransformerDecoderLayer(8, 2, 16, device="meta")(f(3, 2, 8), f(4, 2, 8)),
+    "projected lstm": lambda: nn.LSTM(4, 5, 2, proj_size=3, bidirectional=True, device="meta")(f(6, 2, 4)),
+    "cells": lambda: [cell(4, 5, device="meta")(f(2, 4)) for cell in (nn.LSTMCell, nn.GRUCell, nn.RNNCell)],
     "pointwise": lambda: F.softmax(F.layer_norm(F.relu(f(3, 4)) + 1, (4,)), -1).sum(),
+}
+
+
+ALL_SUMMED = {
+    "tensordot": lambda: torch.tensordot(f(3, 4), f(3, 4), dims=2),
+    "row by column": lambda: torch.tensordot(f(1, 4), f(4, 1), dims=1),
 }
 
 
@@ -96,6 +122,89 @@ def test_the_total_is_flop_counter_modes(name: str) -> None:
     assert report.total_flops == counter.get_total_flops()
     assert report.total_int_ops == 0
     assert report.total_macs == report.recount("fxflops").total_macs
+
+
+@pytest.mark.parametrize("name", ALL_SUMMED)
+def test_a_tensordot_of_all_dims_is_a_dot(name: str) -> None:
+    with FlopCounterMode(display=False) as counter:
+        ALL_SUMMED[name]()
+    if counter.get_total_flops():
+        pytest.skip("this version of torch has a matrix product for it")
+    assert count(Runs(ALL_SUMMED[name]), f(1), convention="torch").total_flops == 0
+
+
+SPARSE = {
+    "sparse.mm": lambda: torch.sparse.mm(torch.eye(3, 4).to_sparse(), torch.ones(4, 5)),
+    "sparse.addmm": lambda: torch.sparse.addmm(torch.ones(3, 5), torch.eye(3, 4).to_sparse(), torch.ones(4, 5)),
+    "csr": lambda: torch.eye(3, 4).to_sparse_csr() @ torch.ones(4, 5),
+    "covariance": lambda: torch.cov(torch.randn(3, 10)),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_the_total_of_real_tensors_is_flop_counter_modes(name: str) -> None:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        SPARSE[name]()
+    with profile(convention="torch") as p:
+        SPARSE[name]()
+    assert p.report.total_flops == counter.get_total_flops()
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    """Formulas told to torch for an operator of one's own, and for three of torch's that it has none for."""
+    library = torch.library.Library("fxflops_registered", "DEF")
+    library.define("scan(Tensor x, int k) -> Tensor")
+    library.impl("scan", lambda x, k: x * k, "CompositeExplicitAutograd")
+    before = dict(flop_registry)
+    register_flop_formula(torch.ops.fxflops_registered.scan)(scanned)
+    register_flop_formula([torch.ops.aten.gelu, torch.ops.aten._softmax, torch.ops.aten.add])(seven_each)
+    yield
+    flop_registry.clear()
+    flop_registry.update(before)
+    library._destroy()
+
+
+def scanned(x_shape: torch.Size, k: int, *, out_shape: Any = None) -> int:
+    return k * x_shape.numel()
+
+
+def seven_each(x_shape: torch.Size, *args: Any, out_shape: Any = None, **kwargs: Any) -> int:
+    return 7 * out_shape.numel()
+
+
+class Registered(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.gelu = nn.Linear(4, 6), nn.GELU(approximate="tanh")
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.gelu(self.linear(x)).softmax(-1)
+        return torch.ops.fxflops_registered.scan(y, 3) + F.gelu(y)
+
+
+def test_a_formula_that_is_registered_with_torch_counts(registered: None) -> None:
+    model, x = Registered(), torch.randn(3, 4)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(x)
+    report = count(model, x, convention="torch")
+    assert report.complete
+    assert report.total_flops == counter.get_total_flops() == 2 * 3 * 4 * 6 + 18 * (7 + 7 + 3 + 7 + 7)
+    plain = report.recount("fxflops")
+    assert plain.total_macs == report.total_macs == 3 * 4 * 6
+    assert [each.op for each in plain.missing] == ["fxflops_registered::scan"]
+    mine = count(model, x, convention="torch", formulas={F.gelu: lambda input, *, out: 1})
+    assert mine.total_flops == report.total_flops - 18 * 7 + 1
+
+
+def test_a_registered_formula_that_raises_is_told(registered: None) -> None:
+    def wrong(x_shape: torch.Size, *, out_shape: Any = None) -> int:
+        raise ValueError("no such shape")
+
+    register_flop_formula(torch.ops.aten.erf)(wrong)
+    with pytest.raises(FormulaError, match=r"wrong of 'erf' failed.*no such shape"):
+        count(Runs(lambda: torch.erf(f(3))), f(1), convention="torch")
 
 
 ON_META = [name for name in POOL if name not in ("ssdlite", "faster r-cnn")]  # those two need values

@@ -1,0 +1,277 @@
+"""torch.utils.flop_counter's names over fxflops: FlopCounterMode, and all that the module has beside it.
+
+The counts are those of ``convention="torch"``, the formulas torch's own registry, read as it is when the mode is made. Unlike the
+original it counts what ran by a kernel that has no formula there, beside one that has (attention on a CPU, RNNs of oneDNN,
+fused encoder layers); what the backward pass computes stands in the module whose gradient it is, and modules under no_grad
+raise nothing. ``cond`` counts the larger of its branches, as there.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils import flop_counter
+from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+from ..conventions import find_convention
+from ..conventions.torch import COUNTED
+from ..counting import count_calls
+from ..ops import BASE
+from ..records import Call, Operation, spec_of
+from ..structure import tensors_in
+from ..torch_internals import (
+    HigherOrderOperator,
+    TorchDispatchMode,
+    current_autograd_node,
+    current_graph_task_id,
+    triton_kernel_of,
+)
+from ..trace.modes import has_own_dispatch
+from ..trace.observe import QUERY
+
+__all__ = ["FlopCounterMode", "flop_registry", "register_flop_formula"]
+
+GLOBAL = "Global"
+SUFFIXES = ("", "K", "M", "B", "T")
+HEADER = ("Module", "FLOP", "% Total")
+
+Counts = dict[str, dict[Any, int]]
+
+
+def _none() -> Counts:
+    return defaultdict(lambda: defaultdict(int))
+
+
+def __getattr__(name: str) -> Any:
+    return getattr(flop_counter, name)
+
+
+class FlopCounterMode:
+    """Counts what runs in its ``with`` block, forward and backward, by module and by operator.
+
+    >>> with FlopCounterMode(display=False) as counter:  # doctest: +SKIP
+    ...     model(x).sum().backward()                    # doctest: +SKIP
+    >>> counter.get_total_flops()                        # doctest: +SKIP
+
+    Args:
+        mods: not needed, as in the original, which warns of it too.
+        depth: how many levels of modules the table has; None for all.
+        display: print the table as the block is left.
+        custom_mapping: formulas by operator (``torch.ops.aten.add``), called with the shapes of its arguments and
+            ``out_shape``; with the tensors themselves and ``out_val`` where they have the attribute ``_get_raw``.
+        skip_unsupported: run higher-order operators and Triton kernels that have no formula, uncounted, with a warning, and
+            Triton kernels that have one; without it torch tries its rules for the former, and the latter do not run.
+    """
+
+    def __init__(
+        self,
+        mods: nn.Module | list[nn.Module] | None = None,
+        depth: int = 2,
+        display: bool = True,
+        custom_mapping: dict[Any, Any] | None = None,
+        skip_unsupported: bool = False,
+    ) -> None:
+        if mods is not None:
+            warnings.warn("mods argument is not needed anymore, you can stop passing it", stacklevel=2)
+        self.flop_counts = _none()
+        self.depth = depth
+        self.display = display
+        self.skip_unsupported = skip_unsupported
+        self._unsupported: Counter[str] = Counter()
+        wrapped: Callable[[Any], Any] = flop_counter.shape_wrapper
+        custom = {op: f if getattr(f, "_get_raw", False) else wrapped(f) for op, f in (custom_mapping or {}).items()}
+        self.flop_registry = {**flop_registry, **custom}
+        self._open = ExitStack()
+
+    def __enter__(self) -> FlopCounterMode:
+        self.flop_counts.clear()
+        self._unsupported.clear()
+        self._modules = _Modules()
+        self._open.enter_context(self._modules)
+        self.mode = self._open.enter_context(_FlopCounterMode(self))
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.__exit__(*error)
+        if self.display:
+            print(self.get_table(self.depth))
+
+    def get_total_flops(self) -> int:
+        """All FLOPs."""
+        return sum(self.flop_counts[GLOBAL].values())
+
+    def get_flop_counts(self) -> Counts:
+        """The FLOPs of each operator in each module: ``{"Global": {aten.addmm: 80}, "Linear": {aten.addmm: 80}}``."""
+        return {name: dict(counts) for name, counts in self.flop_counts.items()}
+
+    def get_unsupported_ops(self) -> Counter[str]:
+        """What ran without a formula because of ``skip_unsupported``, and how often."""
+        return self._unsupported.copy()
+
+    def get_table(self, depth: int | None = None) -> str:
+        """The same as a table, of the modules of so many levels (None: as many as the mode was made for)."""
+        from tabulate import tabulate
+
+        depth = depth or self.depth or 999999
+        total = self.get_total_flops()
+        names = [name for name in sorted(self.flop_counts) if name != GLOBAL and name.count(".") < depth]
+        if all(sum(self.flop_counts[name].values()) < total for name in names) and GLOBAL in self.flop_counts:
+            rows = [*self._rows(GLOBAL, 0, total), *(r for name in names for r in self._rows(name, 1, total))]
+        else:
+            rows = [row for name in names for row in self._rows(name, 0, total)]
+        return tabulate(rows or [(GLOBAL, "0", "0%")], HEADER, colalign=("left", "right", "right"))
+
+    def _rows(self, name: str, indent: int, total: int) -> Iterator[tuple[str, str, str]]:
+        """The lines of a module: its own, then one for each operator."""
+        unit = max(0, min(len(SUFFIXES) - 1, (len(str(total)) - 2) // 3))
+        pad, counts = " " * (indent + name.count(".")), self.flop_counts[name]
+        for label, flops in ((name, sum(counts.values())), *((f" - {op}", flops) for op, flops in counts.items())):
+            share = f"{flops / total:.2%}" if total else "0%"
+            yield pad + label, f"{flops / 1000**unit:.3f}{SUFFIXES[unit]}", share
+
+    def _add(self, op: Any, flops: int) -> None:
+        for name in self._modules.names():
+            self.flop_counts[name][op] += flops
+
+
+class _FlopCounterMode(TorchDispatchMode):
+    """The dispatch mode of a counter; torch.library registers rules for operators under modes by their class."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, counter: FlopCounterMode) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counter = counter
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return self._higher_order(func, args, kwargs)
+        entry = BASE.find(func)
+        if entry is not None and entry.reason == QUERY:
+            return NotImplemented if any(map(has_own_dispatch, types)) else func(*args, **kwargs)
+        if func._can_decompose():
+            with self:
+                return func.decompose(*args, **kwargs)
+        out, packet = func(*args, **kwargs), func.overloadpacket
+        formula = self.counter.flop_registry.get(packet)
+        if formula is not None:
+            self.counter._add(packet, formula(*args, **kwargs, out_val=out))
+        elif entry is not None and entry.op in COUNTED:
+            flops = _flops_of(Operation(entry.op, func, *map(spec_of, (args, kwargs, out))))
+            if flops:
+                self.counter._add(packet, flops)
+        return out
+
+    def _higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        counter, is_triton = self.counter, func.name().startswith("triton_kernel_wrapper")
+        op = triton_kernel_of(kwargs) if is_triton else func
+        formula = counter.flop_registry.get(op)
+        if formula is not None:
+            out = func(*args, **kwargs) if counter.skip_unsupported or not is_triton else None
+            counter._add(op, formula(*args, **kwargs, out_val=out))
+            return out
+        if func is not torch.ops.higher_order.cond:
+            return (
+                self._unsupported(func, op, args, kwargs) if counter.skip_unsupported or is_triton else NotImplemented
+            )
+        _, *branches, operands = args
+        (out, counts), (_, others) = (self._apart(branch, operands) for branch in branches)
+        for name in {*counts, *others}:
+            for op in {*counts[name], *others[name]}:
+                self.counter.flop_counts[name][op] += max(counts[name][op], others[name][op])
+        return out
+
+    def _unsupported(self, func: Any, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self.counter.skip_unsupported:
+            return None
+        name = str(getattr(op, "__name__", op))
+        self.counter._unsupported[name] += 1
+        warnings.warn(f"no FLOP formula is registered for {name}: it runs uncounted, with all in it", stacklevel=4)
+        return func(*args, **kwargs)
+
+    def _apart(self, branch: Callable[..., Any], operands: Any) -> tuple[Any, Counts]:
+        """What a branch returns, and what was counted in it alone."""
+        counter, before, found = self.counter, self.counter.flop_counts, _none()
+        counter.flop_counts = found
+        try:
+            with self:
+                return branch(*operands), found
+        finally:
+            counter.flop_counts = before
+
+
+def _flops_of(ran: Operation) -> int:
+    """What the convention counts for an operator."""
+    (counted,) = count_calls([Call(ran)], find_convention("torch"), BASE, lambda path: nn.Module())
+    return counted.flops
+
+
+class _Modules:
+    """The modules that run, by the names that the original gives them: the class of the outermost, then its attributes.
+
+    An autograd node is marked with the modules that ran as it was made, in its own metadata: nothing is held on to.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+        self._running: list[tuple[nn.Module, str]] = []
+        self._thread = threading.get_ident()
+
+    def __enter__(self) -> _Modules:
+        self._hooks = (
+            register_module_forward_pre_hook(self._enter),
+            register_module_forward_hook(self._leave, always_call=True),
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def names(self) -> set[str]:
+        """Those of the modules that run, or whose gradients are being computed."""
+        node = current_autograd_node() if current_graph_task_id() != -1 else None
+        made_in: set[str] = set() if node is None else node.metadata.get(self, set())
+        return {GLOBAL, *made_in, *(name for _, name in self._running)}
+
+    def _is_other_thread(self) -> bool:
+        return threading.get_ident() != self._thread and current_graph_task_id() == -1
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        if not self._is_other_thread():
+            self._mark(args)
+            self._running.append((module, self._name(module)))
+
+    def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
+        if self._is_other_thread() or module not in [each for each, _ in self._running]:
+            return
+        self._mark(out)
+        while self._running.pop()[0] is not module:  # one that raised before its hooks
+            pass
+
+    def _mark(self, value: Any) -> None:
+        """The nodes that lead to these tensors, as far as they are not marked yet, are of the modules that run."""
+        names = self.names()
+        found: list[Any] = [tensor.grad_fn for tensor in tensors_in(value) if tensor.requires_grad]
+        while found:
+            node = found.pop()
+            if node is not None and self not in node.metadata:
+                node.metadata[self] = names
+                found.extend(earlier for earlier, _ in node.next_functions)
+
+    def _name(self, module: nn.Module) -> str:
+        """The module's name; with it its parts have theirs."""
+        name = self._known.setdefault(module, type(module).__name__)
+        for path, part in module.named_modules(prefix=name):
+            self._known.setdefault(part, path)
+        return name
