@@ -38,7 +38,9 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
     keywords = dict(kwargs or {})
     signature = signature_of(model)
     if isinstance(args, Mapping) and args and set(args) <= set(signature.parameters):
-        raise InputError(f"args is a mapping of forward's parameters ({', '.join(args)}): give it as kwargs=batch")
+        raise InputError(
+            f"args is a mapping of forward's parameters ({', '.join(args)}): give it as kwargs, not as args"
+        )
     positional = args if type(args) is tuple else (args,)
     if not tensors_in((positional, keywords)):
         for value in (args, *positional, *keywords.values()):
