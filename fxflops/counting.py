@@ -156,7 +156,7 @@ def overlooked(counted: Iterable[Counted], table: Table, convention: Convention)
     ops = {entry.op for _, entry in table.items()} | {each.call.op for each in counted}
     unknown = [
         f"the row for {op!r} counts nothing: no op of that name is known{near(op, ops)}"
-        for key, op in unused.values()
+        for key, (_, op) in formulas.items()
         if isinstance(key, str) and op == key and op not in ops
     ]
     return unknown + [
