@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -256,9 +255,9 @@ def _is_of_meta(error: BaseException | None) -> bool:
 
 
 def _on_meta(error: BaseException) -> list[str]:
-    """The lines of an error that name the meta device, and not only a file."""
+    """The lines of an error that name the meta device, or something of it, but those of the author's place."""
     lines = [line.strip() for line in str(error).splitlines()]
-    return [line for line in lines if re.search(r"\bmeta\b", line, re.IGNORECASE) and not line.startswith("at ")]
+    return [line for line in lines if "meta" in line.lower() and not line.startswith("at ")]
 
 
 def _reason(error: FxflopsError) -> str:
