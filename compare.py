@@ -30,6 +30,7 @@ from rich.table import Table
 from torch import nn
 
 from benchmarks.peers import PEERS
+from fxflops.errors import near
 
 TIMEOUT = 900
 SIMPLE, OURS = "SimpleModel", "fxflops"
@@ -89,6 +90,7 @@ class Subject:
 def named(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     """A timm or torchvision model and the shape of an image for it."""
     library, _, bare = name.rpartition(":")
+    known: list[str] = []
     if library in ("", "timm"):
         with contextlib.suppress(ImportError):
             import timm
@@ -96,13 +98,17 @@ def named(name: str) -> tuple[nn.Module, tuple[int, ...]]:
             if timm.is_model(bare):
                 model = timm.create_model(bare)
                 return model, (1, *model.pretrained_cfg.get("input_size", (3, 224, 224)))
+            known += timm.list_models()
     if library in ("", "torchvision"):
         with contextlib.suppress(ImportError):
             import torchvision
 
             if bare in torchvision.models.list_models():
                 return torchvision.models.get_model(bare, weights=None), (1, 3, 224, 224)
-    raise typer.BadParameter(f"neither timm nor torchvision has a model {name!r}, or they are not installed")
+            known += torchvision.models.list_models()
+    asked = " nor ".join([library] if library else ["timm", "torchvision"])
+    close = near(bare, dict.fromkeys(known)) if known else ": not installed"
+    raise typer.BadParameter(f"no model {name!r} in {asked}{close}")
 
 
 def state_of(model: nn.Module) -> dict[str, dict[str, Any]]:

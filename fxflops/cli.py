@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 OVER, USAGE = 1, 2
 OPTIONS = {
     'fxflops.analyze(model, args, trace="record")': "--trace record",
+    "count(model, args) takes": "--counts-only takes",
     "analyze(model, args), which": "fxflops run without --counts-only, which",
     "give recount(convention)": "give --convention",
     "backward=True": "--backward",
@@ -155,7 +156,12 @@ def run(
     typer.echo(shown.text(report, colored()))
     for path in save or ():
         write(report, path)
-    report.checked(strict)
+    try:
+        report.checked(strict)
+    except MissingFormulaError as error:
+        if json:
+            raise
+        raise MissingFormulaError(str(error).partition("\n")[0]) from None  # the report shows which
 
 
 @app.command(
@@ -217,13 +223,14 @@ def diff(
     json: option.TableAsJson = False,
 ) -> None:
     """What grew from one model, or saved report, to another, and where."""
-    from .cli_runs import Asked, counted, loaded_or
+    from .cli_runs import Asked, both
     from .tables import as_json
 
     asked = Asked(
         tuple(input or ()), input_ids, batch, device, dtype, train, convention=convention, attention=attention
     )
-    found = loaded_or(counted, a, asked).diff(loaded_or(counted, b, asked))
+    one, other = both(a, b, asked)
+    found = one.diff(other)
     found = replace(found, a=f"{a}   {found.a}", b=f"{b}   {found.b}")
     if json:
         totals = {name: change._asdict() for name, change in found.totals.items()}

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from .errors import InputError
-from .records import DTYPE_NAMES
+from .errors import InputError, near
+from .own_run import cap_of
+from .records import DTYPE_NAMES, Spec
+from .units import size
 
-DTYPES = {
-    **{name: dtype for dtype, name in DTYPE_NAMES.items()},
-    **{str(dtype).removeprefix("torch."): dtype for dtype in DTYPE_NAMES},
-    "half": torch.float16,
-    "float": torch.float32,
-    "double": torch.float64,
-    "int": torch.int32,
-    "long": torch.int64,
+DTYPES = {name: dtype for name, dtype in vars(torch).items() if isinstance(dtype, torch.dtype)} | {
+    name: dtype for dtype, name in DTYPE_NAMES.items()
 }
-WRITTEN = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:[,x]\d+)*)(?::(?P<dtype>\w+))?")
+WRITTEN = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:[,x]\d+)*)(?::(?P<dtype>[\w.]+))?")
 TOKENS = "tokens"
 """In place of a dtype: numbers of words, drawn from the model's vocabulary."""
 
@@ -57,12 +52,22 @@ def read_tokens(text: str) -> Given:
     return given._replace(name="input_ids", dtype=TOKENS)
 
 
-def dtype_of(name: str) -> torch.dtype:
-    """The dtype of this name, "f16" or "float16"; InputError names those there are."""
-    if name not in DTYPES:
-        near = get_close_matches(name, DTYPES, n=3) or list(DTYPE_NAMES.values())
-        raise InputError(f"unknown dtype {name!r}: {', '.join(near)} ...")
-    return DTYPES[name]
+def dtype_of(name: str, of_weights: bool = False) -> torch.dtype:
+    """The dtype of this name, "f16", "fp16", "float16" or "torch.float16"; InputError names those there are, of weights
+    the real and complex ones."""
+    bare = re.sub(r"^fp(?=\d)", "f", name.removeprefix("torch."))
+    found = DTYPES.get(bare)
+    known = {each: dtype for each, dtype in DTYPES.items() if not of_weights or _is_inexact(dtype)}
+    if found is None:
+        some = ", ".join(each for each in DTYPE_NAMES.values() if each in known)
+        raise InputError(f"unknown dtype {name!r}{near(bare, known)}; one of {some} ...")
+    if bare not in known:
+        raise InputError(f"dtype {name!r} is none of weights: a real or complex one, as f16 or bf16")
+    return found
+
+
+def _is_inexact(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
 
 
 def device_of(name: str) -> torch.device:
@@ -81,20 +86,37 @@ def tensors_of(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and named inputs: real numbers are random, integers 0 (1 in a mask), booleans true, tokens random.
 
-    For a model on meta, integers and booleans are on the CPU: masks and positions are to keep their values.
+    For a model on meta, integers and booleans are on the CPU: masks and positions are to keep their values. InputError
+    for what there is no room for.
     """
-    made = [(each.name, _tensor(each, device, dtype, vocabulary)) for each in inputs]
+    made = [(each.name, _made(each, device, dtype, vocabulary)) for each in inputs]
     return tuple(tensor for name, tensor in made if not name), {name: tensor for name, tensor in made if name}
 
 
-def _tensor(given: Given, device: torch.device, dtype: torch.dtype, vocabulary: int) -> torch.Tensor:
-    chosen = dtype if given.dtype in ("", TOKENS) else dtype_of(given.dtype)
-    if given.dtype != TOKENS and (chosen.is_floating_point or chosen.is_complex):
-        return torch.randn(given.shape, device=device, dtype=chosen)
-    device = torch.device("cpu") if device.type == "meta" else device
+def _made(given: Given, device: torch.device, dtype: torch.dtype, vocabulary: int) -> torch.Tensor:
+    chosen = torch.int64 if given.dtype == TOKENS else dtype_of(given.dtype) if given.dtype else dtype
+    spec = Spec(given.shape, chosen)
+    real = not _is_inexact(chosen) and device.type == "meta"
+    device = torch.device("cpu") if real else device
+    try:
+        if device.type == "cpu" and spec.nbytes > 2 * cap_of(device):
+            raise MemoryError(f"{size(spec.nbytes)}, more than the memory there is")
+        return _filled(given, spec, device, vocabulary)
+    except (
+        RuntimeError,
+        TypeError,
+        MemoryError,
+    ) as error:  # of sizes that torch cannot count, and dtypes it cannot fill
+        raise InputError(f"no input of shape {spec!r} can be made on {device}: {str(error).splitlines()[0]}") from error
+
+
+def _filled(given: Given, spec: Spec, device: torch.device, vocabulary: int) -> torch.Tensor:
     if given.dtype == TOKENS:
-        return torch.randint(vocabulary, given.shape, device=device)
-    return torch.full(given.shape, int(chosen is torch.bool or "mask" in given.name), device=device, dtype=chosen)
+        return torch.randint(vocabulary, spec, device=device)
+    if _is_inexact(spec.dtype):
+        drawn = spec.dtype if spec.dtype.itemsize > 1 else torch.float32  # torch draws no float8
+        return torch.randn(spec, device=device, dtype=drawn).to(spec.dtype)
+    return torch.full(spec, int(spec.dtype is torch.bool or "mask" in given.name), device=device, dtype=spec.dtype)
 
 
 def place_of(model: nn.Module) -> torch.device:

@@ -13,6 +13,7 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from torch import nn
 
 from .cli_inputs import TOKENS, Given
 from .errors import FxflopsError, InputError, near, not_installed
+from .trace.source import is_library
 
 FORMS = """\
   timm:resnet50                    a model of timm
@@ -70,8 +72,7 @@ def load(name: str, on_meta: bool = False) -> Loaded:
         except FxflopsError:
             raise
         except Exception as error:
-            full = "" if on_meta or "allocate" not in str(error) else "\n--counts-only makes no weights"
-            raise InputError(f"{name} cannot be made{' on meta' * on_meta}: {_told(error)}{full}") from error
+            raise InputError(f"{name} cannot be made{' on meta' * on_meta}: {_told(error)}") from error
 
 
 @contextmanager
@@ -143,9 +144,8 @@ def _of_transformers(name: str) -> Loaded:
         known = [*auto.CONFIG_MAPPING_NAMES, *classes]
         kind = max((each for each in known if name.startswith(each)), key=len, default="")
         of_hub = f"; nothing is downloaded: hf:{kind} is one with its defaults, hf:path/to/config.json as that says"
-        raise InputError(
-            f"transformers has no model type or model class {name!r}{of_hub if kind else _near(name, known)}"
-        )
+        close = "" if kind and not name[len(kind) :][:1].isalnum() else _near(name, known)
+        raise InputError(f"transformers has no model type or model class {name!r}{close or of_hub if kind else close}")
     model = transformers.AutoModel.from_config(config) if cls is None else cls(config)
     model = model.to(getattr(config, "dtype", None) or torch.float32)
     return Loaded(model, *_inputs_of_transformers(model, config))
@@ -238,13 +238,21 @@ def _imported(place: str) -> ModuleType:
             raise InputError(f"there is no module {place!r} to import. A model is one of\n{FORMS}")
         with _told_where(f"import {place}"):
             return importlib.import_module(place)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise InputError(f"{place!r} is no Python file")
+    with _told_where(place):
+        return _executed(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _executed(path: Path, changed: int) -> ModuleType:
+    """A file as a module, run once for as long as it is not ``changed``: what it registers can be registered once."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look their module up
-    with _told_where(place):
-        spec.loader.exec_module(module)
+    spec.loader.exec_module(module)
     return module
 
 
@@ -254,11 +262,10 @@ def _told_where(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        stack = traceback.extract_tb(error.__traceback__)
-        frames = [f for f in stack if f.filename != __file__ and not f.filename.startswith("<frozen importlib")]
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_library(f.filename)]
         own = [f for f in frames if f"{os.sep}site-packages{os.sep}" not in f.filename] or frames
         at = f"\n  at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
-        raise InputError(f"{what} raised {_told(error)}{at}") from error
+        raise InputError(f"{what} raised {_told(error, at)}") from error
 
 
 def _makers(module: ModuleType) -> list[str]:
@@ -310,5 +317,6 @@ def _known_to_timm(name: str) -> str:
     return f"; timm has it: timm:{name}" if timm.is_model(name) else ""
 
 
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+def _told(error: Exception, at: str = "") -> str:
+    full = "\n--counts-only makes no weights" if "allocate" in str(error) else ""
+    return f"{type(error).__name__}: {error}{at}{full}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from .cli_inputs import (
 )
 from .cli_models import Loaded, is_from_a_library, load
 from .conventions import find_convention
-from .counting import check_attention
+from .counting import UNKNOWN_PAIRS, check_attention
 from .errors import FxflopsError, InputError
 from .inputs import bind, checked_model, signature_of
 from .own_run import cap_of
@@ -60,6 +61,10 @@ class Asked:
         check_attention(self.attention or ATTENTION)
         self.placed()
 
+    def of_saved(self) -> Asked:
+        """What of it may be asked of a report that was saved."""
+        return Asked(convention=self.convention, attention=self.attention)
+
     def given(self) -> tuple[Given, ...]:
         tokens = [] if self.input_ids is None else [read_tokens(self.input_ids)]
         return (*map(read_input, self.input), *tokens)
@@ -67,7 +72,7 @@ class Asked:
     def placed(self) -> tuple[torch.device | None, torch.dtype | None]:
         """The device and the dtype that are named."""
         device = None if self.device is None else device_of(self.device)
-        return device, None if self.dtype is None else dtype_of(self.dtype)
+        return device, None if self.dtype is None else dtype_of(self.dtype, of_weights=True)
 
     def settings(self) -> dict[str, Any]:
         """The arguments that count and analyze share."""
@@ -80,17 +85,21 @@ class Asked:
 
 
 def counted(name: str, asked: Asked) -> Report:
-    """The model counted, without computing. One of a library has no weights then, unless it needs values."""
+    """The model counted, without computing and without weights or inputs of size, unless it needs values."""
     asked.check()
-    if asked.device is not None or not is_from_a_library(name):
+    if asked.device is not None:
         return _counted(name, asked, asked.device == "meta")
     try:
-        return _counted(name, asked, True)
+        report = _counted(name, asked, True)
+        # Of a mask that was made on meta
+        if all(missing.why != UNKNOWN_PAIRS for missing in report.missing) or not _may_have_room(name):
+            return report
+        reason = UNKNOWN_PAIRS
     except FxflopsError as error:
-        # Where it cannot be told whether the CPU has room for the weights, it is tried.
-        if "meta" not in str(error).lower() or (_weights_of(name) or 0) >= cap_of(torch.device("cpu")):
+        if not _is_of_meta(error) or not _may_have_room(name):
             raise
-        note(f"{name} needs values, so it is counted on the CPU: {_reason(error)}")
+        reason = _reason(error)
+    note(f"{name} needs values, so it is counted on real tensors: {reason}")
     return _counted(name, asked, False)
 
 
@@ -118,7 +127,7 @@ def loaded_or(make: Callable[[str, Asked], Report], target: str, asked: Asked) -
         return make(target, asked)
     if not Path(target).is_file():
         raise InputError(f"there is no file {target!r}")
-    if asked != Asked(convention=asked.convention, attention=asked.attention):
+    if asked != asked.of_saved():
         raise InputError(f"{target} is a report of a run that was made: inputs and settings are those of then")
     report = Report.load(target)
     if (asked.convention, asked.attention) == (None, None):
@@ -126,14 +135,25 @@ def loaded_or(make: Callable[[str, Asked], Report], target: str, asked: Asked) -
     return report.recount(asked.convention, attention=asked.attention)
 
 
+def both(a: str, b: str, asked: Asked) -> tuple[Report, Report]:
+    """The reports of two targets, counted or saved; beside a saved one inputs and settings are of the model alone."""
+    one, other = (asked.of_saved() if is_saved(x) and not is_saved(y) else asked for x, y in ((a, b), (b, a)))
+    return loaded_or(counted, a, one), loaded_or(counted, b, other)
+
+
 def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     """The model on its device in its dtype, and its inputs."""
     with working(f"loading {name}"):
         loaded = load(name, on_meta)
-    model = checked_model(loaded.model)
-    model = model if asked.dtype is None else model.to(dtype_of(asked.dtype))
-    model = model if asked.device is None else model.to(device_of(asked.device))
-    return model, *_inputs(name, loaded, asked, model)
+    model, (device, dtype) = checked_model(loaded.model), asked.placed()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Complex modules are a new feature")
+            model = model.to(device=device, dtype=dtype)
+    except Exception as error:
+        raise InputError(f"{name} cannot be moved: {type(error).__name__}: {error}") from error
+    place = torch.device("meta") if on_meta else device or place_of(model)
+    return model, *_inputs(name, loaded, asked, model, place, dtype or precision_of(model))
 
 
 def note(text: str) -> None:
@@ -147,6 +167,11 @@ def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
         return api.count(model, args, kwargs, **asked.settings())
 
 
+def _may_have_room(name: str) -> bool:
+    """Whether the CPU has room for a model's weights, or that cannot be told."""
+    return (_weights_of(name) or 0) < cap_of(torch.device("cpu"))
+
+
 def _weights_of(name: str) -> int | None:
     """Bytes of a model's weights, found without making them; None where it cannot be made so."""
     try:
@@ -157,8 +182,9 @@ def _weights_of(name: str) -> int | None:
     return sum(p.numel() * p.element_size() for p in model.parameters())
 
 
-def _inputs(name: str, loaded: Loaded, asked: Asked, model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    device, dtype = place_of(model), precision_of(model)
+def _inputs(
+    name: str, loaded: Loaded, asked: Asked, model: nn.Module, device: torch.device, dtype: torch.dtype
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     inputs = asked.given()
     if not inputs and loaded.given is not None:
         if asked.batch is not None:
@@ -223,6 +249,16 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _reason(error: FxflopsError) -> str:
+def _is_of_meta(error: BaseException | None) -> bool:
+    """Whether an error, or one that it comes of, is told of the meta device."""
+    return error is not None and (bool(_on_meta(error)) or _is_of_meta(error.__cause__ or error.__context__))
+
+
+def _on_meta(error: BaseException) -> list[str]:
+    """The lines of an error that name the meta device, or something of it, but those of the author's place."""
     lines = [line.strip() for line in str(error).splitlines()]
-    return next((line for line in lines if "meta" in line.lower()), lines[0])[:160]
+    return [line for line in lines if "meta" in line.lower() and not line.startswith("at ")]
+
+
+def _reason(error: FxflopsError) -> str:
+    return [*_on_meta(error), str(error).partition("\n")[0]][0][:160]

@@ -6,12 +6,13 @@ What is asked is checked without torch, whose import takes seconds.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .errors import InputError
-from .render.columns import MODULE_COLUMNS, OPERATIONS, check_units, expendable, find, pick
+from .render.columns import MODULE_COLUMNS, OPERATIONS, Column, check_units, expendable, find, pick
 from .render.summary import summary
 from .render.table import grid, ordered
 from .render.text import align, terminal_width, wrapped
@@ -56,10 +57,16 @@ class Shown:
         for view, is_shown, known in (("tree", self.tree, MODULE_COLUMNS), ("table", self.table, OPERATIONS)):
             if is_shown:
                 try:
-                    pick(known, self.columns)
+                    pick(known, self._columns(known))
                     ordered(known, (), self.sort_by)
                 except InputError as error:
                     raise InputError(f"--{view}: {error}") from None
+
+    def _columns(self, known: Sequence[Column]) -> list[str] | None:
+        """The columns asked for, without those that only another view shown has; None for a view's usual ones."""
+        names = [] if self.columns is None else [name.strip() for name in self.columns.split(",")]
+        shown = [each for is_shown, each in ((self.tree, MODULE_COLUMNS), (self.table, OPERATIONS)) if is_shown]
+        return [name for name in names if _has(known, name) or not any(_has(each, name) for each in shown)] or None
 
     def text(self, report: Report, color: bool = False) -> str:
         """All of it, one below the other."""
@@ -70,7 +77,7 @@ class Shown:
 
     def _tree(self, report: Report, color: bool) -> str:
         """The modules; where there was a backward pass, once for each phase."""
-        asked: dict[str, Any] = {"depth": self.depth, "sort_by": self.sort_by, "columns": self.columns}
+        asked: dict[str, Any] = {"depth": self.depth, "sort_by": self.sort_by, "columns": self._columns(MODULE_COLUMNS)}
         trees = {
             phase: tree(report.tree(phase=phase).root, units=self.units, color=color, **asked)
             for phase in report._phases
@@ -80,7 +87,7 @@ class Shown:
 
     def _table(self, report: Report) -> str:
         """The operations in run order, in the columns asked for or, of the usual ones, those that were measured."""
-        table = report.table
+        table, columns = report.table, self._columns(OPERATIONS)
         header = [replace(column, key=column.header) for column in OPERATIONS]
         usual = [find(OPERATIONS, key) for key in USUAL]
         by = None if self.sort_by is None else find(OPERATIONS, self.sort_by)
@@ -90,13 +97,19 @@ class Shown:
             table.rows,
             sort_by=None if by is None else header[by].key,
             top=self.top,
-            columns=[header[i].key for i in (pick(OPERATIONS, self.columns) if self.columns else measured)],
+            columns=[header[i].key for i in (pick(OPERATIONS, columns) if columns else measured)],
             units=self.units or "auto",
             noun=table.name,
             shares=("time", "FLOPs") if report.total_time else ("FLOPs",),
             elidable=("inputs", "output", "module", "target", "counts"),
-            expendable=[] if self.columns else [header[i].key for i in expendable(OPERATIONS) if i != by],
+            expendable=[] if columns else [header[i].key for i in expendable(OPERATIONS) if i != by],
         )
+
+
+def _has(known: Sequence[Column], name: str) -> bool:
+    with suppress(InputError):
+        return find(known, name) >= 0
+    return False
 
 
 def listed(lines: Iterable[str]) -> str:

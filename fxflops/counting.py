@@ -5,16 +5,18 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from .charges import NOT_COUNTED, as_seen
 from .conventions import Convention
-from .errors import FormulaError, InputError
+from .errors import FormulaError, InputError, near
 from .missing import NO_FORMULA
 from .ops import ESCAPE, Formula, Table, apply
 from .ops._cost import COMPLEX, first
+from .ops._registry import entry_for
 from .records import Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
 from .targets import name_of
 from .trace.facts import leaves_all
@@ -70,6 +72,7 @@ class _Counts:
         self._module_at = module_at
         self._attention = attention
         self._known: dict[Operation, tuple[Operation, Count]] = {}
+        self._rows: dict[Any, Formula] = {}
 
     def of(self, call: Call) -> Counted:
         """The count of a call."""
@@ -77,13 +80,22 @@ class _Counts:
         if found is None:
             ran = dense(call.operation) if self._attention == "dense" else call.operation
             entry = entry_of(ran, self._table)
-            found = ran, self._anew(ran, entry, call.path)
-            if entry is None or entry.style == "op" or not isinstance(ran.target, type):  # no other reads the module
+            row = self._row(ran, entry) if entry is not None and entry.is_ours else None
+            found = ran, self._anew(ran, entry, row, call.path)
+            if not any(_reads_module(each, ran) for each in (entry, row)):
                 self._known[call.operation] = found
         ran, count = found
         return tuple.__new__(Counted, (call if ran is call[0] else call._replace(operation=ran), count))
 
-    def _anew(self, ran: Operation, entry: Formula | None, path: str) -> Count:
+    def _row(self, ran: Operation, entry: Formula) -> Formula | None:
+        """The convention's row, called as a formula for its key is: one of ours by the op's own names."""
+        key = _key_of(ran, self._convention.rows)
+        if key is not None and key not in self._rows:
+            row = entry_for([key], self._convention.rows[key], entry.op)
+            self._rows[key] = replace(row, style="op") if row.is_ours else row
+        return self._rows.get(key)
+
+    def _anew(self, ran: Operation, entry: Formula | None, row: Formula | None, path: str) -> Count:
         if self._convention.registered is not None and (entry is None or entry.is_ours):
             theirs = self._convention.registered(ran)
             if theirs is not None:
@@ -98,15 +110,13 @@ class _Counts:
             return Count(None, "", UNKNOWN_PAIRS)
         inputs = [*ran.inputs()]
         tensors = [*inputs, *specs_in(ran.out)]
-        module = self._module_at(path) if entry.style != "op" and isinstance(ran.target, type) else None
         rule: Any = entry.reason or entry.function
         convention = self._convention
         try:
-            cost = weighed(_applied(entry, ran, module, tensors, path), tensors)
-            row = _row_for(ran, convention) if convention.rows else None
-            if row is not None and entry.is_ours:
-                cost = weighed(_applied(Formula(entry.op, row), ran, None, tensors), tensors)._replace(macs=cost.macs)
-                rule = row
+            cost = self._cost(entry, ran, tensors, path)
+            if row is not None:
+                entry, rule = row, row.function
+                cost = self._cost(row, ran, tensors, path)._replace(macs=cost.macs)
             elif convention.of is not None and entry.is_ours:
                 cost = convention.of(cost, ran)._replace(macs=cost.macs)
                 rule = convention.of if cost.flops else NOT_COUNTED
@@ -121,10 +131,17 @@ class _Counts:
     def _registered(self, formula: FormulaFunction, ran: Operation, entry: Formula | None, path: str) -> Count:
         """By the convention's tool's own users; the MACs are those of our formula, if there is one."""
         tensors = [*ran.inputs(), *specs_in(ran.out)]
-        module = self._module_at(path) if isinstance(ran.target, type) else None
-        ours = Cost() if entry is None else weighed(_applied(entry, ran, module, tensors, path), tensors)
+        ours = Cost() if entry is None else self._cost(entry, ran, tensors, path)
         cost = apply(Formula(ran.op, formula), ran, None, path)
         return Count(cost._replace(macs=ours.macs), formula)
+
+    def _cost(self, entry: Formula, ran: Operation, tensors: list[Spec], path: str) -> Cost:
+        module = self._module_at(path) if _reads_module(entry, ran) else None
+        return weighed(_applied(entry, ran, module, tensors, path), tensors)
+
+
+def _reads_module(entry: Formula | None, ran: Operation) -> bool:
+    return entry is not None and entry.style != "op" and isinstance(ran.target, type)
 
 
 def is_users(call: Call, table: Table) -> bool:
@@ -133,9 +150,10 @@ def is_users(call: Call, table: Table) -> bool:
     return entry is not None and not entry.is_ours
 
 
-def overlooked(counted: Iterable[Counted], table: Table) -> list[str]:
-    """A sentence for each of a user's formulas that counted nothing, while its op was called spelled otherwise."""
-    formulas = table.users()
+def overlooked(counted: Iterable[Counted], table: Table, convention: Convention) -> list[str]:
+    """A sentence for each of a user's formulas that counted nothing, while its op was called spelled otherwise, and for
+    each row of a user's convention that names no op."""
+    formulas = {**table.users(), **_users_rows(table, convention)}
     if not formulas:
         return []
     counted = tuple(counted)
@@ -146,13 +164,26 @@ def overlooked(counted: Iterable[Counted], table: Table) -> list[str]:
         if id(each.rule) not in users:
             called.setdefault(each.call.op, Counter())[_spelled(each.call.target)] += 1
     unused = {entry.function: (key, op) for key, (entry, op) in formulas.items() if id(entry.function) not in used}
-    return [
+    ops = {entry.op for _, entry in table.items()} | {each.call.op for each in counted}
+    unknown = [
+        f"the row for {op!r} counts nothing: no op of that name is known{near(op, ops)}"
+        for key, (_, op) in formulas.items()
+        if isinstance(key, str) and op == key and op not in ops
+    ]
+    return unknown + [
         f"the formula for {_spelled(key)} counted nothing: {op} is called here as "
         + ", ".join(f"{spelling} x{calls}" for spelling, calls in called[op].items())
         + "; a formula for that counts it"
         for key, op in unused.values()
         if op in called and _spelled(key) not in called[op]
     ]
+
+
+def _users_rows(table: Table, convention: Convention) -> dict[Any, tuple[Formula, str]]:
+    """The rows of a convention that are a user's by their keys, each with the op that it is of."""
+    rows = {key: entry_for([key], row, "") for key, row in convention.rows.items() if not Formula("", row).is_ours}
+    known = {key: table.find_class(key) if isinstance(key, type) else table.find(key) for key in rows}
+    return {key: (row, key if isinstance(key, str) else getattr(known[key], "op", "")) for key, row in rows.items()}
 
 
 def _spelled(target: Any) -> str:
@@ -180,15 +211,14 @@ def _without(spec: Spec, fact: str) -> Spec:
     return Spec(spec, spec.dtype, spec.layout, {name: value for name, value in spec.facts.items() if name != fact})
 
 
-def _row_for(ran: Operation, convention: Convention) -> FormulaFunction | None:
-    """The convention's row: by exact spelling, of a module by the class whose forward it runs, or by op."""
-    rows = convention.rows
-    for cls in ran.target.__mro__ if isinstance(ran.target, type) else ():
+def _key_of(ran: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
+    """What the convention's row is under: the exact spelling, of a module the class whose forward it runs, or the op."""
+    for cls in ran.target.__mro__ if rows and isinstance(ran.target, type) else ():
         if cls in rows:
-            return rows[cls]
+            return cls
         if "forward" in vars(cls):
             break
-    return rows.get(ran.target) or rows.get(ran.op)
+    return next((key for key in (ran.target, ran.op) if key in rows), None)
 
 
 def _applied(entry: Formula, ran: Operation, module: nn.Module | None, tensors: Iterable[Spec], path: str = "") -> Cost:

@@ -141,7 +141,8 @@ def diff(a: Totals, b: Totals, phase: str = "forward") -> Diff:
 
 
 def _named(report: Totals) -> str:
-    about = f"{report.model}   {report.inputs}   {report.environment.device} · {report.environment.mode}"
+    where = " · ".join(filter(None, report.environment[:2]))
+    about = f"{report.model}   {report.inputs}   {where}"
     incomplete = "" if report.complete else "   INCOMPLETE, a lower bound"
     return f"{about}   (convention {report.convention}, attention {report.attention}){incomplete}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -18,6 +19,14 @@ class InputError(FxflopsError):
     """The arguments given to fxflops, or to the model through it, do not fit."""
 
 
+HINTS = {
+    "<ndarray>": "a numpy array is no tensor: give torch.from_numpy(array)",
+    r"\bnot list\b|'list' object": "a list is one input: give a tuple of inputs, (a, b), or the one alone",
+    r"\bdevice meta\b|\bmeta and\b|\band meta\b": "count(model, args) takes a model on meta, whatever its inputs are on",
+}
+"""What to do, by a sign of it in what a model raised."""
+
+
 class RunError(InputError):
     """The model raised while it ran on these inputs; the original exception is the ``__cause__``.
 
@@ -25,8 +34,8 @@ class RunError(InputError):
     """
 
     def __init__(self, message: str, node: str = "") -> None:
-        hint = "\n  a numpy array is no tensor: give torch.from_numpy(array)" if "<ndarray>" in message else ""
-        super().__init__(message + hint)
+        hints = [f"\n  {hint}" for sign, hint in HINTS.items() if re.search(sign, message)]
+        super().__init__("".join([message, *hints]))
         self.node = node
 
 

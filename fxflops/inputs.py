@@ -38,7 +38,9 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
     keywords = dict(kwargs or {})
     signature = signature_of(model)
     if isinstance(args, Mapping) and len(args) and {*args.keys()} <= signature.parameters.keys():
-        raise InputError(f"args is a mapping of forward's parameters ({', '.join(args)}): give it as kwargs=batch")
+        raise InputError(
+            f"args is a mapping of forward's parameters ({', '.join(args)}): give it as kwargs, not as args"
+        )
     positional = args if type(args) is tuple else (args,)
     try:
         bind(model, positional, keywords)

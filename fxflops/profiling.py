@@ -66,12 +66,14 @@ class profile:
         self._table = BASE.derive(formulas)
         self._strict = strict
         self._report: Report | None = None
+        self._raised: type[BaseException] | None = None
 
     @property
     def report(self) -> Report:
         """The Report of what ran inside, once the block is left."""
         if self._report is None:
-            raise FxflopsError("the report is there once the with block is left")
+            why = f"the block raised {self._raised.__name__}, so there is no report" if self._raised else ""
+            raise FxflopsError(why or "the report is there once the with block is left")
         return self._report
 
     def __enter__(self) -> profile:
@@ -109,18 +111,21 @@ class profile:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._open.__exit__(kind, error, traceback)
+        self._raised = kind
         if error is not None:
             return
         self._label_gradients()
         self._ledger.label(self._optimizer_states(), "optimizer")
-        parts = self._model.children() if isinstance(self._model, _Several) else [self._model]
+        parts = [*self._model.children()] if isinstance(self._model, _Several) else [self._model]
         name = " + ".join(type(part).__name__ for part in parts) or "(no model)"
         device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
-        environment = environment_of(device, "train" if self._model.training else "eval")
+        mode = ("train" if self._model.training else "eval") if parts else ""
+        environment = environment_of(device, mode)
         run = self._watch.run(name, "", Inventory(self._model), environment, "storages", "profiled as it ran")
         run = replace(run, steps=tuple(self._steps(self._observer.steps)))
         report = Report(run, self._convention, self._table, weakref.ref(self._model), self._attention)
-        self._report = report.checked(self._strict)
+        self._report = report
+        report.checked(self._strict)
 
     def _label_gradients(self) -> None:
         self._ledger.label(gradients_of(self._model.named_parameters()), "gradients")

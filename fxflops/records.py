@@ -315,7 +315,7 @@ class Count(_Count):
     def how(self) -> str:
         """What the rule counts, in words: the formula's line without its shapes, or why there is nothing to count."""
         if self.missing or isinstance(self.rule, str):
-            return self.missing or str(self.rule)
+            return self.missing.partition("\n")[0] or str(self.rule)
         line = str(inspect.getdoc(self.rule) or getattr(self.rule, "__name__", "")).partition("\n")[0].rstrip(".")
         signature, colon, counted = line.partition(": ")
         return counted if colon and "->" in signature else line

@@ -128,11 +128,12 @@ class Report(Totals, Exports):
     def checked(self, strict: bool) -> Report:
         """This report; MissingFormulaError when it must be complete and is not."""
         if strict and not self.complete:
-            lines = [f"calls without a formula: {sum(m.calls for m in self.missing)}"]
-            lines += [
-                f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}" for m in self.missing
-            ]
-            raise MissingFormulaError("\n".join([*lines, f"To count them, {PASTE}:", self.recipe()]))
+            lines = [f"calls that are not counted: {sum(m.calls for m in self.missing)}"]
+            for m in self.missing:
+                lines += [f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}".rstrip()]
+                lines += [f"    {m.reason}"] if m.reason else []
+            recipe = self.recipe()
+            raise MissingFormulaError("\n".join([*lines, *([f"To count them, {PASTE}:", recipe] if recipe else [])]))
         return self
 
     # Views

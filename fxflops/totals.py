@@ -78,7 +78,7 @@ class Totals:
             {(module.path, function) for module in run.modules for function in module.keeps},
             self._known,
         )
-        for sentence in overlooked(self.counted, table):
+        for sentence in overlooked(self.counted, table, convention):
             warnings.warn(sentence, stacklevel=4)
 
     # Totals

@@ -61,7 +61,7 @@ def summary_of(report: Totals, tree: TreeRow) -> Summary:
     return Summary(
         title=report.model,
         inputs=report.inputs,
-        setting=f"{where.device} · {where.mode} · {where.grad} · {report.trace}",
+        setting=" · ".join(filter(None, [where.device, where.mode, where.grad, report.trace])),
         macs=tree.macs,
         flops=tree.flops,
         int_ops=report.total_int_ops,

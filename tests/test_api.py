@@ -113,7 +113,7 @@ def test_bad_input_says_what_to_do(run: Any, model: Any, args: Any, words: list[
 
 
 def test_a_batch_given_as_args_is_told_to_be_kwargs() -> None:
-    with pytest.raises(InputError, match="kwargs=batch"):
+    with pytest.raises(InputError, match="give it as kwargs, not as args"):
         analyze(Two(), {"x": torch.ones(3, 5)})
 
 

@@ -100,3 +100,11 @@ def test_wrong_names(options: tuple[str, str], said: str) -> None:
     run = subprocess.run([sys.executable, str(COMPARE), *options], capture_output=True, text=True, check=False)
     assert run.returncode == 2
     assert said in run.stderr
+
+
+def test_a_model_that_is_misspelled() -> None:
+    pytest.importorskip("torchvision")
+    command = [sys.executable, str(COMPARE), "--model", "torchvision:resnet5"]
+    run = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"}, check=False)
+    assert run.returncode == 2
+    assert "no model 'torchvision:resnet5' in torchvision; near: resnet50" in run.stderr

@@ -27,3 +27,26 @@ def test_a_module_that_there_is_not() -> None:
     report = fxflops.count(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4))), torch.ones(1, 4))
     with pytest.raises(fxflops.InputError, match=r"Sequential has no module '1\.1'; near: 1\.0; report\.by_module\(\)"):
         report["1.1"]
+
+
+def test_a_list_and_a_model_on_meta_say_what_to_give() -> None:
+    for ask in (fxflops.count, fxflops.analyze):
+        with pytest.raises(fxflops.RunError, match=r"give a tuple of inputs, \(a, b\)"):
+            ask(nn.Linear(4, 4), [torch.ones(1, 4)])
+    with pytest.raises(fxflops.RunError, match=r"\n  count\(model, args\) takes a model on meta"):
+        fxflops.analyze(nn.Linear(4, 4, device="meta"), torch.ones(1, 4))
+    assert fxflops.count(nn.Linear(4, 4, device="meta"), torch.ones(1, 4)).total_macs == 16
+
+
+def test_strict_says_why_and_no_recipe_where_there_is_none() -> None:
+    class Masked(nn.Module):
+        def forward(self, q: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return nn.functional.scaled_dot_product_attention(q, q, q, mask)
+
+    report = fxflops.count(Masked(), (torch.ones(1, 1, 4, 8), torch.ones(4, 4, dtype=torch.bool)))
+    with pytest.raises(fxflops.MissingFormulaError) as error:
+        report.recount(attention="exact").checked(strict=True)
+    first, place, why = str(error.value).splitlines()
+    assert first == "calls that are not counted: 1"
+    assert place.startswith("  attention x1, first in the root  f32[1,1,4,8]")
+    assert why.strip() == report.recount(attention="exact").missing[0].why

@@ -142,3 +142,29 @@ def test_a_whole_scripted_model() -> None:
     with profile(model) as p:
         model(torch.ones(3, 4))
     assert p.report.total_macs == 3 * 4 * 5
+
+
+@pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
+def test_a_block_that_raised_has_no_report(error: type[BaseException]) -> None:
+    p = profile(nn.Linear(2, 2))
+    with pytest.raises(FxflopsError, match="once the with block is left"):
+        _ = p.report
+    with pytest.raises(error), p:
+        raise error
+    with pytest.raises(FxflopsError, match=f"the block raised {error.__name__}, so there is no report"):
+        _ = p.report
+
+
+def test_without_a_model_there_is_no_mode() -> None:
+    with torch.no_grad(), profile() as p:
+        torch.ones(2, 3) @ torch.ones(3, 4)
+    head = str(p.report).splitlines()[0]
+    assert head.startswith("(no model)   cpu")
+    assert head.endswith(") · no_grad · profiled as it ran")
+    assert "· train" in str(_profiled(nn.Linear(3, 4))).splitlines()[0]
+
+
+def _profiled(model: nn.Module) -> Any:
+    with profile(model) as p:
+        model(torch.ones(2, 3))
+    return p.report

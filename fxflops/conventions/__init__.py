@@ -80,7 +80,7 @@ def find_convention(name: str | Convention) -> Convention:
 def list_conventions() -> Conventions:
     """Each convention's name with a line that says what it counts; the base and the five most used come first.
 
-    >>> list_conventions()["fxflops"]
-    'every arithmetic operation of the forward, the same however an op is written'
+    >>> list_conventions()["thop"]
+    'thop: the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element'
     """
     return Conventions({name: convention.summary for name, convention in CONVENTIONS.items()})

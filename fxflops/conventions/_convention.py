@@ -17,7 +17,9 @@ class Convention:
     """A name, a line that says what it counts, and how it differs from the base, "fxflops".
 
     ``rows`` are formulas of its own, by exact spelling (a module class, a function, an operator such as
-    ``operator.add``) or by op; what has none is valued by ``of`` from the base cost, in real operations of complex
+    ``operator.add``) or by op; they take what ``formulas=`` takes (under a module class the module first, then what its
+    forward is given; otherwise the op's own parameters by their names), and what no formula counts they do not count
+    either. What has none is valued by ``of`` from the base cost, in real operations of complex
     numbers too, and the operation (default: the base cost itself; :func:`nothing` for tools that count only what they name).
     ``modules`` is for tools that hook modules: it gives a class's rule, None for a class that the tool does not know.
     What a rule charges comes on top of what the rows give a leaf's call, and stands for all modules inside the charged

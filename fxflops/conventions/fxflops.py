@@ -4,4 +4,8 @@ from __future__ import annotations
 
 from ._convention import Convention
 
-CONVENTION = Convention("fxflops", "every arithmetic operation of the forward, the same however an op is written")
+CONVENTION = Convention(
+    "fxflops",
+    "every arithmetic operation of the forward, the same however an op is written, "
+    "but for normalizations' mean and deviation",
+)

@@ -77,9 +77,9 @@ def _call(entry: Formula, function: FormulaFunction, ran: Operation, module: nn.
 def arguments(parameters: Parameters, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of an operation as a formula or a shape rule of these parameters takes them: what it does not name is left
     out."""
-    if isinstance(ran.target, type):
-        return (), _module_arguments(parameters[0], ran)
     names, keywords, takes_args, takes_kwargs = parameters
+    if isinstance(ran.target, type) and (names or not takes_args):
+        return (), _module_arguments(names, ran) if names else {}
     args = ran.args if takes_args else ran.args[: len(names)]
     kwargs = {}
     if ran.kwargs:

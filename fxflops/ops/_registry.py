@@ -65,7 +65,10 @@ class Formula:
     @property
     def is_ours(self) -> bool:
         """Whether it is of this library, not a user's."""
-        return self.function is None or str(self.function.__module__).partition(".")[0] == __package__.partition(".")[0]
+        return (
+            self.function is None
+            or str(getattr(self.function, "__module__", "")).partition(".")[0] == __package__.partition(".")[0]
+        )
 
     @property
     def doc(self) -> str:

@@ -84,8 +84,9 @@ class ModuleObserver:
         raise NotImplementedError
 
     def _attach(self) -> None:
-        leaves = [module for module in self._modules if self._leaves[module] is not None]
-        self._at_first = {module: self._settings.of(module).settings for module in leaves}
+        if self._recorder is not None:
+            leaves = [module for module in self._modules if self._leaves[module] is not None]
+            self._at_first = {module: self._lasting(module) for module in leaves}
         self._hooks.attach(self._modules, self._enter_module, self._leave_module)
 
     def _detach(self) -> None:
@@ -120,7 +121,11 @@ class ModuleObserver:
 
     def _is_as_at_first(self, module: nn.Module) -> bool:
         """Whether a module has the settings that it had as the run began: in a graph it has those at every call."""
-        return module not in self._at_first or self._at_first[module] == self._settings.of(module).settings
+        return module not in self._at_first or self._at_first[module] == self._lasting(module)
+
+    def _lasting(self, module: nn.Module) -> dict[str, Any]:
+        """The settings of a module, but for the mode that it is in: another thread's count of it may set that meanwhile."""
+        return {name: value for name, value in self._settings.of(module).settings.items() if name != "training"}
 
     def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
         """A leaf begins to run."""
