@@ -48,17 +48,19 @@ class Way(NamedTuple):
 class Chosen:
     """Runs on meta what a call of a composite dispatches on ``device``, which is asked of torch: of fake tensors there.
 
-    ``made`` is told of tensors that have grown since they were made.
+    A model on meta has the kernels of the CPU; of its backward pass meta's own, which FlopCounterMode counts there. ``made`` is told
+    of tensors that have grown since they were made.
     """
 
     def __init__(self, device: torch.device, made: Callable[[Any], Any]) -> None:
-        self._device = device
+        self._on_meta = device.type == "meta"
+        self._device = torch.device("cpu") if self._on_meta else device
         self._made = made
         self._known: dict[Any, Way | None] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of such a call; NotImplemented for any other."""
-        if func not in COMPOSITES or self._device.type == "meta":
+        if func not in COMPOSITES or (self._on_meta and torch.is_grad_enabled()):
             return NotImplemented
         template, tensors = template_of((args, kwargs))
         if not all(tensor.is_meta for tensor in tensors):
