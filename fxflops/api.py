@@ -24,6 +24,7 @@ from .progress import progress_bar
 from .records import FormulaFunction
 from .report import Report
 from .state import holding
+from .torch_internals import is_compiled
 from .trace.compiler import unseen
 
 MODES = ("eval", "train", "as_is")
@@ -181,7 +182,7 @@ def _running(
 ) -> Iterator[Subject]:
     """The model with its inputs, in its mode, with gradients only for a backward pass, one analysis of it at a time; afterwards all is as it
     was before."""
-    model = checked_model(model)
+    given, model = model, checked_model(model)
     positional, named = as_call(model, args, kwargs)
     mode = mode or ("as_is" if backward else "eval")
     if mode not in MODES:
@@ -191,7 +192,7 @@ def _running(
     with grad, holding(inventory.paths, mode) as within, unseen() if within else nullcontext():
         try:
             with initialized(model, inventory, positional, named) as whole:
-                subject = Subject(model, whole, positional, named, mode, backward, lazy)
+                subject = Subject(model, whole, positional, named, mode, backward, lazy, is_compiled(given))
                 try:
                     yield subject
                 finally:

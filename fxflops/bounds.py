@@ -269,9 +269,15 @@ def _summary(found: Roofline) -> list[str]:
     return [*lines, took + own]
 
 
+def too_low(device: Device) -> str:
+    """The explanation of what was faster than a device is said to be."""
+    return f"the ceiling of {device.name} ({device.source}) is too low"
+
+
 def _notes(found: Roofline) -> list[str]:
     fast = sum((row.efficiency or 0) > 1 for row in found.rows)
     notes = {
+        f"MFU is above 100%: {too_low(found.device)}": (found.mfu or 0) > 1,
         f"{fast} calls took less than their bound: what they read was in a cache, or never computed": fast,
         f"{found.missing} calls have no formula: only their bytes are in the bounds": found.missing,
     }

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .errors import InputError
 from .explain import pattern
 from .listings import NO_OPERATION, highest
+from .records import PARTS
 from .render.columns import Column, Kind
 from .render.text import align, plain, terminal_width, wrapped
 from .rollup import prefixes
@@ -184,7 +185,7 @@ def _modules(report: Totals, phase: str) -> Side:
 
 def _operators(report: Totals, phase: str) -> Side:
     modules = report.by_module(phase)
-    leaves = {(c.op, c.path) for c in report.calls if c.phase == phase and isinstance(c.target, type)}
+    leaves = {(c.op, c.path) for c in report.calls if c.phase in PARTS[phase] and isinstance(c.target, type)}
     params: dict[str, int] = {}
     for op, path in leaves:
         params[op] = params.get(op, 0) + (modules[path].own_params if path in modules else 0)

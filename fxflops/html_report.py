@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from .bounds import Roofline
 from .errors import FxflopsError
 from .ledger import CATEGORIES, LiveTensor
-from .records import PHASES, Counted, per_operation, specs_in
+from .records import PARTS, PHASES, Counted, per_operation, specs_in
 from .render.data import Summary, TreeRow
 from .render.page_data import Ceilings, Course, Held, Metric, Op, Page, State, Tile
 from .rollup import ModuleRow, Sums, prefixes
@@ -18,6 +18,8 @@ MOST_CALLS = 200
 CALL_HEADER = ("operator", "module", "macs", "flops", "time(s)", "tensors")
 SIZES = (("flops", "FLOPs", "count"), ("macs", "MACs", "count"), ("time", "time", "s"))
 PARAMS, MEMORY = Metric("params", "params", "count"), Metric("memory", "memory at the peak", "B")
+INSIDE = {"gradient": "forward"}
+"""The phases that are shown as the part that they are of others."""
 HELD_TOGETHER = ("params", "buffers", "optimizer", "gradients")
 
 
@@ -51,7 +53,8 @@ def page_of(
     why: str,
 ) -> Page:
     """All that the page shows; ``rooflines`` by phase, or ``why`` there are none."""
-    modules = {phase: report.by_module(phase) for phase in report._phases or PHASES[:1]}
+    phases = [phase for phase in report._phases if phase not in INSIDE]
+    modules = {phase: report.by_module(phase) for phase in phases or PHASES[:1]}
     metrics, tiles = _tiles(report, modules, tree)
     return Page(
         summary,
@@ -60,7 +63,7 @@ def page_of(
         _calls(report.counted, rooflines),
         [
             Op(phase, row.key, "", row.calls, row.total.macs, row.total.flops, row.total.seconds)
-            for phase in report._phases
+            for phase in phases
             for row in report.by_operator(phase).values()
         ],
         _course(report) if report.max_memory else None,
@@ -76,9 +79,10 @@ def _calls(counted: Iterable[Counted], rooflines: Mapping[str, Roofline]) -> lis
     for each in counted:
         call = each.call
         why = each.missing if each.cost is None else ""
-        op = Op(call.phase, call.op, call.path, 1, each.macs, each.flops, call.seconds, shapes(each), missing=why)
-        if call.phase in rows:
-            row = next(rows[call.phase])
+        phase = INSIDE.get(call.phase, call.phase)
+        op = Op(phase, call.op, call.path, 1, each.macs, each.flops, call.seconds, shapes(each), missing=why)
+        if phase in rows:
+            row = next(rows[phase])
             op = op._replace(
                 work=row.flops, bytes=row.bytes, bound_seconds=row.bound_seconds, dtype=row.dtype, binds=row.binds
             )
@@ -185,7 +189,7 @@ def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
         if each.flops or each.call.seconds or each.cost is None:
             of_module = costs.setdefault(each.call.path, {})
             forward, flops, seconds = of_module.get(each.call.op, (False, 0, 0.0))
-            forward = forward or each.call.phase == PHASES[0]
+            forward = forward or each.call.phase in PARTS[PHASES[0]]
             of_module[each.call.op] = forward, flops + each.flops, seconds + (each.call.seconds or 0.0)
     return {path: sorted(ops, key=lambda op: ops[op], reverse=True) for path, ops in costs.items()}
 

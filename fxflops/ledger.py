@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .errors import InputError
-from .records import PHASES, Call, Spec, spec_of
+from .records import PARTS, PHASES, Call, Spec, spec_of
 from .structure import stored
 from .torch_internals import DisableTorchFunction
 from .units import size
@@ -142,7 +142,7 @@ class History:
         if entry in self.entries.categories:
             return self.entries.categories[entry]
         call = self._call(self.entries.calls[entry])
-        return "activations" if call is None or call.phase in ("forward", "recompute") else "temporaries"
+        return "activations" if call is None or call.phase in (*PARTS["forward"], "recompute") else "temporaries"
 
     def _call(self, number: int) -> Call | None:
         return self.calls[number] if 0 <= number < len(self.calls) else None

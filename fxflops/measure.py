@@ -19,13 +19,13 @@ from .ops import Table
 from .outcome import Run
 from .own_run import Subject, Watch, observed_run
 from .per_node import Spans, node_of, with_nodes
-from .records import Call, typed
+from .records import PARTS, PHASES, Call, typed
 from .run import CallCollector, Times, run_back, run_graph, time_nodes, uncompiled
 from .trace import TRACERS
 from .trace.record import Recorder
 from .trace.source import is_library
 from .trace.symbolic import constants_of, symbolic
-from .trace.tape import FORWARD, Tape, backward_from, roots_of
+from .trace.tape import Tape, backward_from, roots_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _matched(subject: Subject, table: Table, made: Mapping[str, list[Call]]) -> 
     model, or in another order.
     """
     watched = observed_run(subject, table)
-    own = [_likeness(call) for call in watched.observer.calls if call.phase == FORWARD]
+    own = [_likeness(call) for call in watched.observer.calls if call.phase in PARTS[PHASES[0]]]
     found: dict[str, range] = {}
     end = 0
     for name, calls in made.items():
@@ -170,7 +170,8 @@ def _cuda_memory(subject: Subject, graph: fx.GraphModule) -> tuple[tuple[Spans, 
     """Bytes per node of the graph's run, forward and backward, and at the peak of the model's own, from the allocator."""
     call = subject.call()
     torch.cuda.reset_peak_memory_stats(subject.device)
-    out = call()
+    with uncompiled():
+        out = call()
     if subject.backward:
         backward_from(*roots_of(out))
     del out

@@ -21,13 +21,15 @@ ALWAYS = ("params", "buffers", "inputs", "activations")
 
 
 class Environment(NamedTuple):
-    """Where and how the run was made; ``einsum`` is the strategy by which opt_einsum orders products, "" where it does not."""
+    """Where and how the run was made. ``einsum`` is the strategy by which opt_einsum orders products, "" where it does not;
+    what was ``compiled`` ran as it is written all the same."""
 
     device: str
     mode: str
     grad: str
     torch: str
     einsum: str = ""
+    compiled: bool = False
 
 
 class Memory(dict[str, int]):
@@ -78,13 +80,13 @@ class Run:
         return Memory(found | ({"other": other} if other else {}), self.source, self.history.peak_in)
 
 
-def environment_of(device: torch.device, mode: str) -> Environment:
+def environment_of(device: torch.device, mode: str, compiled: bool) -> Environment:
     """The machine and the modes as they are now."""
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else _cores()
     place = f"{device} ({hardware})" if device.type in ("cpu", "cuda") else str(device)
     grad = "grad" if torch.is_grad_enabled() else "no_grad"
     strategy = str(optimizer.strategy) if optimizer.is_available() and optimizer.enabled else ""
-    return Environment(place, mode, grad, torch.__version__, strategy)
+    return Environment(place, mode, grad, torch.__version__, strategy, compiled)
 
 
 def _cores() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .errors import FxflopsError, RunError
+from .errors import FxflopsError, InputError, RunError
 from .inputs import bind
 from .inventory import Inventory
 from .ledger import History, Ledger, Named
@@ -35,7 +35,8 @@ ON_META, ON_FAKE = "observed on meta", "observed on fake tensors"
 
 
 class Subject:
-    """A model with its inputs, to be run again and again from the same state. ``mode`` is the one that its modules are in."""
+    """A model with its inputs, to be run again and again from the same state. ``mode`` is the one that its modules are in, and
+    ``compiled`` tells that torch.compile would run it, or a part of it, otherwise."""
 
     def __init__(
         self,
@@ -46,9 +47,11 @@ class Subject:
         mode: str,
         backward: bool = False,
         lazy: bool = False,
+        compiled: bool = False,
     ) -> None:
         self.model = model
         self.mode = mode
+        self.compiled = compiled
         self._lazy = lazy
         self.backward = backward
         if backward:
@@ -107,17 +110,26 @@ class Subject:
     def call(self) -> Callable[[], Any]:
         """The model's own run, ready to be started."""
         args, kwargs = self.inputs()
-        return lambda: self.model(*args, **kwargs)
+        return lambda: run_to_end(self.model(*args, **kwargs))
 
     def ran(self, watch: Watch, source: str, trace: str, why: str = "") -> Run:
         """The record of its run that was watched, and is over."""
         inputs = " ".join(map(repr, specs_in(spec_of((self._args, self._kwargs)))))
-        environment = environment_of(self.device, self.mode)
+        environment = environment_of(self.device, self.mode, self.compiled)
         run = watch.run(type(self.model).__name__, inputs, self.inventory, environment, source, trace, why)
         held = vars(watch.observer)  # who holds on to himself is only found by the garbage collector
         for name in held.keys() - {"_thread", "_threads"}:  # which another thread that calls a stand-in still asks for
             del held[name]
         return run
+
+
+def run_to_end(out: Any) -> Any:
+    """What a forward returned; of a generator, whose body runs as it is asked for them, all its items. InputError for a
+    coroutine."""
+    if isinstance(out, Coroutine):
+        out.close()
+        raise InputError("forward is a coroutine, which runs when it is awaited: put fxflops.profile around that")
+    return list(out) if isinstance(out, Iterator) else out
 
 
 class Watch:
@@ -177,7 +189,7 @@ class Watch:
         if self.tape is not None:
             params = [(name, self._twin_of(p)) for name, p in subject.held["params"]]
             self.ledger.label(gradients_of(params), "gradients")
-            _step(subject, self.observer, self.ledger, self.tape, self._twin_of)
+            _step(subject, self.observer, self.ledger, self._twin_of)
         if self.recorder is not None:
             self.recorder.returned(out)
         return self
@@ -228,7 +240,7 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> Run:
         why = watch.observer.needs_values  # raised, and caught by the model
         if on_meta or not why:
             return subject.ran(watch, "predicted", ON_META)
-    except (RunError, NotImplementedError) as error:
+    except (RunError, InputError, NotImplementedError) as error:
         failed, why = error, str(error)
     # Not within that handler: what the model raises on its own tensors is not to be shown below what it raised on meta.
     if failed is not None and on_meta:
@@ -246,7 +258,6 @@ def _step(
     subject: Subject,
     observer: Observer,
     ledger: Ledger,
-    tape: Tape,
     twin_of: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
     """A step of the optimizer, if there is one, on the twins of its parameters: as all are but the first, which makes the
@@ -261,7 +272,7 @@ def _step(
                 optimizer.step()
             ledger.add_all([tensor for _, tensor in states_of(optimizer)])
             ledger.label(states_of(optimizer), "optimizer")
-            with tape.stepping(), observer:
+            with observer:
                 optimizer.step()
     except FxflopsError:
         raise
@@ -307,7 +318,7 @@ def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> Watch
 def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         with uncompiled(), observer:
-            out = subject.model(*args, **kwargs)
+            out = run_to_end(subject.model(*args, **kwargs))
             if subject.backward:
                 observer.backward(out, backward_from)
             return out

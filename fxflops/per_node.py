@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import fx
 
 from .nodes import Kernel, Node
-from .records import Call, Operation
+from .records import PARTS, Call, Operation
 from .run import Times
+from .trace.phases import FORWARD, RECOMPUTE
 from .trace.symbolic import stack_of
-from .trace.tape import FORWARD, RECOMPUTE
 
 Spans = Mapping[str, tuple[int, int, int]]
 """Bytes before, after and at the peak of nodes by their names."""
@@ -73,7 +73,7 @@ def _first_made(calls: Sequence[Call]) -> dict[int, int]:
     found = {}
     for i, call in enumerate(calls):
         alike = made[call.operation, call.path]
-        if call.phase == FORWARD:
+        if call.phase in PARTS[FORWARD]:
             alike.append(i)
         elif call.phase == RECOMPUTE and alike:
             found[i] = alike[0]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial, update_wrapper
 from types import TracebackType
 from typing import Any
 
@@ -26,6 +28,7 @@ from .own_run import Watch, gradients_of, states_of
 from .records import FormulaFunction
 from .report import Report
 from .run import uncompiled
+from .torch_internals import is_compiled
 
 
 class profile:
@@ -42,8 +45,8 @@ class profile:
         models: an ``nn.Module``, or several, as a sequence or a mapping of names (``pipeline.components``; what is no
             module in it is left out); None where there is none. Calls are told apart by their modules; those outside of them
             are counted too.
-        optimizer: the ``torch.optim.Optimizer`` (or several) whose steps are told apart from the forward. The backward
-            pass, and what gradient checkpointing computes again in it, are told apart without being named.
+        optimizer: the ``torch.optim.Optimizer`` (or several) whose state is told apart in memory from the beginning. The
+            steps of any, the backward pass, and what checkpoint computes again in it, are told apart without being named.
         convention, attention, formulas, strict: as for :func:`fxflops.analyze`.
 
     Raises InputError for models that are none.
@@ -60,6 +63,8 @@ class profile:
         strict: bool = False,
     ) -> None:
         self._model = _one_model(models)
+        given = models.values() if isinstance(models, Mapping) else models if isinstance(models, Sequence) else [models]
+        self._compiled = any(is_compiled(model) for model in given if isinstance(model, nn.Module))
         self._optimizers = _optimizers(optimizer)
         self._convention = find_convention(convention)
         self._attention = check_attention(attention)
@@ -86,23 +91,18 @@ class profile:
         }
         self._paths = {m: path for m, path in inventory.paths.items() if not isinstance(m, _Several)}
         self._watch = Watch(self._paths, self._table, backward=True)
-        self._ledger, self._observer, tape = self._watch.ledger, self._watch.observer, self._watch.tape
-        assert tape is not None
+        self._ledger, self._observer = self._watch.ledger, self._watch.observer
+        self._observer.phases.on_step = self._stepping
+        self._generated: list[tuple[str, range]] = []
         for category, tensors in held.items():
             self._ledger.add_all([tensor for _, tensor in tensors])
             self._ledger.label(tensors, category)
         self._open = ExitStack()
 
-        def stepping(_: object, *__: object) -> None:
-            self._label_gradients()  # the next zero_grad() lets go of them
-            tape.optimizing = True
-
-        def stepped(_: object, *__: object) -> None:
-            tape.optimizing = False
-
-        for optimizer in self._optimizers:
-            self._open.callback(optimizer.register_step_pre_hook(stepping).remove)
-            self._open.callback(optimizer.register_step_post_hook(stepped).remove)
+        for module, path in self._paths.items():
+            if callable(getattr(type(module), "generate", None)):
+                stand_in = _Generate(module, partial(self._generating, path))
+                self._open.callback(stand_in.leave)
         self._open.enter_context(uncompiled())
         self._open.enter_context(self._observer)
         return self
@@ -120,12 +120,29 @@ class profile:
         name = " + ".join(type(part).__name__ for part in parts) or "(no model)"
         device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
         mode = ("train" if self._model.training else "eval") if parts else ""
-        environment = environment_of(device, mode)
+        environment = environment_of(device, mode, self._compiled)
         run = self._watch.run(name, "", Inventory(self._model), environment, "storages", "profiled as it ran")
         run = replace(run, steps=tuple(self._steps(self._observer.steps)))
         report = Report(run, self._convention, self._table, weakref.ref(self._model), self._attention)
         self._report = report
         report.checked(self._strict)
+
+    def _stepping(self, optimizer: Optimizer) -> None:
+        """An optimizer begins to step."""
+        self._label_gradients()  # the next zero_grad() lets go of them
+        if all(optimizer is not known for known in self._optimizers):
+            self._optimizers.append(optimizer)
+            self._ledger.add_all([tensor for _, tensor in states_of(optimizer)])
+            self._ledger.label(states_of(optimizer), "optimizer")
+
+    @contextmanager
+    def _generating(self, path: str) -> Iterator[None]:
+        """While the model of this path generates."""
+        first = len(self._observer.steps)
+        try:
+            yield
+        finally:
+            self._generated.append((path, range(first, len(self._observer.steps))))
 
     def _label_gradients(self) -> None:
         self._ledger.label(gradients_of(self._model.named_parameters()), "gradients")
@@ -134,14 +151,49 @@ class profile:
         return [state for optimizer in self._optimizers for state in states_of(optimizer)]
 
     def _steps(self, steps: Sequence[tuple[str, range]]) -> Iterator[tuple[str, range]]:
-        """The calls of the models, named "prefill" and "decode n" where one generates, "step n" elsewhere."""
-        numbers = Counter[str]()
-        generating = {path for module, path in self._paths.items() if hasattr(module, "generate")}
-        for path, calls in steps:
-            number = numbers[path]
-            numbers[path] += 1
-            name = ("prefill" if number == 0 else f"decode {number}") if path in generating else f"step {number + 1}"
+        """The calls of the models: "prefill" and "decode n" of what generates, "generate 2 prefill" and so on when it does
+        again, "step n" elsewhere."""
+        generated = reversed([*enumerate(self._generated)])  # what generates within another was there first
+        by = {i: number for number, (path, made) in generated for i in made if steps[i][0] == path}
+        numbers, generations = Counter[Any](), dict[str, list[int]]()
+        for i, (path, calls) in enumerate(steps):
+            number = numbers[path, by.get(i)]
+            numbers[path, by.get(i)] += 1
+            name = f"step {number + 1}"
+            if i in by:
+                known = generations.setdefault(path, [])
+                known += [] if by[i] in known else [by[i]]
+                again = f"generate {known.index(by[i]) + 1} " if by[i] != known[0] else ""
+                name = again + (f"decode {number}" if number else "prefill")
             yield f"{path} {name}".lstrip(), calls
+
+
+class _Generate:
+    """Stands for the ``generate`` of a module until it leaves, and has what ``during`` makes around each call of it; to who
+    looks at it, or copies or saves the module, it is that ``generate``."""
+
+    def __init__(self, module: Any, during: Callable[[], AbstractContextManager[None]]) -> None:
+        self._module = module
+        self._during = during
+        self._thread = threading.get_ident()
+        self._held = {name: value for name, value in vars(module).items() if name == "generate"}
+        update_wrapper(self, module.generate, updated=())
+        vars(module)["generate"] = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self._during() if threading.get_ident() == self._thread else nullcontext():
+            return self.__wrapped__(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["__wrapped__"], name)
+
+    def __reduce__(self) -> Any:
+        return getattr, (self._module, "generate")
+
+    def leave(self) -> None:
+        """Put back what was there."""
+        del vars(self._module)["generate"]
+        vars(self._module).update(self._held)
 
 
 def _optimizers(optimizer: Any) -> list[Optimizer]:

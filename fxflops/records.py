@@ -212,8 +212,11 @@ class Cost(NamedTuple):
 
 
 NOTHING: Mapping[str, Any] = {}
-PHASES = ("forward", "backward", "recompute", "optimizer")
-"""When a call is made. "recompute" is forward work done again in the backward pass, by gradient checkpointing."""
+PHASES = ("forward", "backward", "recompute", "optimizer", "gradient")
+"""When a call is made. "recompute" is forward work done again in the backward pass, by gradient checkpointing; "gradient" that
+of gradients taken inside the forward, which are a part of it."""
+PARTS = {phase: (phase,) for phase in PHASES} | {"forward": ("forward", "gradient")}
+"""The phases of the calls that each is made of."""
 
 
 class _Operation(NamedTuple):

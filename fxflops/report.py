@@ -23,7 +23,7 @@ from .explain import Explanation, explain
 from .inputs import checked_model
 from .missing import PASTE
 from .ops import BASE
-from .records import PHASES, FormulaFunction
+from .records import PARTS, PHASES, FormulaFunction
 from .render.data import Summary, TreeRow
 from .render.page_data import Page
 from .rollup import check_phase
@@ -48,6 +48,7 @@ TOTALS = (
     "total_params",
     "total_activations",
     "total_int_ops",
+    "total_gradient_flops",
     "total_backward_flops",
     "total_backward_macs",
     "total_recompute_flops",
@@ -96,8 +97,8 @@ class Report(Totals, Exports):
         """
         check_phase(phase)
         one, other = self.recount(a), self.recount(b)
-        ours, theirs = ([each for each in found.counted if each.call.phase == phase] for found in (one, other))
-        calls = sum(call.phase == phase for call in self.calls)
+        ours, theirs = ([each for each in found.counted if each.call.phase in PARTS[phase]] for found in (one, other))
+        calls = sum(call.phase in PARTS[phase] for call in self.calls)
         return explain(one.convention, other.convention, ours, theirs, calls)
 
     def roofline(self, device: str | Device = "auto", phase: str = "forward") -> Roofline:
@@ -107,7 +108,10 @@ class Report(Totals, Exports):
         return roofline(self._executed, exact, dense, self.environment.device, device, phase, timing)
 
     def mfu(self, device: str | Device = "auto") -> float | None:
-        """2 x MACs of forward and backward, of what the device does at most in their time; None where not timed on it."""
+        """2 x MACs of forward and backward, of what the device does at most in their time; None where not timed on it.
+
+        Above 1 a warning says that the device's ceiling is too low; it is never cut off.
+        """
         return mfu(self._executed, self.environment.device, device, self.timing, self.backward_timing)
 
     def hfu(self, device: str | Device = "auto") -> float | None:

@@ -6,19 +6,18 @@ long as its FLOPs take at the peak of its dtype, as its bytes take at the bandwi
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
-from .bounds import KINDS, NOTHING, Roofline, Row
+from .bounds import KINDS, NOTHING, Roofline, Row, too_low
 from .ceilings import TF32, device_for, tf32_allowed
 from .devices import Device
 from .errors import InputError
 from .nodes import Timing
-from .records import PHASES, Counted, per_operation
+from .records import PARTS, PHASES, Counted, per_operation
 from .traffic import compute_dtype, traffic_of
 
 CUDNN = ("conv", "lstm", "gru", "rnn")
-ATTENTION = "attention"
 BACKWARD_HINT = ": analyze(model, args, backward=True) makes them"
 
 
@@ -38,8 +37,8 @@ def roofline(
     Environment's device, and the phase took as long as ``timing`` says. InputError where it had no such phase.
     """
     least = [other if one.cost is None else one for one, other in zip(exact, dense, strict=True)]
-    each = [call for call in counted if call.call.phase == phase]
-    rows = [call for call in least if call.call.phase == phase]
+    each = [call for call in counted if call.call.phase in PARTS[phase]]
+    rows = [call for call in least if call.call.phase in PARTS[phase]]
     if not rows:
         raise InputError(f"the run made no calls in its {phase}" + (BACKWARD_HINT if phase == "backward" else ""))
     found, is_its_own = _device(device, place, rows)
@@ -64,16 +63,22 @@ def mfu(
     """Model FLOPs utilization: what 2 x MACs of forward and backward take at the peaks of their dtypes, of the time they took.
 
     ``timings`` are of the forward and the backward; None where one that ran was not timed, or not on this device
-    (https://arxiv.org/abs/2204.02311, appendix B). With ``executed`` what the backward pass computes again of the forward is
-    work too: hardware FLOPs utilization.
+    (https://arxiv.org/abs/2204.02311, appendix B). It is never cut off at 1: above, a warning says so. With ``executed``
+    what the backward pass computes again of the forward is work too: hardware FLOPs utilization.
     """
-    work = [each for each in counted if each.call.phase in PHASES[: len(timings)]]
-    ran = {each.call.phase for each in work}
-    known = [timing.median for phase, timing in zip(PHASES, timings, strict=False) if timing and phase in ran]
+    by_phase = [[each for each in counted if each.call.phase in PARTS[phase]] for phase in PHASES[: len(timings)]]
+    ran = [timing for made, timing in zip(by_phase, timings, strict=True) if made]
+    known = [timing.median for timing in ran if timing is not None]
+    work = [each for made in by_phase for each in made]
     if executed:
         work += [each for each in counted if each.call.phase == "recompute"]
     found, is_its_own = _device(device, place, work)
-    return _utilization(work, found, sum(known)) if is_its_own and len(known) == len(ran) > 0 else None
+    if not is_its_own or len(known) != len(ran) or not ran:
+        return None
+    share = _utilization(work, found, sum(known))
+    if share > 1:
+        warnings.warn(f"a utilization of {share:.2f}: {too_low(found)}", stacklevel=3)
+    return share
 
 
 def _utilization(counted: Iterable[Counted], device: Device, latency: float) -> float:
@@ -82,19 +87,8 @@ def _utilization(counted: Iterable[Counted], device: Device, latency: float) -> 
 
 
 def _device(device: str | Device, place: str, counted: Sequence[Counted]) -> tuple[Device, bool]:
-    """The device, and whether the run was made on it. Measured peaks are the best seen, in this run too.
-
-    Not in attention, which may compute less than it is counted for.
-    """
-    computing = [each for each in counted if each.flops]
-    found, is_its_own = device_for(device, place, (compute_dtype(each.call) for each in computing))
-    if not found.measured or not is_its_own:
-        return found, is_its_own
-    peaks = dict(found.peaks)
-    for each in computing:
-        if each.call.seconds and each.call.op != ATTENTION and (dtype := compute_dtype(each.call)) in peaks:
-            peaks[dtype] = max(peaks[dtype], _work(each) / each.call.seconds)
-    return replace(found, peaks=peaks), True
+    """The device, and whether the run was made on it: its ceilings are none of the run's."""
+    return device_for(device, place, (compute_dtype(each.call) for each in counted if each.flops))
 
 
 def _row(counted: Counted, device: Device, tf32: TF32) -> Row:

@@ -46,7 +46,7 @@ from .inventory import Module, Params
 from .ledger import CATEGORIES, LiveTensor, Moment, Place, Remembered
 from .nodes import Kernel, Node, Timing
 from .outcome import Environment, Run
-from .records import PHASES, Call, Cost, Count, Counted, Operation, Scope, Spec, per_operation
+from .records import PARTS, PHASES, Call, Cost, Count, Counted, Operation, Scope, Spec, per_operation
 from .targets import Absent, Classes, described, name_of, target_of
 
 SCHEMA, VERSION = "fxflops.report", 1
@@ -250,7 +250,7 @@ class Saved:
             for each, call in zip([*data["calls"], *data["charges"]], [*seen, *charged], strict=True)
         )
         self.users = {int(i): self._counted(each, calls[int(i)]) for i, each in data["users"].items()}
-        flops = sum(each.flops for each in self.counted if each.call.phase == PHASES[0])
+        flops = sum(each.flops for each in self.counted if each.call.phase in PARTS[PHASES[0]])
         said = data["totals"]["total_flops"]
         if flops != said:
             raise ValueError(f"its calls are {flops:,} FLOPs, and it says {said:,}")

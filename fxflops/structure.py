@@ -101,7 +101,8 @@ def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that hold what a tensor does: itself, or where its class wraps others (a quantized weight, a shard), those."""
     if type(tensor) in (torch.Tensor, nn.Parameter) or not hasattr(tensor, "__tensor_flatten__"):
         return [tensor]
-    return [part for name in tensor.__tensor_flatten__()[0] for part in stored(getattr(tensor, name))]
+    inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # with a DTensor's mesh
+    return [part for each in inner if isinstance(each, torch.Tensor) for part in stored(each)]
 
 
 def unpacked(value: Any) -> list[torch.Tensor]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .records import is_dense
-from .structure import tensors_given
+from .structure import stored, tensors_given
 from .torch_internals import DisableTorchFunction, disable_current_modes
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
@@ -117,10 +117,7 @@ def _unseen() -> Iterator[None]:
 def _whole(tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
     """The tensors that have memory: in place of one that is made of others those."""
     for tensor in tensors:
-        if hasattr(tensor, "__tensor_flatten__"):
-            yield from _whole(getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])
-        else:
-            yield tensor
+        yield from stored(tensor)
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:

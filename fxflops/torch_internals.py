@@ -6,8 +6,11 @@ that the torch at hand lacks. Names are torch's own, without the underscore in f
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
+from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -49,6 +52,8 @@ get_current_dispatch_mode_stack = torch.utils._python_dispatch._get_current_disp
 get_current_function_mode_stack: Callable[[], list[Any]] = torch.overrides._get_current_function_mode_stack
 # How many dispatch modes are on, asked at each call: the list is slower to make. Necessary.
 len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
+# The mode of fake tensors that is on: a subclass turns it on to work out shapes. Necessary.
+fake_mode: Callable[[], Any] = partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE)
 # What this library computes meanwhile is not to be seen: by no dispatch mode, by no function mode. Necessary.
 disable_current_modes = torch.utils._python_dispatch._disable_current_modes
 DisableTorchFunction = torch._C.DisableTorchFunction
@@ -63,6 +68,8 @@ pop_torch_function_stack = torch._C._pop_torch_function_stack
 push_on_torch_function_stack = torch._C._push_on_torch_function_stack
 # The __torch_dispatch__ of a tensor class that has none of its own. Necessary.
 disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
+# Whether a tensor is made of other tensors (DTensor): it has no memory of its own. Necessary.
+is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
 # The functorch transform at work, under which shapes lack a dimension. Necessary.
 peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
 # Autocast on any device, in one question. Without it autocast is taken to be on: no result is told from specs alone.
@@ -74,6 +81,17 @@ current_graph_task_id = torch._C._current_graph_task_id
 current_autograd_node: Callable[[], Any] = _optional("torch._C._current_autograd_node", lambda: None)
 # The nodes of autograd.Functions. Without it such a node's gradient belongs to the call after the function.
 BackwardCFunction = _optional("torch.autograd.function.BackwardCFunction", Nobody)
+# What calls autograd's engine: of a call made by it, what runs between the two is Python's own. Necessary.
+engine_run_backward = torch.autograd.graph._engine_run_backward
+# Where checkpoint runs again what it dropped.
+CHECKPOINT_FILE = str(Path(torch.utils.__file__).with_name("checkpoint.py"))
+# By what torch's profiler is told that something begins and ends, an optimizer's step among others. Necessary.
+record_function_enter = torch.ops.profiler._record_function_enter_new.default
+record_function_exit = torch.ops.profiler._record_function_exit._RecordFunction
+# The code of what torch puts around each optimizer's step. Without it a step belongs to the forward.
+STEP_CODE = next(
+    (code for code in torch.optim.Optimizer.profile_hook_step.__code__.co_consts if isinstance(code, CodeType)), None
+)
 # What torch.set_grad_enabled and no_grad call: it is no operation, and a recorded graph calls it. Necessary.
 set_grad_enabled = torch._C._set_grad_enabled
 
@@ -113,9 +131,9 @@ C_MODULE = "torch._C"
 ATTRIBUTES: dict[Any, tuple[str, ...]] = {
     nn.Module: (
         *HOOKS, "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
-        "_parameters", "_buffers", "_modules", "_get_name",
+        "_parameters", "_buffers", "_modules", "_get_name", "_compiled_call_impl",
     ),
-    torch.Tensor: ("_values", "_version", "_backward_hooks", "_is_view"),
+    torch.Tensor: ("_values", "_version", "_backward_hooks", "_is_view", "_post_accumulate_grad_hooks"),
     torch.UntypedStorage: ("_cdata",),
     torch.optim.Optimizer: ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
     OpOverload: ("_schema", "_overloadname", "_can_decompose"),
@@ -152,6 +170,20 @@ def triton_kernel_of(kwargs: dict[str, Any]) -> Any:
     while hasattr(kernel, "fn") and hasattr(kernel.fn, "run"):
         kernel = kernel.fn
     return kernel
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether ``torch.compile`` wraps the model, or a module, a forward or a function that is kept in it."""
+    return COMPILER in sys.modules and any(map(_is_compiled, model.modules()))
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    held = (
+        getattr(type(module), "forward", None),
+        *(value for value in vars(module).values() if isinstance(value, FunctionType)),
+    )
+    compiled = any(hasattr(function, "_torchdynamo_orig_callable") for function in held)
+    return compiled or original_of(module) is not module or module._compiled_call_impl is not None
 
 
 def original_of(model: nn.Module) -> nn.Module:

@@ -22,7 +22,7 @@ from .listings import NO_OPERATION, module_and_operator_rows, module_rows, opera
 from .missing import IMPORT, NO_FORMULA, Missing, missing_in, recipe_for
 from .nodes import Node, Timing
 from .outcome import Environment, Memory, Run
-from .records import PHASES, Call, Counted
+from .records import PARTS, PHASES, Call, Counted
 from .rollup import (
     Item,
     ModuleRow,
@@ -92,6 +92,12 @@ class Totals:
     def total_macs(self) -> int:
         """Multiply-accumulates of the contractions: the same under every convention."""
         return sum(each.macs for each in self._forward)
+
+    @property
+    def total_gradient_flops(self) -> int | None:
+        """FLOPs of gradients taken inside the forward (forces, derivatives of a network), of ``total_flops``; None where
+        none were."""
+        return self._flops_of("gradient")
 
     @property
     def total_backward_flops(self) -> int | None:
@@ -244,7 +250,8 @@ class Totals:
 
     # Sums
 
-    # ``phase`` is "forward", "backward", "recompute" or "optimizer".
+    # ``phase`` is "forward", "backward", "recompute", "optimizer", or "gradient": what gradients taken inside the forward
+    # are of it.
 
     # All of them are mappings, shown as tables, with ``to_csv``, ``to_dataframe`` and their like.
 
@@ -277,7 +284,7 @@ class Totals:
         inside = {i: name for name, calls in self._run.steps for i in calls}
         for i, (counted, item) in enumerate(zip(self.counted, items_of(self.counted), strict=True)):
             phase = counted.call.phase
-            name = inside.get(i, OUTSIDE) if phase == "forward" else f"({phase})"
+            name = inside.get(i, OUTSIDE) if phase in PARTS["forward"] else f"({phase})"
             steps.setdefault(name, []).append(item.sums)
         sums = {name: together(found) for name, found in steps.items()}
         return operator_rows({name: OperatorRow(name, row.calls, row) for name, row in sums.items()}, "step")
@@ -308,7 +315,7 @@ class Totals:
     def _items(self, phase: str) -> list[Item]:
         """Every counted call of a phase, and as ``(no op)`` the time of the graph's nodes that made none."""
         if phase not in self._items_by_phase:
-            items = [*items_of(counted for counted in self.counted if counted.call.phase == phase)]
+            items = [*items_of(counted for counted in self.counted if counted.call.phase in PARTS[phase])]
             for node in self.nodes if phase == "forward" else ():
                 if not node.calls and node.timing is not None:
                     items.append(Item(node.path, NO_OPERATION, "", Sums(seconds=node.timing.median)))
@@ -323,7 +330,7 @@ class Totals:
 
     @cached_property
     def _forward(self) -> list[Counted]:
-        return [each for each in self.counted if each.call.phase == PHASES[0]]
+        return [each for each in self.counted if each.call.phase in PARTS[PHASES[0]]]
 
     @cached_property
     def _executed(self) -> tuple[Counted, ...]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 
+from .ops import COMMUNICATION
 from .records import Call, Counted, Spec, specs_in
 
 LOOKUPS = {"embedding", "embedding_bag", "gather", "index_select", "take", "take_along_dim", "index", "getitem"}
@@ -33,6 +34,8 @@ def traffic_of(counted: Counted) -> Traffic:
     out = list(specs_in(call.out))
     given = [spec for key, value in call.kwargs.items() if key != "out" for spec in specs_in(value)]
     inputs = [*specs_in(call.args), *given]
+    if reason == COMMUNICATION:
+        return _sent(call, out)
     if call.op in LOOKUPS and any(spec.is_integral for spec in inputs[call.op == "getitem" :]):
         return _lookup(call, inputs, out)
     if call.op in OVERWRITES:  # the first argument is not read; how much a number put there fills is not known
@@ -46,6 +49,12 @@ def traffic_of(counted: Counted) -> Traffic:
         return Traffic()
     own = [spec for name, value in call.settings.items() if name not in UNREAD for spec in specs_in(value)]
     return Traffic(_sum(inputs) + _sum(own), _sum(out))
+
+
+def _sent(call: Call, out: list[Spec]) -> Traffic:
+    """A collective operation writes to its first argument what it reads from the second; or has one, and a result."""
+    first, second = ([*specs_in(argument)] for argument in (*call.args, (), ())[:2])
+    return Traffic(_sum(second), _sum(first)) if second else Traffic(_sum(first), _sum(out))
 
 
 def _lookup(call: Call, inputs: list[Spec], out: list[Spec]) -> Traffic:

@@ -68,6 +68,8 @@ def summary_of(report: Totals, tree: TreeRow) -> Summary:
         backward_flops=report.total_backward_flops,
         recompute_flops=report._flops_of("recompute"),
         optimizer_flops=report.total_optimizer_flops,
+        gradient_flops=report.total_gradient_flops,
+        compiled=where.compiled,
         convention=report.convention,
         attention=report.attention,
         counted_calls=sum(each.cost is not None for each in report.counted),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from functools import partial
+from itertools import count
 
 import pytest
 import torch
 
+from fxflops import ceilings
 from fxflops.ceilings import device_for, measured, tf32_allowed
 from fxflops.devices import Device, find_device
 from fxflops.errors import InputError
@@ -45,15 +48,37 @@ def test_measured_once() -> None:
     device = measured("cpu", ["f32", "f64", "", "i8"])
     first = time.perf_counter() - start
     start = time.perf_counter()
-    assert measured("cpu", ["f32", "f64"]) == device
-    assert time.perf_counter() - start < first / 10
-    assert first < 2
+    if "busy" not in device.source:
+        assert measured("cpu", ["f32", "f64"]) == device
+        assert time.perf_counter() - start < first / 10
+    assert first < 6  # of a busy machine
     assert device.measured
-    assert device.source == f"measured by GEMMs and copies in {torch.get_num_threads()} thread"
+    assert device.source.startswith(f"measured by GEMMs and copies in {torch.get_num_threads()} thread")
     assert set(device.peaks) == {"f32", "f64"}
     assert 1e8 < device.peaks["f32"] < 1e14
     assert 1e8 < device.bandwidth < 1e13
     assert 1e-8 < device.launch < 1e-3
+
+
+def test_a_slow_moment_is_no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other work delays by 8 ms at a time, but for one in twelve, is measured until it has been fast several times."""
+    monkeypatch.setattr(ceilings, "_PEAKS", {})
+    taken = count()
+    speed = 1e11
+
+    def delayed(where: str, run: partial[object], times: int = 4) -> float:
+        n = run.args[0].shape[0]
+        return 2 * n**3 / speed + (0 if next(taken) % 12 == 11 else 8e-3)
+
+    monkeypatch.setattr(ceilings, "_fastest", delayed)
+    assert ceilings._gemm("cpu", 1, "f32") == (pytest.approx(speed), True)
+    monkeypatch.setattr(ceilings, "SECONDS_CAP", 0.05)
+    monkeypatch.setattr(ceilings, "_fastest", lambda where, run, times=4: 8e-3 + 2 * run.args[0].shape[0] ** 3 / speed)
+    busy = ceilings._gemm("cpu", 2, "f32")
+    assert not busy.is_believed
+    monkeypatch.setattr(ceilings, "_fastest", delayed)
+    monkeypatch.setattr(ceilings, "SECONDS_CAP", 5.0)
+    assert ceilings._gemm("cpu", 2, "f32") == (pytest.approx(speed), True)
 
 
 def test_smaller_caches_are_not_slower() -> None:

@@ -65,3 +65,10 @@ def test_a_fake_model_outside_of_its_mode() -> None:
     assert report.complete
     assert report.total_macs == FORWARD
     assert report.total_flops == count(net(), torch.randn(2, 8)).total_flops
+
+
+def test_a_mode_of_fake_tensors_within_a_profile() -> None:
+    model = nn.Linear(8, 4)
+    with profile(model) as p, FakeTensorMode(allow_non_fake_inputs=True):
+        model(torch.ones(3, 8))
+    assert p.report.total_macs == 3 * 8 * 4

@@ -47,6 +47,52 @@ def test_generate_is_its_prefill_and_each_decode_step(generated: Any) -> None:
     assert generated.report.complete
 
 
+class Writer(nn.Module):
+    """What generates: each word by a call of its own, or of another that does."""
+
+    def __init__(self, inner: nn.Module | None = None) -> None:
+        super().__init__()
+        self.inner = inner or nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+    def generate(self, x: torch.Tensor, words: int) -> torch.Tensor:
+        """Words, one after the other."""
+        if isinstance(self.inner, Writer):
+            return self.inner.generate(x, words)
+        for _ in range(words):
+            x = self(x)
+        return x
+
+
+def test_only_generate_has_a_prefill_and_decode_steps() -> None:
+    model, x = Writer(), torch.ones(1, 4)
+    held = dict(vars(model))
+    with profile(model) as p:
+        model(x)
+        model.generate(x, 2)
+        model(x)
+        model.generate(x, 3)
+        assert model.generate.__doc__ == "Words, one after the other."
+    assert list(p.report.by_step()) == [
+        "step 1", "prefill", "decode 1", "step 2", "generate 2 prefill", "generate 2 decode 1", "generate 2 decode 2",
+    ]  # fmt: skip
+    assert vars(model) == held
+    with profile(Writer(model)) as p:
+        p._model.generate(x, 2)
+    assert list(p.report.by_step()) == ["inner prefill", "inner decode 1"]
+
+
+def test_a_training_loop_of_what_could_generate_has_steps() -> None:
+    model = gpt2().train()
+    ids = torch.randint(1, WORDS, (1, TOKENS))
+    with profile(model) as p:
+        for _ in range(2):
+            model(ids, labels=ids).loss.backward()
+    assert list(p.report.by_step())[:2] == ["step 1", "step 2"]
+
+
 def test_what_is_done_outside_of_the_model_is_counted_too(generated: Any) -> None:
     steps = generated.report.by_step()
     assert list(steps)[-1] == "(outside)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,13 +12,15 @@ from torch import nn
 import fxflops
 from fxflops import roofline as roofline_module
 from fxflops.bounds import Roofline, Row
-from fxflops.ceilings import TF32
+from fxflops.ceilings import TF32, measured
 from fxflops.devices import DEVICES, Device
 from fxflops.errors import InputError
+from fxflops.nodes import Timing
 
 ROUND = {"f32": 1e9, "bf16": 4e9, "i8": 8e9}
 MADE_UP = Device("made up", peaks=ROUND, bandwidth=1e8, launch=1e-6)
 HERE = Device("cpu", peaks=ROUND, bandwidth=1e8, launch=1e-6)
+FAST = Device("cpu", peaks={"f32": 1e15}, bandwidth=1e15)
 
 
 def meta(module: nn.Module, *shape: int) -> fxflops.Report:
@@ -117,7 +120,7 @@ def test_what_a_mask_leaves_is_the_least() -> None:
     row = report.roofline(HERE).rows[0]
     pairs = 100 * 101 // 2
     assert 2 * 2 * 16 * pairs <= row.flops < report.total_flops
-    assert report.mfu(HERE) == pytest.approx(2 * report.total_macs / (report.latency * 1e9))  # the model's work: dense
+    assert report.mfu(FAST) == pytest.approx(2 * report.total_macs / (report.latency * 1e15))  # the model's work: dense
 
 
 @pytest.mark.parametrize("device", DEVICES, ids=lambda device: device.name)
@@ -135,10 +138,7 @@ def test_gemm_and_layer_norm_measured() -> None:
     assert found.device.measured
     assert (gemm.binds, norm.binds) == ("compute", "memory")
     assert not found.is_prediction
-    for row in (gemm, norm):
-        assert row.flops_per_second <= found.device.peak("f32") * (1 + 1e-9)
-        assert row.share_of_peak <= 1 + 1e-9
-    assert 0.05 < gemm.efficiency <= 1 + 1e-9
+    assert 0.05 < gemm.efficiency < 1.2
     assert found.mfu == pytest.approx(2 * report.total_macs / (report.latency * found.device.peak("f32")))
 
 
@@ -162,11 +162,45 @@ def test_mfu_includes_the_backward() -> None:
     assert report.total_macs == report.total_backward_macs == 16 * 64 * 32
     assert report.backward_timing is not None
     seconds = report.latency + report.backward_timing.median
-    assert report.mfu(HERE) == pytest.approx(2 * 2 * 16 * 64 * 32 / (seconds * 1e9))
-    back = report.roofline(HERE, phase="backward")
+    assert report.mfu(FAST) == pytest.approx(2 * 2 * 16 * 64 * 32 / (seconds * 1e15))
+    back = report.roofline(FAST, phase="backward")
     assert back.latency == report.backward_timing.median
-    assert back.mfu == pytest.approx(2 * 16 * 64 * 32 / (back.latency * 1e9))
+    assert back.mfu == pytest.approx(2 * 16 * 64 * 32 / (back.latency * 1e15))
     assert [row.op for row in back.rows if row.flops] == ["matmul", "sum"]
+
+
+def test_a_run_is_no_ceiling_of_itself() -> None:
+    """Its calls may have been timed as they like: the device's peak stays what it was measured, and a share above 1 is told."""
+    report = fxflops.analyze(nn.Linear(256, 256), torch.randn(256, 256), repeats=3)
+    peak = measured("cpu").peak("f32")
+    call = report.calls[0]._replace(seconds=1e-12)
+    run = replace(report._run, calls=(call,), latency=Timing(1e-12, 1e-12, 1e-12, 1))
+    lucky = fxflops.Report(run, report._convention, report._table, report._model)
+    with pytest.warns(
+        UserWarning, match=r"a utilization of \d+\.\d\d: the ceiling of cpu \(measured by .*\) is too low"
+    ):
+        share = lucky.mfu()
+    assert share == pytest.approx(2 * 256**3 / peak / 1e-12)
+    found = lucky.roofline()
+    assert found.device.peak("f32") == peak
+    assert found.rows[0].share_of_peak == pytest.approx(share)
+    assert "MFU is above 100%: the ceiling of cpu" in str(found)
+
+
+def test_gradients_inside_the_forward_are_work_of_the_model() -> None:
+    class Slope(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(64, 32)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.enable_grad():
+                x = x.detach().requires_grad_()
+                return torch.autograd.grad(self.layer(x).sum(), x)[0]
+
+    report = fxflops.analyze(Slope(), torch.randn(16, 64), repeats=2)
+    assert report.mfu(FAST) == pytest.approx(2 * 2 * 16 * 64 * 32 / (report.latency * 1e15))
+    assert report.roofline(FAST, "gradient").total.flops == 2 * 16 * 64 * 32
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ Style = Literal["op", "module", "mapping"]
 ESCAPE = "escape"
 """The reason of an op that hands data to code that torch does not see: it is free, but what comes of it is unknown."""
 
-
+COMMUNICATION = "communication"
+"""The reason of an op that sends data to other processes, or receives it."""
 Parameters = tuple[tuple[str, ...], tuple[str, ...], bool, bool]
 """Names of a function's positional and keyword-only parameters, and whether it takes more of both kinds."""
 POSITIONAL: dict[Any, Any] = {inspect.Parameter.POSITIONAL_ONLY: inspect.Parameter.POSITIONAL_OR_KEYWORD}

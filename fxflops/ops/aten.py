@@ -14,7 +14,7 @@ import torch
 from ..records import Cost, FormulaFunction, Operation, Spec
 from ..torch_internals import OpOverload, OpOverloadPacket
 from ._apply import apply
-from ._registry import BASE, Formula, zero
+from ._registry import BASE, COMMUNICATION, Formula, zero
 from .elementwise import pointwise
 from .free import QUERY
 
@@ -61,9 +61,16 @@ CHECKED = """
     _validate_sparse_coo_tensor_args _validate_sparse_csc_tensor_args _validate_sparse_csr_tensor_args
     sym_constrain_range sym_constrain_range_for_size
 """.split()
+BETWEEN_PROCESSES = {"c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"}
+"""The namespaces of torch.distributed: what its operators add up or compare on the way is no work of this model."""
+WAITING = ("wait", "barrier", "check", "wrap")
 SCALARS = ("max", "norm", "powsum")
 """Ops that make one number of each tensor of a list."""
 
+for _name in ("convert_element_type", "device_put", "copy_to", "copy_strided", "rev"):
+    zero("move", f"prims::{_name}", op=_name)
+for _name in ("iota", "maximum_value", "minimum_value"):
+    zero("create", f"prims::{_name}", op=_name)
 for _reason, _names in (
     ("view", VIEW),
     ("move", MOVE),
@@ -79,12 +86,14 @@ zero("query", "prim::device", "prim::layout")
 def aten_rule(overload: OpOverload) -> Formula | None:
     """The rule for an overload without a row of its own; None where it computes what no rule knows.
 
-    In this order: a view or copy by its schema or tags, one operation per output element by ``Tag.pointwise``, what the
+    In this order: aten's operator of the same name (of ``prims``, of which decompositions are made), a view or copy by its schema or tags, one operation per output element by ``Tag.pointwise``, what the
     functional form of an in-place, ``out=`` or ``_foreach_`` form costs, a random factory by its tag.
     """
-    name = overload._schema.name.partition("::")[2]
+    space, _, name = overload._schema.name.partition("::")
+    if space == "prims" and (entry := _of_aten(name)) is not None:
+        return entry
     if reason := _reason_why_free(overload):
-        return Formula(name, None, reason)
+        return Formula(name.rstrip("_") if reason == COMMUNICATION else name, None, reason)
     if _is_pointwise(overload):
         return Formula(name, pointwise)
     functional = _functional(overload)
@@ -96,9 +105,20 @@ def aten_rule(overload: OpOverload) -> Formula | None:
     return Formula(entry.op, _per_tensor(functional))
 
 
+def _of_aten(name: str) -> Formula | None:
+    """The entry of the operator that aten has for one of prims."""
+    known = (BASE.find(getattr(torch.ops.aten, f"{prefix}{name}", None)) for prefix in ("", "special_", "linalg_", "_"))
+    return next(filter(None, known), None)
+
+
 @lru_cache(maxsize=4096)
 def _reason_why_free(overload: OpOverload) -> str:
     schema, tags = overload._schema, overload.tags
+    space, _, name = schema.name.partition("::")
+    if space in BETWEEN_PROCESSES:
+        return "query" if any(word in name for word in WAITING) else COMMUNICATION
+    if space == "fsdp":  # into what is sent, and out of it
+        return "move"
     returned = schema.returns[0].alias_info if schema.returns else None
     if (returned is not None and not returned.is_write) or torch.Tag.inplace_view in tags:
         return "view"

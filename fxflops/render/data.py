@@ -66,7 +66,8 @@ class Summary:
 
     ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"), ``latency`` the median, lowest
     and highest seconds of the forward and the number of repeats, ``backward_latency`` those of the backward pass, ``memory`` the bytes at the peak by category, ``modules`` the rows of
-    the top level, ``remarks`` sentences on calls, ``paste`` the lines that would count what is missing.
+    the top level, ``remarks`` sentences on calls, ``paste`` the lines that would count what is missing,
+    ``compiled`` that the model was, and yet ran as it is written.
     """
 
     title: str
@@ -82,6 +83,7 @@ class Summary:
     backward_flops: int | None = None
     recompute_flops: int | None = None
     optimizer_flops: int | None = None
+    gradient_flops: int | None = None
     params_total: int = 0
     params_trainable: int = 0
     params_frozen: int = 0
@@ -100,6 +102,7 @@ class Summary:
     operators: Sequence[OperatorShare] = ()
     missing: Sequence[Missing] = ()
     paste: str = ""
+    compiled: bool = False
 
     @property
     def complete(self) -> bool:

@@ -53,6 +53,10 @@ def facts(data: Summary) -> list[Fact]:
     found = [_counts(data)]
     if data.backward_flops is not None:
         found.append(_training(data, data.backward_flops))
+    if data.gradient_flops is not None:
+        found.append(
+            Fact("gradients", units.count(data.gradient_flops), ["of the forward's FLOPs: derivatives taken in it"])
+        )
     if data.optimizer_flops is not None:
         found.append(Fact("step", units.count(data.optimizer_flops), ["FLOPs of the optimizer"]))
     found.append(_params(data))
@@ -60,6 +64,8 @@ def facts(data: Summary) -> list[Fact]:
         found.append(_latency("latency", data.latency, data.nodes_seconds, data.flops))
     if data.backward_latency is not None:
         found.append(_latency("backward", data.backward_latency, data.backward_nodes_seconds, data.backward_flops or 0))
+    if data.compiled:
+        found.append(Fact("compile", "no", ["counted and timed eagerly, not compiled"]))
     if data.bytes_peak is not None:
         parts = " + ".join(f"{name} {units.size(part)}" for name, part in data.memory.items() if part)
         details = [f"peak = {parts}" if parts else "peak", *_place_of_peak(data)]

@@ -283,7 +283,7 @@ class FastObserver(MetaObserver):
             else:  # of a tensor that something unseen may have made
                 out = self._noting(args[0] if plan.kind is SAME else func(*args, **kwargs))
             if is_call:
-                phase, path = self.seen.placed(self._here(), self.calls)
+                phase, path = self.seen.placed(self._here())
                 self.calls.append(Call(plan.operation, path, phase=phase))
                 self._owns((out, args))
             return out

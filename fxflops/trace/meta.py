@@ -23,6 +23,14 @@ def _empty_like(tensor: torch.Tensor, learns: bool) -> torch.Tensor:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta", requires_grad=learns)
 
 
+def _hook(twin: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Have the twin's gradient go through what the user has hooked onto the tensor's."""
+    for hook in (tensor._backward_hooks or {}).values():
+        twin.register_hook(hook)
+    for hook in (tensor._post_accumulate_grad_hooks or {}).values():
+        twin.register_post_accumulate_grad_hook(hook)
+
+
 SMALL = 2**20
 """Elements of a table that is computed with values: 4 MiB of f32."""
 RESHAPING = frozenset("unsqueeze_ squeeze_ t_ transpose_ swapaxes_ swapdims_".split())
@@ -167,6 +175,8 @@ class Twins:
             with disable_current_modes() if len_torch_dispatch_stack() else nullcontext():
                 learning = self._learning if key in self._state else torch.is_grad_enabled()
                 twin = _empty_like(tensor, tensor.requires_grad and learning)
+                if twin.requires_grad:
+                    _hook(twin, tensor)
             known = self._twins[key] = (weakref.ref(tensor, lambda _: self._twins.pop(key, None)), twin)
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
                 self._weights.add(id(twin))
@@ -202,6 +212,12 @@ class Twins:
 
     def _has_lost(self, tensor: torch.Tensor) -> bool:
         return bool(self._lost) and is_dense(tensor) and tensor.untyped_storage()._cdata in self._lost
+
+    def written(self, value: Any) -> list[torch.Tensor]:
+        """The tensors in a value; where a call that computed without data wrote to one, the twin that it wrote to."""
+        with DisableTorchFunction():
+            found = tensors_in(value)
+            return [self.of(t) if self._has_lost(t) and not t.requires_grad else t for t in found]
 
     def meet(self, value: Any) -> None:
         """The model returned this: whether a call that was seen made it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from ..torch_internals import (
     TorchDispatchMode,
     disabled_torch_dispatch_impl,
+    fake_mode,
     get_current_dispatch_mode_stack,
     get_current_function_mode_stack,
     is_fake,
@@ -21,6 +22,8 @@ from ..torch_internals import (
 )
 from .functions import Bodies, own_body
 
+SHARDING = "torch.distributed.tensor"
+"""The package of DTensors."""
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -53,18 +56,33 @@ class FunctionMode(TorchFunctionMode):
 
 
 class AtenMode(TorchDispatchMode):
-    """Hands every dispatched operator to ``handler``; a tensor subclass takes its own calls apart first."""
+    """Hands every dispatched operator to ``handler``; a tensor subclass takes its own calls apart first, and works out their
+    shapes on fake tensors, which are none of the run's."""
 
     supports_higher_order_operators = True
 
     def __init__(self, handler: Handler) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._handler = handler
+        self._is_fake = fake_mode() is not None
+
+    def is_faking(self) -> bool:
+        """Whether a mode of fake tensors has been turned on meanwhile, to work out how a DTensor's result is sharded."""
+        return not self._is_fake and fake_mode() is not None and _is_sharding()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.is_faking():
+            return func(*args, **(kwargs or {}))
         if any(has_own_dispatch(cls) for cls in types):
             return NotImplemented
         return self._handler(func, args, kwargs or {})
+
+
+def _is_sharding() -> bool:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith(SHARDING):
+        frame = frame.f_back
+    return frame is not None
 
 
 def has_own_dispatch(cls: Any) -> bool:

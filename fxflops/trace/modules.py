@@ -18,10 +18,11 @@ from ..structure import tensors_in
 from ..torch_internals import DisableTorchFunction
 from .leaves import Hooks, Leaves, Settings, forms_with_values, holds_tensors
 from .modes import AtenMode, FunctionMode, transformed
+from .phases import FORWARD, Phases
 from .record import Recorder
 from .seen import Made, Seen
 from .stack import ModuleStack, Running
-from .tape import FORWARD, Tape
+from .tape import Tape
 from .threads import Threads
 
 
@@ -47,7 +48,9 @@ class ModuleObserver:
     ) -> None:
         self.is_watching = True
         self.lock = threading.RLock()
-        self.seen = Seen(tape)
+        stack = ModuleStack()
+        self.phases = Phases(stack)
+        self.seen = Seen(self.phases, tape)
         self.calls, self.scopes, self.steps = self.seen.calls, self.seen.scopes, self.seen.steps
         self.path = ""
         self.failed: tuple[str, str, Any] | None = None
@@ -63,7 +66,7 @@ class ModuleObserver:
         self._given: Any = None
         self._at_first: dict[nn.Module, Mapping[str, Any]] = {}
         self._threads = Threads()
-        self._of_thread(ModuleStack())
+        self._of_thread(stack)
 
     def _of_thread(self, stack: ModuleStack) -> None:
         """What each thread has for itself."""
@@ -156,7 +159,7 @@ class ModuleObserver:
             operation = self.seen.call(self._leaves[module], cls, made, path, took, known)
         else:
             operation = Operation(cls.__name__, cls, *made, known.settings)
-        if self._tape is None or self._tape.phase() == FORWARD:
+        if self.phases.now() == FORWARD:
             begun = None if self._stack.running else self._begun
             self.seen.module(path, operation, known, bool(module._modules), begun)
 

@@ -43,12 +43,13 @@ from .functions import (
 from .meta import Twins
 from .modes import AtenMode, FunctionMode, dispatching, functioning, transformed
 from .modules import ModuleObserver
+from .phases import BACKWARD
 from .placement import Placement
 from .plain import PlainFunctions
 from .record import Recorder
 from .spelling import WRITTEN_AS, Spelling
 from .stack import ModuleStack, Running
-from .tape import BACKWARD, Tape, roots_of
+from .tape import Tape, roots_of
 
 QUERY, VIEW, ATTENTION, RNN_BACKWARD = "query", "view", "attention", "rnn_backward"
 
@@ -109,6 +110,7 @@ class Observer(ModuleObserver):
     def __exit__(self, *exception: Any) -> None:
         self.switch_off(*exception)
         self._detach()
+        self.phases.leave()
 
     def switch_on(self) -> None:
         self._modes = ExitStack()
@@ -135,12 +137,14 @@ class Observer(ModuleObserver):
         if is_importing_compiler():
             with unseen():
                 return func(*args, **kwargs)
+        if self.aten.is_faking():
+            return func(*args, **kwargs)
         if transformed():
             return self._transformed(func, args, kwargs)
         given = args, kwargs
         if self._twins is not None and not belongs_to_tensor(func):
             args, kwargs = self._twins.replace(args, kwargs, func)
-            if self._placement is not None and (self._tape is None or self._tape.phase() != BACKWARD):
+            if self._placement is not None and (self._tape is None or self.phases.now() != BACKWARD):
                 answer = self._placement.answer(func, args)
                 if answer is not NotImplemented:
                     return self._answered(func, args, kwargs, answer)
@@ -196,8 +200,7 @@ class Observer(ModuleObserver):
     def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note as a call that nobody knows when one reads memory that no call seen has written."""
         if (entry is None or entry.reason != VIEW) and self._unwritten.is_read_by(func, args, kwargs):
-            specs = spec_of((args, kwargs))
-            self.seen.call(None, "unseen write to torch.empty", (*specs, None), self._here(), 0.0)
+            self.seen.call(None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._here(), 0.0)
 
     def _plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What computes nothing, but may return a tensor: ``x.T``, ``x.data``."""
@@ -285,6 +288,7 @@ class Observer(ModuleObserver):
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one operator that was dispatched, and record it unless it is part of a call that is."""
         with self.lock, DisableTorchFunction():
+            self.phases.recorded(func, args)
             if self._whole or self._inside_leaf():
                 return self._noting(run_operator(func, args, kwargs))
             given = args, kwargs
@@ -302,8 +306,7 @@ class Observer(ModuleObserver):
             noted = self._before(args, kwargs)
             start = time.perf_counter()
             out = self._run(func, args, kwargs)
-            known = entry is not None or not isinstance(func, HigherOrderOperator)
-            if known and (entry is None or entry.reason != QUERY):
+            if not isinstance(func, HigherOrderOperator) if entry is None else entry.reason != QUERY:
                 seconds = time.perf_counter() - start
                 made = specs, kwspecs, self._result(entry, given, out)
                 self.seen.call(entry, func, made, self._here(), seconds)
@@ -329,7 +332,7 @@ class Observer(ModuleObserver):
         Raises InputError where no output has a gradient."""
         self.path = ""
         self._noted = True  # no part of a recorded graph
-        roots, ones = roots_of(out)
+        roots, ones = roots_of(out if self._twins is None else self._twins.written(out))
         self._noting(ones)
         with dispatching(self.aten):
             run(roots, ones)
@@ -340,8 +343,7 @@ class Observer(ModuleObserver):
         if self._stack.inside_leaf():
             return None
         with DisableTorchFunction():
-            noted = self._before(args, kwargs)
-            return spec_of(args), spec_of(kwargs), noted, time.perf_counter()
+            return spec_of(args), spec_of(kwargs), self._before(args, kwargs), time.perf_counter()
 
     def _end_function(self, function: FunctionType, begun: Any, value: Any) -> None:
         specs, kwspecs, noted, start = begun

@@ -28,6 +28,7 @@ from ..torch_internals import (
     OpOverload,
     disable_current_modes,
     get_qualified_name,
+    is_traceable_wrapper_subclass,
     set_grad_enabled,
 )
 from .autocast import AUTOCAST_DEVICES
@@ -213,7 +214,8 @@ class Recorder:
             view = (tuple(tensor.shape), tuple(tensor.stride()), tensor.storage_offset())
             return self._graph.call_function(torch.as_strided, (self._node_of(base), *view))
         with torch.no_grad(), disable_current_modes():
-            return self._constant("tensor_constant", _with_storage(tensor) if is_dense(tensor) else tensor.clone())
+            has_storage = is_dense(tensor) and not is_traceable_wrapper_subclass(tensor)
+            return self._constant("tensor_constant", _with_storage(tensor) if has_storage else tensor.clone())
 
     def _base_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         if not is_dense(tensor):

@@ -8,8 +8,9 @@ from ..ops import Formula
 from ..records import NOTHING, Call, Operation, Scope, typed
 from .functions import qualified_name
 from .leaves import ModuleSettings
+from .phases import BACKWARD, Phases
 from .source import author_line
-from .tape import FORWARD, Tape
+from .tape import Tape
 
 Made = tuple[Any, Any, Any]
 """The specs of a call's arguments, its keyword arguments and its result."""
@@ -19,11 +20,12 @@ class Seen:
     """The calls of a run, those of its modules (``scopes``), and the outermost of these with the calls made in them
     (``steps``). With a ``tape``, a call of the backward pass stands in the module whose gradient it computes."""
 
-    def __init__(self, tape: Tape | None) -> None:
+    def __init__(self, phases: Phases, tape: Tape | None) -> None:
         self.calls: list[Call] = []
         self.scopes: list[Scope] = []
         self.steps: list[tuple[str, range]] = []
-        self.placed = tape.placed if tape is not None else lambda path, _: (FORWARD, path)
+        self._now = phases.now
+        self._tape = tape
         self._operations: dict[Any, Operation] = {}
 
     def operation(self, op: str, target: Any, made: Made, known: ModuleSettings | None = None) -> Operation:
@@ -45,10 +47,15 @@ class Seen:
         """Record a call that was made in the module of this path, of a leaf with its settings."""
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
-        phase, path = self.placed(path, self.calls)
+        phase, path = self.placed(path)
         operation = self.operation(op, target, made, known)
         self.calls.append(Call(operation, path, "", site, seconds, phase))
         return operation
+
+    def placed(self, path: str) -> tuple[str, str]:
+        """The phase of the next call, and the path of its module, where it is made in the one of this path."""
+        phase = self._now()
+        return phase, path if phase != BACKWARD or self._tape is None else self._tape.placed(path, self.calls)
 
     def module(
         self, path: str, operation: Operation, known: ModuleSettings, has_children: bool, begun: int | None

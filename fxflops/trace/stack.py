@@ -7,17 +7,21 @@ from typing import Any
 
 from torch import nn
 
+from ..torch_internals import current_graph_task_id
+
 
 class Running:
-    """A module call under way: its key in the module stack, and the exception that was being handled as it began."""
+    """A module call under way: its key in the module stack, the exception that was being handled as it began, and whether a
+    backward pass made it."""
 
-    __slots__ = ("handled", "key", "module", "noted", "path", "start")
+    __slots__ = ("handled", "in_backward", "key", "module", "noted", "path", "start")
 
     def __init__(self, module: nn.Module, path: str, key: str, handled: BaseException | None) -> None:
         self.module = module
         self.path = path
         self.key = key
         self.handled = handled
+        self.in_backward = current_graph_task_id() != -1
         self.noted: Any = None
         self.start = 0.0
 

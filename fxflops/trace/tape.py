@@ -10,45 +10,32 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from ..errors import InputError, RunError
-from ..records import PHASES, Call
+from ..records import Call
 from ..structure import tensors_in
 from ..torch_internals import (
     BackwardCFunction,
     DisableTorchFunction,
     current_autograd_node,
-    current_graph_task_id,
     disable_current_modes,
 )
-
-FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER = PHASES
 
 
 class Tape:
     """The owners of the nodes of autograd's graph: calls, by their number, or a graph's nodes, by their name.
 
     An owner is written into the metadata of the node itself: the tape keeps no node alive, nor the tensors it saved.
-    ``optimizing`` is set while an optimizer steps. ``owner_of`` has for calls of the backward pass, by their number, the
+    ``owner_of`` has for calls of the backward pass, by their number, the
     call whose gradient they compute; none for those of an autograd.Function's own ``backward``, which no graph's node does.
     With ``follows`` nodes tell as they begin to compute their gradient: see :meth:`following`.
     """
 
     def __init__(self, *, follows: bool = False) -> None:
-        self.optimizing = False
         self.owner_of: dict[int, int] = {}
         self._follows = follows
         self._handles: list[RemovableHandle] = []
         self._enter: Callable[[Any], None] = lambda owner: None
         self._key = object()
         self._latest: Any = None
-
-    @contextmanager
-    def stepping(self) -> Iterator[None]:
-        """While an optimizer steps."""
-        self.optimizing = True
-        try:
-            yield
-        finally:
-            self.optimizing = False
 
     def own(self, owner: Any, value: Any) -> None:
         """The nodes from what ``owner`` returned, or wrote to, back to those already owned are its own; but for an
@@ -74,22 +61,14 @@ class Tape:
             for handle in self._handles:
                 handle.remove()
 
-    def phase(self) -> str:
-        """What is going on now. Gradients are off in the backward pass itself, and on where it computes forward again."""
-        if current_graph_task_id() != -1:
-            return RECOMPUTE if torch.is_grad_enabled() else BACKWARD
-        return OPTIMIZER if self.optimizing else FORWARD
-
-    def placed(self, path: str, calls: Sequence[Call]) -> tuple[str, str]:
-        """The phase of the call that comes after these, and the module's path to which it belongs: its owner's, in the
-        backward pass."""
-        phase = self.phase()
-        owner: int | None = self._owner() if phase == BACKWARD else None
+    def placed(self, path: str, calls: Sequence[Call]) -> str:
+        """The path of the module to which the call of the backward pass that comes after these belongs: its owner's."""
+        owner: int | None = self._owner()
         if owner is None:
-            return phase, path
+            return path
         if not isinstance(current_autograd_node(), BackwardCFunction):
             self.owner_of[len(calls)] = owner
-        return phase, calls[owner].path
+        return calls[owner].path
 
     def _owner(self) -> Any:
         """Whose gradient is being computed: of parameters' sums, the one before."""

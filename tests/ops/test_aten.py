@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+import fxflops
 from fxflops.ops import BASE, apply
 from fxflops.ops.aten import ASKED, CHECKED, CREATE, MOVE, VIEW, aten_rule
 from fxflops.records import Cost, Operation, spec_of
@@ -117,6 +118,36 @@ def test_free_by_schema_or_tag(overload: Any, reason: str) -> None:
 def test_what_computes_is_not_free_by_rule(overload: Any) -> None:
     entry = aten_rule(overload)
     assert entry is None or entry.function is not None
+
+
+def test_operators_of_prims_are_aten_ones() -> None:
+    """Decompositions are made of them, as those that forward derivatives use."""
+    x, table = torch.randn(3, 4), torch.ops.prims
+    for overload, reason in (
+        (table.convert_element_type, "move"),
+        (table.broadcast_in_dim, "view"),
+        (table.rev, "move"),
+    ):
+        found = BASE.find(overload.default)
+        assert found is not None
+        assert found.reason == reason
+    for overload, aten in (
+        (table.add, torch.ops.aten.add),
+        (table.sum, torch.ops.aten.sum),
+        (table.tanh, torch.ops.aten.tanh),
+    ):
+        assert BASE.find(overload.default) is BASE.find(aten)
+    add = fxflops.count(Plain(lambda x: table.add(x, x)), x)
+    assert (add.total_flops, add.complete) == (12, True)
+
+
+class Plain(torch.nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
 
 
 def test_pointwise_operators_are_one_per_output() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import torch
 from torch import nn
 
 import fxflops
 
 FIRST = """
 import sys
+from typing import Any
 import torch
 import fxflops
 from torch import nn
@@ -69,3 +72,48 @@ def test_what_another_thread_imports_takes_no_call_away(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(torch._dynamo.__spec__, "_initializing", True, raising=False)
     assert fxflops.count(nn.Sequential(nn.Linear(4, 4), nn.Flatten()), torch.ones(2, 4)).total_flops == 64
+
+
+def compiled_in_place() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4))
+    model.compile(backend="eager")
+    return model
+
+
+def compiled_forward() -> nn.Module:
+    model = nn.Sequential(nn.Linear(4, 4))
+    model.forward = torch.compile(model.forward, backend="eager")  # type: ignore[method-assign]
+    return model
+
+
+COMPILED = {
+    "model": lambda: torch.compile(nn.Linear(4, 4), backend="eager"),
+    "part": lambda: nn.Sequential(torch.compile(nn.Linear(4, 4), backend="eager")),
+    "in place": compiled_in_place,
+    "forward": compiled_forward,
+}
+
+
+@pytest.mark.parametrize("make", COMPILED.values(), ids=COMPILED)
+def test_what_is_compiled_is_said_to_run_eagerly(make: Any) -> None:
+    model, x = make(), torch.ones(1, 4)
+    with fxflops.profile(model) as p:
+        model(x)
+    for report in (fxflops.count(model, x), fxflops.analyze(model, x, repeats=1, progress=False), p.report):
+        assert "counted and timed eagerly, not compiled" in str(report)
+        assert fxflops.Report.from_dict(report.to_dict()).environment.compiled
+    plain = fxflops.count(nn.Linear(4, 4), x)
+    assert "compile" not in str(plain)
+
+
+def test_what_is_timed_is_not_compiled() -> None:
+    ran = list[bool]()
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        ran.append(True)
+        return graph
+
+    model = nn.Sequential(nn.Linear(4, 4))
+    model.compile(backend=backend)
+    fxflops.analyze(model, torch.ones(1, 4), repeats=1, progress=False)
+    assert not ran

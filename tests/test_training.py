@@ -1,0 +1,191 @@
+"""The model's own run: run to its end, its gradients' hooks in it, however it comes by its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+from fxflops import InputError
+
+ROWS, WIDTH, STEPS = 2, 8, 3
+X = torch.randn(ROWS, WIDTH)
+LAYER = ROWS * WIDTH * WIDTH
+
+
+def analyzed(model: nn.Module, x: torch.Tensor, **settings: Any) -> fxflops.Report:
+    return fxflops.analyze(model, x, repeats=1, progress=False, **settings)
+
+
+WAYS = [fxflops.count, analyzed]
+Way = Callable[..., Any]
+
+
+class Stepwise(nn.Module):
+    """A forward that is a generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> Iterator[torch.Tensor]:
+        for _ in range(STEPS):
+            x = self.layer(x)
+            yield x
+
+
+class Summed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = Stepwise()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack(list(self.steps(x)))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("model", [Stepwise, Summed])
+def test_a_generator_is_run_to_its_end(way: Way, model: Callable[[], nn.Module]) -> None:
+    report = way(model(), X, backward=True)
+    assert report.total_macs == STEPS * LAYER
+    assert report.total_backward_macs == STEPS * LAYER + (STEPS - 1) * LAYER  # weights; inputs of all but the first
+    assert way(model(), X).total_macs == STEPS * LAYER
+
+
+def test_a_generator_in_a_loop_of_ones_own() -> None:
+    model = Stepwise()
+    with fxflops.profile(model) as p:
+        for _ in model(X):
+            pass
+    assert p.report.total_macs == STEPS * LAYER
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_coroutine_is_refused(way: Way) -> None:
+    class Awaited(nn.Module):
+        async def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    with pytest.raises(InputError, match=r"forward is a coroutine, which runs when it is awaited"):
+        fxflops.count(Awaited(), X)
+
+
+def hooked(kind: str) -> nn.Module:
+    model, mask = nn.Linear(WIDTH, WIDTH, bias=False), torch.ones(WIDTH, WIDTH)
+
+    def double(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.mul_(2)
+
+    if kind == "gradient":
+        model.weight.register_hook(lambda gradient: gradient * mask)
+    else:
+        model.weight.register_post_accumulate_grad_hook(double)
+    return model
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["gradient", "accumulated"])
+def test_what_hooks_of_parameters_compute_is_backward(way: Way, kind: str) -> None:
+    report = way(hooked(kind), X, backward=True)
+    assert report.total_backward_macs == LAYER
+    products, sums = ROWS * WIDTH * WIDTH, (ROWS - 1) * WIDTH * WIDTH
+    assert report.total_backward_flops == products + sums + WIDTH * WIDTH  # and one for each element of the gradient
+
+
+def test_a_hook_that_asks_for_the_parameter_itself() -> None:
+    model = nn.Linear(WIDTH, WIDTH, bias=False)
+    scales = {model.weight: 2.0}
+
+    def scale(parameter: torch.Tensor) -> None:
+        assert parameter.grad is not None
+        parameter.grad.mul_(scales[parameter])
+
+    model.weight.register_post_accumulate_grad_hook(scale)
+    report = fxflops.count(model, X, backward=True)
+    assert report.trace == "observed on real tensors"
+    assert report.total_backward_flops == analyzed(model, X, backward=True).total_backward_flops
+
+
+class Adjoint(torch.autograd.Function):
+    """Forward without a graph; the backward pass evaluates the layer again, and its derivative: an adjoint method."""
+
+    @staticmethod
+    def forward(ctx: Any, layer: nn.Module, x: torch.Tensor, *params: torch.Tensor) -> torch.Tensor:
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return layer(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_(True)
+            return None, *torch.autograd.grad(ctx.layer(x), (x, *ctx.layer.parameters()), gradient)
+
+
+class Solved(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = Adjoint.apply(self.layer, x, *self.layer.parameters())
+        return y
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_function_evaluates_in_its_backward_is_backward(way: Way) -> None:
+    report = way(Solved(), X, backward=True)
+    assert report.complete
+    assert report.total_macs == LAYER
+    assert report.total_backward_macs == 3 * LAYER  # the layer again, its input's and its weight's gradient
+    assert report.total_recompute_flops == 0
+
+
+class Filled(nn.Module):
+    """Results that are written into a tensor made beforehand, beside the last of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty(STEPS, ROWS, WIDTH)
+        for i in range(STEPS):
+            x = self.layer(x)
+            out[i] = x
+        return out
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_results_written_into_a_tensor_have_gradients(way: Way) -> None:
+    report = way(Filled(), X, backward=True)
+    assert report.total_backward_macs == (2 * STEPS - 1) * LAYER
+
+
+def test_what_learns_nothing_is_told() -> None:
+    with pytest.raises(InputError, match="no output depends on a parameter or input that requires a gradient"):
+        fxflops.count(nn.ReLU(), X, backward=True)
+
+
+class Tangent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 1)
+
+    def value(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.layer(x)).sum()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return torch.func.jvp(self.value, (x,), (torch.ones_like(x),)), torch.func.hessian(self.value)(x)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:FutureWarning")  # as torch loads its rules for jvp
+@pytest.mark.parametrize("way", WAYS)
+def test_forward_derivatives_are_counted(way: Way) -> None:
+    assert way(Tangent(), torch.randn(WIDTH)).complete

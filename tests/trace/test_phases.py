@@ -1,0 +1,219 @@
+"""Phases: what is forward, gradient, backward, recomputation, step; by hand, and against torch's FlopCounterMode."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import LBFGS, SGD, AdamW, Optimizer
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+import fxflops
+
+ROWS, INPUTS, OUTPUTS = 3, 8, 4
+X = torch.randn(ROWS, INPUTS)
+WEIGHTS = INPUTS * OUTPUTS + OUTPUTS
+
+
+def stepped(model: nn.Module, optimizer: Optimizer, *, named: bool, with_closure: bool) -> tuple[fxflops.Report, int]:
+    """A training step, and how often the model ran in it."""
+    ran = 0
+
+    def closure() -> Any:
+        nonlocal ran
+        ran += 1
+        optimizer.zero_grad()
+        loss = model(X).sum()
+        loss.backward()
+        return loss
+
+    with fxflops.profile(model, optimizer=optimizer if named else None) as p:
+        if with_closure:
+            optimizer.step(closure)
+        else:
+            closure()
+            optimizer.step()
+    assert not optimizer._optimizer_step_pre_hooks
+    return p.report, ran
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "nobody named it"])
+@pytest.mark.parametrize("with_closure", [True, False], ids=["closure", "loop"])
+def test_only_the_arithmetic_of_a_step_is_the_optimizers(named: bool, with_closure: bool) -> None:
+    model = nn.Linear(INPUTS, OUTPUTS)
+    report, _ = stepped(model, SGD(model.parameters(), lr=0.1), named=named, with_closure=with_closure)
+    assert report.total_macs == ROWS * INPUTS * OUTPUTS
+    assert report.total_flops == 2 * ROWS * INPUTS * OUTPUTS + ROWS * OUTPUTS - 1  # and the sum, the loss
+    assert report.total_backward_macs == ROWS * INPUTS * OUTPUTS  # of the weight: the input learns nothing
+    assert report.total_optimizer_flops == 2 * WEIGHTS  # weight -= lr * gradient
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "nobody named it"])
+def test_a_closure_that_is_called_again_and_again(named: bool) -> None:
+    model = nn.Linear(INPUTS, OUTPUTS)
+    report, ran = stepped(model, LBFGS(model.parameters(), max_iter=5), named=named, with_closure=True)
+    assert ran > 1
+    assert report.total_macs == report.total_backward_macs == ran * ROWS * INPUTS * OUTPUTS
+    assert report.total_flops == ran * (2 * ROWS * INPUTS * OUTPUTS + ROWS * OUTPUTS - 1)
+    assert report.total_optimizer_flops > 2 * WEIGHTS
+    assert len(report.by_step()) == ran + 3  # outside, backward, optimizer
+
+
+def test_a_step_that_raises_is_over() -> None:
+    model = nn.Linear(INPUTS, OUTPUTS)
+    optimizer = SGD(model.parameters(), lr=0.1)
+
+    def closure() -> Any:
+        raise ZeroDivisionError
+
+    with fxflops.profile(model) as p:
+        with pytest.raises(ZeroDivisionError):
+            optimizer.step(closure)
+        model(X)
+    assert p.report.total_macs == ROWS * INPUTS * OUTPUTS
+    assert p.report.total_optimizer_flops is None
+    assert not optimizer._optimizer_step_pre_hooks
+
+
+def test_the_state_of_an_optimizer_that_nobody_named() -> None:
+    model = nn.Linear(INPUTS, OUTPUTS)
+    report, _ = stepped(model, AdamW(model.parameters()), named=False, with_closure=False)
+    assert report.memory["optimizer"] == 4 * (2 * WEIGHTS + 2)  # two moments, and the steps of weight and bias
+
+
+def test_another_threads_optimizer_is_left_alone() -> None:
+    model, other = nn.Linear(INPUTS, OUTPUTS), nn.Linear(INPUTS, OUTPUTS)
+    optimizer = SGD(other.parameters(), lr=0.1)
+    hooks = list[int]()
+    optimizer.register_step_post_hook(lambda *_: hooks.append(len(optimizer._optimizer_step_pre_hooks)))
+
+    def train() -> None:
+        other(X).sum().backward()
+        optimizer.step()
+
+    with fxflops.profile(model) as p:
+        thread = threading.Thread(target=train)
+        thread.start()
+        thread.join()
+        model(X)
+    assert hooks == [0]
+    assert p.report.total_optimizer_flops is None
+
+
+def test_a_step_in_the_backward_pass() -> None:
+    """Each gradient is used as soon as it is there."""
+    model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
+    optimizers = {p: SGD([p], lr=0.1) for p in model.parameters()}
+
+    def use(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(use)
+    with fxflops.profile(model) as p:
+        torch.autograd.backward(model(X), torch.ones(ROWS, 8))
+    assert p.report.total_optimizer_flops == 2 * 2 * 64
+    assert p.report.total_backward_macs == 3 * ROWS * 64
+
+
+HIDDEN, POINTS = 16, 5
+
+
+class Forces(nn.Module):
+    """Energy, and minus its derivative by the positions."""
+
+    def __init__(self, create_graph: bool = True) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1))
+        self.create_graph = create_graph
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(True)
+            energy = self.net(x).sum()
+            (slope,) = torch.autograd.grad(energy, x, create_graph=self.create_graph)
+        return energy, -slope
+
+
+def profiled(model: nn.Module, x: torch.Tensor) -> fxflops.Report:
+    with fxflops.profile(model) as p:
+        model(x)
+    return p.report
+
+
+def analyzed(model: nn.Module, x: torch.Tensor, **settings: Any) -> fxflops.Report:
+    return fxflops.analyze(model, x, repeats=0, progress=False, **settings)
+
+
+@pytest.mark.parametrize("way", [fxflops.count, analyzed, profiled])
+@pytest.mark.parametrize("create_graph", [True, False])
+def test_a_gradient_inside_the_forward_is_a_part_of_it(way: Callable[..., Any], create_graph: bool) -> None:
+    report = way(Forces(create_graph), torch.randn(POINTS, 3))
+    layers = POINTS * (3 * HIDDEN + HIDDEN * 1)
+    assert report.total_macs == report[""].total.macs == 2 * layers  # back through each layer, to its input
+    assert report.by_module("gradient")[""].total.macs == layers
+    assert report.total_backward_flops is report.total_recompute_flops is None
+    energy = 2 * layers + POINTS * HIDDEN + (POINTS - 1)  # with tanh, and the sum
+    assert report.total_flops - report.total_gradient_flops == energy + 3 * POINTS  # minus the slope
+    assert sum(row.total.flops for row in report.by_operator().values()) == report.total_flops
+    assert "gradients" in str(report)
+
+
+def test_it_is_the_same_number_however_it_is_counted() -> None:
+    x = torch.randn(POINTS, 3)
+    reports = [fxflops.count(Forces(), x), analyzed(Forces(), x), profiled(Forces(), x)]
+    assert len({report.total_flops for report in reports}) == 1
+    assert len({report.total_gradient_flops for report in reports}) == 1
+
+
+@pytest.mark.parametrize("way", [fxflops.count, analyzed])
+def test_the_second_derivative_of_a_training_step_is_backward(way: Callable[..., Any]) -> None:
+    model, x = Forces(), torch.randn(POINTS, 3, requires_grad=True)
+    report = way(model, x, backward=True)
+    first, _, last = model.net
+    with FlopCounterMode(display=False) as forward:  # without modules: among them it allows no gradient in the forward
+        energy = F.linear(torch.tanh(F.linear(x, first.weight, first.bias)), last.weight, last.bias).sum()
+        (force,) = torch.autograd.grad(energy, x, create_graph=True)
+    params, ones = [*model.parameters()], [torch.ones(()), torch.ones(POINTS, 3)]
+    with FlopCounterMode(display=False) as backward:
+        torch.autograd.grad([energy, force], [*params, x], ones)
+    assert 2 * report.total_macs == forward.get_total_flops()
+    assert 2 * report.total_backward_macs == backward.get_total_flops()
+    assert report.total_recompute_flops == 0
+
+
+class Taught(nn.Module):
+    """A checkpointed block, a part of which learns nothing."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.student, self.teacher = (nn.Linear(8, 8) for _ in range(3))
+        self.reentrant = reentrant
+
+    def block(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            taught = self.teacher(x)
+        return torch.tanh(self.student(x) * taught)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        y: torch.Tensor = checkpoint(self.block, x, use_reentrant=self.reentrant)
+        return y
+
+
+@pytest.mark.parametrize("way", [fxflops.count, analyzed])
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_checkpoint_runs_again_without_gradients_is_recomputation_too(
+    way: Callable[..., Any], reentrant: bool
+) -> None:
+    report = way(Taught(reentrant), X, backward=True)
+    layer = ROWS * 8 * 8
+    assert report.by_module("recompute")[""].total.macs == 2 * layer  # teacher and student
+    assert report.total_backward_macs == layer + 2 * layer  # first's weight, student's weight and input
