@@ -11,7 +11,7 @@ from torch import fx, nn
 
 from .api import Formulas, analyzed
 from .conventions import Convention
-from .errors import FxflopsError, InputError, TraceError
+from .errors import FxflopsError, InputError, TraceError, of_kind
 from .inputs import checked_model
 from .nodes import Node
 from .ops import BASE
@@ -48,9 +48,10 @@ class TorchFLOPsByFX:
         convention: str | Convention = "torch_flops",
         formulas: Formulas | None = None,
     ) -> None:
-        model = checked_model(model)
+        model = checked_model(model, AttributeError, TypeError)
         if mem_func_name not in MEMORY_FUNCTIONS:
-            raise InputError(f"mem_func_name must be one of {', '.join(MEMORY_FUNCTIONS)}, not {mem_func_name!r}")
+            wrong = f"mem_func_name must be one of {', '.join(MEMORY_FUNCTIONS)}, not {mem_func_name!r}"
+            raise of_kind(InputError(wrong), AssertionError)
         self.mem_func_name = mem_func_name
         self.ignore_ops = (ignore_ops,) if isinstance(ignore_ops, str) else tuple(ignore_ops)
         self.result_header = list(RESULT_HEADER)
@@ -85,7 +86,7 @@ class TorchFLOPsByFX:
     def report(self) -> Report:
         """The Report of the last ``propagate``."""
         if self._report is None:
-            raise FxflopsError("nothing has run yet: call propagate(*inputs) first")
+            raise of_kind(FxflopsError("nothing has run yet: call propagate(*inputs) first"), RuntimeError)
         return self._report
 
     def propagate(self, *args: Any, **kwargs: Any) -> Report:

@@ -24,7 +24,8 @@ from typing import Any, ClassVar, TypeVar
 from torch import Tensor, nn
 
 from ..api import analyzed, count
-from ..errors import InputError
+from ..errors import InputError, of_kind
+from ..inputs import checked_model
 from ..report import Report
 from ..rollup import prefixes
 from ._fvcore_nodes import JitNode, Value, nodes_of
@@ -94,7 +95,7 @@ class JitModelAnalysis:
     _handles: ClassVar[Mapping[str, Handle]] = {}
 
     def __init__(self, model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> None:
-        self._model = model
+        self._model = checked_model(model, AttributeError)
         self._inputs = inputs
         canonical: dict[nn.Module, str] = {}
         self._aliases = {
@@ -136,7 +137,8 @@ class JitModelAnalysis:
     def canonical_module_name(self, name: str) -> str:
         """The name under which a module is counted: of one that has several, the first."""
         if name not in self._aliases:
-            raise InputError(f"{type(self._model).__name__} has no module {name!r}; by_module() lists them")
+            missing = f"{type(self._model).__name__} has no module {name!r}; by_module() lists them"
+            raise of_kind(InputError(missing), KeyError)
         return self._aliases[name]
 
     # How
@@ -151,7 +153,7 @@ class JitModelAnalysis:
         >>> FlopCountAnalysis(model, inputs).set_op_handle("aten::sigmoid", lambda inputs, outputs: 100)  # doctest: +SKIP
         """
         if len(args) % 2:
-            raise InputError("set_op_handle() takes a name and a handle by turns")
+            raise of_kind(InputError("set_op_handle() takes a name and a handle by turns"), TypeError)
         for name, handle in [*zip(args[::2], args[1::2], strict=True), *kwargs.items()]:
             if handle is None:
                 self._ignored.add(name)
@@ -336,5 +338,5 @@ def _has_forward(module: nn.Module) -> bool:
 
 def _one_of(mode: str, *modes: str) -> str:
     if mode not in modes:
-        raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, modes))}")
+        raise of_kind(InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, modes))}"), ValueError)
     return mode

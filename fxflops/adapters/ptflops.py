@@ -20,7 +20,7 @@ from torch import nn
 from ..api import count
 from ..conventions import ModuleRule
 from ..conventions import ptflops as convention
-from ..errors import InputError, RunError
+from ..errors import InputError, RunError, of_kind
 from ..inputs import checked_model
 from ..records import Scope, Spec
 from ..torch_internals import tree_map
@@ -73,9 +73,10 @@ def get_model_complexity_info(
         output_precision: digits after the point.
         backend_specific_config: ``{"count_functional": False}`` counts modules alone.
     """
-    checked_model(model)
+    checked_model(model, AssertionError)
     if not isinstance(input_res, tuple) or not input_res:
-        raise InputError(f"input_res must be a tuple, the shape of one input such as (3, 224, 224), not {input_res!r}")
+        wrong = f"input_res must be a tuple, the shape of one input such as (3, 224, 224), not {input_res!r}"
+        raise of_kind(InputError(wrong), AssertionError)
     if getattr(backend, "value", backend) != FLOPS_BACKEND.PYTORCH.value:
         raise InputError(f'backend {backend!r} is not here: "pytorch" is (what torch dispatches: convention="torch")')
     tree = Tree(model, ignore_modules, custom_modules_hooks)
