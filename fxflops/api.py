@@ -108,7 +108,7 @@ def analyzed(
     table, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
     with (
-        _running(model, args, kwargs, mode, backward) as subject,
+        running(model, args, kwargs, mode, backward) as subject,
         progress_bar(progress, type(subject.model).__name__) as tick,
     ):
         made = traced(subject, table, trace)
@@ -164,14 +164,14 @@ def count(
     optimizer = checked_optimizer(optimizer, backward)
     table, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
-    with _running(model, args, kwargs, mode, backward, lazy=True) as subject:
+    with running(model, args, kwargs, mode, backward, lazy=True) as subject:
         subject.optimizer = optimizer
         run = counted_run(subject, table, facts=attention == "exact")
     return Report(run, found, table, weakref.ref(subject.model), attention).checked(strict)
 
 
 @contextmanager
-def _running(
+def running(
     model: nn.Module,
     args: Any,
     kwargs: Mapping[str, Any] | None,

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy  # type: ignore[attr-defined]
+from torch.nn.parameter import is_lazy
 
 from ..api import count
 from ..errors import InputError, errors_of_kind, of_kind
@@ -181,7 +181,8 @@ def _with_shapes(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     lazy = [tensor for tensor in (*model.parameters(), *model.buffers()) if is_lazy(tensor)]
     if not lazy:
         return model
-    model = copy.deepcopy(model, {id(each): type(each)(device=each.device, dtype=each.dtype) for each in lazy})
+    again = {id(each): type(each)(device=each.device, dtype=each.dtype) for each in lazy}  # type: ignore[call-arg]
+    model = copy.deepcopy(model, again)
     with torch.no_grad():
         model(*args, **kwargs)
     return model

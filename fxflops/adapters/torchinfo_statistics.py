@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy  # type: ignore[attr-defined]
+from torch.nn.parameter import is_lazy
 
 from ..conventions.torchinfo import in_use, mult_adds, size_of
 from ..records import Spec
