@@ -74,11 +74,15 @@ NOT_TO_RAISE = StopIteration, StopAsyncIteration
 
 @contextmanager
 def errors_of_kind(*kinds: type[BaseException]) -> Iterator[None]:
-    """Errors of fxflops that are raised meanwhile are of these kinds too; without any, of that which caused them."""
+    """Errors of fxflops that are raised meanwhile are of these kinds too; without any, of that which caused them, with what
+    it holds."""
     try:
         yield
     except FxflopsError as error:
-        raise of_kind(error, *(kinds or (type(error.__cause__ or error),))) from error.__cause__
+        cause = error.__cause__
+        made = of_kind(error, *(kinds or (type(cause or error),)))
+        vars(made).update({**({} if kinds or cause is None else vars(cause)), **vars(made)})
+        raise made from cause
 
 
 def near(name: str, known: Iterable[str]) -> str:

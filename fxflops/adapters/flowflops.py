@@ -61,7 +61,7 @@ def get_model_complexity_info(
         wrong = f"input_res must be a tuple, the input's shape such as (1, 3, 224, 224), not {input_res!r}"
         raise of_kind(InputError(wrong), AssertionError)
     if mode not in MODES:
-        raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
+        raise of_kind(InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}"), ValueError)
     args, kwargs = inputs_of(model, input_res, input_constructor, input_res)
     report = count(model, args, kwargs, convention=f"flowflops_{mode}")
     flops, params = report.total_flops, trainable(model)
