@@ -80,9 +80,11 @@ def errors_of_kind(*kinds: type[BaseException]) -> Iterator[None]:
         yield
     except FxflopsError as error:
         cause = error.__cause__
+        while isinstance(cause, FxflopsError):
+            cause = cause.__cause__
         made = of_kind(error, *(kinds or (type(cause or error),)))
         vars(made).update({**({} if kinds or cause is None else vars(cause)), **vars(made)})
-        raise made from cause
+        raise made from error.__cause__
 
 
 def near(name: str, known: Iterable[str]) -> str:
