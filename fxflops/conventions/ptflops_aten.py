@@ -99,7 +99,7 @@ MADE_OF_PRODUCTS = ("tensordot", "multi_dot", "inner")
 OPERATORS: dict[OpOverloadPacket, Callable[..., int]] = {
     **dict.fromkeys((aten.mm, aten.bmm, aten.matmul), product),
     aten.addmm: product_and_sum,
-    **dict.fromkeys((aten.convolution, aten._convolution), convolution),
+    aten.convolution: convolution,
 }
 """What it counts of what is dispatched."""
 
