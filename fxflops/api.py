@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from .conventions import Convention, find_convention
 from .counting import check_attention
-from .errors import InputError, RunError, TraceError
+from .errors import InputError, RunError, TraceError, errors_of_kind
 from .inputs import as_call, checked_model, shape_given
 from .inventory import Inventory
 from .lazy import initialized
@@ -109,7 +109,7 @@ def analyzed(
     table, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
     with (
-        _running(model, args, kwargs, mode, backward) as subject,
+        running(model, args, kwargs, mode, backward) as subject,
         progress_bar(progress, type(subject.model).__name__) as tick,
     ):
         made = traced(subject, table, trace)
@@ -165,14 +165,14 @@ def count(
     optimizer = checked_optimizer(optimizer, backward)
     table, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
-    with _running(model, args, kwargs, mode, backward, lazy=True) as subject:
+    with running(model, args, kwargs, mode, backward, lazy=True) as subject:
         subject.optimizer = optimizer
         run = counted_run(subject, table, facts=attention == "exact")
     return Report(run, found, table, weakref.ref(subject.model), attention).checked(strict)
 
 
 @contextmanager
-def _running(
+def running(
     model: nn.Module,
     args: Any,
     kwargs: Mapping[str, Any] | None,
@@ -183,13 +183,14 @@ def _running(
     """The model with its inputs, in its mode, with gradients only for a backward pass, one analysis of it at a time; afterwards all is as it
     was before."""
     given, model = model, checked_model(model)
-    positional, named = as_call(model, args, kwargs)
+    with errors_of_kind(TypeError):
+        positional, named = as_call(model, args, kwargs)
     mode = mode or ("as_is" if backward else "eval")
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
     grad = torch.enable_grad() if backward else torch.no_grad()
     inventory = Inventory(model, lazy=True)
-    with grad, holding(inventory.paths, mode) as within, unseen() if within else nullcontext():
+    with errors_of_kind(), grad, holding(inventory.paths, mode) as within, unseen() if within else nullcontext():
         try:
             with initialized(model, inventory, positional, named) as whole:
                 subject = Subject(model, whole, positional, named, mode, backward, lazy, is_compiled(given))

@@ -8,20 +8,22 @@ from typing import Any
 
 from torch import nn
 
-from .errors import InputError
+from .errors import InputError, of_kind
 from .structure import tensors_in
 from .torch_internals import original_of
 
 
-def checked_model(model: Any) -> nn.Module:
+def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
     """The model, taken out of a ``torch.compile`` wrapper: what it computes is counted, not how it is compiled.
 
-    Raises InputError, with the line to type, for anything that is not an ``nn.Module`` instance.
+    Raises InputError, with the line to type, for anything that is not an ``nn.Module`` instance: a TypeError too, or of
+    these ``kinds``.
     """
-    if isinstance(model, type) and issubclass(model, nn.Module):
-        raise InputError(f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)")
     if not isinstance(model, nn.Module):
-        raise InputError(f"model must be a torch.nn.Module, not {type(model).__name__} ({model!r:.60})")
+        wrong = f"model must be a torch.nn.Module, not {type(model).__name__} ({model!r:.60})"
+        if isinstance(model, type) and issubclass(model, nn.Module):
+            wrong = f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)"
+        raise of_kind(InputError(wrong), *(kinds or (TypeError,)))
     return original_of(model)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ from torch import fx, nn
 
 from .api import Formulas, analyzed
 from .conventions import Convention
-from .errors import FxflopsError, InputError, TraceError
+from .errors import FxflopsError, InputError, TraceError, of_kind
 from .inputs import checked_model
 from .nodes import Node
 from .ops import BASE
 from .render.columns import RESULT_HEADER
 from .report import Report
 from .state import Snapshot, holding
+from .torch_internals import assertion
 from .trace.symbolic import constants_of, symbolic
 
 MEMORY_FUNCTIONS = ("memory_allocated", "max_memory_allocated")
@@ -48,9 +49,10 @@ class TorchFLOPsByFX:
         convention: str | Convention = "torch_flops",
         formulas: Formulas | None = None,
     ) -> None:
-        model = checked_model(model)
+        model = checked_model(model, AttributeError, TypeError)
         if mem_func_name not in MEMORY_FUNCTIONS:
-            raise InputError(f"mem_func_name must be one of {', '.join(MEMORY_FUNCTIONS)}, not {mem_func_name!r}")
+            wrong = f"mem_func_name must be one of {', '.join(MEMORY_FUNCTIONS)}, not {mem_func_name!r}"
+            raise of_kind(InputError(wrong), AssertionError)
         self.mem_func_name = mem_func_name
         self.ignore_ops = (ignore_ops,) if isinstance(ignore_ops, str) else tuple(ignore_ops)
         self.result_header = list(RESULT_HEADER)
@@ -85,7 +87,7 @@ class TorchFLOPsByFX:
     def report(self) -> Report:
         """The Report of the last ``propagate``."""
         if self._report is None:
-            raise FxflopsError("nothing has run yet: call propagate(*inputs) first")
+            raise of_kind(FxflopsError("nothing has run yet: call propagate(*inputs) first"), RuntimeError)
         return self._report
 
     def propagate(self, *args: Any, **kwargs: Any) -> Report:
@@ -93,6 +95,7 @@ class TorchFLOPsByFX:
         self._report, self._graph = analyzed(
             self._model, args, kwargs, trace=self._trace, convention=self._convention, formulas=self._formulas
         )
+        self._calls_of = _shown_at(self._report.nodes, self._graph)
         self.result_table = [self._row(node) for node in self._report.nodes]
         return self._report
 
@@ -133,7 +136,8 @@ class TorchFLOPsByFX:
     def print_total_flops(self, show: bool = True) -> int:
         """Print and return the FLOPs of all nodes, those of ``ignore_ops`` left out."""
         report = self.report
-        ignored = sum(report.counted[i].flops for node in report.nodes if self._is_ignored(node) for i in node.calls)
+        left = [i for node in report.nodes if self._is_ignored(node) for i in self._calls_of[node.name]]
+        ignored = sum(report.counted[i].flops for i in left)
         total = report.total_flops - ignored
         left_out = sum(not isinstance(row[4], int) for row in self.result_table)
         note = f" ({left_out} operations are ignored or not recognized)" if left_out else ""
@@ -169,7 +173,7 @@ class TorchFLOPsByFX:
         """A node's FLOPs, or torch_flops' word where there are none."""
         if self._is_ignored(node):
             return "ignored"
-        counted = [self.report.counted[i] for i in node.calls]
+        counted = [self.report.counted[i] for i in self._calls_of[node.name]]
         return "not_recognized" if any(c.cost is None for c in counted) else sum(c.flops for c in counted)
 
     def _is_ignored(self, node: Node) -> bool:
@@ -183,3 +187,13 @@ class TorchFLOPsByFX:
         milliseconds = None if node.timing is None else node.timing.median * 1000
         flops = self._flops_of(node)
         return [node.name, node.opcode, node.target, node.module, flops, milliseconds, before, after, delta]
+
+
+def _shown_at(nodes: Iterable[Node], graph: fx.GraphModule) -> dict[str, range]:
+    """The calls of each node's row: a torch._assert's stand at the comparison of numbers that it checks, which is no call."""
+    calls = {node.name: node.calls for node in nodes}
+    for node in graph.graph.nodes:
+        checked = (*node.args, *node.kwargs.values())[0] if node.target is assertion else None
+        if isinstance(checked, fx.Node) and not calls[checked.name]:
+            calls[checked.name], calls[node.name] = calls[node.name], calls[checked.name]
+    return calls

@@ -155,6 +155,11 @@ def fill(template: Any, *tensors: Any) -> Any:
     return _replaced(template, lambda part: isinstance(part, (Hole, Filling)), filled, {}, _copied)
 
 
+def replaced(value: Any, is_leaf: Callable[[Any], bool], replace: Callable[[Any], Any]) -> Any:
+    """A copy of the value with its leaves replaced; what holds none stays the same object."""
+    return _replaced(value, is_leaf, replace, {}, _copied)
+
+
 Changed = list[tuple[Step, Any]]
 
 

@@ -24,6 +24,9 @@ ACROSS = {
     "test_golden",
     "test_page_browser",
     "test_large",
+    "test_memory",
+    "test_training",
+    "test_peer_suite",
     "test_models",
     "test_layering",
     "test_imports",
@@ -33,6 +36,8 @@ ACROSS = {
     "test_catalogue",
     "test_compare",
     "test_published",
+    "test_drop_ins",
+    "test_peer_suite",
 }
 # Formulas that overrule, for one spelling, a more general one of the same file.
 OVERRULED = {("matmul", "reflected_matmul")}

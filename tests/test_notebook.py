@@ -165,3 +165,39 @@ def test_the_same_columns_are_filled_on_cuda() -> None:
     assert counter.result_table[1][8] >= 64 * 512 * 4
     assert counter.report.memory.source == "allocator"
     assert counter.report.max_memory >= 512 * 512 * 4
+
+
+class Checked(nn.Module):
+    """Checks a number, the truth of a tensor, and a constant, as timm's patch embedding does the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        torch._assert(x.size(1) == 4, "four features")
+        torch._assert(x.size(0) == 2, message="two rows")
+        return self.fc(x)
+
+
+@pytest.mark.parametrize("ignored", [(), ("eq",), ("_assert",)])
+def test_a_checked_comparison_has_torch_flops_number(ignored: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("reset_peak_memory_stats", "memory_allocated", "max_memory_allocated"):  # it asks CUDA on any device
+        monkeypatch.setattr(torch.cuda, name, lambda *_: 0)
+    theirs = pytest.importorskip("torch_flops").TorchFLOPsByFX(Checked(), ignore_ops=list(ignored))
+    ours = TorchFLOPsByFX(Checked(), ignore_ops=ignored)
+    found = []
+    for counter in (theirs, ours):
+        counter.propagate(torch.ones(2, 4))
+        counter.print_result_table(show=False)
+        rows = {row[0]: 0 if row[4] == "ignored" else row[4] for row in counter.result_table}
+        found.append((rows, counter.print_total_flops(show=False)))
+    assert found[0] == found[1]
+    assert {found[1][0][name] for name in ("eq", "eq_1")} == ({0} if ignored == ("eq",) else {1})
+
+
+def test_a_recorded_check_keeps_its_number() -> None:
+    counter = TorchFLOPsByFX(Checked(), trace="record")  # where the comparison is done, and no node
+    counter.propagate(torch.ones(2, 4))
+    assert counter.print_total_flops(show=False) == 1 + 1 + 2 * 4 * (4 + 4 - 1 + 1)
+    assert [row[4] for row in counter.result_table if "_assert" in row[0]] == [1, 1]

@@ -4,49 +4,41 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from ..errors import InputError, of_kind
 from ..ops._cost import first
 from ..records import Call, Counted, Spec, specs_in
 from ..torch_internals import OpOverload, OpOverloadPacket
 
 
 class Value:
-    """What a handle is given in place of a ``torch._C.Value``: a tensor's sizes, a list of tensors, or a constant.
+    """What a handle is given in place of a ``torch._C.Value``: a tensor, a list or a constant, with its name and the kind of
+    node that made it; of a tensor that goes in, which no call tells, "prim::Param"."""
 
-    It is its own ``type()`` and its own ``node()``, so that ``value.type().sizes()`` and ``value.node().inputs()`` work.
-    """
-
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: Any, name: str = "", made_by: str = "") -> None:
         self._value = value
+        self._name = name
+        self._made_by = made_by
 
     def isCompleteTensor(self) -> bool:
         """Whether it is a tensor."""
         return isinstance(self._value, Spec)
 
-    def type(self) -> Value:
-        return self
+    def type(self) -> ValueType:
+        return ValueType(self._value)
 
-    def sizes(self) -> list[int] | None:
-        """The shape of a tensor; None of anything else."""
-        return list(self._value) if isinstance(self._value, Spec) else None
+    def node(self) -> ValueNode:
+        return ValueNode(self._value, self._name, self._made_by)
 
-    def dim(self) -> int | None:
-        """The number of dims of a tensor; None of anything else."""
-        return self._value.ndim if isinstance(self._value, Spec) else None
-
-    def node(self) -> Value:
-        return self
-
-    def inputs(self) -> Iterator[Value]:
-        """The items of a list."""
-        is_list = isinstance(self._value, tuple) and not isinstance(self._value, Spec)
-        return map(Value, self._value) if is_list else iter(())
+    def debugName(self) -> str:
+        """A name that no other value has, unlike the trace's not that of a variable."""
+        return self._name
 
     def toIValue(self) -> Any:
         """A constant; None for what holds a tensor."""
@@ -54,6 +46,73 @@ class Value:
 
     def __repr__(self) -> str:
         return f"Value({self._value!r})"
+
+
+class ValueType:
+    """The type of a value: of a tensor its shape and dtype; its strides and device are not known, which is None."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def kind(self) -> str:
+        """ "TensorType", "IntType", "ListType" ..."""
+        return next(name for types, name in KINDS if isinstance(self._value, types))
+
+    def sizes(self) -> list[int]:
+        """The shape of a tensor."""
+        return list(self._tensor())
+
+    def dim(self) -> int:
+        """The number of dims of a tensor."""
+        return self._tensor().ndim
+
+    def dtype(self) -> torch.dtype:
+        """The dtype of a tensor."""
+        return self._tensor().dtype
+
+    def scalarType(self) -> str:
+        """The dtype of a tensor as C++ calls it: "Float", "Long"."""
+        return torch.empty(0, dtype=self.dtype()).type().rpartition(".")[2].removesuffix("Tensor")
+
+    def strides(self) -> None:
+        self._tensor()
+
+    def device(self) -> None:
+        self._tensor()
+
+    def _tensor(self) -> Spec:
+        if not isinstance(self._value, Spec):
+            raise of_kind(InputError(f"a value of {self.kind()} is no tensor: isCompleteTensor() tells"), RuntimeError)
+        return self._value
+
+
+class ValueNode:
+    """The node that made a value."""
+
+    def __init__(self, value: Any, name: str, made_by: str) -> None:
+        self._value = value
+        self._name = name
+        self._made_by = made_by
+
+    def kind(self) -> str:
+        """ "prim::Constant", "prim::ListConstruct" ..."""
+        if self._made_by:
+            return self._made_by
+        if isinstance(self._value, Spec):
+            return "prim::Param"
+        return "prim::ListConstruct" if isinstance(self._value, tuple) else "prim::Constant"
+
+    def inputs(self) -> Iterator[Value]:
+        """The items of a list."""
+        is_list = isinstance(self._value, tuple) and not isinstance(self._value, Spec)
+        return (Value(item, f"{self._name}.{i}") for i, item in enumerate(self._value if is_list else ()))
+
+
+KINDS: tuple[tuple[Any, str], ...] = (
+    (Spec, "TensorType"), (bool, "BoolType"), ((int, torch.dtype), "IntType"), (float, "FloatType"),
+    (complex, "ComplexType"), (str, "StringType"), (torch.device, "DeviceObjType"), (type(None), "NoneType"),
+    (tuple, "ListType"), (object, "AnyType"),
+)  # fmt: skip
 
 
 class JitNode(NamedTuple):
@@ -73,18 +132,26 @@ class JitNode(NamedTuple):
 def nodes_of(position: int, counted: Counted) -> Iterator[JitNode]:
     """The nodes of one call, that which is counted first."""
     call, flops = counted.call, counted.flops
-    for kind, arguments, out in _parts(call):
+    for part, (kind, arguments, outs) in enumerate(_parts(call)):
         kind = kind if "::" in kind else f"aten::{kind}"
-        yield JitNode(kind, list(map(Value, arguments)), [Value(out)], call.path, flops, position)
+        values = [Value(value, f"{position}.{part}.{i}") for i, value in enumerate(arguments)]
+        made_by = kind.partition(".")[0]
+        results = [Value(value, f"{position}.{part}.out{i}", made_by) for i, value in enumerate(outs)]
+        yield JitNode(kind, values, results, call.path, flops, position)
         flops = 0
 
 
-def _parts(call: Call) -> Iterator[tuple[str, list[Any], Any]]:
-    """Name, arguments and result of each node of a call."""
+def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
+    """Name, arguments and results of each node of a call."""
     out = call.out
-    if isinstance(call.target, OpOverload):
-        space, _, name = call.target._schema.name.rpartition("::")
-        yield name if space == "aten" else f"{space}::{name}", [*call.args, *call.kwargs.values()], out
+    if isinstance(call.target, (OpOverload, OpOverloadPacket)):
+        packet = call.target if isinstance(call.target, OpOverloadPacket) else call.target.overloadpacket
+        returns = getattr(packet, packet.overloads()[0])._schema.returns
+        yield packet._qualified_op_name, [*call.args, *call.kwargs.values()], out if len(returns) > 1 else [out]
+        return
+    if is_python_op(call):
+        tensors = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Spec)]
+        yield f"prim::PythonOp.{_name_of_python_op(call)}", tensors, [out]
         return
     if call.op in NO_NODES:
         return
@@ -93,17 +160,49 @@ def _parts(call: Call) -> Iterator[tuple[str, list[Any], Any]]:
         yield from _products(given, result)
     else:
         name = _name(call, given)
-        yield name, _in_order(name, given), result
+        yield name, _in_order(name, given), [result]
     for name in _others(call, given):
-        yield name, [result], result
+        yield name, [result], [result]
 
 
-def _products(given: Mapping[str, Any], out: Spec) -> Iterator[tuple[str, list[Any], Any]]:
+def python_ops() -> dict[FunctionType, Callable[..., int]]:
+    """Formulas for the forwards of all autograd.Functions but torch's own: each is one node, whatever is in it."""
+    return {
+        cls.forward: _opaque
+        for cls in _below(torch.autograd.Function)
+        if isinstance(cls.forward, FunctionType) and cls.__module__.partition(".")[0] != torch.__name__
+    }
+
+
+def _below(cls: Any) -> Iterator[Any]:
+    for below in cls.__subclasses__():
+        yield below
+        yield from _below(below)
+
+
+def _opaque(*_: Any, out: Any) -> int:
+    """x -> out: a node whose inside fvcore does not see."""
+    return 0
+
+
+def is_python_op(call: Call) -> bool:
+    """Whether a call is an autograd.Function's."""
+    return call.op == "forward" and isinstance(call.target, FunctionType)
+
+
+def _name_of_python_op(call: Call) -> str:
+    """The class, which the context that its forward is given tells; one that takes none is written in it."""
+    context = call.args[0] if call.args and isinstance(call.args[0], str) else ""
+    known = re.fullmatch(r"<(\w+)Backward>", context)
+    return known[1] if known else call.target.__qualname__.rpartition(".")[0].rpartition(".")[2]
+
+
+def _products(given: Mapping[str, Any], out: Spec) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
     """The two linear layers of an RNN's cell: of the input and of the state."""
     state = first(given["hx"]) if given.get("hx") is not None else out
     for given_to, side in ((given["input"], "ih"), (state, "hh")):
         weight, bias = (given.get(f"{kind}_{side}", given.get(f"{kind[0]}_{side}")) for kind in ("weight", "bias"))
-        yield "linear", [given_to, weight, bias], Spec((*out[:-1], weight[0]), out.dtype)
+        yield "linear", [given_to, weight, bias], [Spec((*out[:-1], weight[0]), out.dtype)]
 
 
 def _others(call: Call, given: Mapping[str, Any]) -> tuple[str, ...]:

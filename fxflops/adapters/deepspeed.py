@@ -221,11 +221,8 @@ def shown(number: N, as_string: bool, text_of: Callable[[float], str]) -> N | st
 
 
 def asserted_model(model: Any) -> nn.Module:
-    """The model; WrongInputError for anything that is none."""
-    try:
-        return checked_model(model)
-    except InputError as error:
-        raise WrongInputError(str(error)) from None
+    """The model; an error that the originals' users catch for anything that is none."""
+    return checked_model(model, AssertionError, AttributeError)
 
 
 def profile_run(

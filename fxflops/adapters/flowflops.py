@@ -15,7 +15,7 @@ from torch import nn
 
 from ..api import count
 from ..conventions import flowflops_eager
-from ..errors import InputError
+from ..errors import InputError, of_kind
 from ..inputs import checked_model
 from .ptflops import Tree, flops_to_string, inputs_of, params_to_string, samples, trainable
 
@@ -56,11 +56,12 @@ def get_model_complexity_info(
     Raises:
         InputError: the model or the arguments do not fit. RunError: the model raised.
     """
-    checked_model(model)
+    checked_model(model, AssertionError)
     if not isinstance(input_res, tuple) or not input_res:
-        raise InputError(f"input_res must be a tuple, the input's shape such as (1, 3, 224, 224), not {input_res!r}")
+        wrong = f"input_res must be a tuple, the input's shape such as (1, 3, 224, 224), not {input_res!r}"
+        raise of_kind(InputError(wrong), AssertionError)
     if mode not in MODES:
-        raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
+        raise of_kind(InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}"), ValueError)
     args, kwargs = inputs_of(model, input_res, input_constructor, input_res)
     report = count(model, args, kwargs, convention=f"flowflops_{mode}")
     flops, params = report.total_flops, trainable(model)

@@ -23,11 +23,16 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
-from ..api import analyzed, count
-from ..errors import InputError
+from ..api import count, running
+from ..conventions import find_convention
+from ..errors import InputError, of_kind
+from ..inputs import checked_model
+from ..ops import BASE
+from ..own_run import observed_run
 from ..report import Report
 from ..rollup import prefixes
-from ._fvcore_nodes import JitNode, Value, nodes_of
+from ..trace.record import Recorder
+from ._fvcore_nodes import JitNode, Value, nodes_of, python_ops
 from ._fvcore_tables import flop_count_str, flop_count_table, parameter_count, parameter_count_table
 
 __all__ = [
@@ -54,7 +59,7 @@ def charged(inputs: list[Value], outputs: list[Value]) -> int:
 
 def elements(inputs: list[Value], outputs: list[Value]) -> int:
     """out[*]: 1 per element of the first output."""
-    return math.prod(outputs[0].sizes() or ())
+    return math.prod(outputs[0].type().sizes())
 
 
 COUNTED = (
@@ -94,18 +99,18 @@ class JitModelAnalysis:
     _handles: ClassVar[Mapping[str, Handle]] = {}
 
     def __init__(self, model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> None:
-        self._model = model
+        self._model = checked_model(model, AttributeError)
         self._inputs = inputs
         canonical: dict[nn.Module, str] = {}
         self._aliases = {
             path: canonical.setdefault(module, path) for path, module in model.named_modules(remove_duplicate=False)
         }
         self._op_handles = dict(self._handles)
-        self._ignored = set(IGNORED)
-        self._statistics: Statistics | None = None
+        self._ignored_ops = set(IGNORED)
+        self._stats: Statistics | None = None
         self._nodes: tuple[str, Report, list[tuple[JitNode, list[str]]]] | None = None
-        self._warn_unsupported = self._warn_uncalled = True
-        self._tracer_warnings, self._ancestor_mode = "no_tracer_warning", "owner"
+        self._enable_warn_unsupported_ops = self._enable_warn_uncalled_mods = True
+        self._warn_trace, self._ancestor_mode = "no_tracer_warning", "owner"
 
     # What was counted
 
@@ -136,7 +141,8 @@ class JitModelAnalysis:
     def canonical_module_name(self, name: str) -> str:
         """The name under which a module is counted: of one that has several, the first."""
         if name not in self._aliases:
-            raise InputError(f"{type(self._model).__name__} has no module {name!r}; by_module() lists them")
+            missing = f"{type(self._model).__name__} has no module {name!r}; by_module() lists them"
+            raise of_kind(InputError(missing), KeyError)
         return self._aliases[name]
 
     # How
@@ -151,18 +157,18 @@ class JitModelAnalysis:
         >>> FlopCountAnalysis(model, inputs).set_op_handle("aten::sigmoid", lambda inputs, outputs: 100)  # doctest: +SKIP
         """
         if len(args) % 2:
-            raise InputError("set_op_handle() takes a name and a handle by turns")
+            raise of_kind(InputError("set_op_handle() takes a name and a handle by turns"), TypeError)
         for name, handle in [*zip(args[::2], args[1::2], strict=True), *kwargs.items()]:
             if handle is None:
-                self._ignored.add(name)
+                self._ignored_ops.add(name)
             else:
                 self._op_handles[name] = handle
-        self._statistics = None
+        self._stats = None
         return self
 
     def clear_op_handles(self: T) -> T:
         """Forget all handles, those of fvcore too."""
-        self._op_handles, self._ignored, self._statistics = {}, set(IGNORED), None
+        self._op_handles, self._ignored_ops, self._stats = {}, set(IGNORED), None
         return self
 
     def copy(
@@ -174,38 +180,38 @@ class JitModelAnalysis:
         return (
             JitModelAnalysis(model, self._inputs if new_inputs is None else new_inputs)
             .set_op_handle(**self._op_handles)
-            .unsupported_ops_warnings(self._warn_unsupported)
-            .uncalled_modules_warnings(self._warn_uncalled)
-            .tracer_warnings(self._tracer_warnings)
+            .unsupported_ops_warnings(self._enable_warn_unsupported_ops)
+            .uncalled_modules_warnings(self._enable_warn_uncalled_mods)
+            .tracer_warnings(self._warn_trace)
         )
 
     def tracer_warnings(self: T, mode: str) -> T:
         """Which warnings to let through as the model runs: "all", "no_tracer_warning" (the same: nothing is traced by
         torch.jit) or "none"."""
-        self._tracer_warnings = _one_of(mode, "all", "no_tracer_warning", "none")
+        self._warn_trace = _one_of(mode, "all", "no_tracer_warning", "none")
         return self
 
     def ancestor_mode(self: T, mode: str) -> T:
         """Which modules an operator belongs to: "owner": the module that calls it, and those that hold that module;
         "caller": all whose forward is running. (fvcore does not heed it once something was asked for.)"""
-        self._ancestor_mode, self._statistics = _one_of(mode, "owner", "caller"), None
+        self._ancestor_mode, self._stats = _one_of(mode, "owner", "caller"), None
         return self
 
     def unsupported_ops_warnings(self: T, enabled: bool) -> T:
         """Whether to log what :meth:`unsupported_ops` returns."""
-        self._warn_unsupported = enabled
+        self._enable_warn_unsupported_ops = enabled
         return self
 
     def uncalled_modules_warnings(self: T, enabled: bool) -> T:
         """Whether to log what :meth:`uncalled_modules` returns."""
-        self._warn_uncalled = enabled
+        self._enable_warn_uncalled_mods = enabled
         return self
 
     # The analysis
 
     def _analyze(self) -> Statistics:
-        if self._statistics is not None:
-            return self._statistics
+        if self._stats is not None:
+            return self._stats
         report, nodes = self._run()
         paths = dict.fromkeys(self._aliases.values())
         counts: dict[str, Counter[str]] = {path: Counter() for path in paths}
@@ -214,14 +220,14 @@ class JitModelAnalysis:
         for node, modules in nodes:
             seen.update(modules)
             counted = self._count(node)
-            if counted is None and node.kind in self._ignored:
+            if counted is None and node.kind in self._ignored_ops:
                 continue
             sums, added = (unsupported, Counter({node.kind: 1})) if counted is None else (counts, counted)
             for path in modules:
                 sums[path] += added
-        self._statistics = Statistics(counts, unsupported, set(paths) - self._with_callers(seen, report))
-        self._log(self._statistics)
-        return self._statistics
+        self._stats = Statistics(counts, unsupported, set(paths) - self._with_callers(seen, report))
+        self._log(self._stats)
+        return self._stats
 
     def _count(self, node: JitNode) -> Counter[str] | None:
         """What the handle of a node makes of it; None where it has none."""
@@ -238,28 +244,29 @@ class JitModelAnalysis:
         """The model's nodes, each with the names of the modules that it belongs to."""
         if self._nodes is None or self._nodes[0] != self._ancestor_mode:
             with warnings.catch_warnings():
-                if self._tracer_warnings == "none":
+                if self._warn_trace == "none":
                     warnings.simplefilter("ignore")
                 report, nodes = self._called() if self._ancestor_mode == "caller" else self._owned()
             self._nodes = self._ancestor_mode, report, nodes
         return self._nodes[1:]
 
     def _owned(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
-        report = count(self._model, self._inputs, mode="as_is", convention=CONVENTION)
+        report = count(self._model, self._inputs, mode="as_is", convention=CONVENTION, formulas=python_ops())
         return report, [(node, list(prefixes(node.path))) for node in _nodes(report)]
 
     def _called(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
         """From a recorded graph, whose nodes know which modules were running."""
-        report, graph = analyzed(
-            self._model, self._inputs, None, mode="as_is", trace="record", convention=CONVENTION, formulas=None, repeats=0
-        )  # fmt: skip
-        stacks = {node.name: node.meta.get("nn_module_stack") or {} for node in graph.graph.nodes}
-        running = {
-            call: [path for path, _ in stacks.get(node.name, {}).values()]
-            for node in report.nodes
-            for call in node.calls
+        table = BASE.derive(python_ops())
+        with running(self._model, self._inputs, None, "as_is", False) as subject:
+            recorder = Recorder(subject.model, subject.bound())
+            run = subject.ran(observed_run(subject, table, recorder), "storages", "recorded trace")
+        report = Report(run, find_convention(CONVENTION), table, None)
+        callers = {
+            call: [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+            for node in recorder.graph().graph.nodes
+            for call in recorder.calls_of.get(node.name, ())
         }
-        return report, [(node, list(dict.fromkeys(["", *running.get(node.call, ())]))) for node in _nodes(report)]
+        return report, [(node, list(dict.fromkeys(["", *callers.get(node.call, ())]))) for node in _nodes(report)]
 
     def _with_callers(self, seen: set[str], report: Report) -> set[str]:
         """Also those of the modules that were called in which another of them stands, under whatever name."""
@@ -271,10 +278,10 @@ class JitModelAnalysis:
 
     def _log(self, statistics: Statistics) -> None:
         logger = logging.getLogger(__name__)
-        for kind, times in statistics.unsupported_ops[""].items() if self._warn_unsupported else ():
+        for kind, times in statistics.unsupported_ops[""].items() if self._enable_warn_unsupported_ops else ():
             logger.warning("Unsupported operator %s encountered %d time(s)", kind, times)
         uncalled = sorted(path for path in statistics.uncalled if _has_forward(self._model.get_submodule(path)))
-        if uncalled and self._warn_uncalled:
+        if uncalled and self._enable_warn_uncalled_mods:
             logger.warning(
                 "The following submodules of the model were never called during the trace of the graph. They may be "
                 "unused, or they were accessed by direct calls to .forward() or via other python methods. In the latter "
@@ -336,5 +343,5 @@ def _has_forward(module: nn.Module) -> bool:
 
 def _one_of(mode: str, *modes: str) -> str:
     if mode not in modes:
-        raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, modes))}")
+        raise of_kind(InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, modes))}"), ValueError)
     return mode

@@ -1,8 +1,7 @@
 """ptflops's names over fxflops: multiply-adds and parameters of a model, printed module by module.
 
 The counts are of ``convention="ptflops"``, and of a module that stands under two others, as there, once for each. Unlike
-the original it leaves training flags, attributes and hooks as they were, and replaces no functions of torch. It has not the
-original's second backend, "aten", whose number depends on the kernels chosen.
+the original it leaves training flags, attributes and hooks as they were, and replaces no functions of torch.
 """
 
 from __future__ import annotations
@@ -20,10 +19,11 @@ from torch import nn
 from ..api import count
 from ..conventions import ModuleRule
 from ..conventions import ptflops as convention
-from ..errors import InputError, RunError
+from ..errors import InputError, of_kind
 from ..inputs import checked_model
 from ..records import Scope, Spec
 from ..torch_internals import tree_map
+from ._ptflops_aten import Dispatched
 
 Hook = Callable[[Any, Any, Any], Any]
 """As a forward hook: called with a module, its inputs and its output it adds to ``module.__flops__``."""
@@ -63,28 +63,44 @@ def get_model_complexity_info(
         print_per_layer_stat: print the model to ``ost`` with what each module is charged.
         as_strings: ``("4.13 GMac", "25.56 M")`` rather than numbers.
         input_constructor: makes from ``input_res`` the one input, or a dict of keyword inputs.
-        verbose: print to ``ost`` which classes of modules have no charge of their own.
-        ignore_modules: classes of modules that are not counted.
+        verbose: print to ``ost`` which classes of modules (operators) have no charge of their own.
+        ignore_modules: classes of modules that are not counted; of backend "aten" operators such as torch.ops.aten.mm.
         custom_modules_hooks: for classes of modules, a forward hook that adds to ``module.__flops__``; its tensors have
-            shapes, but no values.
-        backend: "pytorch".
+            shapes, but no values. Of backend "aten": for operators, what counts a call from its inputs and its outputs.
+        backend: "pytorch" counts modules and functions, "aten" what they dispatch, by a run on the real tensors.
         flops_units: "GMac", "MMac", "KMac" or "Mac"; default: the one that fits.
         param_units: "B", "M" or "K"; default: the one that fits.
         output_precision: digits after the point.
         backend_specific_config: ``{"count_functional": False}`` counts modules alone.
     """
-    checked_model(model)
+    checked_model(model, AssertionError)
     if not isinstance(input_res, tuple) or not input_res:
-        raise InputError(f"input_res must be a tuple, the shape of one input such as (3, 224, 224), not {input_res!r}")
-    if getattr(backend, "value", backend) != FLOPS_BACKEND.PYTORCH.value:
-        raise InputError(f'backend {backend!r} is not here: "pytorch" is (what torch dispatches: convention="torch")')
-    tree = Tree(model, ignore_modules, custom_modules_hooks)
-    if verbose:
-        tree.warn(ost)
+        wrong = f"input_res must be a tuple, the shape of one input such as (3, 224, 224), not {input_res!r}"
+        raise of_kind(InputError(wrong), AssertionError)
+    known = next((each for each in FLOPS_BACKEND if backend in (each, each.value)), None)
+    if known is None:
+        one_of = ", ".join(repr(each.value) for each in FLOPS_BACKEND)
+        raise of_kind(InputError(f"unknown backend {backend!r}: one of {one_of}"), ValueError)
     args, kwargs = inputs_of(model, (1, *input_res), input_constructor, input_res)
+    params = trainable(model)
     try:
-        report = count(model, args, kwargs, convention=FUNCTIONS)
-    except RunError as error:
+        if known is FLOPS_BACKEND.ATEN:
+            dispatched = Dispatched(ignore_modules, custom_modules_hooks, ost, verbose)
+            macs: float = dispatched.run(model, args, kwargs)
+            if print_per_layer_stat:
+                print(dispatched.text(lambda number: flops_to_string(number, flops_units, output_precision)), file=ost)
+        else:
+            tree = Tree(model, ignore_modules, custom_modules_hooks)
+            if verbose:
+                tree.warn(ost)
+            report = count(model, args, kwargs, convention=FUNCTIONS)
+            tree.read(report.scopes, samples(args))
+            macs = tree.flops(model)
+            if backend_specific_config.get("count_functional", True):
+                macs += report.total_flops
+            if print_per_layer_stat:
+                print(tree.annotated(macs, params, flops_units, param_units, output_precision), file=ost)
+    except Exception as error:
         cause = error.__cause__ or error
         print(
             "Flops estimation was not finished successfully because of the following exception: \n"
@@ -92,13 +108,6 @@ def get_model_complexity_info(
         )
         traceback.print_exception(error)
         return None, None
-    tree.read(report.scopes, samples(args))
-    macs = tree.flops(model)
-    if backend_specific_config.get("count_functional", True):
-        macs += report.total_flops
-    params = trainable(model)
-    if print_per_layer_stat:
-        print(tree.annotated(macs, params, flops_units, param_units, output_precision), file=ost)
     if not as_strings:
         return int(macs), params
     return (

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from ..api import count
-from ..errors import InputError
+from ..errors import InputError, of_kind
 from ..inputs import checked_model
 from ..report import Report
 from ..state import Snapshot, holding
@@ -52,9 +52,10 @@ def get_model_profile(
         as_strings: ``("429.25 KMac", "61.71 k")`` rather than ``(429248, 61706)``.
         ignore_modules: classes of modules that are not counted.
     """
-    checked_model(model)
+    checked_model(model, AssertionError)
     if not isinstance(input_res, tuple) or not input_res:
-        raise InputError(f"input_res must be a tuple, the shape of one input such as (3, 224, 224), not {input_res!r}")
+        wrong = f"input_res must be a tuple, the shape of one input such as (3, 224, 224), not {input_res!r}"
+        raise of_kind(InputError(wrong), AssertionError)
     args, kwargs = (
         ((), input_constructor(input_res)) if input_constructor else ((filled(model, (1, *input_res), 1),), {})
     )
@@ -192,7 +193,7 @@ class Session:
         """Counted when it is first asked for, on the inputs that the run was given."""
         watch = self._watch
         if watch is None or watch.runs == 0:
-            raise InputError("nothing to show: call start_profile(), then run the model")
+            raise of_kind(InputError("nothing to show: call start_profile(), then run the model"), AttributeError)
         if self._known is None or self._known[0] != watch.runs:
             watch.detach()
             report = count(self._model, watch.args, watch.kwargs, mode="as_is", convention=CONVENTION)

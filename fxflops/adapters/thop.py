@@ -71,7 +71,7 @@ def profile(
         ret_layer_info: give a third result, the same sums of each module: ``{name: (MACs, params, {...})}``.
         report_missing: print classes without a rule too.
     """
-    model, handlers = checked_model(model), custom_ops or {}
+    model, handlers = checked_model(model, AttributeError), custom_ops or {}
     if verbose or report_missing:
         _print_rules(innermost_first(model), handlers, report_missing)
     ops, params, layers = _sums(model, _charges(model, inputs, handlers, list(model.modules())), {model})
@@ -86,7 +86,7 @@ def profile_origin(
     report_missing: bool = False,
 ) -> tuple[float, float]:
     """The same for modules without children alone; here all of their parameters count."""
-    model, handlers = checked_model(model), custom_ops or {}
+    model, handlers = checked_model(model, AttributeError), custom_ops or {}
     childless = [module for module in innermost_first(model) if not any(True for _ in module.children())]
     if verbose or report_missing:
         _print_rules(childless, handlers, report_missing)

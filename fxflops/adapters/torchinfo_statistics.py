@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ..conventions.torchinfo import in_use, mult_adds, size_of
 from ..records import Spec
@@ -107,7 +108,8 @@ class LayerInfo:
         self.is_leaf_layer = not any(module.children())
         kernel = getattr(module, "kernel_size", None)
         self.kernel_size = list(kernel) if isinstance(kernel, Iterable) else kernel
-        counted = [(*_counted(module, name, parameter), parameter) for name, parameter in module.named_parameters()]
+        known = [(name, parameter) for name, parameter in module.named_parameters() if not is_lazy(parameter)]
+        counted = [(*_counted(module, name, parameter), parameter) for name, parameter in known]
         self._named = [(name, numel) for name, numel, _ in counted]
         self.num_params = sum(numel for _, numel, _ in counted)
         self.trainable_params = sum(numel for _, numel, parameter in counted if parameter.requires_grad)

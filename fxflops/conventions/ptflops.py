@@ -5,9 +5,6 @@ of tensors; both charge, so that nn.ReLU, whose forward calls F.relu, is charged
 stands for the hooked modules in it (the linear layers of timm's Attention). Operators (``x + y``, ``x @ y``) are free.
 ptflops divides what the hooks charge by the batch, and not what the functions are charged; here is the whole run.
 
-Its other backend, "aten", sums the multiply-accumulates of mm, addmm, bmm and convolution, with biases, as they are
-dispatched: what that is depends on the kernels chosen, and it is no convention here.
-
 Where it raises (attention or pooling that is given its input by name) this is what it means. Not as in ptflops is what
 depends on how a function is found: it charges F.upsample twice, as itself and as the F.interpolate that it calls, and does
 not see a function imported by name before it replaced it (``from torch.nn.functional import relu``). A module under two

@@ -458,8 +458,3 @@ def test_arguments_that_do_not_fit(settings: dict[str, Any], message: str) -> No
         original.summary(nn.Linear(4, 3), **settings)
     with pytest.raises(InputError, match=message):
         summary(nn.Linear(4, 3), **settings)
-
-
-def test_parameters_without_a_shape() -> None:
-    with pytest.raises(InputError, match="without a shape"):
-        summary(nn.LazyLinear(3), input_data=X)

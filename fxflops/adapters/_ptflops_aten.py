@@ -1,0 +1,80 @@
+"""ptflops's backend "aten": a run on the real tensors, and what is dispatched in it by operator and outermost module."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, TextIO
+
+from torch import nn
+
+from ..conventions.ptflops_aten import OPERATORS
+from ..records import spec_of
+from ..run import uncompiled
+from ..state import Snapshot, holding
+from ..torch_internals import OpOverload
+from ..trace.leaves import Hooks
+from ..trace.modes import AtenMode
+
+Sums = dict[str, Counter[Any]]
+"""By outermost module ("Global": all of them), by operator."""
+
+
+class Dispatched:
+    """Counts operators as they are dispatched: by a user's hook, which is given a call's inputs and its outputs as tuples, else
+    as the convention does."""
+
+    def __init__(
+        self, ignored: Collection[Any], hooks: Mapping[Any, Callable[[Any, Any], int]], file: TextIO, verbose: bool
+    ) -> None:
+        self._sums: Sums = {}
+        self._running = ["Global"]
+        self._ignored = ignored
+        self._hooks = hooks
+        self._file = file
+        self._verbose = verbose
+
+    def run(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+        """The sum of a run of the model in eval mode, which is then as it was before."""
+        names, hooks = {child: name for name, child in model.named_children()}, Hooks()
+        with holding(model.modules(), "eval"):
+            snapshot = Snapshot(model.modules(), (args, kwargs))
+            hooks.attach(names, lambda module, *_: self._running.append(names[module]), lambda *_: self._leave())
+            try:
+                with uncompiled(), AtenMode(self._operator):
+                    model(*args, **kwargs)
+            finally:
+                hooks.detach()
+                snapshot.rewind()
+        return self._total()
+
+    def text(self, shown: Callable[[int], str]) -> str:
+        """The sums by outermost module and operator, each as ``shown``."""
+        lines = [f"Total:{shown(self._total())}"]
+        for name, sums in self._sums.items():
+            lines += [f"Module:  {name}", *(f"{operator}: {shown(flops)}" for operator, flops in sums.items()), ""]
+        return "\n".join(lines)
+
+    def _total(self) -> int:
+        return sum(self._sums.setdefault("Global", Counter()).values())
+
+    def _leave(self) -> None:
+        self._running.pop()
+
+    def _operator(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = operator(*args, **kwargs)
+        packet = operator.overloadpacket if isinstance(operator, OpOverload) else operator
+        if packet in self._ignored:
+            print(f"Warning: {packet} operation is ignored", file=self._file)
+        elif packet in self._hooks or packet in OPERATORS:
+            flops = self._count(packet, args, out)
+            for name in self._running:
+                self._sums.setdefault(name, Counter())[packet] += flops
+        elif self._verbose:
+            print(f"Warning: {packet} operation is treated as a zero-op", file=self._file)
+        return out
+
+    def _count(self, packet: Any, args: tuple[Any, ...], out: Any) -> int:
+        if packet in self._hooks:
+            return self._hooks[packet](args, out if isinstance(out, tuple) else (out,))
+        return OPERATORS[packet](*spec_of(args), out=spec_of(out))

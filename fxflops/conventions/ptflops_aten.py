@@ -1,0 +1,121 @@
+"""ptflops 0.7.5 (https://github.com/sovrasov/flops-counter.pytorch), its second backend, "aten".
+
+It sums the multiply-accumulates of mm, addmm, bmm and convolution as torch dispatches them, and 1 for each bias that these
+add: of linear layers, matmul, einsum, RNNs. All else is 0: scaled_dot_product_attention, baddbmm, a product by a vector.
+
+Not as in ptflops is what depends on the kernel that is chosen: an LSTM in float on a CPU, one kernel that it leaves out, counts
+by the products that it is made of elsewhere; attention is the fused kernel also where torch takes the plain products; and
+a bias counts too where the input of a linear layer does not lie in order, and is added after the product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..ops.einsum import steps
+from ..records import Cost, Operation, Spec
+from ..torch_internals import OpOverloadPacket, convolution_with_flags
+from ._convention import Convention
+
+aten = torch.ops.aten
+
+
+def product(input: Spec, other: Spec | None = None, *, mat2: Spec | None = None, out: Spec) -> int:
+    """input[*, m, k] @ other[*, k, n] -> out[*, m, n]: k per output; by a vector on the right 0."""
+    right = other if other is not None else mat2
+    return input[-1] * out.numel() if right is not None and right.ndim > 1 else 0
+
+
+def reflected_product(input: Spec, other: Spec, *, out: Spec) -> int:
+    """other[*, m, k] @ input[*, k, n] -> out[*, m, n]: k per output; by a vector on the right 0."""
+    return product(other, input, out=out)
+
+
+def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, out: Spec) -> int:
+    """input[*] + mat1[m, k] @ mat2[k, n] -> out[m, n]: k + 1 per output."""
+    return (mat1[-1] + 1) * out.numel()
+
+
+def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> int:
+    """input[*, i], weight[o, i] -> out[*, o]: i per output, 1 with a bias."""
+    return (weight[-1] + (bias is not None)) * out.numel()
+
+
+def conv(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> int:
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output, 1 with a bias."""
+    return _windows(input, weight, out) + (0 if bias is None else out.numel())
+
+
+def conv_transpose(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> int:
+    """input[n, i, *s], weight[i, o, *k] -> out[n, g*o, *m]: o*prod(k) per input, 1 per output with a bias."""
+    return _windows(input, weight, input) + (0 if bias is None else out.numel())
+
+
+def convolution(
+    input: Spec,
+    weight: Spec,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    *rest: Any,
+    out: Spec,
+) -> int:
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: as conv or conv_transpose."""
+    return (conv_transpose if transposed else conv)(input, weight, bias, out=out)
+
+
+def _windows(input: Spec, weight: Spec, places: Spec) -> int:
+    """The whole weight for each place, of as many samples as there are."""
+    samples = input[0] if input.ndim == weight.ndim else 1
+    return samples * weight.numel() * math.prod(places[2 - weight.ndim :])
+
+
+def einsum(*operands: Any, out: Spec) -> int:
+    """a[m, k], b[k, n] -> out[m, n]: k per result of each product; elementwise and outer products 0."""
+    return sum(step.macs for step in steps(operands) if step.adds)
+
+
+def products(cost: Cost, ran: Operation) -> Cost:
+    """Of recurrent layers the products, and the biases, which each step adds as often as it takes its weights; of what is made
+    of products these alone."""
+    weights, biases = (
+        sum(spec.numel() for name, spec in ran.settings.items() if name.startswith(kind) and isinstance(spec, Spec))
+        for kind in ("weight_", "bias_")
+    )
+    counted = cost.macs if ran.op in (*RECURRENT, *MADE_OF_PRODUCTS) else 0
+    return Cost(
+        macs=cost.macs, others=counted + (counted // weights * biases if ran.op in RECURRENT and weights else 0)
+    )
+
+
+RECURRENT = ("rnn", "gru", "lstm", "rnn_cell", "gru_cell", "lstm_cell")
+MADE_OF_PRODUCTS = ("tensordot", "multi_dot", "inner")
+OPERATORS: dict[OpOverloadPacket, Callable[..., int]] = {
+    **dict.fromkeys((aten.mm, aten.bmm, aten.matmul), product),
+    aten.addmm: product_and_sum,
+    aten.convolution: convolution,
+}
+"""What it counts of what is dispatched."""
+
+CONVENTION = Convention(
+    "ptflops_aten",
+    'ptflops\'s "aten" backend: multiply-accumulates of mm, addmm, bmm and convolution, and their biases',
+    {
+        "linear": linear,
+        "matmul": product,
+        torch.Tensor.__rmatmul__: reflected_product,
+        "addmm": product_and_sum,
+        "einsum": einsum,
+        "conv": conv,
+        "conv_transpose": conv_transpose,
+        **dict.fromkeys((torch.convolution, convolution_with_flags, aten.convolution.default), convolution),
+    },
+    of=products,
+    integers=True,
+)

@@ -1,0 +1,123 @@
+"""convention="ptflops_aten": the number of ptflops 0.7.5's backend "aten", on the models of the pool and op by op."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pool import Runs, built
+from ptflops import get_model_complexity_info
+from torch import nn
+
+from fxflops import Report, count
+
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+
+
+def theirs(model: nn.Module, args: Any, kwargs: Any = None) -> int:
+    """What ptflops says of a run."""
+    names = list(inspect.signature(model.forward).parameters)
+    inputs = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
+    settings: dict[str, Any] = {"backend": "aten", "print_per_layer_stat": False, "as_strings": False}
+    with redirect_stdout(io.StringIO()) as printed:
+        macs, _ = get_model_complexity_info(copy.deepcopy(model), (1,), input_constructor=lambda _: inputs, **settings)
+    assert macs is not None, printed.getvalue()
+    return int(macs)
+
+
+def ours(model: nn.Module, args: Any, kwargs: Any = None) -> Report:
+    report = count(model, args, kwargs)
+    recounted = report.recount("ptflops_aten")
+    assert recounted.total_macs == report.total_macs
+    assert recounted.total_int_ops == 0
+    return recounted
+
+
+QUICK = (
+    *("convnext", "mobilenetv3", "vit", "vit unfused", "unet", "gru", "rnn", "cells"),
+    *("bert sdpa", "gpt2", "llama", "nn.Transformer", "products"),
+)
+"""Models of the pool. It holds on all but those whose number depends on kernels: linear layers on transposed inputs (mixers,
+pvt, cait), LSTMs in float, and attention that takes the plain products (t5)."""
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_the_number_is_ptflopss(name: str) -> None:
+    assert ours(*built(name)).total_flops == theirs(*built(name))
+
+
+ONES = torch.ones
+CASES: dict[str, Callable[[torch.Tensor], Any]] = {  # x[2, 5, 4]
+    "matmul": lambda x: x @ x.transpose(1, 2),
+    "broadcast": lambda x: x[0] @ ONES(3, 4, 2),
+    "folded": lambda x: x @ ONES(4, 2),
+    "mm": lambda x: torch.mm(x[0], x[1].t()),
+    "bmm": lambda x: torch.bmm(x, x.transpose(1, 2)),
+    "aten.mm": lambda x: torch.ops.aten.mm(x[0], x[1].t()),
+    "by a vector": lambda x: (x @ x[0, 0], x[0] @ x[0, 0], torch.dot(x[0, 0], x[0, 1])),
+    "of a vector": lambda x: x[0, :, 0] @ x[0],
+    "addmm": lambda x: torch.addmm(ONES(2), x[0], ONES(4, 2)),
+    "addmm with beta 0": lambda x: torch.addmm(ONES(2), x[0], ONES(4, 2), beta=0),
+    "baddbmm": lambda x: (torch.baddbmm(ONES(2), x, ONES(2, 4, 2)), torch.addbmm(ONES(2), x, ONES(2, 4, 2))),
+    "addmv, addr": lambda x: (torch.addmv(ONES(5), x[0], x[0, 0]), torch.addr(ONES(5, 4), x[0, :, 0], x[0, 0])),
+    "einsum": lambda x: torch.einsum("bij,bkj->bik", x, x),
+    "einsum of three": lambda x: torch.einsum("bij,jk,kl->bil", x, ONES(4, 3), ONES(3, 2)),
+    "outer product": lambda x: torch.einsum("i,j->ij", x[0, 0], x[0, 1]),
+    "tensordot": lambda x: torch.tensordot(x, ONES(4, 2), 1),
+    "inner": lambda x: torch.inner(x, x[0]),
+    "multi_dot": lambda x: torch.linalg.multi_dot([x[0], ONES(4, 3), ONES(3, 2)]),
+    "F.linear": lambda x: (F.linear(x, ONES(3, 4)), F.linear(x, ONES(3, 4), ONES(3)), F.linear(x[0, 0], ONES(3, 4))),
+    "F.conv1d": lambda x: F.conv1d(x, ONES(2, 5, 3), ONES(2)),
+    "F.conv_transpose1d": lambda x: F.conv_transpose1d(x, ONES(5, 2, 3), stride=2),
+    "aten.convolution": lambda x: torch.ops.aten.convolution(x, ONES(2, 5, 3), ONES(2), [1], [0], [1], False, [0], 1),
+    "attention": lambda x: F.scaled_dot_product_attention(x, x, x),
+    "pointwise": lambda x: F.gelu(x + 1).softmax(-1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operations(name: str) -> None:
+    model, x = Runs(CASES[name]), torch.randn(2, 5, 4)
+    assert ours(model, (x,)).total_flops == theirs(model, (x,))
+
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "Linear": (lambda: nn.Linear(4, 3), (2, 3, 5, 4)),
+    "Linear without bias": (lambda: nn.Linear(4, 3, bias=False), (5, 4)),
+    "Conv2d": (lambda: nn.Conv2d(4, 6, 3, groups=2), (2, 4, 8, 8)),
+    "Conv2d without batch": (lambda: nn.Conv2d(4, 6, 3, padding="same"), (4, 8, 8)),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2), (2, 4, 8, 8)),
+    "GRU": (lambda: nn.GRU(4, 3, 2, bidirectional=True), (5, 2, 4)),
+    "GRU without biases": (lambda: nn.GRU(4, 3, bias=False), (5, 2, 4)),
+    "RNN": (lambda: nn.RNN(4, 3), (5, 2, 4)),
+    "LSTM in double": (lambda: nn.LSTM(4, 3, 2).double(), (5, 2, 4)),
+    "LSTMCell": (lambda: nn.LSTMCell(4, 3), (2, 4)),
+    "GRUCell": (lambda: nn.GRUCell(4, 3), (2, 4)),
+    "RNNCell": (lambda: nn.RNNCell(4, 3), (2, 4)),
+    "TransformerEncoderLayer": (lambda: nn.TransformerEncoderLayer(4, 2, 8), (5, 2, 4)),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules(name: str) -> None:
+    make, shape = MODULES[name]
+    model = make()
+    x = torch.randn(shape, dtype=next(model.parameters()).dtype)
+    assert ours(model, (x,)).total_flops == theirs(model, (x,))
+
+
+def test_what_depends_on_kernels() -> None:
+    """One kernel of a CPU, which it leaves out, is counted as it is in double; a bias as it is where the input lies in order."""
+    x = torch.randn(5, 2, 4)
+    assert theirs(nn.LSTM(4, 3), (x,)) == 0
+    assert ours(nn.LSTM(4, 3), (x,)).total_flops == theirs(nn.LSTM(4, 3).double(), (x.double(),))
+    apart = Runs(lambda x, fc: fc(x.transpose(0, 1)), fc=nn.Linear(4, 3))
+    assert theirs(apart, (x,)) == 5 * 2 * 4 * 3
+    assert ours(apart, (x,)).total_flops == theirs(nn.Linear(4, 3), (x,)) == 5 * 2 * (4 + 1) * 3
