@@ -180,7 +180,7 @@ def is_compiled(model: nn.Module) -> bool:
 def _is_compiled(module: nn.Module) -> bool:
     held = (
         getattr(type(module), "forward", None),
-        *(value for value in vars(module).values() if isinstance(value, FunctionType)),
+        *(value for value in [*vars(module).values()] if isinstance(value, FunctionType)),
     )
     compiled = any(hasattr(function, "_torchdynamo_orig_callable") for function in held)
     return compiled or original_of(module) is not module or module._compiled_call_impl is not None

@@ -85,7 +85,7 @@ class FastObserver(MetaObserver):
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in QUERIES:
             return func(*args, **kwargs)
-        if func in self._place.answers and not transformed():
+        if self._tape is None and func in self._place.answers and not transformed():
             return self._place.answers[func]
         if not self._tells_all() or (self._facts and self._attends(func)):
             return super().function(func, args, kwargs)

@@ -43,7 +43,7 @@ from .functions import (
 from .meta import Twins
 from .modes import AtenMode, FunctionMode, dispatching, functioning, transformed
 from .modules import ModuleObserver
-from .phases import BACKWARD
+from .phases import BACKWARD, is_comparing
 from .placement import Placement
 from .plain import PlainFunctions
 from .record import Recorder
@@ -144,7 +144,7 @@ class Observer(ModuleObserver):
         given = args, kwargs
         if self._twins is not None and not belongs_to_tensor(func):
             args, kwargs = self._twins.replace(args, kwargs, func)
-            if self._placement is not None and (self._tape is None or self.phases.now() != BACKWARD):
+            if self._placement is not None and (self._tape is None or self._asks_for_it()):
                 answer = self._placement.answer(func, args)
                 if answer is not NotImplemented:
                     return self._answered(func, args, kwargs, answer)
@@ -191,6 +191,10 @@ class Observer(ModuleObserver):
         if noted is not None and self._recorder is not None:
             self._recorder.function(written, noted, out, self._stack.keys())
         return out
+
+    def _asks_for_it(self) -> bool:
+        """Whether it is the model that asks where a tensor is, with gradients: no backward pass, and not checkpoint."""
+        return self.phases.now() != BACKWARD and not is_comparing()
 
     def raised(self, error: Exception) -> None:
         """Note what raised on meta for want of values: a model that catches it goes on as it would not with its own tensors."""

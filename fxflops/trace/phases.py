@@ -20,6 +20,7 @@ from ..torch_internals import (
     record_function_enter,
     record_function_exit,
 )
+from .source import is_own
 from .stack import ModuleStack
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = PHASES
@@ -102,6 +103,14 @@ class Phases:
             yield
         finally:
             self._optimizing = before
+
+
+def is_comparing() -> bool:
+    """Whether checkpoint itself asks: it compares a tensor that it has computed again with what it noted of the first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_own(frame):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename == CHECKPOINT_FILE and current_graph_task_id() != -1
 
 
 def _is_recomputing() -> bool:

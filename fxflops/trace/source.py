@@ -19,6 +19,11 @@ def author_line() -> str:
     return ""
 
 
+def is_own(frame: FrameType) -> bool:
+    """Whether a frame is of this library."""
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == PACKAGE
+
+
 def is_library(filename: str) -> bool:
     """Whether a file is torch's, Python's or this library's own, or none at all; what was typed in is the author's."""
     if filename.startswith("<"):
@@ -26,6 +31,7 @@ def is_library(filename: str) -> bool:
     return filename.startswith(_ROOTS) or (filename.startswith(_STANDARD) and not filename.startswith(_INSTALLED))
 
 
+PACKAGE = __name__.partition(".")[0]
 _TYPED_IN = ("<stdin", "<python-input", "<ipython-input")
 _ROOTS = tuple(str(m.__file__).rpartition("/")[0] + "/" for m in (torch, sys.modules[__package__.partition(".")[0]]))
 _STANDARD = sysconfig.get_path("stdlib") + "/"

@@ -14,12 +14,12 @@ from ..structure import tensors_in
 from ..torch_internals import get_current_dispatch_mode_stack, get_current_function_mode_stack
 from .forwards import CALLED_BY
 from .modes import FunctionMode
+from .source import is_own
 
 if TYPE_CHECKING:
     from .modules import ModuleObserver
 
 UNWATCHED = "a call by a thread that is none of this run's"
-PACKAGE = __name__.partition(".")[0]
 
 
 class Threads:
@@ -91,7 +91,7 @@ def _counts_itself() -> bool:
     called = False
     while frame is not None:
         called = called or frame.f_code in CALLED_BY
-        if called and str(frame.f_globals.get("__name__")).partition(".")[0] == PACKAGE:
+        if called and is_own(frame):
             return True
         frame = frame.f_back
     return False

@@ -97,5 +97,7 @@ def test_what_is_computed_again_is_predicted_to_be_freed(reentrant: bool) -> Non
     model = Blocks(reentrant)
     step(model)
     there_before = sum(parameter.nbytes for parameter in model.parameters()) + X.nbytes
-    predicted = fxflops.count(model, X, backward=True).max_memory
+    report = fxflops.count(model, X, backward=True)
+    predicted = report.max_memory
+    assert report.trace == "observed on meta"
     assert predicted - there_before == pytest.approx(allocated(lambda: step(model)), rel=0.05)
