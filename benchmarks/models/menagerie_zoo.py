@@ -15,7 +15,6 @@ import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import nn
