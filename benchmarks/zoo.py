@@ -1,6 +1,7 @@
 """Coverage of the model zoos: every model of timm, torchvision, transformers and diffusers, counted in several ways.
 
     python benchmarks/zoo.py [timm torchvision transformers diffusers] [--only resnet,vit] [--workers 2]
+    MENAGERIE=path/to/torchlens python benchmarks/zoo.py menagerie --parts graph,count,flop_counter
 
 For each model: how it was traced and whether the report is complete; MACs; whether a recorded graph counts the same as a
 symbolic one, and ``count()`` the same as either, module by module and operator by operator; our total under ``convention="torch"`` beside
@@ -19,6 +20,7 @@ import importlib
 import json
 import logging
 import multiprocessing
+import os
 import platform
 import signal
 import sys
@@ -193,11 +195,10 @@ def table(library: str, rows: list[Row]) -> str:
     compared = [r for r in counted if "flops" in r["flop_counter"]]
     equal = [r for r in compared if r["flop_counter"]["flops"] == r["graph"]["torch"]]
     modules = [r for r in symbolic if not r["graph"]["record_differs"]]
-    module = importlib.import_module(library)
     lines = [
         f"# {library}",
         "",
-        f"torch {torch.__version__}, {library} {module.__version__}, fxflops {fxflops.__version__}, Python "
+        f"torch {torch.__version__}, {version_of(library)}, fxflops {fxflops.__version__}, Python "
         f"{platform.python_version()}, {platform.processor() or platform.machine()}.",
         "",
         f"- models: {len(rows)}, that run themselves: {len(runs)}",
@@ -240,11 +241,22 @@ def table(library: str, rows: list[Row]) -> str:
     return "\n".join(lines).replace(f"{Path(torch.__file__).parents[1]}/", "") + "\n"
 
 
+def version_of(library: str) -> str:
+    """A library and its version; of a checkout the commit."""
+    if library != "menagerie":
+        return f"{library} {importlib.import_module(library).__version__}"
+    return f"torchlens' menagerie at {os.environ.get('MENAGERIE_COMMIT', 'an unnamed commit')}"
+
+
 def line(row: Row) -> str:
     graph, count = row["graph"], row["count"]
     numbers = [
         *(graph.get(key) for key in ("macs", "flops", "torch")),
-        *(row[part].get("flops", "raises" if "raises" in row[part] else None) for part in ("flop_counter", "fvcore")),
+        *(
+            row.get(part, {}).get("flops", "raises" if "raises" in row.get(part, {}) else None)
+            for part in PARTS
+            if part[0] == "f"
+        ),
     ]
     cells = [
         row["model"],
