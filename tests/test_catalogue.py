@@ -38,7 +38,6 @@ ACROSS = {
     "test_compare",
     "test_published",
     "test_drop_ins",
-    "test_peer_suite",
 }
 # Formulas that overrule, for one spelling, a more general one of the same file.
 OVERRULED = {("matmul", "reflected_matmul")}
