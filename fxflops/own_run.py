@@ -228,7 +228,7 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> Run:
     Where it needs values it is run on the real tensors, and the reason is told; a model on meta, with all that it makes
     on meta too; one of fake tensors, or in a FakeTensorMode, as it is. Raises InputError where the real tensors pass the cap, RunError where the model raises there too.
     """
-    if in_fake_mode() or any(is_fake(type(tensor)) for tensor in subject.state):
+    if in_fake_mode() or any(map(is_fake, {*map(type, subject.state)})):
         return subject.ran(observed_run(subject, table), "predicted", ON_FAKE)
     strays = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in {*map(type, subject.paths)})
     on_meta = any(tensor.device.type == "meta" for tensor in subject.state)

@@ -114,6 +114,10 @@ BINDINGS = [_optional(f"torch._C.{name}", None) for name in ("_special", "_linal
 TensorBase = torch._C.TensorBase
 # Functions that have rows of their own. The first is necessary; without the others no call can be of them.
 assertion = torch._assert
+# Which kernel attention takes. Without it fake tensors are asked, which takes longer.
+fused_sdp_choice: Callable[..., int] | None = _optional("torch._fused_sdp_choice", None)
+# What it is on the CPU where that is fused. Necessary.
+flash_attention_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 int_mm = _optional("torch._int_mm", Nobody)
 convolution_with_flags = _optional("torch._convolution", Nobody)
 
@@ -174,16 +178,15 @@ def triton_kernel_of(kwargs: dict[str, Any]) -> Any:
 
 def is_compiled(model: nn.Module) -> bool:
     """Whether ``torch.compile`` wraps the model, or a module, a forward or a function that is kept in it."""
-    return COMPILER in sys.modules and any(map(_is_compiled, model.modules()))
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    held = (
-        getattr(type(module), "forward", None),
-        *(value for value in [*vars(module).values()] if isinstance(value, FunctionType)),
-    )
-    compiled = any(hasattr(function, "_torchdynamo_orig_callable") for function in held)
-    return compiled or original_of(module) is not module or module._compiled_call_impl is not None
+    if COMPILER not in sys.modules:
+        return False
+    modules = [*model.modules()]
+    functions = [getattr(cls, "forward", None) for cls in {*map(type, modules)}]
+    for module in modules:
+        held = [*vars(module).values()]
+        if FunctionType in map(type, held):
+            functions += [value for value in held if type(value) is FunctionType]
+    return any(hasattr(function, "_torchdynamo_orig_callable") for function in functions)
 
 
 def original_of(model: nn.Module) -> nn.Module:

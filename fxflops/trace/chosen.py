@@ -14,11 +14,18 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch.nn.attention import SDPBackend
 
 from ..ops.shapes import SAVED
 from ..records import spec_of
 from ..structure import fill, template_of, tensors_in
-from ..torch_internals import TorchDispatchMode, disable_current_modes, fake_tensors
+from ..torch_internals import (
+    TorchDispatchMode,
+    disable_current_modes,
+    fake_tensors,
+    flash_attention_for_cpu,
+    fused_sdp_choice,
+)
 
 RECURRENT = [getattr(torch, name) for name in "lstm gru rnn_tanh rnn_relu".split()]
 COMPOSITES = frozenset(
@@ -68,7 +75,7 @@ class Chosen:
         forms = tuple((tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in tensors)
         key = func, repr(template), forms, torch.is_grad_enabled(), _allowed()
         if key not in self._known:
-            self._known[key] = self._way_of(func, template, tensors)
+            self._known[key] = self._fused(func, template, tensors) or self._way_of(func, template, tensors)
         found = self._known[key]
         if found is None:
             return NotImplemented
@@ -88,6 +95,31 @@ class Chosen:
         """Give the last result, which meta leaves empty, the bytes that the kernel keeps there for the backward pass."""
         out[-1].untyped_storage().resize_(bytes_of(*spec_of(args)))
         self._made(out[-1])
+
+    def _fused(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Way | None:
+        """Attention without a mask or gradients that the CPU's fused kernel takes, as torch says of tensors of a few bytes: one
+        operator. None for any other call."""
+        on_cpu = self._device.type == "cpu" and not torch.is_grad_enabled()
+        if (
+            fused_sdp_choice is None
+            or not on_cpu
+            or func in RECURRENT
+            or any(tensor.ndim != 4 or tensor.stride()[-1] != 1 for tensor in tensors)
+        ):
+            return None
+        small = [torch.empty(t.shape[-1], dtype=t.dtype).as_strided(t.shape, (0, 0, 0, 1)) for t in tensors]
+        args, kwargs = fill(template, *small)
+        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+        named = {**dict(zip(names, args, strict=False)), **kwargs}
+        if named.get("attn_mask") is not None or named.pop("enable_gqa", False):
+            return None
+        with disable_current_modes():
+            if fused_sdp_choice(*args, **kwargs) != SDPBackend.FLASH_ATTENTION.value:
+                return None
+        called, given = template_of(((), named))
+        numbers, first = [next(i for i, t in enumerate(small) if t is each) for each in given], len(small)
+        step = Step(flash_attention_for_cpu.default, called, numbers, [first, first + 1], [first + 1])
+        return Way([step], template_of(small[0])[0], [first])
 
     def _way_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Way | None:
         """The operators that such a call dispatches, and what it returns; None where that cannot be told."""

@@ -128,7 +128,7 @@ def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
 
 def holds_tensors(module: nn.Module) -> bool:
     """Whether a module has tensors as plain attributes: not its parameters, but what somebody computed in their place."""
-    return any(isinstance(value, (torch.Tensor, fx.Proxy)) for value in vars(module).values())
+    return any(issubclass(cls, (torch.Tensor, fx.Proxy)) for cls in {*map(type, vars(module).values())})
 
 
 def _does_more(module: nn.Module) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fxflops
+from fxflops.structure import fill, template_of
+from fxflops.trace.chosen import Chosen
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 N, D, HEADS = 16, 32, 4
@@ -93,3 +96,45 @@ def test_a_meta_model_has_no_device_to_choose_for() -> None:
         model, x = Attention(F.scaled_dot_product_attention), torch.empty(2, N, D)
     ops = fxflops.count(model, x, backward=True).by_operator("backward")
     assert "attention_backward" not in ops
+
+
+Q, K, V = (torch.empty(2, 4, length, 8, device="meta") for length in (16, 24, 24))
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((Q, K, V), {}),
+        ((Q, K, K), {}),
+        ((Q, Q, Q, None, 0.0, True), {"scale": 0.3}),
+        ((), {"value": V, "query": Q, "key": K}),
+        ((Q.transpose(1, 2).contiguous().transpose(1, 2), K, V), {}),
+    ],
+)
+def test_the_fused_kernel_of_the_cpu_is_what_torch_dispatches(args: Any, kwargs: Any) -> None:
+    template, tensors = template_of((args, kwargs))
+    chosen = Chosen(torch.device("cpu"), lambda made: None)
+    with torch.no_grad():
+        fused = chosen._fused(F.scaled_dot_product_attention, template, tensors)
+        way = chosen._way_of(F.scaled_dot_product_attention, template, tensors)
+    assert fused is not None
+    assert way is not None
+    (one,), (other,) = fused.steps, way.steps
+    assert (one.operator, one.made, one.gone, fused.returned) == (other.operator, other.made, other.gone, way.returned)
+    outs = []
+    for step in (one, other):
+        given, named = fill(step.template, *(tensors[number] for number in step.given))
+        outs.append(step.operator(*given, **named)[0])
+    assert outs[0].stride() == outs[1].stride()
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"dropout_p": 0.1}, {"attn_mask": torch.empty(16, 24, device="meta")}, {"enable_gqa": True}]
+)
+def test_other_calls_are_asked_of_fake_tensors(kwargs: Any) -> None:
+    template, tensors = template_of(((Q, K, V), kwargs))
+    with torch.no_grad():
+        assert (
+            Chosen(torch.device("cpu"), lambda made: None)._fused(F.scaled_dot_product_attention, template, tensors)
+            is None
+        )
