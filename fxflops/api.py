@@ -193,7 +193,9 @@ def running(
     with errors_of_kind(), grad, holding(inventory.paths, mode) as within, unseen() if within else nullcontext():
         try:
             with initialized(model, inventory, positional, named) as whole:
-                subject = Subject(model, whole, positional, named, mode, backward, lazy, is_compiled(given))
+                subject = Subject(
+                    model, whole, positional, named, mode, backward, lazy, is_compiled([given, *whole.paths])
+                )
                 try:
                     yield subject
                 finally:

@@ -82,7 +82,7 @@ class _Counts:
             entry = entry_of(ran, self._table)
             row = self._row(ran, entry) if entry is not None and entry.is_ours else None
             found = ran, self._anew(ran, entry, row, call.path)
-            if not any(_reads_module(each, ran) for each in (entry, row)):
+            if not (_reads_module(entry, ran) or _reads_module(row, ran)):
                 self._known[call.operation] = found
         ran, count = found
         return tuple.__new__(Counted, (call if ran is call[0] else call._replace(operation=ran), count))

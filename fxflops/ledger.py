@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .errors import InputError
-from .records import PARTS, PHASES, Call, Spec, spec_of
+from .records import ORDINARY, PARTS, PHASES, Call, Spec, spec_of
 from .structure import stored
 from .torch_internals import DisableTorchFunction
 from .units import size
@@ -196,7 +196,8 @@ class Ledger:
         """Enter tensors that are there before and after."""
         held, entries, changes, strided = self._held, self._entries, self._changes, torch.strided
         for name, whole in named:
-            for tensor in stored(whole) if whole.layout is strided else ():
+            whose = (whole,) if type(whole) in ORDINARY else stored(whole)
+            for tensor in whose if whole.layout is strided else ():
                 storage = tensor.untyped_storage()
                 key = storage._cdata
                 if key not in held:

@@ -64,7 +64,7 @@ class profile:
     ) -> None:
         self._model = _one_model(models)
         given = models.values() if isinstance(models, Mapping) else models if isinstance(models, Sequence) else [models]
-        self._compiled = any(is_compiled(model) for model in given if isinstance(model, nn.Module))
+        self._compiled = any(is_compiled(model.modules()) for model in given if isinstance(model, nn.Module))
         self._optimizers = _optimizers(optimizer)
         self._convention = find_convention(convention)
         self._attention = check_attention(attention)

@@ -7,7 +7,7 @@ that the torch at hand lacks. Names are torch's own, without the underscore in f
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial, reduce
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -56,6 +56,8 @@ len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
 fake_mode: Callable[[], Any] = partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE)
 # What this library computes meanwhile is not to be seen: by no dispatch mode, by no function mode. Necessary.
 disable_current_modes = torch.utils._python_dispatch._disable_current_modes
+# The same of dispatch modes alone, at no cost. Necessary.
+DisableTorchDispatch = torch._C._DisableTorchDispatch
 DisableTorchFunction = torch._C.DisableTorchFunction
 # Reads a tensor subclass as the plain tensor that it is, with the function modes left on. Necessary.
 DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
@@ -176,14 +178,14 @@ def triton_kernel_of(kwargs: dict[str, Any]) -> Any:
     return kernel
 
 
-def is_compiled(model: nn.Module) -> bool:
-    """Whether ``torch.compile`` wraps the model, or a module, a forward or a function that is kept in it."""
+def is_compiled(modules: Iterable[nn.Module]) -> bool:
+    """Whether ``torch.compile`` wraps one of these modules, or a forward or a function that is kept in one."""
     if COMPILER not in sys.modules:
         return False
-    modules = [*model.modules()]
+    modules = [*modules]
     functions = [getattr(cls, "forward", None) for cls in {*map(type, modules)}]
     for module in modules:
-        held = [*vars(module).values()]
+        held = module.__dict__.values()
         if FunctionType in map(type, held):
             functions += [value for value in held if type(value) is FunctionType]
     return any(hasattr(function, "_torchdynamo_orig_callable") for function in functions)

@@ -18,36 +18,44 @@ from ._registry import Parameters, parameters_of
 
 RuleFunction = Callable[..., "Spec | None"]
 Strides = tuple[int, ...]
-PLAIN, FIRST, ANY, EVEN, KEPT, FORMAT, POINTWISE, ORDERED, FOLDED = (
-    "plain first any even kept format pointwise ordered folded".split()
-)
+PLAIN, FIRST, ANY, EVEN, KEPT, FORMAT, POINTWISE, ORDERED = "plain first any even kept format pointwise ordered".split()
 """Layouts. PLAIN, FIRST and KEPT ask that the tensors after the first be contiguous.
 
 PLAIN: contiguous out of contiguous. FIRST: the first may be anything. ANY: contiguous out of whatever. KEPT: as the first. FORMAT: channels last
 if all images are, else contiguous. POINTWISE: as the operands, broadcast, decide together. EVEN is ANY and ORDERED is POINTWISE, of what is not odd;
-KEPT asks that too. FOLDED is ANY of a contraction whose batch dimensions become one without a copy.
+KEPT asks that too.
 """
 LAST = (0, 2, 3, 1)
 """The order of an image whose channels lie side by side."""
 
 
+Lying = tuple[Sequence[int], Strides]
+"""The sizes of a tensor and its strides."""
+Passing = tuple[Spec, ...]
+"""What is live at once at the peak within a call, what it puts out among it; () where that alone is."""
+
+
 class Rule(NamedTuple):
-    """What tells the shape, how the result lies, and the parameters of the former."""
+    """What tells the shape, how the result lies, the parameters of the former, and what tells what passes meanwhile: it takes how
+    the tensors lie, the result, and the rule's own parameters. Of that None says that it cannot be told; without it nothing passes."""
 
     function: RuleFunction
     layout: str
     parameters: Parameters
+    passing: Callable[..., Passing | None] | None
 
 
 RULES: dict[Any, Rule] = {}
 """Rules by module class, function and method: the exact spelling, whose parameters they take."""
 
 
-def shape(*targets: Any, layout: str = PLAIN) -> Callable[[RuleFunction], RuleFunction]:
+def shape(
+    *targets: Any, layout: str = PLAIN, passing: Callable[..., Passing | None] | None = None
+) -> Callable[[RuleFunction], RuleFunction]:
     """Register the decorated rule for these module classes, functions and methods."""
 
     def register(rule: RuleFunction) -> RuleFunction:
-        RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters_of(rule))))
+        RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters_of(rule), passing)))
         return rule
 
     return register
@@ -80,13 +88,9 @@ def rule_for(target: Any) -> Rule | None:
     return RULES.get(target)
 
 
-Lying = tuple[Sequence[int], Strides]
-"""The sizes of a tensor and its strides."""
-
-
-def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Lying]) -> tuple[Spec, Strides | None] | None:
-    """What an operation given tensors that lie so puts out by its rule, and its strides, None where it is the first argument;
-    None where the rule cannot tell."""
+def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Lying]) -> tuple[Spec, Strides | None, Passing] | None:
+    """What an operation given tensors that lie so puts out by its rule, its strides, None where it is the first argument, and
+    what passes; None where the rule cannot tell."""
     if "out" in ran.kwargs:
         return None
     try:
@@ -97,11 +101,12 @@ def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Lying]) -> tuple[Spec
     if out is None:
         return None
     if ran.args and out is ran.args[0]:
-        return out, None
+        return out, None, ()
     if any(out is value for value in ran.kwargs.values()):
         return None
     strides = _strides(rule.layout, out, tensors)
-    return None if strides is None else (out, strides)
+    passing = () if rule.passing is None or strides is None else rule.passing(tensors, out, *args, **kwargs)
+    return None if strides is None or passing is None else (out, strides, passing)
 
 
 def _strides(layout: str, out: Spec, tensors: Sequence[Lying]) -> Strides | None:
@@ -110,9 +115,7 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Lying]) -> Strides | None
         return in_format(out, tensors)
     if layout in (EVEN, KEPT, ORDERED) and any(is_odd(sizes, strides) for sizes, strides in tensors):
         return None
-    if layout is FOLDED and not fold(tensors):
-        return None
-    if layout is ANY or layout is EVEN or layout is FOLDED:
+    if layout is ANY or layout is EVEN:
         return contiguous(out)
     if layout is POINTWISE or layout is ORDERED:
         return pointwise(out, tensors, layout is POINTWISE)
@@ -122,16 +125,6 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Lying]) -> Strides | None
     if layout is FIRST or all(strides == contiguous(sizes) for sizes, strides in given):
         return contiguous(out)
     return pointwise(out, given) if layout is KEPT else None
-
-
-def fold(tensors: Sequence[Lying]) -> bool:
-    """Whether the operands of a contraction become matrices, or batches of them, as they lie: else it copies them first."""
-    (first, strides), *others = tensors
-    if not others or len(others[0][0]) <= 2:
-        return is_one(first[:-1], strides)
-    second, lie = others[0]
-    same = first[:-2] == second[:-2]
-    return same and is_one(first[:-2], strides) and is_one(second[:-2], lie)
 
 
 def is_one(sizes: Sequence[int], strides: Strides) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -10,12 +11,23 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Spec
-from .shapes import ANY, EVEN, FIRST, FOLDED, KEPT, broadcast, each, named, shape
+from .shapes import ANY, EVEN, FIRST, KEPT, Lying, Passing, broadcast, each, is_one, lies_in, named, shape
 
 Sizes = int | Sequence[int]
 
 
-@shape(nn.Linear, F.linear, layout=FOLDED)
+def folded(tensors: Sequence[Lying], out: Spec, input: Spec, weight: Spec, bias: Spec | None = None) -> Passing | None:
+    """Unless the input is a matrix or contiguous the bias is added after; what becomes of rows that are no matrix as they lie
+    hangs on whether the weight learns: the kernel decides."""
+    sizes, strides = tensors[0]
+    if len(sizes) == 2 or (input.numel() and lies_in(sizes, strides, range(len(sizes)))):
+        return ()
+    if len(sizes) < 2 or not input.numel() or not is_one(sizes[:-1], strides):
+        return None
+    return () if bias is None else (out, out)
+
+
+@shape(nn.Linear, F.linear, layout=ANY, passing=folded)
 def linear(input: Spec, weight: Spec, bias: Spec | None = None) -> Spec | None:
     """input[*, i], weight[o, i] -> out[*, o]."""
     if input.dtype is not weight.dtype or weight.ndim != 2 or not input.ndim or input[-1] != weight[1]:
@@ -35,7 +47,22 @@ def bmm(input: Spec, mat2: Spec) -> Spec | None:
     return matmul(input, mat2) if input.ndim == mat2.ndim and input[:-2] == mat2[:-2] else None
 
 
-@shape(*named("matmul __matmul__", torch, torch.Tensor), layout=FOLDED)
+def batched(tensors: Sequence[Lying], out: Spec, input: Spec, other: Spec) -> Passing | None:
+    """Operands whose batches do not lie as one dimension does are copied; those that are to be broadcast the kernel decides of."""
+    (_, strides), (_, lie) = tensors
+    if other.ndim == 2:
+        return () if is_one(input[:-1], strides) else None
+    if input[:-2] != other[:-2]:
+        return None
+    copied = [
+        Spec((prod(spec[:-2]), *spec[-2:]), spec.dtype)
+        for spec, lying in ((input, strides), (other, lie))
+        if not is_one(spec[:-2], lying)
+    ]
+    return (*copied, out) if copied else ()
+
+
+@shape(*named("matmul __matmul__", torch, torch.Tensor), layout=ANY, passing=batched)
 def matmul(input: Spec, other: Spec) -> Spec | None:
     """input[*, m, k], other[*, k, n] -> out[*, m, n]; of vectors the kernel decides."""
     if input.ndim < 2 or other.ndim < 2 or input.dtype is not other.dtype or input[-1] != other[-2]:

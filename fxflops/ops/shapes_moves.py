@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Spec
-from .shapes import ANY, FORMAT, each, named, shape
+from .shapes import ANY, FORMAT, Lying, Passing, each, named, shape
 
 Sizes = int | Sequence[int]
 RESAMPLED = {"nearest": (3, 4, 5), "linear": (3,), "bilinear": (4,), "bicubic": (4,), "trilinear": (5,)}
@@ -35,6 +35,25 @@ def pooled(
             size -= 1
         sizes.append(size)
     return Spec((*input[:2], *sizes), input.dtype) if min(sizes) > 0 else None
+
+
+def indexed(tensors: Sequence[Lying], out: Spec, *args: Any, **kwargs: Any) -> Passing:
+    """Besides each largest element its index is written."""
+    return out, Spec(out, torch.int64)
+
+
+@shape(nn.MaxPool2d, torch.max_pool2d, layout=FORMAT, passing=indexed)
+def max_pool2d(
+    input: Spec,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Spec | None:
+    """x[n, c, *s] -> out[n, c, *m]; with indices the kernel decides."""
+    return None if return_indices else pooled(2, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
 @shape(nn.AvgPool2d, F.avg_pool2d, layout=FORMAT)

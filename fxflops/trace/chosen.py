@@ -10,7 +10,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from ..ops.shapes import SAVED
 from ..records import spec_of
 from ..structure import fill, template_of, tensors_in
 from ..torch_internals import (
+    DisableTorchDispatch,
     TorchDispatchMode,
     disable_current_modes,
     fake_tensors,
@@ -31,6 +32,8 @@ RECURRENT = [getattr(torch, name) for name in "lstm gru rnn_tanh rnn_relu".split
 COMPOSITES = frozenset(
     {F.scaled_dot_product_attention, torch.ops.aten.scaled_dot_product_attention.default, *RECURRENT}
 )
+
+NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
 class Step(NamedTuple):
@@ -75,7 +78,8 @@ class Chosen:
         forms = tuple((tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in tensors)
         key = func, repr(template), forms, torch.is_grad_enabled(), _allowed()
         if key not in self._known:
-            self._known[key] = self._fused(func, template, tensors) or self._way_of(func, template, tensors)
+            asked = func not in RECURRENT and self._attention(template, tensors)
+            self._known[key] = asked if asked is not False else self._way_of(func, template, tensors)
         found = self._known[key]
         if found is None:
             return NotImplemented
@@ -96,30 +100,25 @@ class Chosen:
         out[-1].untyped_storage().resize_(bytes_of(*spec_of(args)))
         self._made(out[-1])
 
-    def _fused(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Way | None:
-        """Attention without a mask or gradients that the CPU's fused kernel takes, as torch says of tensors of a few bytes: one
-        operator. None for any other call."""
-        on_cpu = self._device.type == "cpu" and not torch.is_grad_enabled()
-        if (
-            fused_sdp_choice is None
-            or not on_cpu
-            or func in RECURRENT
-            or any(tensor.ndim != 4 or tensor.stride()[-1] != 1 for tensor in tensors)
-        ):
-            return None
-        small = [torch.empty(t.shape[-1], dtype=t.dtype).as_strided(t.shape, (0, 0, 0, 1)) for t in tensors]
-        args, kwargs = fill(template, *small)
-        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-        named = {**dict(zip(names, args, strict=False)), **kwargs}
-        if named.get("attn_mask") is not None or named.pop("enable_gqa", False):
-            return None
-        with disable_current_modes():
+    def _attention(self, template: Any, tensors: list[torch.Tensor]) -> Way | Literal[False] | None:
+        """Attention on the CPU, of which torch tells the kernel from tensors of a few bytes that lie alike: the fused one, or None
+        for the plain products, which are the same on meta. False where more is done than that tells."""
+        if fused_sdp_choice is None or self._device.type != "cpu" or any(tensor.ndim < 2 for tensor in tensors):
+            return False
+        with DisableTorchDispatch():
+            small = [_alike(tensor) for tensor in tensors]
+            args, kwargs = fill(template, *small)
             if fused_sdp_choice(*args, **kwargs) != SDPBackend.FLASH_ATTENTION.value:
                 return None
+        named = {**dict(zip(NAMES, args, strict=False)), **kwargs}
+        named.pop("enable_gqa", None)
+        mask, query = named.get("attn_mask"), named["query"]
+        if query.ndim != 4 or (mask is not None and (not mask.is_floating_point() or named.get("is_causal"))):
+            return False
         called, given = template_of(((), named))
         numbers, first = [next(i for i, t in enumerate(small) if t is each) for each in given], len(small)
         step = Step(flash_attention_for_cpu.default, called, numbers, [first, first + 1], [first + 1])
-        return Way([step], template_of(small[0])[0], [first])
+        return Way([step], template_of(query)[0], [first])
 
     def _way_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Way | None:
         """The operators that such a call dispatches, and what it returns; None where that cannot be told."""
@@ -141,6 +140,16 @@ class Chosen:
         if not seen.complete or len(known) < len(numbers):
             return None
         return Way(_called(steps, known) if torch.is_grad_enabled() else steps, result, known)
+
+
+def _alike(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with values of the same shape, that takes next to no memory."""
+    strides = *[0] * (tensor.ndim - 1), int(tensor.stride()[-1] == 1)
+    return (
+        torch.zeros(tensor.shape[-1], dtype=tensor.dtype)
+        .as_strided(tensor.shape, strides)
+        .requires_grad_(tensor.requires_grad)
+    )
 
 
 def _called(steps: list[Step], returned: list[int]) -> list[Step]:

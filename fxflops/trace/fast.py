@@ -167,11 +167,12 @@ class FastObserver(MetaObserver):
         found = shape_of(rule, asked, [(form.shape, form.stride) for form in given])
         if found is None:
             return None
-        out, strides = found
+        out, strides, passing = found
         kind, forms = (SAME, ()) if strides is None else (NEW, (self._mirror.form_of(tuple(out), strides, out.dtype),))
         same = forms[0].alike if forms else SAME
         ran = self._ran((alike(key), same), (*asked[:4], out, settings))
         plan = self._plans[key] = Plan(ran, kind, forms, None, given)
+        plan.passing = tuple([(spec, spec.nbytes) for spec in passing])
         return plan
 
     def _ran(self, alike: Any, asked: tuple[Any, ...]) -> Operation:

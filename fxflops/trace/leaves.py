@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
@@ -128,7 +129,8 @@ def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
 
 def holds_tensors(module: nn.Module) -> bool:
     """Whether a module has tensors as plain attributes: not its parameters, but what somebody computed in their place."""
-    return any(issubclass(cls, (torch.Tensor, fx.Proxy)) for cls in {*map(type, vars(module).values())})
+    classes = {*map(type, module.__dict__.values())} - USUAL
+    return bool(classes) and any(issubclass(cls, (torch.Tensor, fx.Proxy)) for cls in classes)
 
 
 def _does_more(module: nn.Module) -> bool:
@@ -143,6 +145,8 @@ def _does_more(module: nn.Module) -> bool:
 BASES = (bool, int, float, str, tuple, list, type(None))
 PLAIN = frozenset(BASES)
 NUMBERS = PLAIN - {tuple, list}
+USUAL = PLAIN | {dict, OrderedDict, set, FunctionType}
+"""The classes of most attributes of modules."""
 
 
 def _is_plain(value: Any) -> bool:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..ops.shapes import FOLDED, fold, rule_for
+from ..ops.shapes import rule_for, shape_of
+from ..records import Operation, spec_of
 from ..structure import tensors_given
 from ..torch_internals import OpOverload
 from .chosen import Chosen
@@ -44,4 +45,8 @@ def _makes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     tensors, rule = tensors_given((args, kwargs)), rule_for(func)
     if not any(tensor.is_meta for tensor in tensors):
         return False
-    return rule is None or (rule.layout is FOLDED and not fold([(t.shape, t.stride()) for t in tensors]))
+    if rule is None or rule.passing is None:
+        return rule is None
+    asked = Operation("", func, spec_of(args), spec_of(kwargs), None)
+    told = shape_of(rule, asked, [(tensor.shape, tensor.stride()) for tensor in tensors])
+    return told is None or told[2] != ()

@@ -4,6 +4,7 @@ whether it is the input or shares its storage."""
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from fxflops.ops import shapes_pointwise
 from fxflops.ops.shapes import RULES, rule_for, shape_of
 from fxflops.records import Operation, spec_of
 from fxflops.structure import tensors_in
+from fxflops.torch_internals import TorchDispatchMode
 from fxflops.trace.leaves import settings_of
 
 META = torch.device("meta")
@@ -149,6 +151,8 @@ def linear(draw: Draw, target: Any) -> Made:
     *batch, i, o = dims(draw, 2, 5)
     dtype = draw(st.sampled_from(DTYPES))
     x = tensor(draw, (*batch, i + (not draw(st.integers(0, 15)))), dtype)
+    if not draw(st.integers(0, 7)):
+        x = x.as_strided(x.shape, [7 if size == 1 else step for size, step in zip(x.shape, x.stride(), strict=True)])
     if isinstance(target, type):
         own = torch.float32 if dtype in (torch.int64, torch.bool) else dtype
         return (target(i, o, bias=draw(st.booleans()), device=META, dtype=own), x), {}
@@ -358,6 +362,27 @@ def case_of(target: Any) -> Callable[[Draw, Any], Made]:
     return of_function if in_f and target not in (F.gelu,) else other
 
 
+class Meanwhile(TorchDispatchMode):
+    """The bytes of the storages that operators make, as many as are alive at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        known = {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
+        for storage in {t.untyped_storage()._cdata: t.untyped_storage() for t in tensors_in(out)}.values():
+            if storage._cdata not in known:
+                self.live += storage.nbytes()
+                weakref.finalize(storage, self._gone, storage.nbytes())
+        self.peak = max(self.peak, self.live)
+        return out
+
+    def _gone(self, nbytes: int) -> None:
+        self.live -= nbytes
+
+
 def run(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """What the kernel and the rule say; None for a call that raises, or a rule that cannot tell."""
     with torch.no_grad():
@@ -373,19 +398,30 @@ def run(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any
             told, given, function = shape_of(RULES[target], ran, lying((args, kwargs))), args, target
         before = [facts_of(each) for each in tensors_in(given)]
         try:
-            out = function(*given, **kwargs)
+            with Meanwhile() as meanwhile:
+                out = function(*given, **kwargs)
         except Exception:
             return None, told
     if told is None:
         return out, None
-    spec, strides = told
+    spec, strides, passing = told
     if strides is None:
         return (out if out is not given[0] or facts_of(out) != before[0] else "its input"), "its input"
     if not isinstance(out, torch.Tensor):
         return "no tensor", spec
     storage = out.untyped_storage()
     shared = [i for i, t in enumerate(tensors_in((given, kwargs))) if t.untyped_storage()._cdata == storage._cdata]
-    return (*facts_of(out), storage.nbytes(), shared), (tuple(spec), spec.dtype, strides, 0, spec.nbytes, [])
+    peak = meanwhile.peak if RULES[target].passing is not None else storage.nbytes()
+    told_peak = sum(each.nbytes for each in passing) or spec.nbytes
+    return (*facts_of(out), storage.nbytes(), shared, peak), (
+        tuple(spec),
+        spec.dtype,
+        strides,
+        0,
+        spec.nbytes,
+        [],
+        told_peak,
+    )
 
 
 def lying(value: Any) -> list[tuple[Any, Any]]:

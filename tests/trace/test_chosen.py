@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fxflops
-from fxflops.structure import fill, template_of
+from fxflops.structure import fill, template_of, tensors_in
+from fxflops.torch_internals import TorchDispatchMode
 from fxflops.trace.chosen import Chosen
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -98,43 +99,61 @@ def test_a_meta_model_has_no_device_to_choose_for() -> None:
     assert "attention_backward" not in ops
 
 
-Q, K, V = (torch.empty(2, 4, length, 8, device="meta") for length in (16, 24, 24))
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
-@pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [
-        ((Q, K, V), {}),
-        ((Q, K, K), {}),
-        ((Q, Q, Q, None, 0.0, True), {"scale": 0.3}),
-        ((), {"value": V, "query": Q, "key": K}),
-        ((Q.transpose(1, 2).contiguous().transpose(1, 2), K, V), {}),
-    ],
-)
-def test_the_fused_kernel_of_the_cpu_is_what_torch_dispatches(args: Any, kwargs: Any) -> None:
-    template, tensors = template_of((args, kwargs))
-    chosen = Chosen(torch.device("cpu"), lambda made: None)
-    with torch.no_grad():
-        fused = chosen._fused(F.scaled_dot_product_attention, template, tensors)
-        way = chosen._way_of(F.scaled_dot_product_attention, template, tensors)
-    assert fused is not None
-    assert way is not None
-    (one,), (other,) = fused.steps, way.steps
-    assert (one.operator, one.made, one.gone, fused.returned) == (other.operator, other.made, other.gone, way.returned)
-    outs = []
-    for step in (one, other):
-        given, named = fill(step.template, *(tensors[number] for number in step.given))
-        outs.append(step.operator(*given, **named)[0])
-    assert outs[0].stride() == outs[1].stride()
+class Dispatched(TorchDispatchMode):
+    """Notes each operator, and how what it puts out lies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, list[Any]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.seen.append((func.name(), [(t.shape, t.stride(), t.dtype) for t in tensors_in(out)]))
+        return out
 
 
-@pytest.mark.parametrize(
-    "kwargs", [{"dropout_p": 0.1}, {"attn_mask": torch.empty(16, 24, device="meta")}, {"enable_gqa": True}]
-)
-def test_other_calls_are_asked_of_fake_tensors(kwargs: Any) -> None:
-    template, tensors = template_of(((Q, K, V), kwargs))
-    with torch.no_grad():
-        assert (
-            Chosen(torch.device("cpu"), lambda made: None)._fused(F.scaled_dot_product_attention, template, tensors)
-            is None
-        )
+Q, K = meta(2, 4, 16, 8), meta(2, 4, 24, 8)
+CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "plain": ((Q, K, K), {}),
+    "by name": ((), {"value": K, "query": Q, "key": K}),
+    "causal": ((Q, Q, Q, None, 0.0, True), {"scale": 0.3}),
+    "half": ((Q.half(), K.half(), K.half()), {}),
+    "queries side by side": ((meta(2, 16, 4, 8).transpose(1, 2), K, K), {}),
+    "queries across": ((meta(2, 4, 8, 16).transpose(2, 3), K, K), {}),
+    "mask": ((Q, K, K), {"attn_mask": meta(16, 24)}),
+    "mask of batches": ((Q, K, K, meta(2, 1, 16, 24)), {}),
+    "mask across": ((Q, K, K, meta(2, 4, 24, 16).transpose(2, 3)), {}),
+    "mask expanded": ((Q, K, K, meta(1, 4, 16, 24).expand(2, 4, 16, 24)), {}),
+    "mask of booleans": ((Q, K, K, meta(16, 24, dtype=torch.bool)), {}),
+    "dropout": ((Q, K, K), {"dropout_p": 0.1}),
+    "grouped": ((Q, meta(2, 2, 24, 8), meta(2, 2, 24, 8)), {"enable_gqa": True}),
+    "other value heads": ((Q, K, meta(2, 4, 24, 6)), {}),
+    "other value heads in half": ((Q.half(), K.half(), meta(2, 4, 24, 6).half()), {}),
+    "other value heads, causal": ((Q, Q, meta(2, 4, 16, 6)), {"is_causal": True}),
+    "one head": ((meta(2, 16, 8), meta(2, 24, 8), meta(2, 24, 8)), {}),
+    "no queries": ((meta(2, 4, 0, 8), K, K), {}),
+}
+
+
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_on_meta_attention_dispatches_what_it_does_on_the_cpu(name: str, learns: bool) -> None:
+    template, tensors = template_of(CALLS[name])
+    there = [torch.zeros_like(tensor, device="cpu") for tensor in tensors]
+    here = [tensor.detach() for tensor in tensors]
+    for tensor in (*there, *here) if learns else ():
+        tensor.requires_grad_(tensor.is_floating_point())
+    with torch.set_grad_enabled(learns):
+        with Dispatched() as real:
+            args, kwargs = fill(template, *there)
+            F.scaled_dot_product_attention(*args, **kwargs)
+        with Dispatched() as on_meta:
+            args, kwargs = fill(template, *here)
+            run = Chosen(torch.device("cpu"), lambda made: None).run
+            if run(F.scaled_dot_product_attention, args, kwargs) is NotImplemented:
+                F.scaled_dot_product_attention(*args, **kwargs)
+    assert on_meta.seen == real.seen
