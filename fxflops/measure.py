@@ -25,7 +25,7 @@ from .trace import TRACERS
 from .trace.record import Recorder
 from .trace.source import is_library
 from .trace.symbolic import constants_of, symbolic
-from .trace.tape import Tape, backward_from, roots_of
+from .trace.tape import Tape, backward_from, learns, roots_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def _watched_graph(
     inputs = subject.bound()
     with uncompiled(), watch.observer:
         out = run_graph(graph, inputs, collector, storages, tape=tape)
-        if tape is not None:
+        if tape is not None and learns(out):
             watch.observer.backward(out, lambda roots, ones: run_back(roots, ones, tape, storages_back))
     return collector.calls_of, (storages.bytes, storages_back.bytes)
 
@@ -182,6 +182,6 @@ def _cuda_memory(subject: Subject, graph: fx.GraphModule) -> tuple[tuple[Spans, 
         Tape(follows=True) if subject.backward else None,
     )
     out = run_graph(graph, subject.bound(), meter, tape=tape)
-    if tape is not None:
+    if tape is not None and learns(out):
         run_back(*roots_of(out), tape, meter_back)
     return (meter.bytes, meter_back.bytes), peak

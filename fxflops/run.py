@@ -23,7 +23,7 @@ from .torch_internals import COMPILER
 from .trace.autocast import AUTOCAST_DEVICES
 from .trace.observe import Observer
 from .trace.symbolic import stack_of
-from .trace.tape import Tape, backward_from, roots_of
+from .trace.tape import Tape, backward_from, learns, roots_of
 
 SECONDS_CAP = 2.0
 STABLE = 0.05
@@ -229,7 +229,7 @@ def time_nodes(
         if isinstance(clock, CudaClock):
             _collect(clock.host, nodes_host)
         sums.append(sum(clock.seconds.values()))
-        if tape is not None:
+        if tape is not None and learns(output):
             clock = _clock(device)
             run_back(*roots_of(output), tape, clock)
             _collect(clock, nodes_back)

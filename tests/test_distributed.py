@@ -87,6 +87,8 @@ def test_sharded_layers(mesh: Any, make: Callable[[Any], nn.Module]) -> None:
     assert fxflops.count(model, X).total_macs == FORWARD
     assert fxflops.count(model, X, backward=True).total_backward_macs == BACKWARD
     assert fxflops.analyze(model, X, repeats=1, progress=False).total_macs == FORWARD
+    analyzed = fxflops.analyze(model, X, backward=True, repeats=1, progress=False)
+    assert (analyzed.total_macs, analyzed.total_backward_macs, analyzed.complete) == (FORWARD, BACKWARD, True)
     after = [parameter.to_local() for parameter in model.parameters()]  # type: ignore[attr-defined]
     assert all(map(torch.equal, before, after))
 

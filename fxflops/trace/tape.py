@@ -78,6 +78,12 @@ class Tape:
         return self._latest
 
 
+def learns(out: Any) -> bool:
+    """Whether a gradient can be taken of a graph's output: not where what it was recorded from gave its weights out anew, as
+    sharded layers do."""
+    return any(tensor.requires_grad for tensor in tensors_in(out))
+
+
 def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The tensors in a model's output that have a gradient, each once, and a one for each of their elements."""
     with DisableTorchFunction(), disable_current_modes():
