@@ -116,7 +116,7 @@ def analyzed(
         try:
             try:
                 run = measure(subject, made, table, repeats, tick, kernels)
-            except (TraceError, RunError) as error:  # symbolic tracing may make of a model what it does not do
+            except (TraceError, InputError) as error:  # symbolic tracing may make of a model what it does not do
                 if trace != "auto" or made.how != "symbolic":
                     raise
                 made = _recorded_instead(subject, table, error)
@@ -129,12 +129,15 @@ def analyzed(
     return Report(run, found, table, weakref.ref(subject.model), attention), made.graph
 
 
-def _recorded_instead(subject: Subject, table: Table, error: TraceError | RunError) -> Traced:
-    """The model recorded, where its symbolic graph does otherwise; where it raises itself, the error that names the node."""
+def _recorded_instead(subject: Subject, table: Table, error: TraceError | InputError) -> Traced:
+    """The model recorded, where its symbolic graph does otherwise; where it raises itself, that error, at its node if
+    the graph raised it too."""
     try:
         return traced(subject, table, "record", str(error).partition("\n")[0])
-    except RunError:
-        raise error from error.__cause__
+    except RunError as raised:
+        is_same = (type(raised.__cause__), str(raised.__cause__)) == (type(error.__cause__), str(error.__cause__))
+        shown = error if is_same else raised
+        raise shown from shown.__cause__
 
 
 def count(

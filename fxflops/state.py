@@ -92,7 +92,6 @@ class Snapshot:
         held = [value for value in others if type(value) not in ATOMS]
         self._arrays: list[tuple[Any, Any]] = []
         self._random = _states_before()
-        self._containers += filter(None, (*sets, *noted))
         for part in (*_parts([value for value in held if not _is_plain(value)], DEPTH), *_parts(inputs)):
             if isinstance(part, torch.Tensor):
                 tensors.append(part)
@@ -105,12 +104,14 @@ class Snapshot:
             if is_object(part):
                 self._dicts.append(vars(part))
         self._containers += [value for value in held if type(value) is list and _is_plain(value)]
+        found = [tensor for tensor in tensors if tensor is not None]
+        noted += map(vars, found)
+        self._containers += filter(None, (*sets, *noted))
         self._empty: list[Any] = [*filterfalse(None, (*sets, *noted))]
         self._sizes, self._keys, self._values = _contents(self._dicts)
         self._copies = [c.copy() if type(c) in CONTAINERS else copy.copy(c) for c in self._containers]
         self._hooks = [(part, _users(part)) for part in hooks] if any(hooks) else []
         self._hookless = [] if self._hooks else hooks
-        found = [tensor for tensor in tensors if tensor is not None]
         self._others = dict(zip(map(id, found), found, strict=True))
         for key in own_parameters.keys() & self._others.keys():
             del self._others[key]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -309,3 +310,44 @@ def test_count_refuses_rather_than_run_out_of_memory(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("fxflops.own_run.cap_of", lambda device: 10_000)
     with pytest.raises(InputError, match=r"cap of 9\.77 KiB"):
         count(Grows(), torch.ones(10))
+
+
+class Fails(nn.Module):
+    """What symbolic tracing makes of it does not run; and after that it raises itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, given: dict[str, torch.Tensor]) -> torch.Tensor:
+        (x,) = given.values()
+        STEPS.append(1)
+        if len(STEPS) > 1:
+            raise ValueError("no more")
+        return x + 1
+
+
+STEPS: list[int] = []
+
+
+def test_of_two_errors_the_models_own_is_told() -> None:
+    STEPS.clear()
+    with pytest.raises(fxflops.RunError, match="no more"):
+        analyze(Fails(), {"x": torch.ones(2)}, repeats=0, progress=False)
+
+
+class Copying(nn.Module):
+    """A copy of a layer learns, in the model; a symbolic graph holds it as a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return copy.deepcopy(self.layer)(x)  # type: ignore[no-any-return]
+
+
+def test_a_graph_without_gradients_of_a_model_that_has_them_is_not_taken() -> None:
+    report = analyze(Copying(), torch.ones(2, 4), backward=True, repeats=0, progress=False)
+    assert report.trace == "recorded trace"
+    assert report.total_backward_macs == 2 * 4 * 4  # of the weight: the input learns nothing

@@ -146,3 +146,29 @@ def test_train_mode_updates_no_statistics() -> None:
     assert_same(
         {k: v for k, v in before.items() if k != "rng"}, {k: v for k, v in everything(model).items() if k != "rng"}
     )
+
+
+class Notes(nn.Module):
+    """Leaves a note on its input, on a buffer and on a tensor that it keeps, and adds to those that are there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.ones(4))
+        self.kept = torch.ones(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for tensor in (x, self.table, self.kept):
+            tensor.note = tensor.__dict__.get("note", 0) + 1
+            tensor.__dict__.pop("former", None)
+        return x * self.table * self.kept
+
+
+@pytest.mark.parametrize("run", [count, lambda *args: analyze(*args, repeats=0, progress=False)])
+@pytest.mark.parametrize("noted", [{}, {"note": 5, "former": "there"}])
+def test_what_a_forward_notes_on_tensors_goes(run: Any, noted: dict[str, Any]) -> None:
+    model, x = Notes(), torch.ones(4)
+    tensors = x, model.table, model.kept
+    for tensor in tensors:
+        vars(tensor).update(noted)
+    run(model, x)
+    assert [vars(tensor) for tensor in tensors] == [noted] * 3

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import CellType, FrameType, FunctionType
 from typing import Any
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 from ..ops._registry import is_method
 from ..records import specs_in
@@ -52,6 +54,16 @@ def belongs_to_tensor(func: Any) -> bool:
     """Whether it sets a property of a tensor, or reads its gradient: no twin has these."""
     name = getattr(func, "__name__", "")
     return name == "__set__" or (name == "__get__" and getattr(func.__self__, "__name__", "") == "grad")
+
+
+def in_function() -> bool:
+    """Whether the forward of an ``autograd.Function`` is under way."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "forward" and isinstance(frame.f_locals.get("ctx"), FunctionCtx):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def is_integral(tensor: torch.Tensor) -> bool:

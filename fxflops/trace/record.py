@@ -9,15 +9,13 @@ from __future__ import annotations
 import enum
 import inspect
 import operator
-import sys
 import weakref
 from collections.abc import Mapping, Sequence
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx, nn
-from torch.autograd.function import FunctionCtx
 
 from ..inputs import signature_of
 from ..ops._registry import is_method
@@ -32,6 +30,7 @@ from ..torch_internals import (
     set_grad_enabled,
 )
 from .autocast import AUTOCAST_DEVICES
+from .functions import in_function
 from .graph import graph_module
 from .source import author_line
 
@@ -215,7 +214,8 @@ class Recorder:
             return self._graph.call_function(torch.as_strided, (self._node_of(base), *view))
         with torch.no_grad(), disable_current_modes():
             has_storage = is_dense(tensor) and not is_traceable_wrapper_subclass(tensor)
-            return self._constant("tensor_constant", _with_storage(tensor) if has_storage else tensor.clone())
+            constant = _with_storage(tensor) if has_storage else tensor.clone()
+        return self._constant("tensor_constant", constant.requires_grad_(self._learns and tensor.requires_grad))
 
     def _base_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         if not is_dense(tensor):
@@ -246,7 +246,7 @@ class Recorder:
                 self._graph.call_function(torch.set_autocast_enabled, (device, enabled))
                 self._graph.call_function(torch.set_autocast_dtype, (device, dtype))
         self._autocast = now
-        grad = torch.is_grad_enabled() or (self._learns and (returned or _in_function()))
+        grad = torch.is_grad_enabled() or (self._learns and (returned or in_function()))
         if grad != self._grad:
             self._graph.call_function(set_grad_enabled, (grad,))
         self._grad = grad
@@ -257,16 +257,6 @@ def _with_storage(tensor: torch.Tensor) -> torch.Tensor:
     storage = tensor.untyped_storage().clone()
     empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
-
-
-def _in_function() -> bool:
-    """Whether the forward of an ``autograd.Function`` is under way."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "forward" and isinstance(frame.f_locals.get("ctx"), FunctionCtx):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _autocast_state() -> dict[str, tuple[bool, torch.dtype]]:
