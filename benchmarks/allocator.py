@@ -85,6 +85,9 @@ def _events(node: Any, kernels: tuple[int, ...], operator: str = "") -> Iterator
 
 @cache
 def _composites() -> frozenset[str]:
-    """The operators that are compositions of others."""
-    registered = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd")
-    return frozenset(name.partition(".")[0] for name in registered)
+    """The operators that are compositions of others, in all their overloads."""
+    composite, kernels = (
+        {name.partition(".")[0] for name in torch._C._dispatch_get_registrations_for_dispatch_key(key)}
+        for key in ("CompositeImplicitAutograd", "CPU")
+    )
+    return frozenset(composite - kernels)

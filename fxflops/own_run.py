@@ -237,7 +237,7 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> Run:
         watch = _on_meta(subject, table, facts, strays)
         if watch.twins is not None and watch.twins.stranger and not strays:
             watch = _on_meta(subject, table, facts, strays=True)
-        why = watch.observer.needs_values  # raised, and caught by the model
+        why = "" if watch.twins is None else watch.twins.needs_values  # raised, and caught by the model
         if on_meta or not why:
             return subject.ran(watch, "predicted", ON_META)
     except (RunError, InputError, NotImplementedError) as error:

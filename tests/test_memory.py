@@ -35,6 +35,25 @@ class Dropped(nn.Module):
         return F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
 
 
+class Strided(nn.Module):
+    """A layer on what lies otherwise, whose rows have to be copied together first."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(N, 8, bias=bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.layer(x.transpose(1, 2))
+        return result
+
+
+class Inverse(nn.Module):
+    """One by a tensor: its reciprocal, and a product."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 1 / x
+
+
 class Mixed(nn.Module):
     """Products of operands whose batch dimensions have to be copied together first."""
 
@@ -58,6 +77,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     ),
 }
 INFERRED = MODELS | {"GRU": lambda: nn.GRU(WIDTH, WIDTH, num_layers=2), "dropout": Dropped, "products": Mixed}
+INFERRED |= {"strided": lambda: Strided(False), "strided, biased": lambda: Strided(True), "inverse": Inverse}
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")

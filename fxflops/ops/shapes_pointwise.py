@@ -108,9 +108,9 @@ def arithmetic(input: Any, other: Any, *former: Any) -> Spec | None:
     return None if former else together(input, other)
 
 
-@shape(*named("__rsub__ __rdiv__ __rtruediv__", Tensor), layout=POINTWISE)
+@shape(*named("__rsub__", Tensor), layout=POINTWISE)
 def arithmetic_reversed(input: Spec, other: Any) -> Spec | None:
-    """x[*], a number -> out[*]; of two tensors the kernel takes the second first."""
+    """x[*], a number -> out[*]; of two tensors the kernel takes the second first. 1 / x is a reciprocal and a product."""
     return None if isinstance(other, Spec) else together(input, other)
 
 

@@ -21,7 +21,7 @@ from ..ops import ESCAPE, Formula
 from ..ops.shapes import Rule, rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of, typed
 from ..structure import tensors_given
-from ..torch_internals import DisableTorchFunction, assertion, is_any_autocast_enabled
+from ..torch_internals import DisableTorchFunction, assertion, current_graph_task_id, is_any_autocast_enabled
 from .escapes import EMPTY
 from .forwards import Forward, is_plain, is_torchs
 from .leaves import ModuleSettings, holds_tensors
@@ -276,6 +276,8 @@ class FastObserver(MetaObserver):
             except (Unknown, TypeError):
                 return super().operator(func, args, kwargs)
             is_call = not (self._whole or self._inside_leaf())
+            if not is_call and current_graph_task_id() != -1:
+                return super().operator(func, args, kwargs)
             if plan is None or (is_call and plan.operation is PART):
                 return self._learn_operator(key, is_call, func, args, kwargs)
             self._storages.call = len(self.calls)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import sys
+import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -23,12 +25,13 @@ class Forward:
     """Stands for the forward of a module from the beginning until it leaves; to who looks at it, calls it himself or copies the module, it is
     that forward."""
 
-    __slots__ = ("before", "module", "run")
+    __slots__ = ("before", "copies", "module", "run")
 
     def __init__(self, module: nn.Module, run: Callable[..., Any]) -> None:
         held = module.__dict__
         self.module = module
         self.run = run
+        self.copies: list[weakref.ref[nn.Module]] = []
         self.before = held.get("forward")
         held["forward"] = self
 
@@ -41,8 +44,10 @@ class Forward:
         return getattr(self.__wrapped__, name)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        module = memo.get(id(self.module), self.module)
-        return MethodType(type(module).forward, module)
+        module = memo.get(id(self.module))
+        if module is None or self.before is not None:
+            return self.__wrapped__ if module is None else copy.deepcopy(self.before, memo)
+        return _Copied(module, self.copies)
 
     @property
     def __wrapped__(self) -> Any:
@@ -55,6 +60,36 @@ class Forward:
             del held["forward"]
             if self.before is not None:
                 held["forward"] = self.before
+        for module in filter(None, (copied() for copied in self.copies)):
+            if type(vars(module).get("forward")) is _Copied:
+                del vars(module)["forward"]
+
+
+class _Copied:
+    """The same for a copy of the module: it does not keep the copy alive, which is let go of as it is without."""
+
+    __slots__ = ("copies", "module")
+
+    def __init__(self, module: nn.Module, copies: list[weakref.ref[nn.Module]]) -> None:
+        self.module = weakref.ref(module)
+        self.copies = copies
+        copies.append(self.module)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        module = memo.get(id(self.module()))
+        return self.__wrapped__ if module is None else _Copied(module, self.copies)
+
+    @property
+    def __wrapped__(self) -> Any:
+        module = self.module()
+        assert module is not None
+        return MethodType(type(module).forward, module)
 
 
 def own_forward(module: nn.Module) -> Any:

@@ -14,7 +14,7 @@ from torch import nn
 from ..records import ORDINARY, SPARSE, Spec, is_dense, spec_of
 from ..structure import tensors_given, tensors_in
 from ..torch_internals import DisableTorchFunction, disable_current_modes, len_torch_dispatch_stack
-from .functions import writes
+from .functions import in_function, writes
 
 
 def _empty_like(tensor: torch.Tensor, learns: bool) -> torch.Tensor:
@@ -36,6 +36,8 @@ SMALL = 2**20
 RESHAPING = frozenset("unsqueeze_ squeeze_ t_ transpose_ swapaxes_ swapdims_".split())
 """What changes how a tensor lies, and neither reads nor writes its elements."""
 HOLDING = {torch.strided, torch.jagged, *SPARSE}
+CUT = "an autograd.Function is given a tensor that was written to on the meta device, and would not learn: it needs values"
+GROWS = "out= is given an empty tensor, whose shape is known once values are computed"
 HOLDS = "a sparse or nested tensor on the meta device does not know what it holds: it needs values"
 
 
@@ -66,6 +68,7 @@ class Twins:
     ``moved`` is told of each real tensor and its twin.
     ``stranger`` tells that a call was given a tensor that neither belongs to the model nor was made by a call seen: a
     constant of the author's, or the result of something that only the dispatcher sees. ``was_there`` tells what is neither. ``before_write`` is told before one of the state changes.
+    ``needs_values`` is what a call on meta raised for want of them, in whatever thread, "" where none did.
     ``seen`` are the tensors that are known, each with its form once somebody has asked for it.
     """
 
@@ -76,10 +79,10 @@ class Twins:
         before_write: Callable[[Any], None] = lambda value: None,
     ) -> None:
         self.stranger = False
+        self.needs_values = ""
         self.moved: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
         self._was_there = was_there
         self._before_write = before_write
-        self._learning = torch.is_grad_enabled()
         self._state = {id(tensor): tensor for tensor in state}
         self._weights: set[int] = set()
         self._twins: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
@@ -173,7 +176,7 @@ class Twins:
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
             with disable_current_modes() if len_torch_dispatch_stack() else nullcontext():
-                learning = self._learning if key in self._state else torch.is_grad_enabled()
+                learning = key in self._state or torch.is_grad_enabled()  # torch asks weights without gradients too
                 twin = _empty_like(tensor, tensor.requires_grad and learning)
                 if twin.requires_grad:
                     _hook(twin, tensor)
@@ -195,7 +198,11 @@ class Twins:
         """
         if not self._survey((args, kwargs)):
             return args, kwargs
-        if args and writes(func, kwargs):
+        for target in tensors_given(kwargs["out"]) if "out" in kwargs else ():
+            self._lose(target)
+            if not target.is_meta and not target.numel():
+                raise NotImplementedError(GROWS)
+        if args and "out" not in kwargs and writes(func, kwargs):
             self._lose(args[0])
             if getattr(func, "__name__", "") in RESHAPING and id(args[0]) in self._state and not args[0].is_meta:
                 self._before_write(())
@@ -231,7 +238,10 @@ class Twins:
                 self.stranger |= not self._was_there(value)
             if value.device.type == "meta":
                 return True
-            own = id(value) in self._state or value.numel() > SMALL or self._has_lost(value)
+            lost = self._has_lost(value)
+            if lost and self.of(value).requires_grad and not torch.is_grad_enabled() and in_function():
+                raise NotImplementedError(CUT)
+            own = id(value) in self._state or value.numel() > SMALL or lost
             return own and (value.is_floating_point() or value.is_complex())
         items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
         computes = False

@@ -73,6 +73,9 @@ class ModuleObserver:
         self._thread = threading.get_ident()
         self._stack = stack
 
+    def _stopped(self, path: str) -> None:
+        """A call in the module of this path raised."""
+
     def begin_thread(self, over: ModuleObserver) -> None:
         """Watch the thread of this observer, a copy of ``over``, whose modules under way it stands on."""
         self._of_thread(over._stack.copy())
@@ -144,6 +147,7 @@ class ModuleObserver:
             specs, kwspecs, result = self._spec(args), self._spec(kwargs), self._spec(out)
             if sys.exc_info()[1] is not running.handled:  # it raised
                 self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
+                self._stopped(running.path)
                 return
             self._left(module, running, is_leaf, (specs, kwspecs, result), end - running.start)
             if is_leaf:

@@ -7,6 +7,7 @@ the operators that it dispatches are Calls. Under vmap and its like only those a
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,8 @@ from ..torch_internals import (
     EnableTorchFunction,
     HigherOrderOperator,
     OpOverload,
+    StopRecomputation,
+    current_graph_task_id,
     disable_current_modes,
 )
 from .autocast import Autocast
@@ -47,6 +50,7 @@ from .phases import BACKWARD, is_comparing
 from .placement import Placement
 from .plain import PlainFunctions
 from .record import Recorder
+from .seen import Made
 from .spelling import WRITTEN_AS, Spelling
 from .stack import ModuleStack, Running
 from .tape import Tape, roots_of
@@ -81,7 +85,6 @@ class Observer(ModuleObserver):
         tape: Tape | None = None,
     ) -> None:
         super().__init__(modules, table, ledger, recorder, tape, None if twins is None else twins.forms_of_own)
-        self.needs_values = ""
         self.bodies: Bodies = {}
         self._copies: dict[Any, Any] = {}
         self._spelling = Spelling()
@@ -98,6 +101,7 @@ class Observer(ModuleObserver):
         self.mode = FunctionMode(self)
         self.aten = AtenMode(self.operator)
         self._whole = self._noted = False
+        self._parts: list[tuple[Any, Made]] = []
         self._entering: set[Any] = set()
         functions = self._table.python_functions
         self._plain_functions = PlainFunctions(functions, self._begin_function, self._end_function)
@@ -121,6 +125,7 @@ class Observer(ModuleObserver):
         self._modes.__exit__(*(exception or (None, None, None)))
 
     def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
+        self._parts.clear()
         if self._unwritten:
             self._check(None, module, args, kwargs)
         if self._recorder is not None and not self._plain_functions.running:
@@ -171,6 +176,7 @@ class Observer(ModuleObserver):
         self._check(entry, func, *given)
         specs, kwspecs, noted = spec_of(args), spec_of(kwargs), self._before(args, kwargs)
         written = self._spelling.of(func) if func in WRITTEN_AS else func
+        self._parts.clear()
         start = time.perf_counter()
         try:
             if entry is None:
@@ -180,6 +186,7 @@ class Observer(ModuleObserver):
                     out = self._run(func, args, kwargs)
         except Exception:
             self.failed = self.failed or (qualified_name(func), self._here(), (specs, kwspecs))
+            self._stopped(self._here())
             raise
         if entry is not None:
             seconds = time.perf_counter() - start
@@ -192,6 +199,12 @@ class Observer(ModuleObserver):
             self._recorder.function(written, noted, out, self._stack.keys())
         return out
 
+    def _stopped(self, path: str) -> None:
+        """A call raised; where checkpoint has stopped what it computes again, the operators that it had run are calls."""
+        for func, made in self._parts if isinstance(sys.exc_info()[1], StopRecomputation) else ():
+            self.seen.call(self._table.find(func), func, made, path, 0.0)
+        self._parts.clear()
+
     def _asks_for_it(self) -> bool:
         """Whether it is the model that asks where a tensor is, with gradients: no backward pass, and not checkpoint."""
         return self.phases.now() != BACKWARD and not is_comparing()
@@ -199,7 +212,7 @@ class Observer(ModuleObserver):
     def raised(self, error: Exception) -> None:
         """Note what raised on meta for want of values: a model that catches it goes on as it would not with its own tensors."""
         if self._twins is not None and "meta" in str(error).lower():
-            self.needs_values = self.needs_values or str(error)
+            self._twins.needs_values = self._twins.needs_values or str(error)
 
     def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note as a call that nobody knows when one reads memory that no call seen has written."""
@@ -294,7 +307,10 @@ class Observer(ModuleObserver):
         with self.lock, DisableTorchFunction():
             self.phases.recorded(func, args)
             if self._whole or self._inside_leaf():
-                return self._noting(run_operator(func, args, kwargs))
+                out = self._noting(run_operator(func, args, kwargs))
+                if current_graph_task_id() != -1:
+                    self._parts.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))
+                return out
             given = args, kwargs
             if self._twins is not None:
                 args, kwargs = self._twins.replace(args, kwargs, func)

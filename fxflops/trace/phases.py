@@ -48,7 +48,7 @@ class Phases:
         is_forward = bool(self._running) and not self._running[0].in_backward
         if current_graph_task_id() != -1:
             return RECOMPUTE if _is_recomputing() else GRADIENT if is_forward else BACKWARD
-        return FORWARD
+        return RECOMPUTE if self._running and not is_forward else FORWARD  # a thread of what is computed again
 
     def recorded(self, func: Any, args: tuple[Any, ...]) -> None:
         """An operator is run: by one of these torch's profiler is told that something begins, by the other that it ends."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -217,3 +218,45 @@ def test_what_checkpoint_runs_again_without_gradients_is_recomputation_too(
     layer = ROWS * 8 * 8
     assert report.by_module("recompute")[""].total.macs == 2 * layer  # teacher and student
     assert report.total_backward_macs == layer + 2 * layer  # first's weight, student's weight and input
+
+
+class Stopped(nn.Module):
+    """A block that checkpoint computes again, until its last operator has saved its result."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = checkpoint(self.block, x, use_reentrant=False)
+        return out[0] if isinstance(out, tuple) else out  # type: ignore[no-any-return]
+
+
+STOPPED: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "LSTM": (lambda: nn.LSTM(INPUTS, OUTPUTS), ROWS * 4 * (INPUTS + OUTPUTS) * OUTPUTS),
+    "LSTM of two layers": (
+        lambda: nn.LSTM(INPUTS, OUTPUTS, 2),
+        ROWS * 4 * (INPUTS + OUTPUTS) * OUTPUTS + ROWS * 4 * 2 * OUTPUTS * OUTPUTS,
+    ),
+    "GRU": (lambda: nn.GRU(INPUTS, OUTPUTS), ROWS * 3 * (INPUTS + OUTPUTS) * OUTPUTS),
+    "a linear that saves its input": (lambda: nn.Linear(INPUTS, OUTPUTS), 0),
+    "what comes before it": (
+        lambda: nn.Sequential(nn.Linear(INPUTS, OUTPUTS), nn.Tanh(), nn.Linear(OUTPUTS, 2)),
+        ROWS * INPUTS * OUTPUTS,
+    ),
+}
+"""Blocks, with the MACs of them that run again: by hand."""
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_the_call_that_checkpoint_stops_counts_what_it_has_computed(name: str) -> None:
+    make, wanted = STOPPED[name]
+    model, x = Stopped(make()), X.unsqueeze(0).requires_grad_()
+    for run in (fxflops.count, partial(fxflops.analyze, repeats=0, progress=False)):
+        report = run(model, x, backward=True)  # type: ignore[operator]
+        assert sum(each.macs for each in report.counted if each.call.phase == "recompute") == wanted
+
+
+def test_an_operator_that_saves_its_result_has_run_when_checkpoint_stops_it() -> None:
+    report = fxflops.count(Stopped(nn.Sequential(nn.Linear(INPUTS, OUTPUTS), nn.Tanh())), X, backward=True)
+    assert report.total_recompute_flops == report.total_flops

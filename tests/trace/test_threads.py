@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import fxflops
 
@@ -125,3 +127,67 @@ def test_a_layer_that_raises_in_a_thread(way: str) -> None:
     report = WAYS[way](Raises(), X)
     assert report.total_macs == LINEAR
     assert report.by_module()["first"].total.macs == LINEAR
+
+
+class Again(nn.Module):
+    """A layer in a thread, which checkpoint computes again."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.inner, self.reentrant = Inner(), reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = checkpoint(self.inner, x, use_reentrant=self.reentrant)
+        return result
+
+
+class Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(self.layer, x).result().exp()
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("run", [fxflops.count, partial(fxflops.analyze, repeats=0, progress=False)])
+def test_a_thread_of_what_is_computed_again_is_no_forward(run: Any, reentrant: bool) -> None:
+    report = run(Again(reentrant), X.clone().requires_grad_(), backward=True)
+    assert report.total_macs == LINEAR
+    assert report.total_backward_macs == 2 * LINEAR
+    assert report.total_recompute_flops == report.total_flops
+
+
+class Swallows(nn.Module):
+    """What a layer in a thread raises on meta, it catches, and goes on otherwise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.choosing = Choosing()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            result: torch.Tensor = pool.submit(self.choosing, x).result()
+            return result
+
+
+class Choosing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        try:
+            times = 2 if x.abs().sum().item() > 0 else 1
+        except Exception:
+            times = 0
+        for _ in range(times):
+            x = self.layer(x)
+        return x
+
+
+@pytest.mark.parametrize("way", ["count", "analyze", "profile"])
+def test_an_error_of_metas_that_a_thread_swallows(way: str) -> None:
+    assert WAYS[way](Swallows(), X).total_macs == 2 * LINEAR

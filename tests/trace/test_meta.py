@@ -1,0 +1,80 @@
+"""Meta tensors that stand for real ones: which values they lose, and how a call sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import fxflops
+
+X = torch.ones(3, 4)
+
+
+class Into(nn.Module):
+    """Writes into a tensor of its own, and does as many products as that then says."""
+
+    def __init__(self, made: Callable[[], torch.Tensor]) -> None:
+        super().__init__()
+        self.made = made
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        into = self.made()
+        torch.add(x, 1, out=into)
+        return into @ into.T if into.sum() > 0 else into
+
+
+@pytest.mark.parametrize("run", [fxflops.count, partial(fxflops.analyze, repeats=0, progress=False)])
+@pytest.mark.parametrize("made", [partial(torch.zeros, 3, 4), partial(torch.empty, 0)], ids=["of its size", "empty"])
+def test_what_out_is_given_has_the_result(run: Callable[..., fxflops.Report], made: Callable[[], torch.Tensor]) -> None:
+    report = run(Into(made), X)
+    assert report.total_macs == 3 * 4 * 3
+    assert report.by_operator()["add"].total.flops == 12
+
+
+def test_the_operand_of_a_call_with_out_keeps_its_values() -> None:
+    class Kept(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            table = torch.arange(4.0)
+            torch.mul(table, x, out=torch.zeros(3, 4))
+            return x @ x.T if table.sum() > 0 else x
+
+    report = fxflops.count(Kept(), X)
+    assert report.trace == "observed on meta", report.trace_reason
+    assert report.total_macs == 3 * 4 * 3
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad * 2
+
+
+class Filled(nn.Module):
+    """Fills a tensor of its own, and gives it to what autograd does not see the inside of."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.layer, self.act, self.way = nn.Linear(4, 4), nn.Tanh(), way
+
+    def forward(self, x: torch.Tensor) -> Any:
+        filled = torch.empty_like(x)
+        filled.copy_(self.layer(x))
+        return Doubled.apply(filled) if self.way == "function" else checkpoint(self.act, filled, use_reentrant=True)
+
+
+@pytest.mark.parametrize("run", [fxflops.count, partial(fxflops.analyze, repeats=0, progress=False)])
+@pytest.mark.parametrize("way", ["function", "checkpoint"])
+def test_what_was_written_to_learns_through_a_function(run: Callable[..., fxflops.Report], way: str) -> None:
+    assert (
+        run(Filled(way), X, backward=True).total_backward_macs == 3 * 4 * 4
+    )  # of the weight: the input learns nothing
