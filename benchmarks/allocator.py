@@ -77,7 +77,11 @@ def _events(node: Any, kernels: tuple[int, ...], operator: str = "") -> Iterator
             yield Event(fields.ptr, fields.alloc_size, kernels, operator)
         return
     name = node.name
-    if "::" in name and name not in FACTORIES | _composites() and not name.startswith("autograd::"):
+    if (
+        "::" in name
+        and name not in FACTORIES | _composites()
+        and not name.startswith(("autograd::", "torch::autograd::"))
+    ):
         kernels, operator = (*kernels, node.start_time_ns), operator or name
     for child in node.children:
         yield from _events(child, kernels, operator)

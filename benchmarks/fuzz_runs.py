@@ -1,0 +1,113 @@
+"""Steps of random nets, and what is compared of them: tensors, bytes, totals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fxflops import Report
+
+
+@contextmanager
+def written_out() -> Iterator[None]:
+    """Attention and encoder layers without torch's one kernel for all of them, which any mode that watches switches off."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+class Watching(TorchDispatchMode):
+    """Does nothing; but with any mode on autograd adds up gradients into new tensors, as ``linear`` does its bias."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def stepped(model: nn.Module, args: Any, kwargs: Any, training: bool) -> Any:
+    """A run, and its backward pass."""
+    out = model(*args, **kwargs)
+    if training:
+        roots = list({id(t): t for t in tensors(out) if t.requires_grad}.values())
+        torch.autograd.backward(roots, [torch.ones_like(t) for t in roots])
+    return out
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a value of containers and modules' attributes."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors(item)
+
+
+def held_by(model: nn.Module, inputs: Any, optimizer: Any = None) -> int:
+    """Bytes of the storages that a model, its inputs and an optimizer's state stand on."""
+    found = [*model.parameters(), *tensors(inputs), *tensors([vars(module) for module in model.modules()])]
+    found += [t.grad for t in found if t.is_leaf and t.grad is not None]
+    found += [] if optimizer is None else [*tensors([*optimizer.state.values()])]
+    return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in found}.values())
+
+
+def values(model: nn.Module, inputs: Any) -> list[Any]:
+    """All tensors of a model and its inputs, with their gradients."""
+    found = [*tensors([vars(module) for module in model.modules()]), *tensors(inputs)]
+    return [each for t in found for each in (t, t.grad if t.is_leaf else None)]
+
+
+def same(a: Any, b: Any, close: bool = False) -> bool:
+    """Whether two values of tensors are equal bit for bit, or ``close``: torch's kernels may take another way under a mode."""
+    ours, theirs = [*tensors(a)], [*tensors(b)]
+    alike = partial(torch.allclose, rtol=1e-3, atol=1e-4, equal_nan=True) if close else _equal
+    return len(ours) == len(theirs) and all(
+        x.shape == y.shape and x.dtype == y.dtype and alike(x, y) for x, y in zip(ours, theirs, strict=True)
+    )
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return torch.equal(a.nan_to_num(7), b.nan_to_num(7))
+
+
+def difference(a: Any, b: Any) -> str:
+    ours, theirs = [*tensors(a)], [*tensors(b)]
+    return (
+        f"{len(ours)} {len(theirs)} {[i for i, (x, y) in enumerate(zip(ours, theirs, strict=False)) if not same(x, y)]}"
+    )
+
+
+def macs_of(report: Report, phase: str) -> int:
+    return sum(each.macs for each in report.counted if each.call.phase == phase)
+
+
+def totals(report: Report) -> dict[str, Any]:
+    names = "total_flops total_macs total_int_ops total_gradient_flops total_backward_flops total_backward_macs total_recompute_flops complete"
+    return {name: getattr(report, name) for name in names.split()}
+
+
+def operators(a: Report, b: Report) -> dict[str, Any]:
+    """The operators in which two reports differ: calls and FLOPs."""
+    found = []
+    for report in (a, b):
+        rows: dict[Any, list[int]] = {}
+        for each in report.counted:
+            row = rows.setdefault((each.call.phase, each.call.op), [0, 0])
+            row[0] += 1
+            row[1] += each.flops
+        found.append({key: tuple(row) for key, row in rows.items() if row[1]})
+    return {
+        " ".join(key): (found[0].get(key), found[1].get(key))
+        for key in {**found[0], **found[1]}
+        if found[0].get(key) != found[1].get(key)
+    }
