@@ -45,6 +45,8 @@ MENDED = [
     ("`torch.add(x, 1, out=table)`: the table kept its old values under a count, and a branch on it went wrong", META),
     ("`copy.deepcopy(self.layer)(x)` in a forward: the copy was predicted to stay (69.6 KB for 36.4), and kept a `forward` if it did", FORWARDS),
     ("the same with `analyze(backward=True)`: refused, as its graph held the copy's weights as constants that do not learn", "tests/test_api.py"),
+    ("a layer that clips its weight in a thread of the model's own: `analyze()` left the weight changed, which symbolic tracing wrote to", THREADS),
+    ("a tensor that the model has filled itself, through an autograd.Function or a reentrant checkpoint: `count(backward=True)` lost its gradient", META),
     ("what a forward notes on an input, a buffer or a tensor that it keeps (`x.note = 1`) stayed after a count", "tests/test_state.py"),
     ("a model that raises while its symbolic graph fails of itself: the graph's error was told, not the model's", "tests/test_api.py"),
     ("a layer without gradients on a strided input: torch asks whether the weight learns, and copies the rows; predicted 1,168 bytes of 1,552", "tests/test_memory.py"),

@@ -46,18 +46,24 @@ OPTIMIZERS = {
 ERRORS = (ValueError, RuntimeError, KeyboardInterrupt)
 FAULTS = 10
 SUMS = "watched: the allocator's peak is the predicted one where a dispatch mode that does nothing is on"
-CAUSES = {
+INDICES = "memory: the CPU's max_pool1d makes no indices without gradients"
+ROWS = "memory: the mean and deviation of each row that layer_norm makes are not predicted in inference: 8 bytes a row"
+MORE = {
     "BatchNorm": "memory: on meta batch_norm's backward makes the gradient also of an input that does not learn",
     "Product.apply(": "memory: on meta a view of a tensor that the model makes for itself is predicted as a tensor of its own",
     "func.jvp(": "memory: the zero tangents of weights, which take no memory, are predicted as tensors",
+    "MaxPool1d(": INDICES,
+    "max_pool1d(": INDICES,
+}
+"""Why more may be predicted than is allocated, by what stands in a net's text."""
+LESS = {
     "old_weight_norm(": "memory: the allocator tells nothing of a free of what was there before it was watched",
-    "layer_norm(": "memory: the mean and deviation of each row that layer_norm makes are not predicted in inference: 8 bytes a row",
+    "layer_norm(": ROWS,
+    "LayerNorm(": ROWS,
     "nn.RMSNorm(": "memory: rms_norm is predicted as the one kernel that it is on CUDA; the CPU writes it out",
     "ConvTranspose3d(": "memory: the CPU's transposed 3d convolution keeps its result in a storage as large as its input",
-    "MaxPool1d(": "memory: the CPU's max_pool1d makes no indices without gradients",
-    "max_pool1d(": "memory: the CPU's max_pool1d makes no indices without gradients",
 }
-"""By what stands in a net's text."""
+"""The same of less."""
 Found = tuple[str, str]
 Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
@@ -264,7 +270,8 @@ class Checked:
         if summed is not None and abs(predicted - summed) <= max(OFF * summed, SCALARS):
             self.notes.append(SUMS)
             return
-        causes = [cause for part, cause in CAUSES.items() if part in self.text]
+        known = MORE if predicted > held else LESS
+        causes = [cause for part, cause in known.items() if part in self.text]
         if causes:
             self.notes += causes
             return

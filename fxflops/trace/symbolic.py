@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -31,9 +32,14 @@ class SymbolicTracer(fx.Tracer):
         self._table = table
         self._constants = constants or {}
         self._thread = threading.get_ident()
+        self.before_write: Callable[[Any], None] = lambda value: None
 
     def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
-        return super().call_module(m, forward, args, kwargs) if self._is_tracing() else forward(*args, **kwargs)
+        if self._is_tracing():
+            return super().call_module(m, forward, args, kwargs)
+        is_own = any(isinstance(each, fx.Proxy) and each.tracer is self for each in (*args, *kwargs.values()))
+        with Announcing(self.before_write) if is_own else nullcontext():  # the model's own thread writes as it does
+            return forward(*args, **kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
         return super().getattr(attr, attr_val, parameter_proxy_cache) if self._is_tracing() else attr_val
@@ -72,7 +78,7 @@ def symbolic(
     if leaf_formula(model, table) is not None:
         return _leaf_graph(model, constants)
     tracer = SymbolicTracer(table, constants)
-    tracer.record_stack_traces = stack_traces
+    tracer.record_stack_traces, tracer.before_write = stack_traces, before_write
     try:
         with locked([fx.Tracer]), Announcing(before_write):  # two at once would put back what the other replaced
             graph = tracer.trace(model)

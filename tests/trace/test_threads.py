@@ -191,3 +191,31 @@ class Choosing(nn.Module):
 @pytest.mark.parametrize("way", ["count", "analyze", "profile"])
 def test_an_error_of_metas_that_a_thread_swallows(way: str) -> None:
     assert WAYS[way](Swallows(), X).total_macs == 2 * LINEAR
+
+
+class Clips(nn.Linear):
+    """Writes to its weight, as binarised layers do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            self.weight.clamp_(-0.1, 0.1)
+        return super().forward(x)
+
+
+class Clipped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = Clips(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with ThreadPoolExecutor(1) as pool:
+            result: torch.Tensor = pool.submit(self.layer, x).result()
+            return result
+
+
+@pytest.mark.parametrize("way", ["count", "analyze"])
+def test_what_a_thread_writes_to_is_put_back(way: str) -> None:
+    model = Clipped()
+    before = model.layer.weight.clone()
+    assert WAYS[way](model, X).total_macs == LINEAR
+    assert torch.equal(model.layer.weight, before)
