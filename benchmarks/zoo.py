@@ -22,15 +22,22 @@ import logging
 import multiprocessing
 import os
 import platform
+import random
+import resource
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -42,7 +49,7 @@ import fxflops
 
 RESULTS = Path(__file__).parent / "results"
 LIBRARIES = ("timm", "torchvision", "transformers", "diffusers")
-SECONDS = 180
+SECONDS, GIGABYTES, MODELS_PER_PROCESS = 180, 12, 60
 FVCORE_PARAMETERS = 30_000_000
 Row = dict[str, Any]
 
@@ -65,6 +72,9 @@ def measure(library: str, name: str, parts: tuple[str, ...]) -> Row:
     row["runs"] = True
     for part in parts:
         start = time.perf_counter()
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
         try:
             with deadline():
                 row[part] = PARTS[part](model, args, kwargs)
@@ -74,8 +84,32 @@ def measure(library: str, name: str, parts: tuple[str, ...]) -> Row:
     return row
 
 
-def measured(job: tuple[str, str, tuple[str, ...]]) -> Row:
-    return measure(*job)
+class Isolated(threading.local):
+    """A process of each thread's own, which a model may end: then a new one goes on."""
+
+    pool: ProcessPoolExecutor | None = None
+    models = 0
+
+    def measure(self, job: tuple[str, str, tuple[str, ...]]) -> Row:
+        if self.pool is None:
+            self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), bounded)
+        try:
+            row = self.pool.submit(measure, *job).result(timeout=SECONDS * (len(job[2]) + 2))
+        except (BrokenProcessPool, TimeoutError) as error:
+            row = {"model": job[1], "runs": False, "why": f"it ended the process: {type(error).__name__}"}
+            self.models = MODELS_PER_PROCESS
+        self.models += 1
+        if self.models >= MODELS_PER_PROCESS:
+            for process in [*(self.pool._processes or {}).values()]:
+                process.kill()
+            self.pool.shutdown()
+            self.pool, self.models = None, 0
+        return row
+
+
+def bounded() -> None:
+    """Have this process raise where it would take more memory than a model may."""
+    resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES * 10**9,) * 2)
 
 
 def by_graph(model: nn.Module, args: Any, kwargs: Any) -> Row:
@@ -233,7 +267,7 @@ def table(library: str, rows: list[Row]) -> str:
         *section("Why `count()` took the real tensors", grouped(reason(r["count"]) for r in same if r not in meta)),
         *section("Where FlopCounterMode raises", grouped(r["flop_counter"]["raises"] for r in runs if "raises" in r["flop_counter"])),
         *section("Why torch.fx cannot trace symbolically", grouped(untraced(r["graph"]["why"]) for r in counted if r["graph"]["why"])),
-        *section("Models that do not run themselves", grouped(r["why"] for r in rows if not r["runs"])),
+        *section(f"Models that do not run themselves, or not within {SECONDS} s and {GIGABYTES} GB", grouped(r["why"] for r in rows if not r["runs"])),
         '| model | trace | complete | MACs | FLOPs | under "torch" | FlopCounterMode | fvcore | graph s | count s |',
         "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
         *map(line, runs),
@@ -312,14 +346,9 @@ def sweep(library: str, options: argparse.Namespace) -> None:
 
     from rich.progress import Progress
 
-    context = multiprocessing.get_context("spawn")
-    with (
-        Progress() as bar,
-        context.Pool(options.workers, maxtasksperchild=40) as pool,
-        log.open("a") as file,
-    ):
+    with Progress() as bar, ThreadPool(options.workers) as threads, log.open("a") as file:
         task = bar.add_task(library, total=len(todo))
-        for row in pool.imap_unordered(measured, [(library, name, wanted[name]) for name in todo]):
+        for row in threads.imap_unordered(Isolated().measure, [(library, name, wanted[name]) for name in todo]):
             done[row["model"]] = {**done.get(row["model"], {}), **row}
             file.write(json.dumps(row) + "\n")
             file.flush()
