@@ -28,7 +28,7 @@ from ..torch_internals import (
 )
 from .autocast import Autocast
 from .compiler import is_importing_compiler, run_operator, unseen
-from .escapes import EMPTY, Unwritten, announcer
+from .escapes import EMPTY, Unwritten, address_of, announcer
 from .facts import with_learning, with_pairs
 from .functions import (
     Bodies,
@@ -51,7 +51,7 @@ from .spelling import WRITTEN_AS, Spelling
 from .stack import ModuleStack, Running
 from .tape import Tape, roots_of
 
-QUERY, VIEW, ATTENTION, RNN_BACKWARD = "query", "view", "attention", "rnn_backward"
+QUERY, VIEW, ATTENTION, RNN_BACKWARD, ADDRESS = "query", "view", "attention", "rnn_backward", "data_ptr"
 
 
 class Observer(ModuleObserver):
@@ -154,6 +154,11 @@ class Observer(ModuleObserver):
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return self._plain(func, args, kwargs)
         entry = self._table.find(func)
+        if entry is not None and entry.op == ADDRESS:
+            if self._spelling.is_compared(ADDRESS):
+                return address_of(args[0])
+            if self._twins is not None and args[0].is_meta:
+                raise NotImplementedError("on the meta device there is nothing at an address: it needs values")
         if entry is not None and (entry.reason == QUERY or (entry.reason == ESCAPE and is_integral(args[0]))):
             with self._marked(True, self._noted):
                 return func(*args, **kwargs)
