@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fxflops
 from benchmarks.allocator import Event, account, allocated
-from benchmarks.memory_truth import bytes_of, step
+from benchmarks.memory_truth import bytes_of, checkpointed, step
 from benchmarks.models.memory_zoo import Attention
 
 N, WIDTH = 128, 64
@@ -87,6 +87,21 @@ def test_a_training_step_takes_what_the_allocator_gives(name: str, make: Any) ->
     counted = fxflops.count(model, x, backward=True, mode="train", optimizer=optimizer)
     assert counted.trace == "observed on meta", counted.trace_reason
     assert counted.max_memory == pytest.approx(truth.held, rel=0.005)
+
+
+@pytest.mark.parametrize("name", ["attention", "latent", "LSTM", "LSTM both ways", "RNN"])
+def test_a_checkpointed_step_takes_what_the_allocator_gives(name: str) -> None:
+    """On meta too: what torch is asked about kernels there is none of what checkpoint counts. It keeps generators' states."""
+    model, x = MODELS[name]().train(), heads(name)
+    checkpointed(model)
+    run = partial(step, model, (x,), {}, torch.optim.SGD(model.parameters(), lr=1e-4))
+    run()
+    model.zero_grad()
+    truth = allocated(run, bytes_of([*model.parameters(), *model.buffers(), x]))
+    model.zero_grad()
+    counted = fxflops.count(model, x, backward=True, mode="train")
+    assert counted.trace == "observed on meta", counted.trace_reason
+    assert counted.max_memory == pytest.approx(truth.held, rel=0.002, abs=3 * torch.get_rng_state().nbytes)
 
 
 def heads(name: str) -> torch.Tensor:
