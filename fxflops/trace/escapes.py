@@ -15,6 +15,8 @@ from ..torch_internals import DisableTorchFunction
 from .functions import writes
 
 EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
+COPIES = frozenset("to type type_as float double half bfloat16 cpu cuda clone contiguous".split())
+"""Operations whose result is as empty as what they are given."""
 
 
 SHARING = frozenset(
@@ -85,9 +87,13 @@ class Unwritten:
 
     def read(self, value: Any) -> bool:
         """Whether one of these tensors, which a call reads, is still unwritten; it is told once."""
-        found = [storage for storage in _storages(value) if self._is_in(storage)]
+        found = self.holds(value)
         self.written(value)
-        return bool(found)
+        return found
+
+    def holds(self, value: Any) -> bool:
+        """Whether one of these tensors is still unwritten."""
+        return bool(self) and any(map(self._is_in, _storages(value)))
 
     def is_read_by(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a call that does not write reads one of these tensors."""

@@ -28,7 +28,7 @@ from ..torch_internals import (
 )
 from .autocast import Autocast
 from .compiler import is_importing_compiler, run_operator, unseen
-from .escapes import EMPTY, Unwritten, address_of, announcer
+from .escapes import COPIES, EMPTY, Unwritten, address_of, announcer
 from .facts import with_learning, with_pairs
 from .functions import (
     Bodies,
@@ -47,7 +47,7 @@ from .phases import BACKWARD, is_comparing
 from .placement import Placement
 from .plain import PlainFunctions
 from .record import Recorder
-from .spelling import WRITTEN_AS, Spelling
+from .spelling import WRITTEN_AS, Spelling, is_meta_kernel
 from .stack import ModuleStack, Running
 from .tape import Tape, roots_of
 
@@ -173,7 +173,9 @@ class Observer(ModuleObserver):
         """Run a function, and record what it, or what it dispatches, computes."""
         if self._placement is not None:
             args, kwargs = self._placement.redirect(func, args, kwargs)
-        self._check(entry, func, *given)
+        copies = entry is not None and entry.op in COPIES and self._unwritten.holds(given)
+        if not copies:
+            self._check(entry, func, *given)
         specs, kwspecs, noted = spec_of(args), spec_of(kwargs), self._before(args, kwargs)
         written = self._spelling.of(func) if func in WRITTEN_AS else func
         start = time.perf_counter()
@@ -191,8 +193,10 @@ class Observer(ModuleObserver):
             made = specs, kwspecs, self._result(entry, given, out)
             self.seen.call(entry, written, made, self._here(), seconds)
             self._owns((out, args))
-            if entry.op in EMPTY:
+            if entry.op in EMPTY or copies:
                 self._unwritten.add(out)
+                if self._twins is not None and is_meta_kernel():
+                    self._twins.stranger = True
         if noted is not None and self._recorder is not None:
             self._recorder.function(written, noted, out, self._stack.keys())
         return out

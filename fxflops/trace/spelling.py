@@ -26,6 +26,9 @@ OBSERVING = frozenset(f"{__package__}.{name}" for name in ("fast", "modes", "obs
 """The modules whose frames lie between the author's code and here."""
 
 
+META_KERNELS = ("torch._meta_registrations", "torch._prims", "torch._refs", "torch._decomp")
+
+
 class Spelling:
     """How the operators of one run are written; what was found of an instruction holds for the next time."""
 
@@ -51,7 +54,13 @@ class Spelling:
         return self._compared[place]
 
 
+def is_meta_kernel() -> bool:
+    """Whether a call is made by what torch has in Python for the meta device: of an operator that no function mode heard of."""
+    return str(_author().f_globals.get("__name__")).startswith(META_KERNELS)
+
+
 def _author() -> FrameType:
+    """The frame of who made the call that a mode sees."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") in OBSERVING:
         frame = frame.f_back

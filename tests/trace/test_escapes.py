@@ -25,6 +25,9 @@ def filled(x: torch.Tensor) -> torch.Tensor:
     out[:] = x
     other = torch.empty_like(x).copy_(x)
     torch.add(x, 1, out=other)
+    moved = torch.empty(2, 3).to(x.device, torch.float64).clone()
+    moved[0] = x[0]
+    other = other + moved[0].float()
     return torch.baddbmm(torch.empty(1, 2, 2), x[None], x.T[None], beta=0) + out.sum() + other.sum()
 
 
@@ -33,12 +36,13 @@ ESCAPES = {
     "__array__": lambda x: torch.tensor(__import__("numpy").asarray(x)),
     "data_ptr": lambda x: x + x.data_ptr() * 0,
     "unseen write to torch.empty": lambda x: torch.empty(2, 3) + x,
+    "unseen write to torch.empty, moved": lambda x: torch.empty(2, 3).double().contiguous() + x,
 }
 
 
-@pytest.mark.parametrize("name", ESCAPES)
-def test_escapes_are_missing(name: str) -> None:
-    model, x = Runs(ESCAPES[name]), torch.ones(2, 3)
+@pytest.mark.parametrize("case", ESCAPES)
+def test_escapes_are_missing(case: str) -> None:
+    model, x, name = Runs(ESCAPES[case]), torch.ones(2, 3), case.partition(",")[0]
     report = analyze(model, x, trace="record", repeats=0)
     assert [m.op for m in report.missing] == [name]
     assert not report.complete
