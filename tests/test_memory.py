@@ -152,3 +152,18 @@ def test_the_allocator_hears_of_a_composites_parts() -> None:
     with torch.no_grad():
         found = allocated(lambda: layer(layer(x)))
     assert found.held == 2 * x.nbytes
+
+
+class Offset(nn.Module):
+    """A table that the model makes for itself meets what is computed, and is asked for as it lies before and after."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        table = torch.zeros(N, WIDTH)
+        shifted = x + table.contiguous()
+        return torch.cat([shifted, x + table.contiguous()])
+
+
+def test_a_table_is_held_once() -> None:
+    """At the peak there are the input, the table, both sums and their copy."""
+    x = torch.randn(2, N, WIDTH)
+    assert fxflops.count(Offset(), x).max_memory == x.nbytes + N * WIDTH * 4 + 2 * x.nbytes + 2 * x.nbytes
