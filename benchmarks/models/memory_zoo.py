@@ -96,4 +96,4 @@ def build(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
 
     model = timm.create_model(name)
     fixed = name.startswith(FIXED)
-    return model, (torch.randn(2 - fixed, *(model.default_cfg["input_size"] if fixed else (3, 96, 96))),), {}
+    return model, (torch.randn(2, *(model.default_cfg["input_size"] if fixed else (3, 96, 96))),), {}
