@@ -62,13 +62,16 @@ def measure(library: str, name: str, parts: tuple[str, ...]) -> Row:
     torch.manual_seed(0)
     zoo = importlib.import_module(f"benchmarks.models.{library}_zoo")
     row: Row = {"model": name}
+    again = ""
     try:
         with deadline():
             model, args, kwargs = zoo.build(name)
             with torch.no_grad():
                 model(*args, **kwargs)
+                again = "a second run: "
+                model(*args, **kwargs)
     except Exception as error:
-        return {**row, "runs": False, "why": one_line(error)}
+        return {**row, "runs": False, "why": f"{again}{one_line(error)}"}
     row["runs"] = True
     for part in parts:
         start = time.perf_counter()
@@ -217,8 +220,8 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def table(library: str, rows: list[Row]) -> str:
-    """The results as Markdown: totals, what differs, then each model."""
+def table(library: str, rows: list[Row], explained: dict[str, str]) -> str:
+    """The results as Markdown: totals, what differs and why, then each model."""
     runs = [r for r in rows if r["runs"]]
     counted = [r for r in runs if "macs" in r["graph"]]
     symbolic = [r for r in counted if r["graph"]["trace"] == "symbolic"]
@@ -267,6 +270,7 @@ def table(library: str, rows: list[Row]) -> str:
         *section("Why `count()` took the real tensors", grouped(reason(r["count"]) for r in same if r not in meta)),
         *section("Where FlopCounterMode raises", grouped(r["flop_counter"]["raises"] for r in runs if "raises" in r["flop_counter"])),
         *section("Why torch.fx cannot trace symbolically", grouped(untraced(r["graph"]["why"]) for r in counted if r["graph"]["why"])),
+        *section("Explained", (f"{r['model']}: {explained[r['model']]}" for r in rows if r["model"] in explained)),
         *section(f"Models that do not run themselves, or not within {SECONDS} s and {GIGABYTES} GB", grouped(r["why"] for r in rows if not r["runs"])),
         '| model | trace | complete | MACs | FLOPs | under "torch" | FlopCounterMode | fvcore | graph s | count s |',
         "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
@@ -353,7 +357,7 @@ def sweep(library: str, options: argparse.Namespace) -> None:
             file.write(json.dumps(row) + "\n")
             file.flush()
             bar.advance(task)
-    text = table(library, [done[name] for name in names])
+    text = table(library, [done[name] for name in names], getattr(zoo, "EXPLAINED", {}))
     (RESULTS / f"{library}{options.suffix}.md").write_text(text)
     print(text.partition("| model |")[0])
 

@@ -23,6 +23,10 @@ from torch import nn
 from .torchvision_zoo import Built, run_each
 
 CANNOT: dict[str, str] = {}
+EXPLAINED = {
+    "rs_L1932_1_orca.0": "it makes a torch.Tensor(1) that it does not use; only the dispatcher sees that constructor, which "
+    "`analyze` listens to: a call that costs nothing",
+}
 PACKAGE = "menagerie.classics"
 
 
