@@ -23,10 +23,11 @@ def graph_module(root: nn.Module | dict[str, Any], graph: fx.Graph, name: str) -
     named = [node for node in graph.nodes if node.op in ("call_module", "get_attr")]
     if any(_is_taken(node.target) for node in named):
         training = root.training if isinstance(root, nn.Module) else True
-        values = {n.target: root[n.target] if isinstance(root, dict) else _found(root, n.target) for n in named}
+        if isinstance(root, nn.Module):
+            root = {n.target: reduce(getattr, n.target.split("."), root) for n in named}
         for node in named:
             node.target = APART * _is_taken(node.target) + node.target
-        root = {APART * _is_taken(target) + target: value for target, value in values.items()}
+        root = {APART * _is_taken(target) + target: value for target, value in root.items()}
         made = graph_module(root, graph, name)
         made.training = training
         return made
@@ -38,10 +39,6 @@ def graph_module(root: nn.Module | dict[str, Any], graph: fx.Graph, name: str) -
 
 def _is_taken(target: str) -> bool:
     return hasattr(fx.GraphModule, target.partition(".")[0])
-
-
-def _found(root: nn.Module, target: str) -> Any:
-    return reduce(getattr, target.split("."), root)
 
 
 class _Codeless(fx.GraphModule):

@@ -12,6 +12,8 @@ from typing import Any
 
 import torch
 
+from ..torch_internals import META_KERNELS
+
 WRITTEN_AS = {
     getattr(torch.Tensor, method): getattr(operator, symbol)
     for method, symbol in {
@@ -24,9 +26,6 @@ WRITTEN_AS = {
 
 OBSERVING = frozenset(f"{__package__}.{name}" for name in ("fast", "modes", "observe", "spelling"))
 """The modules whose frames lie between the author's code and here."""
-
-
-META_KERNELS = ("torch._meta_registrations", "torch._prims", "torch._refs", "torch._decomp")
 
 
 class Spelling:
