@@ -171,6 +171,8 @@ class Observer(ModuleObserver):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, entry: Formula | None
     ) -> Any:
         """Run a function, and record what it, or what it dispatches, computes."""
+        if self._twins is not None and not self._strays:
+            self._twins.stranger |= is_meta_kernel()
         if self._placement is not None:
             args, kwargs = self._placement.redirect(func, args, kwargs)
         copies = entry is not None and entry.op in COPIES and self._unwritten.holds(given)
@@ -195,8 +197,6 @@ class Observer(ModuleObserver):
             self._owns((out, args))
             if entry.op in EMPTY or copies:
                 self._unwritten.add(out)
-                if self._twins is not None and is_meta_kernel():
-                    self._twins.stranger = True
         if noted is not None and self._recorder is not None:
             self._recorder.function(written, noted, out, self._stack.keys())
         return out

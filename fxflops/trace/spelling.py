@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..torch_internals import META_KERNELS
+from ..torch_internals import META_KERNELS, OpOverload
 
 WRITTEN_AS = {
     getattr(torch.Tensor, method): getattr(operator, symbol)
@@ -55,7 +55,10 @@ class Spelling:
 
 def is_meta_kernel() -> bool:
     """Whether a call is made by what torch has in Python for the meta device: of an operator that no function mode heard of."""
-    return str(_author().f_globals.get("__name__")).startswith(META_KERNELS)
+    frame = _author()
+    if frame.f_globals is OpOverload.__call__.__globals__ and frame.f_back is not None:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")).startswith(META_KERNELS)
 
 
 def _author() -> FrameType:
