@@ -210,7 +210,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append(
             f"| {row['model']} | {row['way']} | {row['held'] / 1e6:.2f} | {ratios} | {workspace} | {cause(row)} |"
         )
-    lines += ["", "## Not measured", ""]
+    lines += ["", "## Not measured: what the model's own step raises", ""]
     lines += [f"- {row['model']}, {row['way']}: {row['error']}" for row in rows if "error" in row] or ["nothing"]
     real = [
         f"- {row['model']}, {row['way']}: {' '.join(row['why'].split())}" for row in done if "meta" not in row["trace"]
