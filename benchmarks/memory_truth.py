@@ -84,8 +84,8 @@ def checkpointed(model: nn.Module) -> None:
         with contextlib.suppress(AssertionError):  # some of timm's cannot
             model.set_grad_checkpointing(True)
             return
-    blocks = [child for child in model.children() if any(True for _ in child.children())]
-    for block in blocks or [model]:
+    children = [part for child in model.children() for part in (child if isinstance(child, nn.ModuleList) else [child])]
+    for block in [child for child in children if any(True for _ in child.children())] or [model]:
         forward = block.forward
         block.forward = lambda *args, _run=forward, **kwargs: checkpoint(_run, *args, use_reentrant=False, **kwargs)  # type: ignore[method-assign]
 
