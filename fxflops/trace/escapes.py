@@ -15,7 +15,9 @@ from ..torch_internals import DisableTorchFunction
 from .functions import writes
 
 EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
-COPIES = frozenset("to type type_as float double half bfloat16 cpu cuda clone contiguous".split())
+COPIES = frozenset(
+    "to type type_as float double half bfloat16 long int short char byte bool cpu cuda clone contiguous".split()
+)
 """Operations whose result is as empty as what they are given."""
 
 

@@ -145,7 +145,7 @@ class Observer(ModuleObserver):
         if self._twins is not None and not belongs_to_tensor(func):
             args, kwargs = self._twins.replace(args, kwargs, func)
             if self._placement is not None and (self._tape is None or self._asks_for_it()):
-                answer = self._placement.answer(func, args)
+                answer = self._placement.answer(func, args, kwargs)
                 if answer is not NotImplemented:
                     return self._answered(func, args, kwargs, answer)
         self._announce(func, args, kwargs)
@@ -159,6 +159,8 @@ class Observer(ModuleObserver):
                 return address_of(args[0])
             if self._twins is not None and args[0].is_meta:
                 raise NotImplementedError("on the meta device there is nothing at an address: it needs values")
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            return func(*args)
         if entry is not None and (entry.reason == QUERY or (entry.reason == ESCAPE and is_integral(args[0]))):
             with self._marked(True, self._noted):
                 return func(*args, **kwargs)

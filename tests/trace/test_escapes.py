@@ -27,7 +27,7 @@ def filled(x: torch.Tensor) -> torch.Tensor:
     torch.add(x, 1, out=other)
     moved = torch.empty(2, 3).to(x.device, torch.float64).clone()
     moved[0] = x[0]
-    other = other + moved[0].float()
+    other = other + moved[0].float() + torch.arange(3, out=x.new_empty(3).long())
     return torch.baddbmm(torch.empty(1, 2, 2), x[None], x.T[None], beta=0) + out.sum() + other.sum()
 
 
