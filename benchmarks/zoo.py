@@ -276,7 +276,8 @@ def table(library: str, rows: list[Row], explained: dict[str, str]) -> str:
         "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
         *map(line, runs),
     ]  # fmt: skip
-    return "\n".join(lines).replace(f"{Path(torch.__file__).parents[1]}/", "") + "\n"
+    text = "\n".join(lines).replace(f"{Path(torch.__file__).parents[1]}/", "") + "\n"
+    return text.replace(f"{os.environ.get('MENAGERIE', '')}/menagerie/", "menagerie/")
 
 
 def version_of(library: str) -> str:
@@ -345,6 +346,9 @@ def sweep(library: str, options: argparse.Namespace) -> None:
         done[row["model"]] = {**done.get(row["model"], {}), **row}
     zoo = importlib.import_module(f"benchmarks.models.{library}_zoo")
     names = [n for n in zoo.names() if n.startswith(tuple(options.only.split(",")))][:: options.every]
+    entries = len(names)
+    if options.measured:
+        names = [n for n in names if n in done]
     wanted = {n: tuple(p for p in options.parts.split(",") if p not in done.get(n, {})) for n in names}
     todo = [n for n in names if wanted[n] and done.get(n, {}).get("runs", True)]
 
@@ -358,6 +362,10 @@ def sweep(library: str, options: argparse.Namespace) -> None:
             file.flush()
             bar.advance(task)
     text = table(library, [done[name] for name in names], getattr(zoo, "EXPLAINED", {}))
+    if len(names) < entries:
+        text = text.replace(
+            "- models: ", f"- measured: {len(names)} of {entries} entries; the others are still to come\n- models: ", 1
+        )
     (RESULTS / f"{library}{options.suffix}.md").write_text(text)
     print(text.partition("| model |")[0])
 
@@ -369,6 +377,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="every n-th model")
     parser.add_argument("--parts", default="graph,count,flop_counter,fvcore")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--measured", action="store_true", help="only what has been measured, for its table")
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--suffix", default="", help="put after the library in the names of the result files")
     options = parser.parse_args()
