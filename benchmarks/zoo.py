@@ -22,15 +22,22 @@ import logging
 import multiprocessing
 import os
 import platform
+import random
+import resource
 import signal
 import sys
+import threading
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -42,7 +49,7 @@ import fxflops
 
 RESULTS = Path(__file__).parent / "results"
 LIBRARIES = ("timm", "torchvision", "transformers", "diffusers")
-SECONDS = 180
+SECONDS, GIGABYTES, MODELS_PER_PROCESS = 180, 12, 60
 FVCORE_PARAMETERS = 30_000_000
 Row = dict[str, Any]
 
@@ -55,16 +62,22 @@ def measure(library: str, name: str, parts: tuple[str, ...]) -> Row:
     torch.manual_seed(0)
     zoo = importlib.import_module(f"benchmarks.models.{library}_zoo")
     row: Row = {"model": name}
+    again = ""
     try:
         with deadline():
             model, args, kwargs = zoo.build(name)
             with torch.no_grad():
                 model(*args, **kwargs)
+                again = "a second run: "
+                model(*args, **kwargs)
     except Exception as error:
-        return {**row, "runs": False, "why": one_line(error)}
+        return {**row, "runs": False, "why": f"{again}{one_line(error)}"}
     row["runs"] = True
     for part in parts:
         start = time.perf_counter()
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
         try:
             with deadline():
                 row[part] = PARTS[part](model, args, kwargs)
@@ -74,8 +87,32 @@ def measure(library: str, name: str, parts: tuple[str, ...]) -> Row:
     return row
 
 
-def measured(job: tuple[str, str, tuple[str, ...]]) -> Row:
-    return measure(*job)
+class Isolated(threading.local):
+    """A process of each thread's own, which a model may end: then a new one goes on."""
+
+    pool: ProcessPoolExecutor | None = None
+    models = 0
+
+    def measure(self, job: tuple[str, str, tuple[str, ...]]) -> Row:
+        if self.pool is None:
+            self.pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), bounded)
+        try:
+            row = self.pool.submit(measure, *job).result(timeout=SECONDS * (len(job[2]) + 2))
+        except (BrokenProcessPool, TimeoutError) as error:
+            row = {"model": job[1], "runs": False, "why": f"it ended the process: {type(error).__name__}"}
+            self.models = MODELS_PER_PROCESS
+        self.models += 1
+        if self.models >= MODELS_PER_PROCESS:
+            for process in [*(self.pool._processes or {}).values()]:
+                process.kill()
+            self.pool.shutdown()
+            self.pool, self.models = None, 0
+        return row
+
+
+def bounded() -> None:
+    """Have this process raise where it would take more memory than a model may."""
+    resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES * 10**9,) * 2)
 
 
 def by_graph(model: nn.Module, args: Any, kwargs: Any) -> Row:
@@ -183,8 +220,8 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def table(library: str, rows: list[Row]) -> str:
-    """The results as Markdown: totals, what differs, then each model."""
+def table(library: str, rows: list[Row], explained: dict[str, str]) -> str:
+    """The results as Markdown: totals, what differs and why, then each model."""
     runs = [r for r in rows if r["runs"]]
     counted = [r for r in runs if "macs" in r["graph"]]
     symbolic = [r for r in counted if r["graph"]["trace"] == "symbolic"]
@@ -233,12 +270,14 @@ def table(library: str, rows: list[Row]) -> str:
         *section("Why `count()` took the real tensors", grouped(reason(r["count"]) for r in same if r not in meta)),
         *section("Where FlopCounterMode raises", grouped(r["flop_counter"]["raises"] for r in runs if "raises" in r["flop_counter"])),
         *section("Why torch.fx cannot trace symbolically", grouped(untraced(r["graph"]["why"]) for r in counted if r["graph"]["why"])),
-        *section("Models that do not run themselves", grouped(r["why"] for r in rows if not r["runs"])),
+        *section("Explained", (f"{r['model']}: {explained[r['model']]}" for r in rows if r["model"] in explained)),
+        *section(f"Models that do not run themselves, or not within {SECONDS} s and {GIGABYTES} GB", grouped(r["why"] for r in rows if not r["runs"])),
         '| model | trace | complete | MACs | FLOPs | under "torch" | FlopCounterMode | fvcore | graph s | count s |',
         "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
         *map(line, runs),
     ]  # fmt: skip
-    return "\n".join(lines).replace(f"{Path(torch.__file__).parents[1]}/", "") + "\n"
+    text = "\n".join(lines).replace(f"{Path(torch.__file__).parents[1]}/", "") + "\n"
+    return text.replace(f"{os.environ.get('MENAGERIE', '')}/menagerie/", "menagerie/")
 
 
 def version_of(library: str) -> str:
@@ -307,24 +346,26 @@ def sweep(library: str, options: argparse.Namespace) -> None:
         done[row["model"]] = {**done.get(row["model"], {}), **row}
     zoo = importlib.import_module(f"benchmarks.models.{library}_zoo")
     names = [n for n in zoo.names() if n.startswith(tuple(options.only.split(",")))][:: options.every]
+    entries = len(names)
+    if options.measured:
+        names = [n for n in names if n in done]
     wanted = {n: tuple(p for p in options.parts.split(",") if p not in done.get(n, {})) for n in names}
     todo = [n for n in names if wanted[n] and done.get(n, {}).get("runs", True)]
 
     from rich.progress import Progress
 
-    context = multiprocessing.get_context("spawn")
-    with (
-        Progress() as bar,
-        context.Pool(options.workers, maxtasksperchild=40) as pool,
-        log.open("a") as file,
-    ):
+    with Progress() as bar, ThreadPool(options.workers) as threads, log.open("a") as file:
         task = bar.add_task(library, total=len(todo))
-        for row in pool.imap_unordered(measured, [(library, name, wanted[name]) for name in todo]):
+        for row in threads.imap_unordered(Isolated().measure, [(library, name, wanted[name]) for name in todo]):
             done[row["model"]] = {**done.get(row["model"], {}), **row}
             file.write(json.dumps(row) + "\n")
             file.flush()
             bar.advance(task)
-    text = table(library, [done[name] for name in names])
+    text = table(library, [done[name] for name in names], getattr(zoo, "EXPLAINED", {}))
+    if len(names) < entries:
+        text = text.replace(
+            "- models: ", f"- measured: {len(names)} of {entries} entries; the others are still to come\n- models: ", 1
+        )
     (RESULTS / f"{library}{options.suffix}.md").write_text(text)
     print(text.partition("| model |")[0])
 
@@ -336,6 +377,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="every n-th model")
     parser.add_argument("--parts", default="graph,count,flop_counter,fvcore")
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--measured", action="store_true", help="only what has been measured, for its table")
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--suffix", default="", help="put after the library in the names of the result files")
     options = parser.parse_args()

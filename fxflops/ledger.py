@@ -181,7 +181,7 @@ class Ledger:
         self.peak = 0
         self.cap = cap
         self._known: dict[int, _Living] = {}
-        self._moved: dict[int, int] = {}
+        self._moved: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._entries = Entries()
         self._changes: list[int] = []
         self.call = -1
@@ -226,7 +226,7 @@ class Ledger:
                 self._entries.calls[known.entry] == self.call >= 0
             ):  # what a part of the call made is what the call puts out
                 self._entries.specs[known.entry] = spec_of(tensor)
-        else:
+        elif key not in self._moved or self._moved[key][0]() is not storage:  # x.contiguous() of one that has a twin
             self.enter(storage, nbytes, spec_of(tensor))
         if self.cap is not None and self.live > self.cap:
             raise InputError(
@@ -268,7 +268,7 @@ class Ledger:
             return
         known = self._known.pop(id(before), None)
         if known is not None:
-            self._moved[id(before)] = known.entry
+            self._moved[id(before)] = weakref.ref(before), known.entry
             self._watch(storage, storage.nbytes(), known.entry)
             self._change(known.entry, storage.nbytes() - known.nbytes)
 
@@ -293,7 +293,7 @@ class Ledger:
         """Say what the storages of these tensors are held for; the first word counts."""
         for name, tensor in ((name, part) for name, whole in named for part in stored(whole)):
             key = id(tensor.untyped_storage()) if tensor.layout is torch.strided else 0
-            entry = self._known[key].entry if key in self._known else self._moved.get(key)
+            entry = self._known[key].entry if key in self._known else self._moved.get(key, (None, None))[1]
             if entry is not None and entry not in self._entries.categories:
                 self._entries.categories[entry], self._entries.names[entry] = category, name
 

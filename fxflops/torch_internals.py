@@ -89,6 +89,8 @@ engine_run_backward = torch.autograd.graph._engine_run_backward
 CHECKPOINT_FILE = str(Path(torch.utils.__file__).with_name("checkpoint.py"))
 # With what checkpoint stops what it runs again once all is there. Without it a call that it stops is none.
 StopRecomputation = _optional("torch.utils.checkpoint._StopRecomputationError", Nobody)
+# Where torch has kernels for the meta device in Python: what these call, the model does not.
+META_KERNELS = ("torch._meta_registrations", "torch._prims", "torch._refs", "torch._decomp")
 # By what torch's profiler is told that something begins and ends, an optimizer's step among others. Necessary.
 record_function_enter = torch.ops.profiler._record_function_enter_new.default
 record_function_exit = torch.ops.profiler._record_function_exit._RecordFunction

@@ -1,5 +1,5 @@
 """Every architecture of a checkout of johnmarktaylor91/torchlens, under ``menagerie/classics``: a file each, with
-``MENAGERIE_ENTRIES`` of (title, builder, input, year, ...). Nothing of it is kept here.
+``MENAGERIE_ENTRIES`` of (title, builder, input, year, ...), or one ``build`` and ``example_input``. Nothing of it is kept here.
 
     MENAGERIE=path/to/checkout python -m benchmarks.models.menagerie_zoo [--only rs_L1333_dtln.0] [--out FILE.jsonl]
 
@@ -9,12 +9,13 @@ runs each once on the CPU, eagerly, and prints one JSON line per model.
 from __future__ import annotations
 
 import ast
-import importlib.util
+import importlib
+import inspect
 import os
 import sys
-from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,6 +23,12 @@ from torch import nn
 from .torchvision_zoo import Built, run_each
 
 CANNOT: dict[str, str] = {}
+EXPLAINED = {
+    "rs_L1354_2_cayleynet.0": "how many elements of two sparse matrices meet depends on where they are: the product is listed as unknown",
+    "rs_L1932_1_orca.0": "it makes a torch.Tensor(1) that it does not use; only the dispatcher sees that constructor, which "
+    "`analyze` listens to: a call that costs nothing",
+}
+PACKAGE = "menagerie.classics"
 
 
 def folder() -> Path:
@@ -39,38 +46,51 @@ def names() -> list[str]:
 
 def entries_in(path: Path) -> int:
     """How many entries a file has, read from its source: it is not run."""
-    for node in ast.parse(path.read_text()).body:
+    body = ast.parse(path.read_text()).body
+    for node in body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == "MENAGERIE_ENTRIES" for target in targets):
             return len(getattr(getattr(node, "value", None), "elts", ()))
-    return 0
+    functions = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+    return int({"build", "example_input"} <= functions)
 
 
 def build(name: str) -> Built:
     """The model in eval mode, and the args and kwargs of its forward."""
     stem, _, number = name.rpartition(".")
     module = loaded(stem)
-    entry = module.MENAGERIE_ENTRIES[int(number)]
+    entry = getattr(module, "MENAGERIE_ENTRIES", [(stem, "build", "example_input")])[int(number)]
     builder, inputs = (each if callable(each) else getattr(module, each) for each in entry[1:3])
     torch.manual_seed(0)
     model = builder()
     if not isinstance(model, nn.Module):
         raise TypeError(f"{name} builds a {type(model).__name__}, no torch.nn.Module")
-    given = inputs()
+    return model.eval(), *arguments(model, inputs())
+
+
+def arguments(model: nn.Module, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The args and kwargs that an input stands for: taken apart where the forward takes it so, else one argument."""
+    ways: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((given,), {})]
     if isinstance(given, dict):
-        return model.eval(), (), given
-    return model.eval(), given if isinstance(given, tuple) else (given,), {}
+        ways.insert(0, ((), given))
+    if isinstance(given, (tuple, list)):
+        ways.insert(isinstance(given, list), (tuple(given), {}))
+    for args, kwargs in ways:
+        try:
+            inspect.signature(model.forward).bind(*args, **kwargs)
+        except TypeError:
+            continue
+        return args, kwargs
+    return ways[0]
 
 
-@cache
 def loaded(stem: str) -> ModuleType:
-    path = folder() / f"{stem}.py"
-    spec = importlib.util.spec_from_file_location(f"menagerie_{stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """A file as a module of its package, whose own ``__init__`` would import them all."""
+    if PACKAGE not in sys.modules:
+        sys.modules["menagerie"] = outer = ModuleType("menagerie")
+        sys.modules[PACKAGE] = package = ModuleType(PACKAGE)
+        outer.__path__, package.__path__ = [str(folder().parent)], [str(folder())]
+    return importlib.import_module(f"{PACKAGE}.{stem}")
 
 
 if __name__ == "__main__":

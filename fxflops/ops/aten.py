@@ -30,7 +30,7 @@ MOVE = """
     _to_sparse_csr to_sparse_bsc to_sparse_bsr to_sparse_csc to_sparse_csr copy_sparse_to_sparse
     flatten_dense_tensors lu_unpack mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight nested_to_padded_tensor
     to_padded_tensor _nested_from_padded _nested_from_padded_tensor _nested_from_padded_and_nested_example
-    _nested_tensor_from_mask _nested_tensor_from_tensor_list resize_as_sparse set set_data sparse_mask sparse_resize
+    _nested_tensor_from_mask _nested_tensor_from_tensor_list resize_as_sparse set set_data sparse_mask sparse_resize _sparse_sum_backward
     sparse_resize_and_clear _convert_indices_from_coo_to_csr _convert_indices_from_csr_to_coo
     _cudnn_rnn_flatten_weight _propagate_xla_data _to_sparse_semi_structured
     _sparse_semi_structured_apply _sparse_semi_structured_apply_dense _cslt_compress

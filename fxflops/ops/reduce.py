@@ -15,10 +15,10 @@ from ._spellings import named
 from .linalg import svdvals
 
 
-@formula(*named("sum", "nansum", "sum_to_size"), op="sum")
+@formula(*named("sum", "nansum", "sum_to_size", "_sparse_sum"), op="sum")
 def sum(input: Spec, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: k - 1 adds per output."""
-    return Cost(adds=max(input.numel() - out.numel(), 0))
+    """x[*, k] -> out[*]: k - 1 adds per output; of a sparse one, what it holds is added up."""
+    return Cost(adds=max(input.facts.get("nnz", input.numel()) - out.numel(), 0))
 
 
 @formula(*named("mean", "nanmean"), op="mean")

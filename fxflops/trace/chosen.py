@@ -10,10 +10,12 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend
 
 from ..ops.shapes import SAVED
@@ -86,19 +88,14 @@ class Chosen:
         values = dict(enumerate(tensors))
         for step in found.steps:
             args, kwargs = fill(step.template, *(values[number] for number in step.given))
-            out = step.operator(*args, **kwargs)
-            if torch.is_grad_enabled() and step.operator.name() in SAVED:
-                self._keep(SAVED[step.operator.name()], args, out)
+            saves = torch.is_grad_enabled() and step.operator.name() in SAVED
+            with _Keeping(step.operator, self._made) if saves else nullcontext():
+                out = step.operator(*args, **kwargs)
             values.update(zip(step.made, tensors_in(out), strict=True))
             del args, kwargs, out
             for number in step.gone:
                 del values[number]
         return fill(found.result, *(values[number] for number in found.returned))
-
-    def _keep(self, bytes_of: Callable[..., int], args: tuple[Any, ...], out: Any) -> None:
-        """Give the last result, which meta leaves empty, the bytes that the kernel keeps there for the backward pass."""
-        out[-1].untyped_storage().resize_(bytes_of(*spec_of(args)))
-        self._made(out[-1])
 
     def _attention(self, template: Any, tensors: list[torch.Tensor]) -> Way | Literal[False] | None:
         """Attention on the CPU, of which torch tells the kernel from tensors of a few bytes that lie alike: the fused one, or None
@@ -125,7 +122,8 @@ class Chosen:
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes():
             plain = [tensor.detach() for tensor in tensors]
-        with disable_current_modes(), FakeTensorMode() as mode:
+        # Hooks of who asked would be told of what is saved here: checkpoint counts it.
+        with disable_current_modes(), saved_tensors_hooks(torch.Tensor.detach, lambda t: t), FakeTensorMode() as mode:
             fakes = [
                 FakeTensor(mode, alone, self._device).requires_grad_(tensor.requires_grad)
                 for alone, tensor in zip(plain, tensors, strict=True)
@@ -210,6 +208,23 @@ class _Steps(TorchDispatchMode):
         self._living[number] -= 1
         if not self._living[number]:
             self.steps[-1].gone.append(number)
+
+
+class _Keeping(TorchDispatchMode):
+    """Gives the last result, which meta leaves empty, the bytes that the kernel keeps there for the backward pass, before
+    autograd saves it: checkpoint may stop there."""
+
+    def __init__(self, operator: Any, made: Callable[[Any], Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._operator = operator
+        self._made = made
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func is self._operator:
+            out[-1].untyped_storage().resize_(SAVED[func.name()](*spec_of(args)))
+            self._made(out[-1])
+        return out
 
 
 def _allowed() -> tuple[Any, ...]:

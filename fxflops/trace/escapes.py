@@ -15,12 +15,23 @@ from ..torch_internals import DisableTorchFunction
 from .functions import writes
 
 EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
+COPIES = frozenset(
+    "to type type_as float double half bfloat16 long int short char byte bool cpu cuda clone contiguous".split()
+)
+"""Operations whose result is as empty as what they are given."""
 
 
 SHARING = frozenset(
     getattr(torch.Tensor, name) for name in "numpy __array__ __dlpack__ data_ptr untyped_storage storage".split()
 )
 """Methods that hand a tensor's memory out, where anybody may write to it unseen."""
+
+
+def address_of(tensor: torch.Tensor) -> int:
+    """A number for the memory where a tensor begins, equal for those that begin at the same place; also on meta."""
+    with DisableTorchFunction():
+        start = tensor.storage_offset() * tensor.element_size()
+        return tensor.data_ptr() if not tensor.is_meta else (tensor.untyped_storage()._cdata << 48) + start
 
 
 def announcer(before_write: Callable[[Any], None] | None) -> Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]:
@@ -78,9 +89,13 @@ class Unwritten:
 
     def read(self, value: Any) -> bool:
         """Whether one of these tensors, which a call reads, is still unwritten; it is told once."""
-        found = [storage for storage in _storages(value) if self._is_in(storage)]
+        found = self.holds(value)
         self.written(value)
-        return bool(found)
+        return found
+
+    def holds(self, value: Any) -> bool:
+        """Whether one of these tensors is still unwritten."""
+        return bool(self) and any(map(self._is_in, _storages(value)))
 
     def is_read_by(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a call that does not write reads one of these tensors."""

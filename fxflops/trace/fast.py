@@ -46,6 +46,8 @@ QUERIES = frozenset(
 """What a real tensor answers as its twin does."""
 PART = Operation("part of a call", None, (), NOTHING, None)
 LOOKS = (QUERY, ESCAPE)
+ASKED = frozenset({*EMPTY, "type"})
+"""Operations of which the observer tells more than what they put out."""
 VALUED = frozenset({*EMPTY, ATTENTION, RNN_BACKWARD})
 """Operators of which more is recorded than follows from forms, or that leave memory unwritten."""
 
@@ -187,7 +189,7 @@ class FastObserver(MetaObserver):
             checked = self._plans[key] = Plan(Operation(entry.op, func, args, kwargs, None), NONE, (), None, given)
             return self._planned(checked, func, args, kwargs)
         kinds = {form.kind for form in given}
-        if kinds and REAL not in kinds and entry.reason and entry.op not in EMPTY and entry.reason not in LOOKS:
+        if kinds and REAL not in kinds and entry.reason and entry.op not in ASKED and entry.reason not in LOOKS:
             asked, named = self._mirror.replace(args, kwargs, func) if OWN in kinds else (args, kwargs)
             asked, named = self._place.redirect(func, asked, named)
             with DisableTorchFunction():

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any, NoReturn
 
 from torch import fx, nn
 
 from ..errors import RunError
 
+APART = "_fxflops."
+"""Before the names that a GraphModule has attributes of."""
+
 
 def graph_module(root: nn.Module | dict[str, Any], graph: fx.Graph, name: str) -> fx.GraphModule:
     """The GraphModule of this graph, on the modules and tensors of ``root``, under the class name ``name``.
 
     torch.fx writes the names of modules into its code as they are. Where one of them breaks it (a quote, the end of a line),
-    the nodes can still be run one by one.
+    the nodes can still be run one by one. What the GraphModule would take for an attribute of its own (a module named "code" or
+    "graph") stands in a module of its own.
     """
+    named = [node for node in graph.nodes if node.op in ("call_module", "get_attr")]
+    if any(_is_taken(node.target) for node in named):
+        training = root.training if isinstance(root, nn.Module) else True
+        if isinstance(root, nn.Module):
+            root = {n.target: reduce(getattr, n.target.split("."), root) for n in named}
+        for node in named:
+            node.target = APART * _is_taken(node.target) + node.target
+        root = {APART * _is_taken(target) + target: value for target, value in root.items()}
+        made = graph_module(root, graph, name)
+        made.training = training
+        return made
     try:
         return fx.GraphModule(root, graph, name)
     except SyntaxError:
         return _Codeless(root, graph, name)
+
+
+def _is_taken(target: str) -> bool:
+    return hasattr(fx.GraphModule, target.partition(".")[0])
 
 
 class _Codeless(fx.GraphModule):

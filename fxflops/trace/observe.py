@@ -31,7 +31,7 @@ from ..torch_internals import (
 )
 from .autocast import Autocast
 from .compiler import is_importing_compiler, run_operator, unseen
-from .escapes import EMPTY, Unwritten, announcer
+from .escapes import COPIES, EMPTY, Unwritten, address_of, announcer
 from .facts import with_learning, with_pairs
 from .functions import (
     Bodies,
@@ -51,11 +51,11 @@ from .placement import Placement
 from .plain import PlainFunctions
 from .record import Recorder
 from .seen import Made
-from .spelling import WRITTEN_AS, Spelling
+from .spelling import WRITTEN_AS, Spelling, is_meta_kernel
 from .stack import ModuleStack, Running
 from .tape import Tape, roots_of
 
-QUERY, VIEW, ATTENTION, RNN_BACKWARD = "query", "view", "attention", "rnn_backward"
+QUERY, VIEW, ATTENTION, RNN_BACKWARD, ADDRESS = "query", "view", "attention", "rnn_backward", "data_ptr"
 
 
 class Observer(ModuleObserver):
@@ -150,7 +150,7 @@ class Observer(ModuleObserver):
         if self._twins is not None and not belongs_to_tensor(func):
             args, kwargs = self._twins.replace(args, kwargs, func)
             if self._placement is not None and (self._tape is None or self._asks_for_it()):
-                answer = self._placement.answer(func, args)
+                answer = self._placement.answer(func, args, kwargs)
                 if answer is not NotImplemented:
                     return self._answered(func, args, kwargs, answer)
         self._announce(func, args, kwargs)
@@ -159,6 +159,13 @@ class Observer(ModuleObserver):
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return self._plain(func, args, kwargs)
         entry = self._table.find(func)
+        if entry is not None and entry.op == ADDRESS:
+            if self._spelling.is_compared(ADDRESS):
+                return address_of(args[0])
+            if self._twins is not None and args[0].is_meta:
+                raise NotImplementedError("on the meta device there is nothing at an address: it needs values")
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            return func(*args)
         if entry is not None and (entry.reason == QUERY or (entry.reason == ESCAPE and is_integral(args[0]))):
             with self._marked(True, self._noted):
                 return func(*args, **kwargs)
@@ -171,9 +178,13 @@ class Observer(ModuleObserver):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, entry: Formula | None
     ) -> Any:
         """Run a function, and record what it, or what it dispatches, computes."""
+        if self._twins is not None and not self._strays:
+            self._twins.stranger |= is_meta_kernel()
         if self._placement is not None:
             args, kwargs = self._placement.redirect(func, args, kwargs)
-        self._check(entry, func, *given)
+        copies = entry is not None and entry.op in COPIES and self._unwritten.holds(given)
+        if not copies:
+            self._check(entry, func, *given)
         specs, kwspecs, noted = spec_of(args), spec_of(kwargs), self._before(args, kwargs)
         written = self._spelling.of(func) if func in WRITTEN_AS else func
         self._parts.clear()
@@ -193,7 +204,7 @@ class Observer(ModuleObserver):
             made = specs, kwspecs, self._result(entry, given, out)
             self.seen.call(entry, written, made, self._here(), seconds)
             self._owns((out, args))
-            if entry.op in EMPTY:
+            if entry.op in EMPTY or copies:
                 self._unwritten.add(out)
         if noted is not None and self._recorder is not None:
             self._recorder.function(written, noted, out, self._stack.keys())

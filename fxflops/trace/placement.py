@@ -6,10 +6,13 @@ then makes is made on the CPU with its values, or on meta if it is large; what i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from ..records import NOTHING
+from ..torch_internals import DisableTorchFunction
 from .meta import SMALL
 
 INTEGERS_KEPT = 2**24
@@ -43,12 +46,15 @@ class Placement:
             torch.Tensor.is_meta.__get__: device.type == "meta",  # type: ignore[attr-defined]
         }
 
-    def answer(self, func: Any, args: tuple[Any, ...]) -> Any:
+    def answer(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] = NOTHING) -> Any:
         """What a tensor says of its device, where it is asked for that; NotImplemented for anything else."""
         if func in self.answers:
             return self.answers[func]
         if func is torch.Tensor.get_device:
             return self.device.index if self.device.index is not None else -1 if self.device.type == "cpu" else 0
+        if func is torch.Tensor.type and len(args) == 1 and not kwargs:
+            with DisableTorchFunction():
+                return args[0].type().replace(".meta.", "." if self.device.type == "cpu" else f".{self.device.type}.")
         if getattr(func, "__name__", "") in MOVES and func is getattr(torch.Tensor, func.__name__):
             return args[0]
         return NotImplemented
@@ -62,6 +68,8 @@ class Placement:
             if name in REAL and "device" not in kwargs:
                 return args, kwargs
             return args, {**kwargs, "device": _place_of_new(name, args, kwargs)}
+        if name == "type" and len(args) > 1 and isinstance(getattr(args[1], "dtype", None), torch.dtype):
+            return (args[0], args[1].dtype, *args[2:]), kwargs  # torch.DoubleTensor
         if name == "to" and args and isinstance(args[0], torch.Tensor):
             place = args[0].device
             moved = tuple(place if _is_device(arg) else arg for arg in args[1:])

@@ -1,14 +1,18 @@
-"""How an op was written: ``x + y`` and ``x.add(y)`` reach a function mode as the same method; the caller's bytecode tells."""
+"""How an op was written: ``x + y`` and ``x.add(y)`` reach a function mode as the same method; the caller's code tells."""
 
 from __future__ import annotations
 
+import ast
 import dis
+import linecache
 import operator
 import sys
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
+
+from ..torch_internals import META_KERNELS, OpOverload
 
 WRITTEN_AS = {
     getattr(torch.Tensor, method): getattr(operator, symbol)
@@ -29,14 +33,59 @@ class Spelling:
 
     def __init__(self) -> None:
         self._operators: dict[tuple[CodeType, int], bool] = {}
+        self._compared: dict[tuple[CodeType, int], bool] = {}
 
     def of(self, method: Any) -> Any:
         """The operator where ``method`` was reached by one in the author's code; else the method."""
-        frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_globals.get("__name__") in OBSERVING:
-            frame = frame.f_back
+        frame = _author()
         place = frame.f_code, frame.f_lasti
         if place not in self._operators:
             name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
             self._operators[place] = name.startswith(("BINARY_", "INPLACE_"))
         return WRITTEN_AS[method] if self._operators[place] else method
+
+    def is_compared(self, method: str) -> bool:
+        """Whether the author's line asks of the results of this method only if they are equal; no where there is no source."""
+        frame = _author()
+        place = frame.f_code, frame.f_lasti
+        if place not in self._compared:
+            self._compared[place] = _only_compared(frame.f_code.co_filename, frame.f_lineno, method)
+        return self._compared[place]
+
+
+def is_meta_kernel() -> bool:
+    """Whether a call is made by what torch has in Python for the meta device: of an operator that no function mode heard of."""
+    frame = _author()
+    if frame.f_globals is OpOverload.__call__.__globals__ and frame.f_back is not None:
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")).startswith(META_KERNELS)
+
+
+def _author() -> FrameType:
+    """The frame of who made the call that a mode sees."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") in OBSERVING:
+        frame = frame.f_back
+    return frame
+
+
+def _only_compared(filename: str, line: int, method: str) -> bool:
+    try:
+        nodes = [*ast.walk(ast.parse("".join(linecache.getlines(filename))))]
+    except SyntaxError:
+        return False
+    operands = {
+        operand
+        for node in nodes
+        if isinstance(node, ast.Compare) and all(isinstance(each, (ast.Eq, ast.NotEq)) for each in node.ops)
+        for operand in (node.left, *node.comparators)
+    }
+    calls = {
+        node
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr == method
+        and node.lineno <= line <= (node.end_lineno or line)
+    }
+    return bool(calls) and calls <= operands

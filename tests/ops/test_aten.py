@@ -23,7 +23,7 @@ UNKNOWN = {
         _sparse_log_softmax_backward_data _sparse_mask_projection _sparse_mm _sparse_mm_reduce_impl
         _sparse_mm_reduce_impl_backward _sparse_semi_structured_addmm _sparse_semi_structured_linear
         _sparse_semi_structured_mm _sparse_semi_structured_tile _sparse_softmax _sparse_softmax_backward_data
-        _sparse_sparse_matmul _sparse_sum _sparse_sum_backward _spsolve hspmm smm sparse_sampled_addmm sspaddmm""",
+        _sparse_sparse_matmul _spsolve hspmm smm sparse_sampled_addmm sspaddmm""",
     "nested tensors": "_nested_tensor_softmax_with_shape",
     "derivatives in forward mode": "glu_backward_jvp glu_jvp",
     "a search whose length the values decide": "choose_qparams_optimized",

@@ -292,3 +292,17 @@ def test_histc() -> None:
     x = torch.rand(6)
     assert cost_of(torch.histc, x, 4, 0, 1) == Cost(adds=6 + 6, others=6)
     assert cost_of("histc", x) == Cost(adds=6 + 6, others=6 + 2 * (6 - 1))
+
+
+def test_the_sum_of_a_sparse_tensor_is_of_what_it_holds() -> None:
+    """[3, 4] matrices of 2 elements each, of which 6 are held: over the columns into 3 rows, then all of them."""
+    held = [(0, 0), (0, 1), (0, 3), (1, 2), (2, 0), (2, 3)]
+    x = torch.sparse_coo_tensor(torch.tensor(held).T, torch.rand(6, 2), (3, 4, 2), check_invariants=True)
+    rows: dict[int, Any] = {}
+    with tallying() as tally:
+        for row, _ in held:
+            rows[row] = rows[row] + numbers(2) if row in rows else numbers(2)
+    assert tally == cost_of(torch.ops.aten._sparse_sum.dim, x, [1]) == cost_of(torch.sum, x, 1) == Cost(adds=6)
+    assert cost_of(torch.sum, x) == Cost(adds=6 * 2 - 1)
+    grad = torch.sparse.sum(x, 1)
+    assert cost_of(torch.ops.aten._sparse_sum_backward.default, grad, x, [1]) == Cost()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import fxflops
 from fxflops.ops import BASE
 from fxflops.trace.leaves import leaf_formula, settings_of
 from fxflops.trace.observe import Observer
@@ -121,3 +124,27 @@ def test_no_hook_and_no_mode_is_left() -> None:
         not m._forward_hooks and not m._forward_pre_hooks and not m._forward_hooks_with_kwargs for m in model.modules()
     )
     assert torch.overrides._get_current_function_mode() is None
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning", "ignore:.*torch.jit.script:DeprecationWarning")
+def test_scripted_functions_are_counted_as_they_would_be_unscripted() -> None:
+    silu = torch.jit.script(gated)
+
+    class Gates(nn.Module):
+        def __init__(self, gate: Callable[[torch.Tensor], torch.Tensor]) -> None:
+            super().__init__()
+            self.first, self.last, self.gate = nn.Linear(8, 8), nn.Linear(8, 8), gate
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.gate(self.last(self.gate(self.first(x))))
+
+    x = torch.randn(2, 8)
+    plain = fxflops.count(Gates(gated), x)
+    for report in (fxflops.count(Gates(silu), x), fxflops.analyze(Gates(silu), x, repeats=0)):
+        assert report.complete
+        assert report.total_flops == plain.total_flops
+        assert [call.op for call in report.calls] == ["linear", "sigmoid", "mul"] * 2
+
+
+def gated(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(x)

@@ -124,3 +124,27 @@ def test_moves_are_calls_and_saying_a_number_is_none() -> None:
     assert sorted(made) == sorted(ran)
     assert [op for op, _ in made].count("cpu") == 2
     assert "detach" not in dict(made)
+
+
+def test_a_tensor_tells_the_type_that_it_has_on_its_own_device() -> None:
+    """``x.type()`` names it, and ``x.type(torch.DoubleTensor)`` makes another."""
+    told = list[str]()
+
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.layer(x)
+            told.append(hidden.type())
+            return hidden.type(torch.DoubleTensor) * 2 if told[-1] == "torch.FloatTensor" else hidden
+
+    model, x = Asks(), torch.randn(2, 4)
+    counted = count(model, x)
+    analyzed = analyze(model, x, trace="record", repeats=0)
+    assert {*told} == {"torch.FloatTensor"}
+    assert counted.trace == "observed on meta"
+    assert [(call.op, call.out) for call in counted.calls] == [(call.op, call.out) for call in analyzed.calls]
+    assert counted.calls[-1].out.dtype is torch.float64
+    assert counted.total_flops == 2 * 4 * 4 * 2 + 2 * 4
