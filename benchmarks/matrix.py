@@ -31,9 +31,11 @@ from benchmarks.machine import processor
 ROOT = Path(__file__).resolve().parents[1]
 
 RESULTS = ROOT / "benchmarks" / "results"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
-WANTED = (("2.6", "4"), ("2.8", "4"), ("2.8", "5"), ("2.10", "5"), ("newest", "5"))
-"""Versions of torch, each with a major version of transformers."""
+WANTED = (
+    ("3.10", "2.6", "4"), ("3.11", "2.6", "4"), ("3.11", "2.8", "4"), ("3.12", "2.8", "5"), ("3.12", "2.10", "5"),
+    ("3.11", "newest", "5"), ("3.13", "newest", "5"), ("3.10", "newest", "4"),
+)  # fmt: skip
+"""Versions of Python and torch and a major version of transformers: each is in a row, the oldest and newest together too."""
 ASKED = ("torch", "torchvision", "transformers", "timm", "numpy", "pytest")
 NOT_FOR_TESTS = ("ruff", "mypy", "types-tabulate")
 VERSIONS = """
@@ -154,26 +156,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch", nargs="*", default=[], help="run these alone, known or not")
     parser.add_argument("--transformers", nargs="*", default=[], help="of those, these major versions alone")
-    parser.add_argument("--python", nargs="*", default=list(PYTHONS))
+    parser.add_argument("--python", nargs="*", default=[], help="of those, these versions alone")
     parser.add_argument("--in", dest="inside", type=Path, help="an environment that is there already")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where environments are built")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--keep", action="store_true", help="do not delete the environment afterwards")
     parser.add_argument("tests", nargs="*", default=[])
     args = parser.parse_args()
-    for python in args.python:
-        for torch, transformers in WANTED:
-            row = Row(python, torch, transformers)
-            asked = not args.transformers or transformers in args.transformers
-            if not asked or (torch not in args.torch if args.torch else row.key in kept()):
-                continue
-            folder = args.inside or args.folder / f"matrix-{python}-{torch}-{transformers}"
-            interpreter = folder / "bin" / "python" if args.inside else built(row, folder)
-            if interpreter is not None:
-                run_suite(row, interpreter, args.workers, args.tests)
-            keep(row)
-            if not args.inside and not args.keep:
-                shutil.rmtree(folder, ignore_errors=True)
+    for python, torch, transformers in WANTED:
+        row = Row(python, torch, transformers)
+        choices = ((args.python, python), (args.torch, torch), (args.transformers, transformers))
+        if any(given and name not in given for given, name in choices) or (not args.torch and row.key in kept()):
+            continue
+        folder = args.inside or args.folder / f"matrix-{python}-{torch}-{transformers}"
+        interpreter = folder / "bin" / "python" if args.inside else built(row, folder)
+        if interpreter is not None:
+            run_suite(row, interpreter, args.workers, args.tests)
+        keep(row)
+        if not args.inside and not args.keep:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

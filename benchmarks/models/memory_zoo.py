@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.models import transformers_zoo
-
 TIMM = """
 resnet10t resnet18 resnext26ts regnetx_002 regnety_002 efficientnet_b0 efficientnet_lite0 mobilenetv2_050 mobilenetv3_small_100
 mixnet_s ghostnet_100 densenet121 convnext_atto convnextv2_atto dla46_c repvgg_a0 tinynet_e lcnet_050 nf_regnet_b0 fastvit_t8
@@ -83,6 +81,8 @@ def build(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
         )
         return LAYERS[name](), (torch.randn(sizes),), {}
     if name in TRANSFORMERS:
+        from benchmarks.models import transformers_zoo  # needs transformers 5, which the layers here do not
+
         model, _, kwargs = transformers_zoo.build(name)
         tokens = {key: torch.randint(5, 50, (4, 64)) for key in kwargs if key.endswith("input_ids")}
         return model, (), {**tokens, "use_cache": False} if hasattr(model.config, "use_cache") else tokens
