@@ -206,6 +206,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=8, help="of tests for each mutant, as long as they took once")
     parser.add_argument("--again", action="store_true", help="run the survivors of the sample once more")
     parser.add_argument("--only", default="", help="a part of the mutants' file names")
     parser.add_argument("--table", action="store_true", help="run nothing")
@@ -215,7 +216,7 @@ def main() -> None:
     if not RECORD.exists() and not args.table:
         forked_run(lambda: record_tests(RECORD) or 0)
     if not args.table:
-        choice, seen = Choice(Record(**json.loads(RECORD.read_text()))), known()
+        choice, seen = Choice(Record(**json.loads(RECORD.read_text())), args.seconds), known()
         wanted = [
             m
             for m in sample

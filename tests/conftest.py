@@ -26,7 +26,6 @@ OTHERWISE_ON_2_6 = {
     "test_wrapped[compiled-function-analyze]": "the compiler warns of itself",
     "test_counted_as_it_runs[norms-True-cpu]": "meta gives the gradients of a norm's weights in the input's dtype",
     "test_the_total_is_flop_counter_modes[vectors' inner]": "the inner product of vectors is a matrix product",
-    "test_the_workspace_is_what_the_kernel_keeps": "oneDNN 3.5 keeps two more copies of the states",
 }
 META_AUTOCAST = "torch.autocast('meta') raises, and Llama's rotary embedding enters it"
 OTHERWISE_ON_2_6_WITH_4 = dict.fromkeys(

@@ -30,8 +30,8 @@ OPTIONS = (
     "-W",
     "ignore::pytest.PytestAssertRewriteWarning",
 )
-NEAR_SECONDS, ALL_SECONDS, TOO_LONG = 12.0, 20.0, 20.0
-"""Seconds (as recorded) of a mutant's mirroring tests and of all its tests; what is granted beyond twice of that."""
+TOO_LONG = 15.0
+"""Seconds granted to a mutant's tests beyond twice of what they took when they were recorded."""
 
 
 def files() -> list[str]:
@@ -96,8 +96,9 @@ def record_tests(path: Path) -> None:
 class Choice:
     """The tests of each mutant, by a record that may be older than the sources."""
 
-    def __init__(self, record: Record) -> None:
-        self.record = record
+    def __init__(self, record: Record, seconds: float) -> None:
+        """``seconds``, as recorded, are given to the tests of each mutant, at most two thirds of them to mirroring ones."""
+        self.record, self.seconds = record, seconds
         self.reached: dict[str, dict[int, list[str]]] = {}
         for file in files():
             old, new = record.sources.get(file, ""), (ROOT / file).read_text()
@@ -122,8 +123,8 @@ class Choice:
             far += [t for t in found if not self.mirrors(t, mutant.file) and t not in far]
         near = near or [t for t in self.record.seconds if self.mirrors(t, mutant.file) and t not in self.record.failed]
         near.sort(key=self.record.seconds.__getitem__)
-        chosen = list(self.within(near, NEAR_SECONDS))
-        return chosen + list(self.within(self.in_turn(far, mutant.file), ALL_SECONDS - self.total(chosen)))
+        chosen = list(self.within(near, self.seconds * 2 / 3))
+        return chosen + list(self.within(self.in_turn(far, mutant.file), self.seconds - self.total(chosen)))
 
     def mirrors(self, test: str, file: str) -> bool:
         return test.partition("::")[0] == mirror(file)
