@@ -121,7 +121,11 @@ class Choice:
             found = dict.fromkeys(t for n in wanted for t in lines.get(n, ()) if t and t not in self.record.failed)
             near += [t for t in found if self.mirrors(t, mutant.file) and t not in near]
             far += [t for t in found if not self.mirrors(t, mutant.file) and t not in far]
-        near = near or [t for t in self.record.seconds if self.mirrors(t, mutant.file) and t not in self.record.failed]
+        passing = [t for t in self.record.seconds if t not in self.record.failed]
+        near = near or [t for t in passing if self.mirrors(t, mutant.file)]
+        if not far:  # nobody was seen there, as what sys.setprofile calls is seen by no tracer
+            some = {t for tests in lines.values() for t in tests}
+            far = [t for t in passing if t in some and t not in near]
         near.sort(key=self.record.seconds.__getitem__)
         chosen = list(self.within(near, self.seconds * 2 / 3))
         return chosen + list(self.within(self.in_turn(far, mutant.file), self.seconds - self.total(chosen)))

@@ -1,0 +1,51 @@
+"""What can be told of a function without running it: its name, and whether it may write to its arguments."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fxflops.trace.functions import qualified_name, writes
+
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize(
+    ("func", "name"),
+    [
+        (aten.add.Tensor, "aten::add.Tensor"),
+        (aten.relu.default, "aten::relu"),
+        (aten.add, "aten::add"),
+        ("mylib::scan", "mylib::scan"),
+        (torch.Tensor.add, "Tensor.add"),
+        (torch.add, "torch.add"),
+        (F.layer_norm, "torch.nn.functional.layer_norm"),
+        (operator.add, "_operator.add"),
+    ],
+)
+def test_names(func: Any, name: str) -> None:
+    assert qualified_name(func) == name
+
+
+@pytest.mark.parametrize(
+    ("func", "kwargs", "may"),
+    [
+        (aten.add_.Tensor, {}, True),
+        (aten.add.Tensor, {}, False),
+        (torch.Tensor.add_, {}, True),
+        (torch.Tensor.__add__, {}, False),
+        (torch.Tensor.__iadd__, {}, True),
+        (torch.Tensor.__setitem__, {}, True),
+        (torch.Tensor.__getitem__, {}, False),
+        (torch.Tensor.data.__set__, {}, True),
+        (torch.add, {}, False),
+        (torch.add, {"out": None}, True),
+        (F.relu, {"inplace": False}, True),
+    ],
+)
+def test_what_may_write(func: Any, kwargs: dict[str, Any], may: bool) -> None:
+    assert writes(func, kwargs) is may
