@@ -111,5 +111,4 @@ def _flex_mask(block_mask: tuple[Any, ...], n: int, s: int, device: torch.device
 
     blocks, mask_mod = block_mask[2], block_mask[-1]
     batch, heads = (math.prod(blocks.shape[i : i + 1]) for i in (0, 1))
-    device = torch.device("cpu") if device.type == "meta" else device
     return create_mask(mask_mod, batch, heads, n, s, device=device)

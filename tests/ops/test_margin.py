@@ -107,6 +107,8 @@ def test_triplets_with_swap() -> None:
         triplet_margin(swap=True)
     assert tally == cost_of(torch.triplet_margin_loss, X, X, X, 1.0, 2.0, 1e-6, True, 0)
     assert tally == cost_of(nn.TripletMarginLoss(swap=True, reduction="none"), X, X, X)
+    row, rows = X[0], X[:1]
+    assert cost_of(F.triplet_margin_loss, row, row, row) == cost_of(F.triplet_margin_loss, rows, rows, rows)
 
 
 def test_multi_margin_with_squares_and_weights() -> None:

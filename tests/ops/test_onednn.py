@@ -108,6 +108,8 @@ def test_transposed_convolution() -> None:
     products = 100 * 54
     expected = Cost(macs=products, muls=products, adds=products - 294 + 294, others=294)
     assert cost_by_name("mkldnn::_convolution_transpose_pointwise", *args, out=out) == expected
+    plain = cost_by_name("mkldnn::_convolution_transpose_pointwise", *args[:-3], "none", (), "", out=out)
+    assert plain == expected._replace(others=0)
 
 
 def test_batch_norm() -> None:

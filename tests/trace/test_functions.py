@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from fxflops.trace.functions import qualified_name, writes
+from fxflops.trace.functions import qualified_name, with_callables, writes
 
 aten = torch.ops.aten
 
@@ -49,3 +51,21 @@ def test_names(func: Any, name: str) -> None:
 )
 def test_what_may_write(func: Any, kwargs: dict[str, Any], may: bool) -> None:
     assert writes(func, kwargs) is may
+
+
+def test_functions_in_arguments_run_within() -> None:
+    inside = [0]
+
+    @contextmanager
+    def within() -> Iterator[None]:
+        inside[0] += 1
+        yield
+        inside[0] -= 1
+
+    def depth(plus: int) -> int:
+        return inside[0] + plus
+
+    entered = with_callables((1, {"body": depth, "more": [depth, (depth,)]}), within)
+    assert (entered[0], entered[1]["body"](10)) == (1, 11)
+    assert [entered[1]["more"][0](20), entered[1]["more"][1][0](30)] == [21, 31]
+    assert inside == [0]
