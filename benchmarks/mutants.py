@@ -64,14 +64,15 @@ def forked(body: Callable[[], int], seconds: float) -> int:
 
 
 class First:
-    """Runs the collected items of some names, in their order, and ends the process at the first that fails."""
+    """Runs the tests of some names in their order, after those that the record does not know, and ends the process at the
+    first that fails."""
 
-    def __init__(self, names: Sequence[str], known: Iterable[str], unknown_in: str) -> None:
+    def __init__(self, names: Sequence[str], known: Iterable[str]) -> None:
         self.place = {name: i for i, name in enumerate(names)}
-        self.known, self.unknown_in = set(known), unknown_in
+        self.known = set(known)
 
     def chosen(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
-        fresh = [i for i in items if i.nodeid.startswith(self.unknown_in) and i.nodeid not in self.known]
+        fresh = [i for i in items if i.nodeid not in self.known]
         return fresh + sorted((i for i in items if i.nodeid in self.place), key=lambda i: self.place[i.nodeid])
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -104,7 +105,7 @@ def run_imported(mutant: Mutant, tests: Sequence[str], choice: Choice) -> int:
     sys.meta_path.insert(0, InPlace(mutant))
     own = mirror(mutant.file)
     files_of = dict.fromkeys([*([own] if (ROOT / own).exists() else []), *(t.partition("::")[0] for t in tests)])
-    first = First(tests, choice.record.seconds, own)
+    first = First(tests, choice.record.seconds)
     return SURVIVED if pytest.main([*OPTIONS, "-x", *list(files_of)[:3]], plugins=[first]) in (0, 5) else KILLED
 
 
@@ -128,6 +129,7 @@ class Server:
         self.mutants, self.choice, self.keep = mutants, choice, keep
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        import_all(self.choice.record.modules)
         functions: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
         for found in gc.get_objects():
             if type(found) is FunctionType and found.__code__.co_filename.startswith(str(ROOT / "fxflops")):
@@ -142,19 +144,19 @@ class Server:
             fits = mutant.function in new and new[mutant.function].co_freevars == one.co_freevars
             if live and fits:
                 tests = self.choice.tests_of(mutant)
-                run = self.body(session, live, new[mutant.function], tests, mirror(mutant.file))
+                run = self.body(session, live, new[mutant.function], tests)
                 start = time.monotonic()
                 code = forked(run, 2 * self.choice.total(tests) + TOO_LONG)
                 self.keep(mutant, code, len(tests), time.monotonic() - start)
         return True
 
     def body(
-        self, session: pytest.Session, live: Sequence[FunctionType], code: CodeType, tests: list[str], own: str
+        self, session: pytest.Session, live: Sequence[FunctionType], code: CodeType, tests: list[str]
     ) -> Callable[[], int]:
         def run() -> int:
             for function in live:
                 function.__code__ = code
-            first = First(tests, self.choice.record.seconds, own)
+            first = First(tests, self.choice.record.seconds)
             session.config.pluginmanager.register(first)
             items = first.chosen(session.items)
             for item, following in zip(items, [*items[1:], None], strict=True):
@@ -178,14 +180,19 @@ def run_mutants(wanted: Sequence[Mutant], choice: Choice) -> None:
         forked_run(lambda: int(pytest.main([*OPTIONS, *test_files()], plugins=[Server(quick, choice, keep)])))
     now = known()
     left = [m for m in wanted if len(now.get(m.key, ())) == len(before.get(m.key, ()))]
-    for name in choice.record.modules if left else ():
-        with contextlib.suppress(Exception):  # a part of a package that cannot be imported by itself
-            importlib.import_module(name)
+    import_all(choice.record.modules if left else ())
     for mutant in left:
         tests = choice.tests_of(mutant)
         start = time.monotonic()
         code = forked(lambda m=mutant, t=tests: run_imported(m, t, choice), 2 * choice.total(tests) + 2 * TOO_LONG)
         keep(mutant, code, len(tests), time.monotonic() - start)
+
+
+def import_all(modules: Iterable[str]) -> None:
+    """Once, and not in each process that is forked: what the tests imported as they ran."""
+    for name in modules:
+        with contextlib.suppress(Exception):  # a part of a package that cannot be imported by itself
+            importlib.import_module(name)
 
 
 def forked_run(body: Callable[[], int]) -> None:

@@ -30,7 +30,7 @@ OPTIONS = (
     "-W",
     "ignore::pytest.PytestAssertRewriteWarning",
 )
-TOO_LONG = 8.0
+TOO_LONG = 25.0
 """Seconds granted to a mutant's tests beyond twice of what they took when they were recorded."""
 
 

@@ -138,3 +138,8 @@ def test_poisson_nll(log_input: bool, full: bool) -> None:
     assert tally == cost_of(F.poisson_nll_loss, X, X, log_input, full)
     assert tally == cost_of(nn.PoissonNLLLoss(log_input, full), X, X)
     assert tally == cost_of(torch.poisson_nll_loss, X, X, log_input, full, 1e-8, 1)
+
+
+def test_multi_margin_of_one_score() -> None:
+    one = cost_of(F.multi_margin_loss, X[:1, :1], torch.zeros(1, dtype=torch.long))
+    assert cost_of(F.multi_margin_loss, X[0, 0], torch.tensor(0)) == one

@@ -142,6 +142,9 @@ def test_tensordot_over_one_two_and_no_dims():
     assert tally == cost_of(torch.tensordot, torch.zeros(2, 3), torch.zeros(4, 3), ([1], [1]))
     assert tally == cost_of(aten.tensordot.default, torch.zeros(2, 3), torch.zeros(4, 3), [1], [1])
     with tallying() as tally:
+        np.outer(numbers(2, 3, 4).sum(axis=1).sum(axis=1), numbers(5))
+    assert tally == cost_of(torch.tensordot, torch.zeros(2, 3, 4), torch.zeros(1, 1, 5), ([1, 2], [0, 1]))
+    with tallying() as tally:
         np.multiply.outer(numbers(2, 3), numbers(4))
     assert tally == cost_of(torch.tensordot, torch.zeros(2, 3), torch.zeros(4), dims=0)
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fxflops.trace.functions import qualified_name, with_callables, writes
+from fxflops.records import Spec
+from fxflops.trace.functions import computes, is_integral, qualified_name, with_callables, writes
 
 aten = torch.ops.aten
 
@@ -69,3 +70,19 @@ def test_functions_in_arguments_run_within() -> None:
     assert (entered[0], entered[1]["body"](10)) == (1, 11)
     assert [entered[1]["more"][0](20), entered[1]["more"][1][0](30)] == [21, 31]
     assert inside == [0]
+
+
+def test_what_computes_takes_tensors_and_returns_some() -> None:
+    spec = Spec((2, 3))
+    assert computes(torch.add, (spec,), {}, spec)
+    assert computes(torch.add, (), {"input": (spec,)}, (1, (spec,)))
+    assert not computes(torch.add, (spec,), {}, 3)
+    assert not computes(torch.zeros, ((2, 3),), {}, spec)
+    assert not computes(torch.ops.higher_order.cond, (spec,), {}, spec)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "positions"), [(torch.int32, True), (torch.bool, True), (torch.float16, False), (torch.complex64, False)]
+)
+def test_positions_are_integral(dtype: torch.dtype, positions: bool) -> None:
+    assert is_integral(torch.zeros(2, dtype=dtype)) is positions
