@@ -64,7 +64,7 @@ def forked(body: Callable[[], int], seconds: float) -> int:
 
 
 class First:
-    """Runs the tests of some names in their order, after those that the record does not know, and ends the process at the
+    """Runs the tests of some names in their order, then those that the record does not know, and ends the process at the
     first that fails."""
 
     def __init__(self, names: Sequence[str], known: Iterable[str]) -> None:
@@ -73,7 +73,7 @@ class First:
 
     def chosen(self, items: Sequence[pytest.Item]) -> list[pytest.Item]:
         fresh = [i for i in items if i.nodeid not in self.known]
-        return fresh + sorted((i for i in items if i.nodeid in self.place), key=lambda i: self.place[i.nodeid])
+        return sorted((i for i in items if i.nodeid in self.place), key=lambda i: self.place[i.nodeid]) + fresh
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = self.chosen(items)

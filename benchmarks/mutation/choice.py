@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MUTATED = ("fxflops/ops/*.py", "fxflops/counting*.py", "fxflops/trace/*.py")
 ABOVE = ("render", "adapters", "test_page", "test_notebook", "test_cli", "test_readme", "test_imports", "test_peer_suite",
          "test_style", "test_layering", "test_html", "test_chrome", "test_compare", "test_models", "test_large",
-         "test_distributed", "test_measure", "test_ceilings", "test_roofline")  # fmt: skip
+         "test_distributed", "test_stale", "test_measure", "test_ceilings", "test_roofline")  # fmt: skip
 """Tests of what lies above the mutated code: slow, or in processes of their own."""
 OPTIONS = (
     "--capture=no",
@@ -98,7 +98,8 @@ class Choice:
 
     def __init__(self, record: Record, seconds: float) -> None:
         """``seconds``, as recorded, are given to the tests of each mutant, at most two thirds of them to mirroring ones."""
-        self.record, self.seconds = record, seconds
+        self.record, self.seconds, given = record, seconds, set(test_files())
+        self.passing = {t for t in record.seconds if t.partition("::")[0] in given and t not in record.failed}
         self.reached: dict[str, dict[int, list[str]]] = {}
         for file in files():
             old, new = record.sources.get(file, ""), (ROOT / file).read_text()
@@ -118,14 +119,13 @@ class Choice:
         near: list[str] = []
         far: list[str] = []
         for wanted in (mutant.lines, mutant.around):
-            found = dict.fromkeys(t for n in wanted for t in lines.get(n, ()) if t and t not in self.record.failed)
+            found = dict.fromkeys(t for n in wanted for t in lines.get(n, ()) if t in self.passing)
             near += [t for t in found if self.mirrors(t, mutant.file) and t not in near]
             far += [t for t in found if not self.mirrors(t, mutant.file) and t not in far]
-        passing = [t for t in self.record.seconds if t not in self.record.failed]
-        near = near or [t for t in passing if self.mirrors(t, mutant.file)]
+        near = near or [t for t in self.passing if self.mirrors(t, mutant.file)]
         if not far:  # nobody was seen there, as what sys.setprofile calls is seen by no tracer
             some = {t for tests in lines.values() for t in tests}
-            far = [t for t in passing if t in some and t not in near]
+            far = [t for t in self.passing if t in some and t not in near]
         near.sort(key=self.record.seconds.__getitem__)
         chosen = list(self.within(near, self.seconds * 2 / 3))
         return chosen + list(self.within(self.in_turn(far, mutant.file), self.seconds - self.total(chosen)))
