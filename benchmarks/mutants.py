@@ -224,10 +224,9 @@ def main() -> None:
         forked_run(lambda: record_tests(RECORD) or 0)
     if not args.table:
         choice, seen = Choice(Record(**json.loads(RECORD.read_text())), args.seconds), known()
+        survivors = {key for key, rows in seen.items() if not rows[-1]["code"]}
         wanted = [
-            m
-            for m in sample
-            if args.only in m.file and (m.key not in seen or (args.again and not seen[m.key][-1]["code"]))
+            m for m in sample if args.only in m.file and (m.key in survivors if args.again else m.key not in seen)
         ]
         run_mutants(wanted, choice)
     write(sample, known(), len(every), args.seed, RESULTS)
