@@ -27,13 +27,16 @@ def write(
     names = ("killed", "killed since", "equivalent", "survived")
     lines = ["# Mutation", "", f"`benchmarks/mutants.py --sample {len(sample)} --seed {seed}`, of {every:,} mutants; mutmut's operators,"
              " deleted statements, negated conditions, swapped arguments;", f"torch {torch.__version__}. Score: killed of those"
-             " that are not equivalent; *killed since*: by a test written for a survivor.", "",
+             " that are not equivalent; *killed since*: by a test written for it, or one that it was not given at first.", "",
              f"| | mutants | {' | '.join(names)} | score |", "|" + " --- |" * 7]  # fmt: skip
     for start in (*FOLDERS, ""):
         of = Counter(kinds[m.key] for m in sample if m.file.startswith(start))
         run = sum(of[n] for n in names)
         score = (of["killed"] + of["killed since"]) / max(run - of["equivalent"], 1)
         lines.append(f"| {start or 'all'} | {run} | {' | '.join(str(of[n]) for n in names)} | {score:.1%} |")
+    missing = sum(k == "not run" for k in kinds.values())
+    if missing:
+        lines += ["", f"{missing} of the sample have not been run yet."]
     if late := sum(rows[m.key][-1]["code"] == 2 for m in sample if m.key in rows):
         lines += ["", f"{late} of the killed were stopped by the time limit."]
     for name, title in (
