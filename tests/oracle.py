@@ -101,7 +101,7 @@ def cost_of(target: Any, *args: Any, **kwargs: Any) -> Cost:
     specs, kwspecs = spec_of(args), spec_of(kwargs)
     out = spec_of(function(*args, **kwargs))
     module = function if isinstance(function, nn.Module) else None
-    return apply(entry, Operation(entry.op, key, specs, kwspecs, out, settings), module)
+    return whole(apply(entry, Operation(entry.op, key, specs, kwspecs, out, settings), module))
 
 
 def cost_by_name(name: str, *specs: Any, out: Any) -> Cost:
@@ -110,4 +110,10 @@ def cost_by_name(name: str, *specs: Any, out: Any) -> Cost:
 
     entry = BASE.get(name)
     assert entry is not None, f"no formula for {name}"
-    return apply(entry, Operation(entry.op, name, specs, {}, out))
+    return whole(apply(entry, Operation(entry.op, name, specs, {}, out)))
+
+
+def whole(cost: Cost) -> Cost:
+    """The cost itself: its numbers are integers, which hold what floats would round."""
+    assert all(type(number) is int for number in cost), cost
+    return cost

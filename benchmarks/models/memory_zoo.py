@@ -81,7 +81,7 @@ def build(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
         )
         return LAYERS[name](), (torch.randn(sizes),), {}
     if name in TRANSFORMERS:
-        from benchmarks.models import transformers_zoo
+        from benchmarks.models import transformers_zoo  # needs transformers 5, which the layers here do not
 
         model, _, kwargs = transformers_zoo.build(name)
         tokens = {key: torch.randint(5, 50, (4, 64)) for key in kwargs if key.endswith("input_ids")}

@@ -184,4 +184,4 @@ def pad(input: Spec, pad: Sequence[int], mode: str = "constant", value: float | 
     sizes = list(input)
     for at in range(len(pad) // 2):
         sizes[-1 - at] += pad[2 * at] + pad[2 * at + 1]
-    return Spec(tuple(sizes), input.dtype) if min((*input, *sizes), default=0) > 0 else None
+    return Spec(tuple(sizes), input.dtype) if min(*input, *sizes) > 0 else None

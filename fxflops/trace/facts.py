@@ -69,14 +69,15 @@ def pairs_left(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any],
     result = out if isinstance(out, torch.Tensor) else out[0]
     heads_last = "max_q" in given or "max_seqlen_q" in given
     n, s = (query.shape[-3], key.shape[-3]) if heads_last else (query.shape[-2], key.shape[-2])
-    heads = query.shape[-2] if heads_last else 1
     batch = result.numel() // (n * value.shape[-1]) if n and value.shape[-1] else 0
     corner = int(given.get("custom_mask_type") or bool(given.get("is_causal")))
     starts = [given[name] for name in STARTS if given.get(name) is not None]
     with DisableTorchFunction(), disable_current_modes():
         if starts:
             lengths = [_values(start).diff().tolist() for start in starts]
-            return heads * sum(_triangle(q, k, corner) for q, k in zip(lengths[0], lengths[-1], strict=True))
+            return int(query.shape[-2]) * sum(
+                _triangle(q, k, corner) for q, k in zip(lengths[0], lengths[-1], strict=True)
+            )
         mask = next((given[name] for name in MASKS if isinstance(given.get(name), torch.Tensor)), None)
         if isinstance(given.get("block_mask"), tuple):
             mask = _flex_mask(given["block_mask"], n, s, query.device)
@@ -112,5 +113,4 @@ def _flex_mask(block_mask: tuple[Any, ...], n: int, s: int, device: torch.device
 
     blocks, mask_mod = block_mask[2], block_mask[-1]
     batch, heads = (math.prod(blocks.shape[i : i + 1]) for i in (0, 1))
-    device = torch.device("cpu") if device.type == "meta" else device
     return create_mask(mask_mod, batch, heads, n, s, device=device)

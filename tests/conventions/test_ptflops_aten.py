@@ -77,7 +77,7 @@ CASES: dict[str, Callable[[torch.Tensor], Any]] = {  # x[2, 5, 4]
     "F.conv1d": lambda x: F.conv1d(x, ONES(2, 5, 3), ONES(2)),
     "F.conv_transpose1d": lambda x: F.conv_transpose1d(x, ONES(5, 2, 3), stride=2),
     "aten.convolution": lambda x: torch.ops.aten.convolution(x, ONES(2, 5, 3), ONES(2), [1], [0], [1], False, [0], 1),
-    "attention": lambda x: F.scaled_dot_product_attention(x, x, x),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None]),
     "pointwise": lambda x: F.gelu(x + 1).softmax(-1),
 }
 

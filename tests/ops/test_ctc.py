@@ -54,3 +54,5 @@ def test_lengths_as_tensors_are_taken_for_the_longest() -> None:
     assert cost_of(nn.CTCLoss(reduction="none"), LOG_PROBS, TARGETS, *lengths) == expected
     flat = torch.ones(4, dtype=torch.long), torch.tensor(LENGTHS), torch.tensor([2, 2])
     assert cost_of(F.ctc_loss, LOG_PROBS, *flat, reduction="none") == expected
+    one = LOG_PROBS[:, 0], TARGETS[0], torch.tensor(T), torch.tensor(S)
+    assert cost_of(F.ctc_loss, *one, reduction="none") == recursion((T,), (S,))

@@ -60,5 +60,6 @@ def test_a_bag_joins_what_it_looked_up(mode: str) -> None:
 def test_bags_as_rows_and_weighted() -> None:
     bag = nn.EmbeddingBag(10, DIM, mode="sum")
     assert cost_of(bag, INDICES.view(2, 3)) == Cost(adds=2 * (3 - 1) * DIM)
+    assert cost_of(bag, INDICES.view(6, 1)) == Cost()
     weighted = cost_of(bag, INDICES, OFFSETS, per_sample_weights=torch.rand(6))
     assert weighted == Cost(muls=LOOKED_UP * DIM, adds=(LOOKED_UP - 2) * DIM)

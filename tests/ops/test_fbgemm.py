@@ -43,6 +43,8 @@ def test_half_weights(name: str) -> None:
     with tallying() as tally:
         product()
     assert tally == cost_by_name(name, X, PACKED, B, out=OUT)
+    products = 4 * O * I
+    assert cost_by_name(name, X, PACKED, None, out=OUT) == Cost(products, products, products - 4 * O)
     relu = cost_by_name("onednn::linear_relu_dynamic_fp16", X, PACKED, B, out=OUT)
     assert relu.flops == tally.flops + 4 * O
 

@@ -169,3 +169,23 @@ def test_complex_iterations_are_half_multiplies() -> None:
 def test_empty(function: Any) -> None:
     assert cost_of(function, torch.ones(0, 3, 3)) == cost_of(function, torch.ones(0, 0)) == Cost()
     assert isinstance(numbers(1)[0], Number)
+
+
+SQUARE = (
+    "cholesky cholesky_ex eigh eigvalsh inv inv_ex matrix_exp ldl_factor lu lu_factor qr svd svdvals eig eigvals det slogdet"
+    " pinv matrix_rank cond"
+).split()
+
+
+@pytest.mark.parametrize("function", [*(getattr(torch.linalg, name) for name in SQUARE), torch.cholesky_inverse])
+def test_batches_of_batches_cost_as_many_times_one(function: Any) -> None:
+    one = cost_of(function, SYMMETRIC[0])
+    assert cost_of(function, SYMMETRIC[0].repeat(2, 3, 1, 1)) == Cost(*(6 * number for number in one))
+    assert one.flops > 0
+
+
+def test_batches_of_batches_with_right_hand_sides() -> None:
+    sides, lower = torch.rand(N, 4), torch.linalg.cholesky(SYMMETRIC[0])
+    for function, args in ((torch.linalg.solve, (SYMMETRIC[0], sides)), (torch.cholesky_solve, (sides, lower))):
+        one, six = cost_of(function, *args), cost_of(function, *(each.repeat(2, 3, 1, 1) for each in args))
+        assert six == Cost(*(6 * number for number in one))

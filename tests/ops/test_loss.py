@@ -141,3 +141,10 @@ def test_cross_entropy_with_smoothed_labels():
 
 def test_cross_entropy_of_one_row():
     assert cost_of(F.cross_entropy, X[0], torch.tensor(1)) == cost_of(F.cross_entropy, X[:1], torch.tensor([1]))
+
+
+def test_the_kernels_take_the_reduction_where_functions_take_the_average() -> None:
+    for kernel, function in ((aten.binary_cross_entropy, F.binary_cross_entropy), (aten.nll_loss, F.nll_loss)):
+        y = Y if kernel is aten.binary_cross_entropy else torch.zeros(len(X), dtype=torch.long)
+        for number, reduction in enumerate(("none", "mean", "sum")):
+            assert cost_of(kernel.default, X, y, None, number) == cost_of(function, X, y, reduction=reduction)

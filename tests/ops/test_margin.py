@@ -107,6 +107,8 @@ def test_triplets_with_swap() -> None:
         triplet_margin(swap=True)
     assert tally == cost_of(torch.triplet_margin_loss, X, X, X, 1.0, 2.0, 1e-6, True, 0)
     assert tally == cost_of(nn.TripletMarginLoss(swap=True, reduction="none"), X, X, X)
+    row, rows = X[0], X[:1]
+    assert cost_of(F.triplet_margin_loss, row, row, row) == cost_of(F.triplet_margin_loss, rows, rows, rows)
 
 
 def test_multi_margin_with_squares_and_weights() -> None:
@@ -136,3 +138,8 @@ def test_poisson_nll(log_input: bool, full: bool) -> None:
     assert tally == cost_of(F.poisson_nll_loss, X, X, log_input, full)
     assert tally == cost_of(nn.PoissonNLLLoss(log_input, full), X, X)
     assert tally == cost_of(torch.poisson_nll_loss, X, X, log_input, full, 1e-8, 1)
+
+
+def test_multi_margin_of_one_score() -> None:
+    one = cost_of(F.multi_margin_loss, X[:1, :1], torch.zeros(1, dtype=torch.long))
+    assert cost_of(F.multi_margin_loss, X[0, 0], torch.tensor(0)) == one

@@ -102,12 +102,14 @@ def test_real_convolutions() -> None:
 
 
 def test_transposed_convolution() -> None:
-    """Each of 4 x 4 x 4 inputs meets 6 x 3 x 3 weights; the first product of an output needs no add; a bias, a relu."""
-    x, out, kernel = Spec((1, 4, 4, 4)), Spec((1, 6, 6, 6)), Spec((6, 4, 3, 3))
+    """Each of 4 x 5 x 5 inputs meets 6 x 3 x 3 weights; the first product of an output needs no add; a bias, a relu."""
+    x, out, kernel = Spec((1, 4, 5, 5)), Spec((1, 6, 7, 7)), Spec((6, 4, 3, 3))
     args = x, kernel, B, (0, 0), (0, 0), (1, 1), (1, 1), 1, "relu", (), ""
-    products = 64 * 54
-    expected = Cost(macs=products, muls=products, adds=products - 216 + 216, others=216)
+    products = 100 * 54
+    expected = Cost(macs=products, muls=products, adds=products - 294 + 294, others=294)
     assert cost_by_name("mkldnn::_convolution_transpose_pointwise", *args, out=out) == expected
+    plain = cost_by_name("mkldnn::_convolution_transpose_pointwise", *args[:-3], "none", (), "", out=out)
+    assert plain == expected._replace(others=0)
 
 
 def test_batch_norm() -> None:

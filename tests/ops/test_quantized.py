@@ -78,6 +78,9 @@ def test_quantize_by_the_range() -> None:
         ranged(X.numel())
     assert tally == cost_of(torch._choose_qparams_per_tensor, X)
     with tallying() as tally:
+        ranged(1)
+    assert tally == cost_of(torch._choose_qparams_per_tensor, X.flatten()[:1])
+    with tallying() as tally:
         ranged(X.numel())
         quantize(numbers(*SHAPE))
     assert tally == cost_of(torch.quantize_per_tensor_dynamic, X, torch.quint8, False)

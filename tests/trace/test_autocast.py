@@ -108,3 +108,24 @@ def test_on_another_device_it_is_none_of_ours() -> None:
     body, shape = BODIES["mlp"]
     counted = fxflops.count(Casting(body, "cpu").to("meta"), torch.randn(shape, device="meta"))
     assert {call.out.dtype for call in counted.calls} == {torch.float32}
+
+
+class Outside(nn.Module):
+    """Most memory is taken where autocast is over, and its copies of the weights are gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(256, 256)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            x = self.linear(x)
+        return x.repeat(1, 256).relu().relu()
+
+
+def test_weights_that_were_cast_are_freed_with_the_region() -> None:
+    model, x = Outside(), torch.randn(8, 256)
+    large = 8 * 256 * 256 * 2
+    with torch.no_grad():
+        held = 4 * (256 * 256 + 256) + x.nbytes + 2 * 8 * 256  # what the layer gave is of half the width
+        assert fxflops.count(model, x).max_memory == held + 2 * large

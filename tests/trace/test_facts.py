@@ -71,3 +71,18 @@ def test_what_was_not_read_is_missing() -> None:
     assert next(m.why for m in dense.recount(attention="exact").missing).startswith("what the mask leaves was not read")
     with pytest.raises(fxflops.InputError, match="'dense', 'exact'"):
         fxflops.count(Attends(sdpa()), (Q, K), attention="causal")
+
+
+class TwoMasks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", KEPT)
+        self.register_buffer("left_out", ~KEPT)
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor) -> Any:
+        return sdpa(attn_mask=self.kept)(q, k) + sdpa(attn_mask=self.left_out)(q, k)
+
+
+def test_each_call_has_the_pairs_of_its_own_mask() -> None:
+    """What one mask leaves out the other keeps: together they keep every pair once."""
+    assert fxflops.count(TwoMasks(), (Q, K), attention="exact").total_macs == BATCH * HEADS * N * S * 2 * D

@@ -273,9 +273,11 @@ def test_another_thread_gets_true_results() -> None:
     asked = [threading.Event(), threading.Event()]
 
     def serve() -> None:
-        asked[0].wait()
-        found.append(model(X.clone()))
-        asked[1].set()
+        asked[0].wait(20)
+        try:
+            found.append(model(X.clone()))
+        finally:
+            asked[1].set()
 
     def meanwhile(self: Any, x: torch.Tensor) -> Any:
         if threading.current_thread() is threading.main_thread():

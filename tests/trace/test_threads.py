@@ -90,9 +90,11 @@ def test_who_else_calls_a_module_makes_the_report_incomplete() -> None:
     began, ended = threading.Event(), threading.Event()
 
     def serve() -> None:
-        began.wait()
-        model[1](torch.randn(2, 8))
-        ended.set()
+        began.wait(20)
+        try:
+            model[1](torch.randn(2, 8))
+        finally:
+            ended.set()
 
     server = threading.Thread(target=serve)
     server.start()

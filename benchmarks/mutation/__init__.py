@@ -1,0 +1,1 @@
+"""The parts of ``benchmarks/mutants.py``: operators, the choice of tests, the table."""
