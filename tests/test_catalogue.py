@@ -28,6 +28,7 @@ ACROSS = {
     "test_training",
     "test_distributed",
     "test_peer_suite",
+    "test_fuzz",
     "test_models",
     "test_layering",
     "test_imports",
