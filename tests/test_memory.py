@@ -187,3 +187,19 @@ def test_a_table_is_held_once() -> None:
     """At the peak there are the input, the table, both sums and their copy."""
     x = torch.randn(2, N, WIDTH)
     assert fxflops.count(Offset(), x).max_memory == x.nbytes + N * WIDTH * 4 + 2 * x.nbytes + 2 * x.nbytes
+
+
+def test_indices_of_a_pool_pass_each_time() -> None:
+    """By hand: an image of 256 bytes, pools of 64, and while one is made its indices, which are twice as large."""
+
+    class Pools(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.MaxPool2d(2), nn.MaxPool2d(2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.first(x) + self.second(x)
+
+    x = torch.zeros(1, 1, 8, 8)
+    assert fxflops.count(nn.MaxPool2d(2), x).max_memory == 256 + 64 + 128
+    assert fxflops.count(Pools(), x).max_memory == 256 + 64 + 64 + 128

@@ -157,3 +157,11 @@ def test_on_meta_attention_dispatches_what_it_does_on_the_cpu(name: str, learns:
             if run(F.scaled_dot_product_attention, args, kwargs) is NotImplemented:
                 F.scaled_dot_product_attention(*args, **kwargs)
     assert on_meta.seen == real.seen
+
+
+def test_kernels_that_are_allowed_later_are_asked_for_anew() -> None:
+    run = Chosen(torch.device("cpu"), lambda made: None).run
+    with torch.no_grad():
+        assert isinstance(run(F.scaled_dot_product_attention, (Q, K, K), {}), torch.Tensor)
+        with sdpa_kernel(SDPBackend.MATH):
+            assert run(F.scaled_dot_product_attention, (Q, K, K), {}) is NotImplemented
