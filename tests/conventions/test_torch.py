@@ -198,6 +198,12 @@ def test_a_formula_that_is_registered_with_torch_counts(registered: None) -> Non
     assert mine.total_flops == report.total_flops - 18 * 7 + 1
 
 
+def test_macs_are_not_a_registered_formulas(registered: None) -> None:
+    register_flop_formula(torch.ops.aten.dot)(lambda *shapes, out_shape=None: 5)
+    report = count(Runs(lambda: torch.dot(f(3), f(3))), f(1), convention="torch")
+    assert (report.total_flops, report.total_macs) == (5, 3)
+
+
 def test_a_registered_formula_that_raises_is_told(registered: None) -> None:
     def wrong(x_shape: torch.Size, *, out_shape: Any = None) -> int:
         raise ValueError("no such shape")
