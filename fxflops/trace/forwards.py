@@ -6,7 +6,7 @@ import copy
 import sys
 import weakref
 from collections.abc import Callable
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType
 from typing import Any
 
 from torch import nn
@@ -51,7 +51,7 @@ class Forward:
 
     @property
     def __wrapped__(self) -> Any:
-        return MethodType(type(self.module).forward, self.module) if self.before is None else self.before
+        return bound_forward(self.module) if self.before is None else self.before
 
     def leave(self) -> None:
         """Put back what was there."""
@@ -89,7 +89,13 @@ class _Copied:
     def __wrapped__(self) -> Any:
         module = self.module()
         assert module is not None
-        return MethodType(type(module).forward, module)
+        return bound_forward(module)
+
+
+def bound_forward(module: nn.Module) -> Any:
+    """The forward of the module's class as an attribute of the module: a static one does not take it."""
+    cls = type(module)
+    return next(vars(base)["forward"] for base in cls.__mro__ if "forward" in vars(base)).__get__(module, cls)
 
 
 def own_forward(module: nn.Module) -> Any:

@@ -13,6 +13,7 @@ from .meta import OWN, REAL, Form
 NEW, SAME, VIEW, NONE = "new", "the first argument", "view", "nothing"
 TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)})
 """The plain values that are told apart by their types too."""
+BOUNDS = frozenset({int, type(None)})
 
 
 class Unknown(Exception):
@@ -66,7 +67,9 @@ def key_of(value: Any, form_of: Callable[[torch.Tensor], Form | None]) -> Any:
     if kind is tuple or kind is list:
         return kind, *[key_of(item, form_of) for item in value]
     if kind is slice:
-        return slice, *[key_of(item, form_of) for item in (value.start, value.stop, value.step)]
+        bounds = value.start, value.stop, value.step
+        if BOUNDS.issuperset(map(type, bounds)):  # of a tensor the value counts
+            return slice, *bounds
     raise Unknown
 
 

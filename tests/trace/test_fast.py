@@ -368,3 +368,17 @@ def test_what_a_model_cached_before_is_no_stranger(monkeypatch: pytest.MonkeyPat
     assert fxflops.count(model, x).total_flops == 2 * 2 * 8 * 8 + 2 * 8
     assert runs == [False]
     assert_same(model, x)
+
+
+def test_of_bounds_that_are_tensors_the_values_count() -> None:
+    class Ranges(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor, bounds: torch.Tensor) -> torch.Tensor:
+            return torch.cat([self.linear(x[:, start:end]) for start, end in bounds], 1)
+
+    given = torch.randn(2, 6, 8), torch.tensor([[0, 1], [1, 4], [4, 6]])
+    report = fxflops.count(Ranges(), given)
+    assert (report.trace, report.total_macs) == ("observed on meta", 2 * (1 + 3 + 2) * 8 * 4)

@@ -69,3 +69,14 @@ def test_a_forward_of_the_modules_own_is_copied() -> None:
             return copy.deepcopy(self.layer)(x)
 
     assert fxflops.count(Own(), X).total_flops == 2 * 4 * 64 * 64 - 4 * 64 + 4 * 64
+
+
+def test_a_static_forward_takes_no_module() -> None:
+    class Static(nn.Module):
+        @staticmethod
+        def forward(x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return torch.relu(x)
+
+    report = fxflops.count(nn.Sequential(nn.Linear(64, 64), Static()), X)
+    assert report.trace == "observed on meta", report.trace_reason
+    assert report.total_macs == 4 * 64 * 64
