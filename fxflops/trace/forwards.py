@@ -60,8 +60,9 @@ class Forward:
             del held["forward"]
             if self.before is not None:
                 held["forward"] = self.before
-        for module in filter(None, (copied() for copied in self.copies)):
-            if type(vars(module).get("forward")) is _Copied:
+        for copied in self.copies:
+            module = copied()
+            if module is not None and type(vars(module).get("forward")) is _Copied:
                 del vars(module)["forward"]
 
 
