@@ -11,7 +11,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -80,8 +80,8 @@ class Chosen:
         forms = tuple((tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in tensors)
         key = func, repr(template), forms, torch.is_grad_enabled(), _allowed()
         if key not in self._known:
-            asked = func not in RECURRENT and self._attention(template, tensors)
-            self._known[key] = asked if asked is not False else self._way_of(func, template, tensors)
+            find = self._way_of if func in RECURRENT else self._attention
+            self._known[key] = find(func, template, tensors)
         found = self._known[key]
         if found is None:
             return NotImplemented
@@ -97,11 +97,11 @@ class Chosen:
                 del values[number]
         return fill(found.result, *(values[number] for number in found.returned))
 
-    def _attention(self, template: Any, tensors: list[torch.Tensor]) -> Way | Literal[False] | None:
-        """Attention on the CPU, of which torch tells the kernel from tensors of a few bytes that lie alike: the fused one, or None
-        for the plain products, which are the same on meta. False where more is done than that tells."""
+    def _attention(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Way | None:
+        """The same of attention. On the CPU torch tells the kernel from tensors of a few bytes that lie alike: the fused one, or
+        the plain products, which are the same on meta (None)."""
         if fused_sdp_choice is None or self._device.type != "cpu" or any(tensor.ndim < 2 for tensor in tensors):
-            return False
+            return self._way_of(func, template, tensors)
         with DisableTorchDispatch():
             small = [_alike(tensor) for tensor in tensors]
             args, kwargs = fill(template, *small)
@@ -111,7 +111,7 @@ class Chosen:
         named.pop("enable_gqa", None)
         mask, query = named.get("attn_mask"), named["query"]
         if query.ndim != 4 or (mask is not None and (not mask.is_floating_point() or named.get("is_causal"))):
-            return False
+            return self._way_of(func, template, tensors)
         called, given = template_of(((), named))
         numbers, first = [next(i for i, t in enumerate(small) if t is each) for each in given], len(small)
         step = Step(flash_attention_for_cpu.default, called, numbers, [first, first + 1], [first + 1])
@@ -144,7 +144,7 @@ def _alike(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor with values of the same shape, that takes next to no memory."""
     strides = *[0] * (tensor.ndim - 1), int(tensor.stride()[-1] == 1)
     return (
-        torch.zeros(tensor.shape[-1], dtype=tensor.dtype)
+        torch.zeros(tensor.shape[-1], dtype=tensor.dtype, device="cpu")
         .as_strided(tensor.shape, strides)
         .requires_grad_(tensor.requires_grad)
     )

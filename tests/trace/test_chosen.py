@@ -165,3 +165,9 @@ def test_kernels_that_are_allowed_later_are_asked_for_anew() -> None:
         assert isinstance(run(F.scaled_dot_product_attention, (Q, K, K), {}), torch.Tensor)
         with sdpa_kernel(SDPBackend.MATH):
             assert run(F.scaled_dot_product_attention, (Q, K, K), {}) is NotImplemented
+
+
+def test_a_default_device_changes_no_kernel() -> None:
+    run = Chosen(torch.device("cpu"), lambda made: None).run
+    with torch.no_grad(), torch.device("meta"):
+        assert isinstance(run(F.scaled_dot_product_attention, (Q, K, K), {}), torch.Tensor)
