@@ -36,11 +36,11 @@ import fxflops
 from benchmarks.allocator import allocated
 from benchmarks.machine import processor
 from benchmarks.models import memory_zoo
-from fxflops.inventory import Inventory
+from fxflops.model.inventory import Inventory
+from fxflops.model.pytree import stored, tensors_in
 from fxflops.ops import BASE
-from fxflops.own_run import Subject, observed_run
-from fxflops.structure import stored, tensors_in
-from fxflops.trace.tape import backward_from, roots_of
+from fxflops.run.model_run import Subject, observed_run
+from fxflops.trace.autograd_owners import backward_from, roots_of
 
 RESULTS = Path(__file__).parent / "results"
 PROCESSES = multiprocessing.get_context("forkserver")

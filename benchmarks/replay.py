@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fxflops
 from fxflops.api import analyzed
-from fxflops.structure import tensors_in
+from fxflops.model.pytree import tensors_in
 
 RESULTS = Path(__file__).parent / "results"
 TIMM = ("vit_tiny_patch16_224", "resnet18", "mvitv2_tiny", "csatv2", "levit_128", "edgenext_xx_small", "gcvit_xxtiny")

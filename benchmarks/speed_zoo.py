@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import fxflops
 from benchmarks.machine import processor
 from benchmarks.peers import of_flop_counter_mode, small_net
-from fxflops import own_run
+from fxflops.run import model_run as own_run
 from fxflops.trace.on_meta import MetaObserver
 
 RESULTS = Path(__file__).parent / "results"

@@ -8,7 +8,7 @@ from .ops import formula
 from .ops.mappings import FUNCTION_FLOPs_MAPPING, METHOD_FLOPs_MAPPING, MODULE_FLOPs_MAPPING
 from .profiling import profile
 from .records import Cost
-from .report import Report
+from .report.report import Report
 
 __all__ = [
     "Cost",

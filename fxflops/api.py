@@ -11,19 +11,19 @@ import torch
 from torch import fx, nn
 
 from .conventions import Convention, find_convention
-from .counting import check_attention
+from .counting.counts import check_attention
 from .errors import InputError, RunError, TraceError, errors_of_kind
-from .inputs import as_call, checked_model, shape_given
-from .inventory import Inventory
-from .lazy import initialized
-from .measure import Traced, author_lines, measure, traced
+from .meters.progress import progress_bar
+from .model.inputs import as_call, checked_model, shape_given
+from .model.inventory import Inventory
+from .model.optimizer import OptimizerLike, checked_optimizer
+from .model.snapshot import holding
 from .ops import BASE, Table
-from .optimizing import OptimizerLike, checked_optimizer
-from .own_run import Subject, counted_run
-from .progress import progress_bar
 from .records import FormulaFunction
-from .report import Report
-from .state import holding
+from .report.report import Report
+from .run.lazy import initialized
+from .run.model_run import Subject, counted_run
+from .run.passes import Traced, author_lines, measure, traced
 from .torch_internals import is_compiled
 from .trace.compiler import unseen
 

@@ -12,12 +12,12 @@ from torch import fx, nn
 from .api import Formulas, analyzed
 from .conventions import Convention
 from .errors import FxflopsError, InputError, TraceError, of_kind
-from .inputs import checked_model
-from .nodes import Node
+from .meters.nodes import Node
+from .model.inputs import checked_model
+from .model.snapshot import Snapshot, holding
 from .ops import BASE
 from .render.columns import RESULT_HEADER
-from .report import Report
-from .state import Snapshot, holding
+from .report.report import Report
 from .torch_internals import assertion
 from .trace.symbolic import constants_of, symbolic
 

@@ -17,17 +17,17 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .conventions import Convention, find_convention
-from .counting import check_attention
+from .counting.counts import check_attention
 from .errors import FxflopsError, InputError
-from .inputs import checked_model
-from .inventory import Inventory
-from .ledger import Named
+from .meters.live_storages import Named
+from .model.inputs import checked_model
+from .model.inventory import Inventory
 from .ops import BASE
-from .outcome import environment_of
-from .own_run import Watch, gradients_of, states_of
 from .records import FormulaFunction
-from .report import Report
-from .run import uncompiled
+from .report.report import Report
+from .run.graph_run import uncompiled
+from .run.model_run import Watch, gradients_of, states_of
+from .run.outcome import environment_of
 from .torch_internals import is_compiled
 
 

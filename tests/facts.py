@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fxflops.report import Report
+from fxflops.report.report import Report
 
 
 def facts_of(report: Report) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from fxflops.counting.catalogue import README, Row, catalogue, counts, markdown, search
 from fxflops.errors import InputError
-from fxflops.ops.catalogue import README, Row, catalogue, counts, markdown, search
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "fxflops"

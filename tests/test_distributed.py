@@ -13,7 +13,7 @@ from torch import distributed as dist
 from torch import nn
 
 import fxflops
-from fxflops.traffic import Traffic, traffic_of
+from fxflops.roofline.traffic import Traffic, traffic_of
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed"),

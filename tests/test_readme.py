@@ -22,7 +22,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.pictures import Terminal
-from fxflops.cli import app
+from fxflops.cli.app import app
 from fxflops.ops import BASE
 
 README = Path(__file__).parents[1] / "README.md"

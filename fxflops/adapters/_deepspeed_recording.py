@@ -14,7 +14,7 @@ from ..api import count
 from ..conventions._rows import POINTWISE
 from ..errors import RunError
 from ..records import Counted
-from ..report import Report
+from ..report.report import Report
 from ..trace.leaves import Hooks
 from .pytorch_profiler import clock_of
 

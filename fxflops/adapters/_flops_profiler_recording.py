@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from ..charges import NOT_COUNTED
 from ..conventions._replaced import FORWARDS, REPLACED
-from ..report import Report
+from ..counting.module_charges import NOT_COUNTED
+from ..report.report import Report
 from ._deepspeed_recording import Recording, Usage
 
 

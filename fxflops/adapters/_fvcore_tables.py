@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..rollup import prefixes
+from ..counting.rollup import prefixes
 from .ptflops import printed
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Any, TextIO
 from torch import nn
 
 from ..conventions.ptflops_aten import OPERATORS
+from ..model.snapshot import Snapshot, holding
 from ..records import spec_of
-from ..run import uncompiled
-from ..state import Snapshot, holding
+from ..run.graph_run import uncompiled
 from ..torch_internals import OpOverload
 from ..trace.leaves import Hooks
 from ..trace.modes import AtenMode

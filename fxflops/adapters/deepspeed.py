@@ -17,8 +17,8 @@ from typing import Any, ClassVar, TypeVar
 from torch import nn
 
 from ..errors import InputError
-from ..inputs import checked_model
-from ..state import holding
+from ..model.inputs import checked_model
+from ..model.snapshot import holding
 from . import _deepspeed_text as text
 from ._deepspeed_recording import Recording
 from ._deepspeed_text import (

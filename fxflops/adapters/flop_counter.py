@@ -24,10 +24,10 @@ from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from ..conventions import find_convention
 from ..conventions.torch import COUNTED
-from ..counting import count_calls
+from ..counting.counts import count_calls
+from ..model.pytree import tensors_in
 from ..ops import BASE
 from ..records import Call, Operation, spec_of
-from ..structure import tensors_in
 from ..torch_internals import (
     HigherOrderOperator,
     TorchDispatchMode,

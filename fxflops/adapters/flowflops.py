@@ -16,7 +16,7 @@ from torch import nn
 from ..api import count
 from ..conventions import flowflops_eager
 from ..errors import InputError, of_kind
-from ..inputs import checked_model
+from ..model.inputs import checked_model
 from .ptflops import Tree, flops_to_string, inputs_of, params_to_string, samples, trainable
 
 MODES = ("eager", "graph")

@@ -25,12 +25,12 @@ from torch import Tensor, nn
 
 from ..api import count, running
 from ..conventions import find_convention
+from ..counting.rollup import prefixes
 from ..errors import InputError, of_kind
-from ..inputs import checked_model
+from ..model.inputs import checked_model
 from ..ops import BASE
-from ..own_run import observed_run
-from ..report import Report
-from ..rollup import prefixes
+from ..report.report import Report
+from ..run.model_run import observed_run
 from ..trace.record import Recorder
 from ._fvcore_nodes import JitNode, Value, nodes_of, python_ops
 from ._fvcore_tables import flop_count_str, flop_count_table, parameter_count, parameter_count_table

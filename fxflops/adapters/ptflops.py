@@ -20,7 +20,7 @@ from ..api import count
 from ..conventions import ModuleRule
 from ..conventions import ptflops as convention
 from ..errors import InputError, of_kind
-from ..inputs import checked_model
+from ..model.inputs import checked_model
 from ..records import Scope, Spec
 from ..torch_internals import tree_map
 from ._ptflops_aten import Dispatched

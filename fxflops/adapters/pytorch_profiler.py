@@ -19,9 +19,9 @@ from torch import nn
 
 from ..api import count
 from ..errors import InputError, of_kind
-from ..inputs import checked_model
-from ..report import Report
-from ..state import Snapshot, holding
+from ..model.inputs import checked_model
+from ..model.snapshot import Snapshot, holding
+from ..report.report import Report
 from ..trace.leaves import Hooks
 from .ptflops import filled, flops_to_string, largest_sums, printed, scaled, trainable
 

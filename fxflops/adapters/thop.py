@@ -15,8 +15,8 @@ from torch import nn
 
 from ..api import count
 from ..conventions import thop as rules
-from ..inputs import checked_model
-from ..state import Snapshot, holding
+from ..model.inputs import checked_model
+from ..model.snapshot import Snapshot, holding
 from .ptflops import innermost_first
 
 __all__ = ["clever_format", "default_dtype", "profile", "profile_origin"]

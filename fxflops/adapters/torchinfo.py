@@ -20,9 +20,9 @@ from torch.nn.parameter import is_lazy
 
 from ..api import count
 from ..errors import InputError, errors_of_kind, of_kind
-from ..inputs import checked_model
+from ..model.inputs import checked_model
+from ..model.pytree import replaced
 from ..records import spec_of
-from ..structure import replaced
 from ..torch_internals import DisableTorchFunction
 from ..trace.leaves import Hooks
 from .torchinfo_statistics import (

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from ..errors import FormulaError
+from ..names import Absent, target_of
 from ..records import FormulaFunction
-from ..targets import Absent, target_of
 from ..torch_internals import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 from ._spellings import REACHED_AS
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..missing import Missing
+from ..counting.uncounted import Missing
 
 NO_OPS: Mapping[str, int] = {}
 

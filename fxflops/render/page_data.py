@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..devices import Device
+from ..roofline.devices import Device
 from .data import Summary
 from .text import plain
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .. import units
-from ..missing import PASTE, Missing
+from ..counting.uncounted import PASTE, Missing
 from .costs import cost_lines, operator_shares
 from .data import Summary
 from .text import cells, pad, paint, plain, terminal_width

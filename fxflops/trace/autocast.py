@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..structure import fill, template_of
+from ..model.pytree import fill, template_of
 from ..torch_internals import TorchDispatchMode, disable_current_modes, fake_tensors
 
 AUTOCAST_DEVICES = ("cpu", "cuda")

@@ -16,21 +16,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..ledger import Span
+from ..meters.live_storages import Span
+from ..model.pytree import tensors_given
 from ..ops import ESCAPE, Formula
 from ..ops.shapes import Rule, rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of, typed
-from ..structure import tensors_given
 from ..torch_internals import DisableTorchFunction, assertion, current_graph_task_id, is_any_autocast_enabled
-from .escapes import EMPTY
 from .forwards import Forward, is_plain, is_torchs
 from .leaves import ModuleSettings, holds_tensors
-from .meta import OWN, REAL, Form
+from .meta_mirror import OWN, REAL, Form
 from .modes import transformed
 from .observe import ATTENTION, QUERY, RNN_BACKWARD
 from .on_meta import MetaObserver
 from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, call_key, forms_in
 from .spelling import WRITTEN_AS
+from .uninitialized_reads import EMPTY
 
 META_DEVICE = torch.device("meta")
 QUERIES = frozenset(

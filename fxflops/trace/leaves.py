@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from ..model.pytree import reader_of
 from ..ops import Formula, Table
 from ..records import Spec, is_dense, spec_of
-from ..structure import reader_of
 from .forwards import GLOBAL, own_forward
 
 

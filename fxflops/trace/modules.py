@@ -11,18 +11,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..ledger import Ledger
+from ..meters.live_storages import Ledger
+from ..model.pytree import tensors_in
 from ..ops import Table
 from ..records import Operation, spec_of
-from ..structure import tensors_in
 from ..torch_internals import DisableTorchFunction
+from .autograd_owners import Tape
 from .leaves import Hooks, Leaves, Settings, forms_with_values, holds_tensors
 from .modes import AtenMode, FunctionMode, transformed
 from .phases import FORWARD, Phases
 from .record import Recorder
 from .seen import Made, Seen
 from .stack import ModuleStack, Running
-from .tape import Tape
 from .threads import Threads
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..ledger import Ledger
+from ..meters.live_storages import Ledger
 from ..ops import ESCAPE, Formula, Table
 from ..records import spec_of
 from ..torch_internals import (
@@ -29,10 +29,11 @@ from ..torch_internals import (
     current_graph_task_id,
     disable_current_modes,
 )
+from .attention_pairs import with_learning, with_pairs
 from .autocast import Autocast
+from .autograd_owners import Tape, roots_of
 from .compiler import is_importing_compiler, run_operator, unseen
-from .escapes import COPIES, EMPTY, Unwritten, address_of, announcer
-from .facts import with_learning, with_pairs
+from .device_mirror import Placement
 from .functions import (
     Bodies,
     belongs_to_tensor,
@@ -43,17 +44,16 @@ from .functions import (
     with_callables,
     writes,
 )
-from .meta import Twins
+from .meta_mirror import Twins
 from .modes import AtenMode, FunctionMode, dispatching, functioning, transformed
 from .modules import ModuleObserver
 from .phases import BACKWARD, is_comparing
-from .placement import Placement
-from .plain import PlainFunctions
+from .python_functions import PlainFunctions
 from .record import Recorder
 from .seen import Made
 from .spelling import WRITTEN_AS, Spelling, is_meta_kernel
 from .stack import ModuleStack, Running
-from .tape import Tape, roots_of
+from .uninitialized_reads import COPIES, EMPTY, Unwritten, address_of, announcer
 
 QUERY, VIEW, ATTENTION, RNN_BACKWARD, ADDRESS = "query", "view", "attention", "rnn_backward", "data_ptr"
 

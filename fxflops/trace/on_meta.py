@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..model.pytree import tensors_given
 from ..ops.shapes import rule_for, shape_of
 from ..records import Operation, spec_of
-from ..structure import tensors_given
 from ..torch_internals import OpOverload
-from .chosen import Chosen
+from .device_kernels import Chosen
 from .modes import dispatching
 from .observe import Observer
 

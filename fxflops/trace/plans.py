@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..records import ORDINARY, Operation, Spec
-from .meta import OWN, REAL, Form
+from .meta_mirror import OWN, REAL, Form
 
 NEW, SAME, VIEW, NONE = "new", "the first argument", "view", "nothing"
 TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)})

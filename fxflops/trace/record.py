@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx, nn
 
-from ..inputs import signature_of
+from ..model.inputs import signature_of
+from ..model.pytree import Step, fill, template_of, tensors_in, walk
 from ..ops._registry import is_method
 from ..records import Call, is_dense
-from ..structure import Step, fill, template_of, tensors_in, walk
 from ..torch_internals import (
     DisableTorchFunction,
     OpOverload,

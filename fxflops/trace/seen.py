@@ -6,11 +6,11 @@ from typing import Any
 
 from ..ops import Formula
 from ..records import NOTHING, Call, Operation, Scope, typed
+from .autograd_owners import Tape
 from .functions import qualified_name
 from .leaves import ModuleSettings
 from .phases import BACKWARD, Phases
 from .source import author_line
-from .tape import Tape
 
 Made = tuple[Any, Any, Any]
 """The specs of a call's arguments, its keyword arguments and its result."""

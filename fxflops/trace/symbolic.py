@@ -12,13 +12,13 @@ import torch
 from torch import fx, nn
 
 from ..errors import TraceError
-from ..inputs import signature_of
+from ..model.inputs import signature_of
+from ..model.snapshot import locked
 from ..ops import Table
-from ..state import locked
-from .escapes import Announcing
 from .graph import graph_module
 from .leaves import leaf_formula
 from .source import is_library
+from .uninitialized_reads import Announcing
 
 
 class SymbolicTracer(fx.Tracer):

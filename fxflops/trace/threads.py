@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from ..structure import tensors_in
+from ..model.pytree import tensors_in
 from ..torch_internals import get_current_dispatch_mode_stack, get_current_function_mode_stack
 from .forwards import CALLED_BY
 from .modes import FunctionMode

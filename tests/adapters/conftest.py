@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from adapters.profiled import Clock
+from tests.adapters.profiled import Clock
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "conventions"))
-from replaced import restored
+from tests.conventions.replaced import restored
 
 
 @pytest.fixture

@@ -18,14 +18,14 @@ import pytest
 import torch
 from torch import nn
 
-from adapters.profiled import IMAGE, Branches, Clock, Engine, Model, tiny_gpt2
 from fxflops.adapters import deepspeed as ours
 from fxflops.adapters import pytorch_profiler
 from fxflops.adapters.deepspeed import get_model_profile
+from tests.adapters.profiled import IMAGE, Branches, Clock, Engine, Model, tiny_gpt2
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "conventions"))
-from pool import built
-from replaced import restored
+from tests.conventions.pool import built
+from tests.conventions.replaced import restored
 
 WRITTEN = Path(__file__).with_name("deepspeed.txt")
 

@@ -16,10 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from adapters.profiled import Branches, Model, parameters, state
 from fxflops.adapters import deepspeed as ours
 from fxflops.adapters.deepspeed import FlopsProfiler, get_model_profile
 from fxflops.errors import InputError, RunError
+from tests.adapters.profiled import Branches, Model, parameters, state
 
 FACE = {
     "get_model_profile": "model, input_shape=None, args=[], kwargs={}, print_profile=True, detailed=True, module_depth=-1, "

@@ -20,16 +20,16 @@ from flops_profiler import profiler as original
 from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
-from adapters.profiled import IMAGE, Branches, Clock, Engine, Model, parameters, state, tiny_gpt2
 from fxflops import count
 from fxflops.adapters import flops_profiler as ours
 from fxflops.adapters import pytorch_profiler
 from fxflops.adapters.flops_profiler import FlopsProfiler, get_model_profile
 from fxflops.errors import InputError
+from tests.adapters.profiled import IMAGE, Branches, Clock, Engine, Model, parameters, state, tiny_gpt2
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "conventions"))
-from pool import built
-from replaced import Runs, restored
+from tests.conventions.pool import built
+from tests.conventions.replaced import Runs, restored
 
 Numbers = tuple[Any, Any, Any]
 

@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pool import POOL, built
-from replaced import CASES, CHANGING_SIZES, Runs, W, module, of
 from torch import nn
+
+from tests.conventions.pool import POOL, built
+from tests.conventions.replaced import CASES, CHANGING_SIZES, Runs, W, module, of
 
 WRITTEN = Path(__file__).with_name("of_deepspeed.json")
 Numbers = tuple[int, int, int]

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from calflops import calculate_flops, calculate_pipline
-from pool import POOL, built
-from replaced import CASES, CHANGING_SIZES, Runs, applied, of, restored
 from torch import nn
 
 from fxflops import Report, count
+from tests.conventions.pool import POOL, built
+from tests.conventions.replaced import CASES, CHANGING_SIZES, Runs, applied, of, restored
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),

@@ -15,12 +15,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from of_deepspeed import BY_TORCH, OPS, WRITTEN, Numbers, case, theirs
-from pool import POOL
-from replaced import Runs, applied, of, restored
 from torch import nn
 
 from fxflops import count
+from tests.conventions.of_deepspeed import BY_TORCH, OPS, WRITTEN, Numbers, case, theirs
+from tests.conventions.pool import POOL
+from tests.conventions.replaced import Runs, applied, of, restored
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),

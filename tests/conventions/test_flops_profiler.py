@@ -11,11 +11,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from flops_profiler import profiler
-from pool import POOL, built
-from replaced import CASES, Runs, of, restored
 from torch import nn
 
 from fxflops import Report, count
+from tests.conventions.pool import POOL, built
+from tests.conventions.replaced import CASES, Runs, of, restored
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from pool import POOL, built
 from torch import nn
 
 from fxflops import Report, count
+from tests.conventions.pool import POOL, built
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)  # it scripts a function as it is imported

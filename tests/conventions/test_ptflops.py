@@ -14,11 +14,11 @@ import timm
 import torch
 import torch.nn.functional as F
 import torchvision
-from pool import POOL, Runs, built
 from ptflops import get_model_complexity_info
 from torch import nn
 
 from fxflops import Report, count
+from tests.conventions.pool import POOL, Runs, built
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 

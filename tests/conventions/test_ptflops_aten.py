@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from pool import Runs, built
 from ptflops import get_model_complexity_info
 from torch import nn
 
 from fxflops import Report, count
+from tests.conventions.pool import Runs, built
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from pool import built
 from torch import nn
 
 from fxflops import count
+from tests.conventions.pool import built
 
 CONVENTION = "pytorch_profiler"
 

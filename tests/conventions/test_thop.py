@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from pool import POOL, Runs, built
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
 from fxflops import Report, count
+from tests.conventions.pool import POOL, Runs, built
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it compares versions by distutils

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from pool import POOL, built
 from torch import nn
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, flop_registry, register_flop_formula
 
 from fxflops import analyze, count, profile
 from fxflops.errors import FormulaError
-from fxflops.trace.tape import roots_of
+from fxflops.trace.autograd_owners import roots_of
+from tests.conventions.pool import POOL, built
 
 
 def f(*shape: int) -> torch.Tensor:

@@ -15,10 +15,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch_flops
-from pool import POOL, built, of_torchvision
 from torch import fx, nn
 
 import fxflops
+from tests.conventions.pool import POOL, built, of_torchvision
 
 BUGS: dict[Any, str] = {
     nn.AvgPool2d: "an int is read as a window of 3, not 3 x 3",

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torchinfo
-from pool import POOL, Runs, built
 from torch import nn
 from torch.nn.utils import prune
 from torch.nn.utils.rnn import pack_sequence
 
 from fxflops import Report, count
+from tests.conventions.pool import POOL, Runs, built
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 

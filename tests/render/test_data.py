@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fxflops.missing import Missing
+from fxflops.counting.uncounted import Missing
 from fxflops.render.data import TreeRow
 
 

@@ -23,8 +23,9 @@ from torch import nn
 
 import fxflops
 from benchmarks.pictures import Terminal
-from fxflops import meter, run
+from fxflops.meters import meter
 from fxflops.notebook import TorchFLOPsByFX
+from fxflops.run import graph_run as run
 
 GOLDEN = Path(__file__).parent / "golden"
 WIDTH = 100

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fxflops.missing import Missing
+from fxflops.counting.uncounted import Missing
 from fxflops.render.columns import RESULT_HEADER
 from fxflops.render.data import OperatorShare, TreeRow
 from fxflops.render.html import html

@@ -12,9 +12,7 @@ import torch
 from torch import nn
 
 from fxflops import FxflopsError, analyze, count, profile
-from fxflops.devices import Device
-from fxflops.html_report import plotly_script
-from fxflops.ledger import CATEGORIES
+from fxflops.meters.live_storages import CATEGORIES
 from fxflops.render.data import Summary
 from fxflops.render.page import cards, embedded, page, policy
 from fxflops.render.page_data import (
@@ -32,6 +30,8 @@ from fxflops.render.page_data import (
     shallow,
     thinned,
 )
+from fxflops.report.html import plotly_script
+from fxflops.roofline.devices import Device
 
 ATTACK = "</script><img src=x onerror=alert(1)>"
 NOT_PLOTLY = "var Plotly = {};"

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from fxflops import analyze, count, units
-from fxflops.devices import Device
-from fxflops.html_report import plotly_script
 from fxflops.render.data import Summary
 from fxflops.render.page import page as rendered
 from fxflops.render.page_data import Metric, Op, Page, Tile
+from fxflops.report.html import plotly_script
+from fxflops.roofline.devices import Device
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 ATTACK = "</script><img src=x onerror=alert(1)>"

@@ -5,7 +5,7 @@ from textwrap import dedent
 
 import pytest
 
-from fxflops.missing import Missing
+from fxflops.counting.uncounted import Missing
 from fxflops.render.summary import flow, summary
 from fxflops.render.text import ANSI, cells
 

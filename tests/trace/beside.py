@@ -8,8 +8,8 @@ import pytest
 from torch import nn
 
 import fxflops
-from fxflops import own_run
-from fxflops.report import Report
+from fxflops.report.report import Report
+from fxflops.run import model_run as own_run
 from fxflops.trace.on_meta import MetaObserver
 
 

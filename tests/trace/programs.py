@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from beside import facts_of, kernels_asked
 from torch import nn
 
 import fxflops
 from fxflops.torch_internals import DisableTorchFunction
+from tests.trace.beside import facts_of, kernels_asked
 
 LENGTH = 25
 DTYPES = [*[torch.float32] * 6, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64]

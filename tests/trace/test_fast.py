@@ -13,18 +13,18 @@ import torch
 import torch.nn.functional as F
 import torchvision
 import transformers
-from beside import computed, facts_of, kernels_asked
-from odd_models import ODD, Counter, Function, Layer, Stack, X, stack
-from programs import differs
 from torch import nn
 
 import fxflops
-from fxflops import own_run
 from fxflops.ops import BASE
 from fxflops.records import Cost, typed
-from fxflops.report import Report
+from fxflops.report.report import Report
+from fxflops.run import model_run as own_run
 from fxflops.trace.fast import FastObserver
 from fxflops.trace.leaves import settings_of
+from tests.trace.beside import computed, facts_of, kernels_asked
+from tests.trace.odd_models import ODD, Counter, Function, Layer, Stack, X, stack
+from tests.trace.programs import differs
 
 
 def assert_same(model: nn.Module, *args: Any, **settings: Any) -> None:

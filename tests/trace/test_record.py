@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import fxflops
 from fxflops import analyze, count, profile
 from fxflops.api import analyzed
-from fxflops.structure import tensors_in
+from fxflops.model.pytree import tensors_in
 
 
 def recorded(model: nn.Module, args: Any = (), kwargs: Any = None) -> tuple[fxflops.Report, torch.fx.GraphModule]:

@@ -1,0 +1,322 @@
+"""Models by name: of timm, torchvision and transformers with random weights, never downloaded, or what the user's own
+code makes."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..errors import FxflopsError, InputError, near, not_installed
+from ..trace.source import is_library
+from .inputs import TOKENS, Given
+
+FORMS = """\
+  timm:resnet50                    a model of timm
+  torchvision:swin_t               a model of torchvision
+  hf:bert  hf:LlamaForCausalLM     a model type or class of transformers, with its config's defaults
+  hf:path/to/config.json           the same with a config of yours
+  file.py:make_model               a module, or a function that gives one, or (model, args), or (model, args, kwargs)
+  package.module:make_model        the same from a package"""
+WORDS = 128
+FRAMES = 16
+SIDE = 224
+
+
+class Loaded(NamedTuple):
+    """A model and its inputs: ``given`` by whoever made it, as args and kwargs, or the ``usual`` ones it says itself.
+
+    ``note`` says what of them was chosen for it.
+    """
+
+    model: nn.Module
+    usual: tuple[Given, ...] = ()
+    note: str = ""
+    given: tuple[Any, Any] | None = None
+
+
+def is_from_a_library(name: str) -> bool:
+    return name.partition(":")[0] in LIBRARIES and ":" in name
+
+
+def load(name: str, on_meta: bool = False) -> Loaded:
+    """The model of this name, ``on_meta`` without weights; InputError for one that there is not, with those near."""
+    if not is_from_a_library(name):
+        place, _, attribute = name.rpartition(":")
+        if place and attribute:
+            return _own(place, attribute, on_meta)
+        if name.endswith(".py"):
+            makers = ", ".join(f"{name}:{maker}" for maker in _makers(_imported(name)))
+            raise InputError(
+                f"which model of {name}? {f'one of {makers}' if makers else 'nothing in it is one or makes one'}"
+            )
+        raise InputError(f"unknown model {name!r}{_known_to_timm(name)}. A model is one of\n{FORMS}")
+    library, _, rest = name.partition(":")
+    with _alone(), _built(on_meta):
+        try:
+            return LIBRARIES[library](rest)
+        except FxflopsError:
+            raise
+        except Exception as error:
+            raise InputError(f"{name} cannot be made{' on meta' * on_meta}: {_told(error)}") from error
+
+
+@contextmanager
+def _built(on_meta: bool) -> Iterator[None]:
+    """The same random weights each time, or none."""
+    torch.manual_seed(0)
+    with torch.device("meta") if on_meta else nullcontext():
+        yield
+
+
+def _of_timm(name: str) -> Loaded:
+    timm = _package("timm")
+    if not timm.is_model(name):
+        raise InputError(f"timm has no model {name!r}{_near(name.partition('.')[0], timm.list_models())}")
+    model = timm.create_model(name, pretrained=False)
+    size = (getattr(model, "pretrained_cfg", None) or {}).get("input_size", (3, SIDE, SIDE))
+    return Loaded(model, (Given("", (1, *size)),))
+
+
+def _of_torchvision(name: str) -> Loaded:
+    models = _package("torchvision").models
+    if name not in models.list_models():
+        raise InputError(f"torchvision has no model {name!r}{_near(name, models.list_models())}")
+    builder = models.get_model_builder(name)
+    # Detection and segmentation would otherwise download a backbone.
+    backbone = {"weights_backbone": None} if "weights_backbone" in inspect.signature(builder).parameters else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        model = builder(weights=None, **backbone)
+    kind = builder.__module__.removeprefix("torchvision.models.").partition(".")[0]
+    return Loaded(model, *_inputs_of_torchvision(model, name, kind, models))
+
+
+def _inputs_of_torchvision(model: nn.Module, name: str, kind: str, models: Any) -> tuple[tuple[Given, ...], str]:
+    """The input that the model's first weights were trained for, and what is to be said of it."""
+    if kind == "detection":
+        resize: Any = model.transform
+        height, width = resize.fixed_size[::-1] if resize.fixed_size else (resize.min_size[-1],) * 2
+        return (Given("", (1, 3, height, width)),), ""
+    transforms = next(iter(models.get_model_weights(name))).transforms()
+    said = getattr(transforms, "crop_size", None) or getattr(transforms, "resize_size", None)
+    height, width = (said[0], said[-1]) if said else (SIDE, SIDE)
+    if kind == "video":
+        return (Given("", (1, 3, FRAMES, height, width)),), f"{FRAMES} frames; --input 1,3,T,H,W for others"
+    note = "" if said else f"images of {SIDE} x {SIDE}; --input 1,3,H,W for others"
+    return (Given("", (1, 3, height, width)),) * (2 if kind == "optical_flow" else 1), note
+
+
+def _of_transformers(name: str) -> Loaded:
+    transformers = _package("transformers")
+    transformers.logging.set_verbosity_error()
+    auto = importlib.import_module("transformers.models.auto.configuration_auto")
+    path = Path(name).expanduser()
+    path = path / "config.json" if path.is_dir() else path
+    if path.is_file():
+        config, cls = _of_config(path, transformers, auto.CONFIG_MAPPING)
+    elif name in auto.CONFIG_MAPPING_NAMES:
+        config, cls = auto.CONFIG_MAPPING[name](), None
+    elif (found := _architecture(transformers, name)) is not None:
+        config, cls = found.config_class(), found
+    elif path.suffix == ".json" or "/" in name:
+        raise InputError(
+            f"hf:{name}: there is no file {str(path)!r}; nothing is downloaded: give the path of a config.json"
+        )
+    else:
+        classes = [
+            word for word in dir(transformers) if word[:1].isupper() and (word.endswith("Model") or "For" in word)
+        ]
+        known = [*auto.CONFIG_MAPPING_NAMES, *classes]
+        kind = max((each for each in known if name.startswith(each)), key=len, default="")
+        of_hub = f"; nothing is downloaded: hf:{kind} is one with its defaults, hf:path/to/config.json as that says"
+        close = "" if kind and not name[len(kind) :][:1].isalnum() else _near(name, known)
+        raise InputError(f"transformers has no model type or model class {name!r}{close or of_hub if kind else close}")
+    model = transformers.AutoModel.from_config(config) if cls is None else cls(config)
+    model = model.to(getattr(config, "dtype", None) or torch.float32)
+    return Loaded(model, *_inputs_of_transformers(model, config))
+
+
+def _of_config(path: Path, transformers: ModuleType, types: Any) -> tuple[Any, Any]:
+    """The config in a file and the class that its ``architectures`` name, None where they name none."""
+    try:
+        values = json.loads(path.read_text(encoding="utf8"))
+        kind = values.get("model_type")
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{path} is no config of transformers: {error}") from None
+    if kind not in types:
+        raise InputError(
+            f"{path}: transformers has no model_type {kind!r}{near(str(kind), types)}; code of its own is not run"
+        )
+    return types[kind].from_dict(values), _architecture(transformers, next(iter(values.get("architectures") or ()), ""))
+
+
+def _architecture(transformers: ModuleType, name: str) -> Any:
+    """The model class of this name; None where it is none."""
+    found = getattr(transformers, name, None)
+    is_model = isinstance(found, type) and issubclass(found, nn.Module) and getattr(found, "config_class", None)
+    return found if is_model else None
+
+
+def _inputs_of_transformers(model: Any, config: Any) -> tuple[tuple[Given, ...], str]:
+    """Tokens or an image, where that is the main input, and what is to be said of them; none for others."""
+    if model.main_input_name == "input_ids" and hasattr(config, "vocab_size"):
+        words = min(WORDS, getattr(config, "max_position_embeddings", None) or WORDS)
+        parameters = inspect.signature(model.forward).parameters
+        decoder = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters
+        names = ["input_ids", *(["decoder_input_ids"] if decoder else [])]
+        note = f"{' and '.join(names)} of {words} tokens, without a mask; --input-ids 1,512 for others"
+        return tuple(Given(name, (1, words), TOKENS) for name in names), note
+    if model.main_input_name == "pixel_values":
+        said = getattr(config, "image_size", None)
+        height, width = (said[0], said[-1]) if isinstance(said, (list, tuple)) else (said or SIDE,) * 2
+        note = "" if said else f"an image of {SIDE} x {SIDE}; --input pixel_values=1,3,H,W for others"
+        return (Given("pixel_values", (1, getattr(config, "num_channels", 3), height, width)),), note
+    return (), ""
+
+
+LIBRARIES = {"timm": _of_timm, "torchvision": _of_torchvision, "hf": _of_transformers}
+
+
+# The user's own code
+
+
+def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
+    """What ``attribute`` of a file or module is or gives: a module, alone or with args, or with args and kwargs."""
+    name = f"{place}:{attribute}"
+    module = _imported(place)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise InputError(f"{place} has no {attribute!r}{_near(attribute, _makers(module))}")
+        found = getattr(found, part)
+    if not isinstance(found, nn.Module) and callable(found):
+        with _told_where(f"{name}()"), _built(on_meta):
+            found = found()
+    parts = found if isinstance(found, tuple) else (found,)
+    if not parts or not isinstance(parts[0], nn.Module) or len(parts) > 3:
+        kind = (
+            f"({', '.join(type(part).__name__ for part in parts)})"
+            if isinstance(found, tuple)
+            else type(found).__name__
+        )
+        raise InputError(f"{name} gives {kind}: a torch.nn.Module, (model, args) or (model, args, kwargs) is wanted")
+    if len(parts) == 1:
+        return Loaded(parts[0])
+    return Loaded(parts[0], given=(parts[1], parts[2] if len(parts) == 3 else None))
+
+
+def _imported(place: str) -> ModuleType:
+    """A file as a module, with what lies beside it to be imported; or a module by name, from where the user is."""
+    is_file = place.endswith(".py") or os.sep in place
+    path = Path(place).expanduser().resolve()
+    if is_file and not path.is_file():
+        raise InputError(f"there is no file {place!r}")
+    folder = str(path.parent if is_file else Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    if not is_file:
+        try:
+            missing = importlib.util.find_spec(place) is None
+        except (ImportError, ValueError):
+            missing = True
+        if missing:
+            raise InputError(f"there is no module {place!r} to import. A model is one of\n{FORMS}")
+        with _told_where(f"import {place}"):
+            return importlib.import_module(place)
+    if path.suffix != ".py":
+        raise InputError(f"{place!r} is no Python file")
+    with _told_where(place):
+        return _executed(path, path.stat().st_mtime_ns)
+
+
+@cache
+def _executed(path: Path, changed: int) -> ModuleType:
+    """A file as a module, run once for as long as it is not ``changed``: what it registers can be registered once."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _told_where(what: str) -> Iterator[None]:
+    """What the user's own code raises becomes an InputError with its last line outside of libraries."""
+    try:
+        yield
+    except Exception as error:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_library(f.filename)]
+        own = [f for f in frames if f"{os.sep}site-packages{os.sep}" not in f.filename] or frames
+        at = f"\n  at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
+        raise InputError(f"{what} raised {_told(error, at)}") from error
+
+
+def _makers(module: ModuleType) -> list[str]:
+    """The names in a module that may be or make a model."""
+    named = [(name, value) for name, value in vars(module).items() if not name.startswith("_")]
+    made_here = {n for n, value in named if callable(value) and getattr(value, "__module__", "") == module.__name__}
+    return [name for name, value in named if isinstance(value, nn.Module) or name in made_here]
+
+
+# Words
+
+
+def _package(name: str) -> Any:
+    """A library that is needed; InputError with the line that installs it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise InputError(f"{name} cannot be imported: {error}") from error
+        raise not_installed(name) from None
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Without the network: what a library would download is an error."""
+    before = os.environ.get("HF_HUB_OFFLINE")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["HF_HUB_OFFLINE"]
+        else:
+            os.environ["HF_HUB_OFFLINE"] = before
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """``; near: a, b`` for the known names like this one; some of them where none is and they are few."""
+    names = list(known)
+    return near(name, names) or (f"; it has {', '.join(names)}" if 0 < len(names) <= 8 else "")
+
+
+def _known_to_timm(name: str) -> str:
+    """The whole name, where only the library was left out."""
+    try:
+        timm = importlib.import_module("timm")
+    except ImportError:
+        return ""
+    return f"; timm has it: timm:{name}" if timm.is_model(name) else ""
+
+
+def _told(error: Exception, at: str = "") -> str:
+    full = "\n--counts-only makes no weights" if "allocate" in str(error) else ""
+    return f"{type(error).__name__}: {error}{at}{full}"

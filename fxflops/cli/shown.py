@@ -1,0 +1,133 @@
+"""A report as the command line shows it: the summary, and the tree and the table that are asked for; or JSON.
+
+What is asked is checked without torch, whose import takes seconds.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InputError
+from ..render.columns import MODULE_COLUMNS, OPERATIONS, Column, check_units, expendable, find, pick
+from ..render.summary import summary
+from ..render.table import grid, ordered
+from ..render.text import align, terminal_width, wrapped
+from ..render.tree import tree
+
+if TYPE_CHECKING:
+    from ..counting.catalogue import Row
+    from ..report.report import Report
+
+USUAL = ("phase", "op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What to show beside the summary, and how; as the options of ``fxflops run``."""
+
+    tree: bool = False
+    table: bool = False
+    depth: int | None = None
+    top: int | None = None
+    sort_by: str | None = None
+    columns: str | None = None
+    units: str | None = None
+    json: bool = False
+
+    def check(self) -> None:
+        """InputError for what cannot be shown, before anything is run."""
+        if self.json and (self.tree or self.table):
+            raise InputError("--json is the report as data and nothing else: not with --tree or --table")
+        of = {"tree": self.tree, "table": self.table, "tree or --table": self.tree or self.table}
+        options = (
+            ("--depth", self.depth, "tree"),
+            ("--top", self.top, "table"),
+            ("--sort-by", self.sort_by, "tree or --table"),
+            ("--columns", self.columns, "tree or --table"),
+            ("--units", self.units, "tree or --table"),
+        )
+        for name, value, view in options:
+            if value is not None and not of[view]:
+                raise InputError(f"{name} {value} needs --{view}")
+        check_units(self.units)
+        for view, is_shown, known in (("tree", self.tree, MODULE_COLUMNS), ("table", self.table, OPERATIONS)):
+            if is_shown:
+                try:
+                    pick(known, self._columns(known))
+                    ordered(known, (), self.sort_by)
+                except InputError as error:
+                    raise InputError(f"--{view}: {error}") from None
+
+    def _columns(self, known: Sequence[Column]) -> list[str] | None:
+        """The columns asked for, without those that only another view shown has; None for a view's usual ones."""
+        names = [] if self.columns is None else [name.strip() for name in self.columns.split(",")]
+        shown = [each for is_shown, each in ((self.tree, MODULE_COLUMNS), (self.table, OPERATIONS)) if is_shown]
+        return [name for name in names if _has(known, name) or not any(_has(each, name) for each in shown)] or None
+
+    def text(self, report: Report, color: bool = False) -> str:
+        """All of it, one below the other."""
+        if self.json:
+            return report.to_json() or ""
+        views = ([self._tree(report, color)] if self.tree else []) + ([self._table(report)] if self.table else [])
+        return "\n\n".join([summary(report._summary, color=color), *views])
+
+    def _tree(self, report: Report, color: bool) -> str:
+        """The modules; where there was a backward pass, once for each phase."""
+        asked: dict[str, Any] = {"depth": self.depth, "sort_by": self.sort_by, "columns": self._columns(MODULE_COLUMNS)}
+        trees = {
+            phase: tree(report.tree(phase=phase).root, units=self.units, color=color, **asked)
+            for phase in report._phases
+            if phase in ("forward", "backward")
+        }
+        return "\n\n".join(trees.values() if len(trees) == 1 else (f"{p}\n{text}" for p, text in trees.items()))
+
+    def _table(self, report: Report) -> str:
+        """The operations in run order, in the columns asked for or, of the usual ones, those that were measured."""
+        table, columns = report.table, self._columns(OPERATIONS)
+        header = [replace(column, key=column.header) for column in OPERATIONS]
+        usual = [find(OPERATIONS, key) for key in USUAL]
+        by = None if self.sort_by is None else find(OPERATIONS, self.sort_by)
+        measured = [i for i in usual if any(row[i] not in (None, "forward") for row in table.rows)]
+        return grid(
+            header,
+            table.rows,
+            sort_by=None if by is None else header[by].key,
+            top=self.top,
+            columns=[header[i].key for i in (pick(OPERATIONS, columns) if columns else measured)],
+            units=self.units or "auto",
+            noun=table.name,
+            shares=("time", "FLOPs") if report.total_time else ("FLOPs",),
+            elidable=("inputs", "output", "module", "target", "counts"),
+            expendable=[] if columns else [header[i].key for i in expendable(OPERATIONS) if i != by],
+        )
+
+
+def _has(known: Sequence[Column], name: str) -> bool:
+    with suppress(InputError):
+        return find(known, name) >= 0
+    return False
+
+
+def listed(lines: Iterable[str]) -> str:
+    """Lines of a name and what is said of it, that one wrapped in its own column on a terminal."""
+    width = terminal_width()
+    return "\n".join(wrapped(line, width, len(line) - len(line.partition("  ")[2].lstrip())) for line in lines)
+
+
+def ops_text(rows: Iterable[Row], brief: bool) -> str:
+    """Ops with what each counts: a line each, or with how each is reached."""
+    from ..counting.catalogue import counts
+
+    if brief:
+        return listed(align([(row.op, counts(row)) for row in rows], [False, False]))
+    width = min(terminal_width() or 100, 100)
+    wrapper = textwrap.TextWrapper(width, initial_indent="    ", subsequent_indent="    ", break_long_words=False)
+    blocks = []
+    for row in rows:
+        reached = [f"as {', '.join(row.targets)}"] if row.targets else []
+        blocks += [row.op, *map(wrapper.fill, [counts(row), *reached])]
+    return "\n".join(blocks)

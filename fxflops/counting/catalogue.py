@@ -1,0 +1,315 @@
+"""The catalogue of everything that is counted: ``python -m fxflops.ops.catalogue`` writes it to ``README.md`` beside it."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import sys
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from .. import conventions
+from ..conventions import CONVENTIONS
+from ..errors import InputError, near
+from ..ops._registry import BASE, is_method
+
+README = Path(__file__).with_name("README.md")
+FAMILIES = f"{__package__}."
+REASONS = {
+    "view": "The result is a view of the input, or a copy of it in another shape.",
+    "move": "Values are moved or copied, and none is computed.",
+    "create": "Values are made from nothing.",
+    "query": "A property is read, and no tensor is made.",
+}
+
+HEADER = ("op", "counted", "why")
+NAMESPACES: tuple[tuple[str, Any], ...] = (
+    ("F", nn.functional), ("torch", torch), ("torch.special", torch.special), ("torch.linalg", torch.linalg),
+    ("torch.fft", torch.fft), ("operator", operator), ("Tensor", torch.Tensor),
+)  # fmt: skip
+
+
+class Row(NamedTuple):
+    """One op by one formula, or one that is declared to compute nothing (``family`` is "" then, ``doc`` the reason)."""
+
+    op: str
+    family: str
+    doc: str
+    targets: tuple[str, ...]
+
+
+def catalogue() -> list[Row]:
+    """A row for each formula of this package and each op it gives a name to: by family, in the order of its file; then
+    the declared zeros, by reason and name."""
+    names = _names()
+    groups: dict[tuple[str, int, str, str], list[str]] = {}
+    places: dict[Any, int] = {}  # of functions, as they were registered
+    for key, entry in BASE.items():
+        if entry.is_ours:
+            family = entry.function.__module__.removeprefix(FAMILIES) if entry.function is not None else ""
+            place = places.setdefault(entry.function, len(places))
+            groups.setdefault((family, place, entry.op, entry.doc), []).extend(_spellings(key, names))
+    ordered = sorted(groups.items(), key=lambda item: (not item[0][0], item[0][0], item[0][1], item[0][3], item[0][2]))
+    return [Row(op, family, doc, _shown(found)) for (family, _, op, doc), found in ordered if family or found]
+
+
+def search(word: str) -> list[Row]:
+    """The rows whose op or one of whose spellings has the word in it: the op of that name first, its module before its
+    functions and operators; then those with the nearest spelling.
+
+    InputError names what is like it where there is none.
+    """
+    wanted, rows = word.lower(), catalogue()
+    found = [row for row in rows if any(wanted in name.lower() for name in (row.op, *row.targets))]
+    if not found:
+        names = {_bare(name).lower() for row in rows for name in (row.op, *row.targets)}
+        raise InputError(f"no op has {word!r} in its name{near(wanted, sorted(names))}")
+    return sorted(found, key=lambda row: _distance(wanted, row))
+
+
+def counts(row: Row) -> str:
+    """What a row counts; of one that computes nothing, why."""
+    if row.family:
+        return row.doc
+    reason = REASONS.get(row.doc)
+    return f"nothing ({row.doc}). {reason}" if reason else f"nothing: {row.doc}"
+
+
+def markdown() -> str:
+    """The catalogue as a page."""
+    rows = catalogue()
+    formulas = [row for row in rows if row.family]
+    zeros = [row for row in rows if not row.family]
+    version = ".".join(torch.__version__.split(".")[:2])
+    parts = [
+        INTRODUCTION.format(ops=len({row.op for row in formulas}), version=version),
+        "## Formulas",
+        *(_family(name, found) for name, found in groupby(formulas, operator.attrgetter("family"))),
+        "## Declared to compute nothing",
+        *(_reason(reason, found) for reason, found in groupby(zeros, operator.attrgetter("doc"))),
+        _conventions(),
+        EXCEPTIONS,
+        TORCH_FLOPS,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _distance(wanted: str, row: Row) -> tuple[int, int, int]:
+    """Where a row that has the word stands among them: the length of its shortest spelling with it says how near it is."""
+    names = row.targets or (row.op,)
+    place = min(map(_place, names))
+    length = min(
+        (len(each) for name in names for each in (name, _bare(name)) if wanted in each.lower()), default=sys.maxsize
+    )
+    return (0, place, length) if row.op.lower() == wanted else (1, length, place)
+
+
+# Names of targets
+
+
+def _names() -> dict[Any, list[str]]:
+    """How the functions, methods and module classes of torch are written, by the object."""
+    names: dict[Any, list[str]] = {}
+    for prefix, namespace in NAMESPACES:
+        for name in dir(namespace):
+            value = getattr(namespace, name, None)
+            special = name.startswith("__") and namespace is not torch.Tensor
+            if callable(value) and isinstance(value, Hashable) and not special:
+                names.setdefault(value, []).append(f"{prefix}.{name}")
+    return names
+
+
+def _spellings(key: Any, names: dict[Any, list[str]]) -> list[str]:
+    """What a key of the table is called in a program."""
+    if isinstance(key, str):
+        return [key] if _exists(key) else []
+    if isinstance(key, tuple):
+        return [f"{'Tensor.' if key[0] == 'method' else ''}{key[1]}"]
+    if isinstance(key, type):
+        place = "nn" if vars(nn).get(key.__name__) == key else key.__module__
+        return [f"{place}.{key.__name__}"]
+    if key in names:
+        return names[key]
+    attribute: Any = getattr(key, "__self__", None)
+    if hasattr(attribute, "__objclass__"):  # the getter of a property
+        return [f"Tensor.{attribute.__name__}"]
+    name = getattr(key, "__name__", str(key))
+    if name.startswith("__") and not is_method(key):  # a module's own: torch.__dir__
+        return []
+    return [f"Tensor.{name}" if is_method(key) else f"{getattr(key, '__module__', None) or 'torch'}.{name}"]
+
+
+def _exists(overload: str) -> bool:
+    """Whether there is an operator of this name in torch; those of other libraries need not be loaded."""
+    namespace, _, name = overload.partition("::")
+    return namespace != "aten" or hasattr(torch.ops.aten, name.partition(".")[0])
+
+
+def _shown(spellings: Iterable[str]) -> tuple[str, ...]:
+    """The names to show, modules first: not those in place, reflected or private, where the plain one is there."""
+    every = sorted(set(spellings), key=lambda name: (_place(name), name))
+    plain = {_bare(name) for name in every if not _is_private(name)}
+    return tuple(
+        name for name in every if not (_is_variant(name, every) or (_is_private(name) and _bare(name) in plain))
+    )
+
+
+def _is_variant(name: str, every: Sequence[str]) -> bool:
+    """Whether it is the in-place, reflected or augmented form of another (``add_``, ``__radd__``, ``iadd``)."""
+    prefix, _, last = name.rpartition(".")
+    stem = last.strip("_")
+    if last.startswith("__"):
+        return stem[:1] in "ri" and f"{prefix}.__{stem[1:]}__" in every
+    plain = [last[:-1]] if last.endswith("_") else []
+    plain += [f"{stem[1:]}", f"{stem[1:]}_"] if prefix == "operator" and stem[:1] == "i" else []
+    return any(f"{prefix}.{other}" in every for other in plain)
+
+
+def _is_private(name: str) -> bool:
+    parts = name.replace("::", ".").split(".")
+    return "::" not in name and any(part.startswith("_") and not part.startswith("__") for part in parts)
+
+
+def _place(name: str) -> int:
+    """Where a spelling stands in a list of them."""
+    places = ["nn", *(prefix for prefix, _ in NAMESPACES)]
+    prefix = name.rpartition(".")[0]
+    return places.index(prefix) if prefix in places else len(places)
+
+
+def _bare(name: str) -> str:
+    return name.replace("::", ".").rpartition(".")[2].strip("_")
+
+
+# The page
+
+
+def _family(name: str, rows: Iterable[Row]) -> str:
+    return f"### {name}\n\n{_about(FAMILIES + name)}\n\n" + _table(
+        ("op", "counted", "reached by"), ((row.op, _formula(row.doc), _code(row.targets)) for row in rows)
+    )
+
+
+def _reason(reason: str, rows: Iterable[Row]) -> str:
+    about = f"\n\n{REASONS[reason]}" if reason in REASONS else ""
+    return f"### {reason}{about}\n\n" + _table(("op", "reached by"), ((row.op, _code(row.targets)) for row in rows))
+
+
+def _conventions() -> str:
+    parts = ["## Conventions", CONVENTIONS_INTRODUCTION]
+    for convention in CONVENTIONS.values():
+        spelled: dict[Any, list[str]] = {}
+        for key, function in convention.rows.items():
+            spelled.setdefault(function, []).append(str(getattr(key, "__name__", key)))
+        rows = [(", ".join(dict.fromkeys(names)), *_counted(function)) for function, names in spelled.items()]
+        about = _text(_about(f"{conventions.__name__}.{convention.name}"))
+        parts += [f"### {convention.name}", about, *([_table(HEADER, rows)] if rows else [])]
+    return "\n\n".join(parts)
+
+
+def _counted(function: Any) -> tuple[str, str]:
+    """What a row counts, and why."""
+    first, _, rest = (inspect.getdoc(function) or "").partition("\n")
+    return _formula(first), _text(" ".join(rest.split()))
+
+
+def _about(module: str) -> str:
+    """The docstring of a family's file."""
+    return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(sys.modules[module]) or "").split("\n\n"))
+
+
+def _formula(doc: str) -> str:
+    """``input[m, k] -> out[m]: k per output`` with what is left of the colon as code."""
+    signature, colon, counted = doc.partition(": ")
+    if not colon or "->" not in signature:
+        return _text(doc)
+    return f"`{_cell(signature)}`: {_text(counted)}"
+
+
+def _text(text: str) -> str:
+    return _cell(text.replace("*", r"\*").replace("``", "`"))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", r"\|")
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows))
+
+
+INTRODUCTION = """\
+# What is counted
+
+Written by `python -m fxflops.ops.catalogue` from the formulas in this folder: {ops} ops, with the spellings of torch {version}.
+
+Every op has one formula, however it is reached. A formula reads shapes alone; the letters of its line are their sizes:
+`x[*, k] -> out[*]: k-1 adds per output` is k-1 additions for each element of the result. In-place (`add_`), `out=`,
+reflected (`__radd__`) and augmented (`iadd`) forms are counted as the plain one. Of complex numbers a multiplication is 6
+operations, an addition 2, a multiply-accumulate 4 MACs. What stands in none of these tables is not taken for nothing: the
+report lists it as missing, and its total is a lower bound."""
+
+CONVENTIONS_INTRODUCTION = """\
+A convention says what counts how much, as a table over the formulas above: only the rows in which it differs.
+MACs are the same under each. The default is fxflops, of `TorchFLOPsByFX` torch_flops."""
+
+EXCEPTIONS = """\
+## Where a convention is not the tool's own number
+
+Each convention is held to the tool itself on the models of `tests/conventions/pool.py` and on many single ops: equal to the
+last digit. These are the exceptions known. `x` is `torch.ones(4, 4)`, `s = nn.Linear(4, 4)`; each line is a forward.
+
+| tool | a forward that shows it | the tool | here |
+| --- | --- | --- | --- |
+| fvcore | `y = x @ x`<br>`return x + 1` | 0: what no output needs is not in its trace | 64 |
+| fvcore | `class Double(torch.autograd.Function): forward = staticmethod(lambda ctx, x: x @ x)`<br>`return Double.apply(x)` | 0: not traced | 64 |
+| fvcore | `f = torch.jit.script_if_tracing(lambda x: x @ x)`<br>`return f(x)` | 0: scripted | 64 |
+| fvcore | `return torch.ops.aten.mm(x, x)` | 64 | 0: such a call is not told from what other calls dispatch |
+| deepspeed, flops_profiler, calflops, ptflops | `from torch.nn.functional import relu`<br>`return relu(x)` | 0: bound before it was replaced | 16 |
+| deepspeed, flops_profiler | `return torch.prelu(x, w)` | 0: F.prelu is replaced, its second name is not | 16 |
+| deepspeed, flops_profiler, ptflops | `return sum([x, x])` | 0 | as `x.add(x)`: a call from C looks the same |
+| deepspeed, calflops, ptflops | `return F.upsample(y, scale_factor=2)` | twice: as itself and as the F.interpolate in it | once |
+| deepspeed | `return einops.einsum(x, x, "a b, c b -> a c")` | twice: as itself and as the torch.einsum in it | once |
+| thop, flops_profiler, ptflops | `m = nn.Sequential(nn.Sequential(s), nn.Sequential(s))`<br>`return m(x)` | once for each parent, each with all calls | each call once |
+| torchinfo | `prune.l1_unstructured(s, "weight", 8)`<br>`return s(x)` | what the mask leaves, which no shape tells | all elements |
+| torchinfo | `s.extra = nn.Sequential()`<br>`return s(x)` | as a module without children | 0 |
+| torchinfo | `s.again = s.weight`<br>`return s(x)` | the parameter once | twice |
+
+Where a tool raises its convention is what it means: thop on `nn.Softmax()` without a dim, flops-profiler on transposed
+convolutions, fvcore on a matmul by a vector. The sections above say so for each. torch_flops is the base but for its two
+rows: what its tables do not recognise and what they get wrong comes last."""
+
+TORCH_FLOPS = """\
+## Where torch_flops 0.4.1 has a bug
+
+Under the convention torch_flops the totals are those that torch_flops publishes (ViT-B/16 35,164,979,282, ResNet-50
+8,227,340,288). These it gets wrong, and they are counted right here:
+
+| op | torch_flops 0.4.1 | here |
+| --- | --- | --- |
+| `nn.AvgPool2d(3)`, `nn.AvgPool3d(3)` | an int is read as a window of 3 | 3 x 3, 3 x 3 x 3 |
+| `nn.AdaptiveAvgPool*`, `nn.AdaptiveMaxPool*` | one guessed window size for all outputs | the window of each output |
+| `F.conv1d`, `F.conv2d`, `F.conv3d` | a positional bias is not seen; without one, `groups` adds too few per output | the bias, however it is given; 1 add fewer without |
+| `F.interpolate` | with `size` the size alone, without batch and channels; otherwise `scale_factor ** batch` | what the mode computes |
+| `Tensor.sum(dim)` | the elements are taken from the wrong dims | k-1 adds per output |
+| `Tensor.pow`, `//` | 0 | 1 per output |
+| `F.layer_norm` | not recognized, so timm's ViT falls short of the published total | as `nn.LayerNorm` |
+| `nn.LayerNorm(elementwise_affine=False)`, `bias=False` | weight and bias are counted all the same | what is there |
+| `nn.BatchNorm2d(affine=False)` | raises AttributeError | 2 per output |
+| arithmetic of Python numbers (`x.size(1) * 2`) | 1 each | none, but for the comparison that `torch._assert` checks |
+| `x.matmul(y)`, `x.add(y)`, `F.relu`, most others as method or function | not recognized: left out of the total | the same from every spelling |
+| complex numbers | counted as real ones | 6 per multiplication, 2 per addition |
+| a model without parameters | raises StopIteration | as any other |"""
+
+
+if __name__ == "__main__":
+    README.write_text(markdown(), encoding="utf8")

@@ -1,0 +1,251 @@
+"""Counting: after the run, each call's formula is found and applied to its specs. Pure: another convention needs no rerun."""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from ..conventions import Convention
+from ..errors import FormulaError, InputError, near
+from ..names import name_of
+from ..ops import ESCAPE, Formula, Table, apply
+from ..ops._cost import COMPLEX, first
+from ..ops._registry import entry_for
+from ..records import Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
+from ..trace.attention_pairs import leaves_all
+from .module_charges import NOT_COUNTED, as_seen
+from .uncounted import NO_FORMULA
+
+ATTENTIONS = ("dense", "exact")
+UNKNOWN_PAIRS = 'what the mask leaves was not read: count(..., attention="exact") or analyze() reads it'
+
+
+def check_attention(attention: str) -> str:
+    """The word itself; InputError where it is not one of :data:`ATTENTIONS`."""
+    if attention not in ATTENTIONS:
+        raise InputError(f"unknown attention {attention!r}: one of {', '.join(map(repr, ATTENTIONS))}")
+    return attention
+
+
+def count_calls(
+    calls: Iterable[Call],
+    convention: Convention,
+    table: Table,
+    module_at: Callable[[str], nn.Module],
+    attention: str = "dense",
+    scopes: Iterable[Scope] = (),
+    kept: Collection[tuple[str, Any]] = (),
+    known: Mapping[int, Counted] | None = None,
+) -> tuple[Counted, ...]:
+    """Each call with its cost under the convention, or with the reason why there is none.
+
+    Where the convention charges modules, those of ``scopes`` that are no leaves follow as calls of their own. ``kept`` are
+    the functions that modules keep among their attributes, each with the module's path.
+    ``known`` are counts, by the number of their call, that hold as they are: a formula of the user's gave them, and it is
+    not at hand.
+    ``module_at`` gives the module of a path, for formulas that read its settings. Raises FormulaError where a formula
+    of the user's does not fit its call; where one of ours does not, the call is missing, and says why.
+    """
+    known = known or {}
+    counts = _Counts(convention, table, module_at, attention)
+    counted = [known[i]._replace(call=call) if i in known else counts.of(call) for i, call in enumerate(calls)]
+    return tuple(as_seen(counted, convention, scopes, kept))
+
+
+class _Counts:
+    """The counts of a run's calls: what an operation costs is worked out once, wherever it ran."""
+
+    def __init__(
+        self,
+        convention: Convention,
+        table: Table,
+        module_at: Callable[[str], nn.Module],
+        attention: str,
+    ) -> None:
+        self._convention = convention
+        self._table = table
+        self._module_at = module_at
+        self._attention = attention
+        self._known: dict[Operation, tuple[Operation, Count]] = {}
+        self._rows: dict[Any, Formula] = {}
+
+    def of(self, call: Call) -> Counted:
+        """The count of a call."""
+        found = self._known.get(call.operation)
+        if found is None:
+            ran = dense(call.operation) if self._attention == "dense" else call.operation
+            entry = entry_of(ran, self._table)
+            row = self._row(ran, entry) if entry is not None and entry.is_ours else None
+            found = ran, self._anew(ran, entry, row, call.path)
+            if not (_reads_module(entry, ran) or _reads_module(row, ran)):
+                self._known[call.operation] = found
+        ran, count = found
+        return tuple.__new__(Counted, (call if ran is call[0] else call._replace(operation=ran), count))
+
+    def _row(self, ran: Operation, entry: Formula) -> Formula | None:
+        """The convention's row, called as a formula for its key is: one of ours by the op's own names."""
+        key = _key_of(ran, self._convention.rows)
+        if key is not None and key not in self._rows:
+            row = entry_for([key], self._convention.rows[key], entry.op)
+            self._rows[key] = replace(row, style="op") if row.is_ours else row
+        return self._rows.get(key)
+
+    def _anew(self, ran: Operation, entry: Formula | None, row: Formula | None, path: str) -> Count:
+        if self._convention.registered is not None and (entry is None or entry.is_ours):
+            theirs = self._convention.registered(ran)
+            if theirs is not None:
+                return self._registered(theirs, ran, entry, path)
+        if entry is None:
+            unseen = isinstance(ran.target, str)  # what it did has no name
+            return Count(None, "", "nobody has seen what it computed" if unseen else f"{NO_FORMULA} for {ran.op}")
+        if entry.reason == ESCAPE:
+            return Count(None, "", "its data goes where no call is seen; what is computed there is not counted")
+        exact = ran.op == "attention" and self._attention == "exact"
+        if exact and "pairs" not in first(ran.out).facts and not leaves_all(entry, ran.args, ran.kwargs):
+            return Count(None, "", UNKNOWN_PAIRS)
+        inputs = [*ran.inputs()]
+        tensors = [*inputs, *specs_in(ran.out)]
+        rule: Any = entry.reason or entry.function
+        convention = self._convention
+        try:
+            cost = self._cost(entry, ran, tensors, path)
+            if row is not None:
+                entry, rule = row, row.function
+                cost = self._cost(row, ran, tensors, path)._replace(macs=cost.macs)
+            elif convention.of is not None and entry.is_ours:
+                cost = convention.of(cost, ran)._replace(macs=cost.macs)
+                rule = convention.of if cost.flops else NOT_COUNTED
+        except FormulaError as error:
+            if not entry.is_ours:
+                raise
+            return Count(None, "", str(error))
+        inputs += [value for value in ran.settings.values() if type(value) is Spec]  # a module's own tensors
+        integral = bool(inputs) and all(spec.is_integral for spec in inputs)
+        return Count(cost, rule, integer=integral and not convention.integers)
+
+    def _registered(self, formula: FormulaFunction, ran: Operation, entry: Formula | None, path: str) -> Count:
+        """By the convention's tool's own users; the MACs are those of our formula, if there is one."""
+        tensors = [*ran.inputs(), *specs_in(ran.out)]
+        ours = Cost() if entry is None else self._cost(entry, ran, tensors, path)
+        cost = apply(Formula(ran.op, formula), ran, None, path)
+        return Count(cost._replace(macs=ours.macs), formula)
+
+    def _cost(self, entry: Formula, ran: Operation, tensors: list[Spec], path: str) -> Cost:
+        module = self._module_at(path) if _reads_module(entry, ran) else None
+        return weighed(_applied(entry, ran, module, tensors, path), tensors)
+
+
+def _reads_module(entry: Formula | None, ran: Operation) -> bool:
+    return entry is not None and entry.style != "op" and isinstance(ran.target, type)
+
+
+def is_users(call: Call, table: Table) -> bool:
+    """Whether a formula of the user's counts this call."""
+    entry = entry_of(call.operation, table)
+    return entry is not None and not entry.is_ours
+
+
+def overlooked(counted: Iterable[Counted], table: Table, convention: Convention) -> list[str]:
+    """A sentence for each of a user's formulas that counted nothing, while its op was called spelled otherwise, and for
+    each row of a user's convention that names no op."""
+    formulas = {**table.users(), **_users_rows(table, convention)}
+    if not formulas:
+        return []
+    counted = tuple(counted)
+    used = {id(each.rule) for each in counted}
+    users = {id(entry.function) for entry, _ in formulas.values()}
+    called: dict[str, Counter[str]] = {}
+    for each in counted:
+        if id(each.rule) not in users:
+            called.setdefault(each.call.op, Counter())[_spelled(each.call.target)] += 1
+    unused = {entry.function: (key, op) for key, (entry, op) in formulas.items() if id(entry.function) not in used}
+    ops = {entry.op for _, entry in table.items()} | {each.call.op for each in counted}
+    unknown = [
+        f"the row for {op!r} counts nothing: no op of that name is known{near(op, ops)}"
+        for key, (_, op) in formulas.items()
+        if isinstance(key, str) and op == key and op not in ops
+    ]
+    return unknown + [
+        f"the formula for {_spelled(key)} counted nothing: {op} is called here as "
+        + ", ".join(f"{spelling} x{calls}" for spelling, calls in called[op].items())
+        + "; a formula for that counts it"
+        for key, op in unused.values()
+        if op in called and _spelled(key) not in called[op]
+    ]
+
+
+def _users_rows(table: Table, convention: Convention) -> dict[Any, tuple[Formula, str]]:
+    """The rows of a convention that are a user's by their keys, each with the op that it is of."""
+    rows = {key: entry_for([key], row, "") for key, row in convention.rows.items() if not Formula("", row).is_ours}
+    known = {key: table.find_class(key) if isinstance(key, type) else table.find(key) for key in rows}
+    return {key: (row, key if isinstance(key, str) else getattr(known[key], "op", "")) for key, row in rows.items()}
+
+
+def _spelled(target: Any) -> str:
+    """A target as one writes it: ``torch.nn.Linear``, ``torch.nn.functional.linear``, ``aten::linear``."""
+    if isinstance(target, type) and target in vars(nn).values():
+        return f"torch.nn.{target.__name__}"
+    name = target if isinstance(target, str) else name_of(target)
+    return name if "::" in name else name.replace(":", ".")
+
+
+def entry_of(ran: Operation, table: Table) -> Formula | None:
+    """The formula that counts an operation."""
+    return table.find_class(ran.target)[1] if isinstance(ran.target, type) else table.find(ran.target)
+
+
+def dense(ran: Operation) -> Operation:
+    """An operation of attention without what its mask leaves, so that its formula counts every pair."""
+    if ran.op != "attention" or not any("pairs" in spec.facts for spec in specs_in(ran.out)):
+        return ran
+    specs = [_without(spec, "pairs") for spec in specs_in(ran.out)]
+    return ran._replace(out=specs[0] if isinstance(ran.out, Spec) else tuple(specs))
+
+
+def _without(spec: Spec, fact: str) -> Spec:
+    return Spec(spec, spec.dtype, spec.layout, {name: value for name, value in spec.facts.items() if name != fact})
+
+
+def _key_of(ran: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
+    """What the convention's row is under: the exact spelling, of a module the class whose forward it runs, or the op."""
+    for cls in ran.target.__mro__ if rows and isinstance(ran.target, type) else ():
+        if cls in rows:
+            return cls
+        if "forward" in vars(cls):
+            break
+    return next((key for key in (ran.target, ran.op) if key in rows), None)
+
+
+def _applied(entry: Formula, ran: Operation, module: nn.Module | None, tensors: Iterable[Spec], path: str = "") -> Cost:
+    """The cost of an operation given and putting out these tensors: of one on nested ones, of each of their parts."""
+    counts = [len(spec.facts["parts"]) for spec in tensors if spec.facts and "parts" in spec.facts]
+    if not counts:
+        return apply(entry, ran, module, path)
+    cost = Cost()
+    for i in range(max(counts)):
+        args, kwargs, out = (_part(value, i) for value in (ran.args, dict(ran.kwargs), ran.out))
+        cost = cost.plus(apply(entry, ran._replace(args=args, kwargs=kwargs, out=out), module, path))
+    return cost
+
+
+def _part(value: Any, i: int) -> Any:
+    """The i-th part of each nested tensor in a value of specs."""
+    if isinstance(value, Spec):
+        return value.facts["parts"][i] if "parts" in value.facts else value
+    if isinstance(value, tuple):
+        return tuple(_part(item, i) for item in value)
+    if isinstance(value, dict):
+        return {key: _part(item, i) for key, item in value.items()}
+    return value
+
+
+def weighed(cost: Cost, tensors: Iterable[Spec]) -> Cost:
+    """The cost in real operations of a call on these, of which one of complex numbers is several."""
+    if not any(spec.dtype.is_complex for spec in tensors):
+        return cost
+    return Cost(*map(operator.mul, cost, COMPLEX))

@@ -1,0 +1,67 @@
+"""What a tool sees of a run: one that hooks modules charges their calls, one that replaces functions misses some."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from ..conventions import Convention, ModuleRule
+from ..records import Call, Cost, Count, Counted, Scope, per_operation
+
+NOT_COUNTED = "not counted"
+
+Rules = Callable[[type], "ModuleRule | None"]
+"""The rule of a class, None for one that the tool does not know."""
+
+
+def as_seen(
+    counted: Sequence[Counted], convention: Convention, scopes: Iterable[Scope], kept: Collection[tuple[str, Any]]
+) -> Sequence[Counted]:
+    """The calls as the convention's tool sees them; the modules it charges that are no leaves follow as calls of their own.
+
+    ``kept`` are the functions that modules keep among their attributes, each with the module's path.
+    """
+    if convention.by_name and kept:
+        # It does not see what a module calls by a name of its own.
+        counted = _without(counted, lambda each: each.cost is not None and (each.call.path, each.call.target) in kept)
+    if convention.childless:
+        parents, rows = {scope.path for scope in scopes if scope.has_children}, set(convention.rows.values())
+        counted = _without(counted, lambda each: each.call.path in parents and each.rule in rows)
+    return counted if convention.modules is None else _charged(counted, scopes, convention.modules)
+
+
+def _without(counted: Iterable[Counted], is_unseen: Callable[[Counted], bool]) -> list[Counted]:
+    """The calls, those that the tool does not see counted as nothing."""
+    uncounted = per_operation(lambda each: Count(Cost(macs=each.macs), NOT_COUNTED, integer=each.count.integer))
+    return [each._replace(count=uncounted(each)) if is_unseen(each) else each for each in counted]
+
+
+def _charged(counted: Iterable[Counted], scopes: Iterable[Scope], rule_of: Rules) -> list[Counted]:
+    """The calls, with what their modules are charged: a leaf's call on top of its own cost."""
+    rules = ((scope, rule_of(scope.cls)) for scope in scopes)
+    charged = [(scope, rule, charge) for scope, rule in rules if rule and (charge := rule(scope)) is not None]
+    covering = {scope.path for scope, _, _ in charged if scope.has_children}
+    charges: dict[tuple[str, Any], deque[tuple[Scope, ModuleRule, int]]] = {}
+    for each in charged:
+        scope = each[0]
+        if covering.isdisjoint(_above(scope.path)):
+            charges.setdefault((scope.path, scope.cls), deque()).append(each)
+    result = []
+    for call in counted:
+        due = charges.get((call.call.path, call.call.target))
+        if due and call.cost is not None:
+            _, rule, charge = due.popleft()
+            call = Counted(call.call, Count(call.cost.plus(Cost(others=charge)), rule, integer=call.count.integer))
+        result.append(call)
+    for scope, rule, charge in (each for due in charges.values() for each in due):
+        own = Call(scope.operation._replace(op=scope.cls.__name__), scope.path)
+        result.append(Counted(own, Count(Cost(others=charge), rule)))
+    return result
+
+
+def _above(path: str) -> Iterator[str]:
+    """The paths of the modules that one stands in."""
+    while path:
+        path = path.rpartition(".")[0]
+        yield path

@@ -1,0 +1,165 @@
+"""Rolling up: sums over the counted calls by module path, by operator, by dtype. Never walks ``children()``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from ..errors import InputError
+from ..model.inventory import Module
+from ..records import PHASES, Counted, per_operation, specs_in
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Sums(NamedTuple):
+    """What a set of calls adds up to. ``seconds`` is None where nothing was timed; ``missing`` calls have no formula."""
+
+    calls: int = 0
+    flops: int = 0
+    macs: int = 0
+    int_ops: int = 0
+    activations: int = 0
+    seconds: float | None = None
+    missing: int = 0
+
+
+NOTHING = Sums()
+
+
+class Item(NamedTuple):
+    """One thing to be summed: where it was done, by which operator, in which dtype, and how much."""
+
+    path: str
+    op: str
+    dtype: str
+    sums: Sums
+
+
+class ModuleRow(NamedTuple):
+    """One module: ``total`` of its subtree, ``own`` of what is done in it directly. ``calls`` is how often it was called."""
+
+    path: str
+    cls: str
+    calls: int
+    params: int
+    own_params: int
+    total: Sums
+    own: Sums
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """One operator (or dtype): ``total`` and ``own`` are the same sums."""
+
+    key: str
+    calls: int
+    total: Sums
+
+    @property
+    def own(self) -> Sums:
+        return self.total
+
+
+def items_of(counted: Iterable[Counted]) -> Iterator[Item]:
+    """Counted calls as items. Activations are the elements that contractions put out (fvcore's definition)."""
+    known, new = per_operation(_untimed_item), tuple.__new__
+    for each in counted:
+        _, path, _, _, seconds, _ = each[0]
+        _, op, dtype, sums = known(each)
+        yield new(Item, (path, op, dtype, sums if seconds is None else sums._replace(seconds=seconds)))
+
+
+def _untimed_item(counted: Counted) -> Item:
+    ran, macs = counted.call.operation, counted.macs
+    outputs = list(specs_in(ran.out))
+    activations = sum(spec.numel() for spec in outputs) if macs else 0
+    first = outputs[0] if outputs else next(ran.inputs(), None)
+    dtype = "" if first is None else first.dtype_name
+    sums = Sums(1, counted.flops, macs, counted.int_ops, activations, None, int(counted.cost is None))
+    return Item("", ran.op, dtype, sums)
+
+
+def together(sums: Sequence[Sums]) -> Sums:
+    """What all of these add up to; not timed and timed is timed."""
+    if len(sums) < 2:
+        return sums[0] if sums else NOTHING
+    calls, flops, macs, int_ops, activations, seconds, missing = zip(*sums, strict=True)
+    known = [each for each in seconds if each is not None]
+    took = sum(known) if known else None
+    return Sums(sum(calls), sum(flops), sum(macs), sum(int_ops), sum(activations), took, sum(missing))
+
+
+def sums_of(pairs: Iterable[tuple[K, Sums]]) -> dict[K, Sums]:
+    """What the sums of each key add up to, in order of first appearance."""
+    groups: dict[K, list[Sums]] = {}
+    for key, sums in pairs:
+        groups.setdefault(key, []).append(sums)
+    return {key: together(found) for key, found in groups.items()}
+
+
+def prefixes(path: str) -> Iterator[str]:
+    """A path with all its ancestors, the root "" first: ``"a.b" -> "", "a", "a.b"``."""
+    yield ""
+    end = path.find(".")
+    while end >= 0:
+        yield path[:end]
+        end = path.find(".", end + 1)
+    if path:
+        yield path
+
+
+def by_module(
+    items: Iterable[Item], modules: Iterable[Module], module_calls: Mapping[str, int]
+) -> dict[str, ModuleRow]:
+    """A row for each module of the model, called or not; parameters of a subtree are summed from its modules' own."""
+    listed = list(modules)
+    own = sums_of((path, sums) for path, _, _, sums in items)
+    inside: dict[str, list[Sums]] = {}
+    known = {module.path for module in listed}
+    for path in own.keys() - known:  # made in a module that is gone
+        ancestor = path
+        while ancestor not in known:
+            ancestor = ancestor.rpartition(".")[0]
+        inside.setdefault(ancestor, []).append(own[path])
+    params: dict[str, int] = {}
+    rows, new = [], tuple.__new__
+    for module in reversed(listed):  # what is inside a module comes after it
+        path, cls, own_params, _ = module
+        mine, below = own.get(path, NOTHING), inside.get(path)
+        total = mine if below is None else together(below if mine is NOTHING else [mine, *below])
+        all_params = own_params + params.get(path, 0)
+        row = path, cls, module_calls.get(path, 0), all_params, own_params, total, mine
+        rows.append((path, new(ModuleRow, row)))
+        if path:
+            parent = path.rpartition(".")[0]
+            params[parent] = params.get(parent, 0) + all_params
+            if total is not NOTHING:
+                inside.setdefault(parent, []).append(total)
+    return dict(reversed(rows))
+
+
+def by_operator(items: Iterable[Item], key: Callable[[Item], str] = lambda item: item.op) -> dict[str, OperatorRow]:
+    """A row for each operator, largest FLOPs first."""
+    sums = sums_of((key(item), item.sums) for item in items)
+    rows = [OperatorRow(name, found.calls, found) for name, found in sums.items()]
+    return {row.key: row for row in sorted(rows, key=lambda row: -row.total.flops)}
+
+
+def by_module_and_operator(items: Iterable[Item], modules: Iterable[Module]) -> dict[str, dict[str, OperatorRow]]:
+    """For each module, the operators of its subtree."""
+    found: dict[str, dict[str, OperatorRow]] = {module.path: {} for module in modules}
+    own = sums_of(((item.path, item.op), item.sums) for item in items)
+    total = sums_of(((prefix, op), sums) for (path, op), sums in own.items() for prefix in prefixes(path))
+    for (path, op), sums in total.items():
+        found.setdefault(path, {})[op] = OperatorRow(op, sums.calls, sums)
+    return found
+
+
+def check_phase(phase: str) -> str:
+    """The word itself; InputError where it is not one of :data:`PHASES`."""
+    if phase not in PHASES:
+        raise InputError(f"unknown phase {phase!r}: one of {', '.join(map(repr, PHASES))}")
+    return phase

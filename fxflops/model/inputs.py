@@ -1,0 +1,87 @@
+"""What the user gives as a model and its inputs: checked, bound to the parameters of ``forward``, never changed."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+
+from ..errors import InputError, of_kind
+from ..torch_internals import original_of
+from .pytree import tensors_in
+
+
+def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
+    """The model, taken out of a ``torch.compile`` wrapper: what it computes is counted, not how it is compiled.
+
+    Raises InputError, with the line to type, for anything that is not an ``nn.Module`` instance: a TypeError too, or of
+    these ``kinds``.
+    """
+    if not isinstance(model, nn.Module):
+        wrong = f"model must be a torch.nn.Module, not {type(model).__name__} ({model!r:.60})"
+        if isinstance(model, type) and issubclass(model, nn.Module):
+            wrong = f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)"
+        raise of_kind(InputError(wrong), *(kinds or (TypeError,)))
+    return original_of(model)
+
+
+def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """``args`` and ``kwargs`` as they will be passed: a tuple is splatted, anything else is one positional input.
+
+    Raises InputError for a batch given as ``args`` whose keys name forward's parameters, and for arguments that do not fit
+    the signature of forward.
+    """
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise InputError(
+            f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}; several inputs go in a tuple: (model, (a, b))"
+        )
+    keywords = dict(kwargs or {})
+    signature = signature_of(model)
+    if isinstance(args, Mapping) and len(args) and {*args.keys()} <= signature.parameters.keys():
+        raise InputError(
+            f"args is a mapping of forward's parameters ({', '.join(args)}): give it as kwargs, not as args"
+        )
+    positional = args if type(args) is tuple else (args,)
+    try:
+        bind(model, positional, keywords)
+    except InputError:
+        if (shape := shape_given(args, keywords)) is not None:
+            raise shape from None
+        raise
+    return positional, keywords
+
+
+def shape_given(args: Any, kwargs: Mapping[str, Any]) -> InputError | None:
+    """The error to raise where a model does not take its inputs, and one of them is a shape in a tensor's place; or None."""
+    if tensors_in((args, kwargs)):
+        return None
+    for value in (args, *(args if type(args) is tuple else ()), *kwargs.values()):
+        if isinstance(value, (tuple, list)) and len(value) > 1 and all(type(item) is int for item in value):
+            example = f"torch.randn({', '.join(map(str, value))})"
+            return InputError(f"{value!r} is a shape where an input belongs: give a tensor, e.g. {example}")
+    return None
+
+
+def signature_of(model: nn.Module) -> inspect.Signature:
+    """The signature of forward; ``(*args, **kwargs)`` where it has none to be read (TorchScript)."""
+    try:
+        return inspect.signature(model.forward)
+    except ValueError:
+        return inspect.signature(lambda *args, **kwargs: None)
+
+
+def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], advice: str = "") -> dict[str, Any]:
+    """Forward's parameters by name, defaults applied; InputError where the arguments do not fit, with this advice, or else
+    with what was given."""
+    signature = signature_of(model)
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as error:
+        given = ", ".join([*(type(arg).__name__ for arg in args), *(f"{name}=" for name in kwargs)])
+        advice = advice or f"given ({given}); inputs go in a tuple args=(a, b) by position and kwargs={{...}} by name"
+        what = f"the inputs do not fit {type(model).__name__}.forward{signature}"
+        raise InputError(f"{what}: {error}\n  {advice}") from None
+    bound.apply_defaults()
+    return dict(bound.arguments)

@@ -1,0 +1,129 @@
+"""What a model consists of, found in one walk: its modules with their paths, its parameters and buffers by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from itertools import pairwise
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
+
+from ..errors import InputError
+from ..records import is_dense
+from .pytree import modules_of, stored, unpacked
+
+FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
+NONE: frozenset[Any] = frozenset()
+PLAIN = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
+"""Of quantized dtypes those that are as wide."""
+
+
+class Params(NamedTuple):
+    """Parameters of a model, each tensor counted once however often it is shared; ``buffers`` in elements too."""
+
+    total: int
+    trainable: int
+    frozen: int
+    buffers: int
+    bytes: int
+
+
+class Module(NamedTuple):
+    """A module of the model: its path, class name, and how many parameters are its own (each counted once, where first met).
+
+    ``keeps`` are the functions among its attributes: ``self.act = F.gelu``.
+    """
+
+    path: str
+    cls: str
+    params: int = 0
+    keeps: frozenset[Any] = frozenset()
+
+
+class Contents(NamedTuple):
+    """What a report says of a model itself: every module with the number of its own parameters, and how many there are in all."""
+
+    modules: tuple[Module, ...]
+    params: Params
+
+
+class Inventory:
+    """The modules of a model, and its parameters and buffers by their full names: each once, where it is met first. ``packed``
+    stand for the weights that quantized layers keep in their kernel's own objects.
+
+    ``shapeless`` are the modules of which some have no shape yet. Raises InputError where there are any, but for ``lazy``.
+    """
+
+    def __init__(self, model: nn.Module, lazy: bool = False) -> None:
+        self.paths = modules_of(model)
+        self.params: list[tuple[str, torch.Tensor]] = []
+        self.buffers: list[tuple[str, torch.Tensor]] = []
+        self.packed: list[tuple[str, torch.Tensor]] = []
+        self._met: list[int] = []
+        found = set[int]()
+        for module, path in self.paths.items():
+            self._met.append(len(self.params))
+            for kind, named in ((module._parameters, self.params), (module._buffers, self.buffers)):
+                for name, tensor in kind.items() if kind else ():
+                    if tensor is not None and id(tensor) not in found:
+                        found.add(id(tensor))
+                        named.append((f"{path}.{name}" if path else name, tensor))
+            if torch.ScriptObject in map(type, module.__dict__.values()):
+                self.packed += [(path, weight) for value in module.__dict__.values() for weight in _packed(value)]
+        self._met.append(len(self.params))
+        self.shapeless: list[nn.Module] = []
+        if any(
+            issubclass(cls, UninitializedTensorMixin) for cls in {type(t) for _, t in (*self.params, *self.buffers)}
+        ):
+            self.shapeless = [module for module in self.paths if _is_shapeless(module)]
+            if not lazy:
+                names = [name for name, tensor in self.params if isinstance(tensor, UninitializedTensorMixin)]
+                name = [*names, "a buffer"][0].rpartition(".")[2]
+                raise InputError(
+                    f"{type(model).__name__} has parameters without a shape yet ({name}): run it once on an input"
+                )
+
+    @cached_property
+    def contents(self) -> Contents:
+        """What a report says of the model itself."""
+        sizes = [parameter.numel() for _, parameter in self.params]
+        met = pairwise(self._met)
+        new = tuple.__new__
+        modules = [
+            new(
+                Module,
+                (path, type(module).__name__, sum(sizes[first:last]) if first < last else 0, _functions_of(module)),
+            )
+            for (module, path), (first, last) in zip(self.paths.items(), met, strict=True)
+        ]
+        packed = sum([weight.numel() for _, weight in self.packed])
+        total, buffers = sum(sizes) + packed, sum([buffer.numel() for _, buffer in self.buffers])
+        trainable = sum([size for size, (_, p) in zip(sizes, self.params, strict=True) if p.requires_grad])
+        nbytes = _bytes(part for _, parameter in [*self.params, *self.packed] for part in stored(parameter))
+        return Contents(tuple(modules), Params(total, trainable, total - trainable, buffers, nbytes))
+
+
+def _is_shapeless(module: nn.Module) -> bool:
+    own = (*module._parameters.values(), *module._buffers.values())
+    return any(isinstance(tensor, UninitializedTensorMixin) for tensor in own)
+
+
+def _packed(value: Any) -> list[torch.Tensor]:
+    """Tensors without data in place of the weights in such an object."""
+    with torch.no_grad():
+        return [torch.empty(w.shape, dtype=PLAIN.get(w.dtype, w.dtype), device="meta") for w in unpacked(value)]
+
+
+def _functions_of(module: nn.Module) -> frozenset[Any]:
+    held = module.__dict__.values()
+    return NONE if FUNCTIONS.isdisjoint(map(type, held)) else frozenset(v for v in held if type(v) in FUNCTIONS)
+
+
+def _bytes(tensors: Iterable[torch.Tensor]) -> int:
+    """Bytes of the storages that tensors stand on, each once."""
+    storages = {s._cdata: s for t in tensors if is_dense(t) for s in [t.untyped_storage()]}
+    return sum(storage.nbytes() for storage in storages.values())

@@ -1,0 +1,206 @@
+"""Values with tensors somewhere inside: tuples, lists, mappings, dataclasses, and plain objects such as a KV cache."""
+
+from __future__ import annotations
+
+import copy
+import enum
+from collections import UserDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..torch_internals import C_MODULE
+
+Step = tuple[str, Any]
+"""How a part hangs on its container: ``("item", key)`` or ``("attr", name)``."""
+
+
+class Hole(NamedTuple):
+    """Stands in a template for the tensor of this number."""
+
+    number: int
+
+
+class Filling(NamedTuple):
+    """Stands in a template for a mapping that takes tensors alone, like a TensorDict: with what is to be put where in a copy."""
+
+    value: Any
+    parts: list[tuple[Step, Any]]
+
+
+def parts(value: Any) -> list[tuple[Step, Any]]:
+    """What a container holds, and where; nothing for a tensor, a plain value, a module, a class or a function."""
+    if isinstance(value, (tuple, list, deque)):
+        return [(("item", i), part) for i, part in enumerate(value)]
+    if isinstance(value, Mapping):
+        return [(("item", key), part) for key, part in value.items()]
+    if is_object(value):
+        return [(("attr", name), part) for name, part in vars(value).items()]
+    return []
+
+
+def is_object(value: Any) -> bool:
+    """Whether a value is an object of the user's that may hold tensors among its attributes."""
+    if isinstance(value, (torch.Tensor, nn.Module, ModuleType, type, enum.Enum)) or callable(value):
+        return False
+    return hasattr(value, "__dict__") and not type(value).__module__.startswith(C_MODULE)
+
+
+def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Step, ...], Any]]:
+    """Every part of a value, at most ``depth`` steps down, with those steps; the value itself first, each object once."""
+    seen: set[int] = set()
+    stack: list[tuple[tuple[Step, ...], Any]] = [((), value)]
+    while stack:
+        path, part = stack.pop()
+        if isinstance(part, (str, bytes, int, float, type(None))):
+            continue
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield path, part
+        if len(path) < depth:
+            stack.extend(((*path, step), inner) for step, inner in reversed(parts(part)))
+
+
+Reader = Callable[[dict[str, Any]], tuple[Any, ...]]
+
+
+def reader_of(names: Sequence[str]) -> Reader:
+    """What reads the items of these names from a dict that has them."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda held: tuple([held[name] for name in names])
+
+
+def modules_of(model: nn.Module) -> dict[nn.Module, str]:
+    """Every module with the path where it is met first, in the order of ``named_modules()``."""
+    found: dict[nn.Module, str] = {}
+
+    def visit(module: nn.Module, path: str) -> None:
+        found[module] = path
+        for name, child in module._modules.items():
+            if child is not None and child not in found:
+                visit(child, f"{path}.{name}" if path else name)
+
+    visit(model, "")
+    return found
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Every tensor in a value, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [part for _, part in walk(value) if isinstance(part, torch.Tensor)]
+
+
+def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that hold what a tensor does: itself, or where its class wraps others (a quantized weight, a shard), those."""
+    if type(tensor) in (torch.Tensor, nn.Parameter) or not hasattr(tensor, "__tensor_flatten__"):
+        return [tensor]
+    inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # with a DTensor's mesh
+    return [part for each in inner if isinstance(each, torch.Tensor) for part in stored(each)]
+
+
+def unpacked(value: Any) -> list[torch.Tensor]:
+    """Copies of the weights that a quantized layer keeps in an object of its kernel's; none for anything else."""
+    if not isinstance(value, torch.ScriptObject):
+        return []
+    held = (
+        value.unpack() if hasattr(value, "unpack") else value.__getstate__() if hasattr(value, "__getstate__") else ()
+    )
+    parts = [part for _, part in walk(held)]
+    inner = [weight for part in parts if part is not value for weight in unpacked(part)]  # with the biases of a cell
+    return inner or [part for part in parts if isinstance(part, torch.Tensor)]
+
+
+def tensors_given(value: Any) -> list[torch.Tensor]:
+    """The tensors among a call's arguments, in order: in tuples, lists and dicts."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    found: list[torch.Tensor] = []
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ():
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif isinstance(item, (tuple, list, dict)):
+            found += tensors_given(item)
+    return found
+
+
+def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
+    """The value with a :class:`Hole` for each tensor, and the tensors; :func:`fill` puts them back."""
+    tensors: list[torch.Tensor] = []
+    numbers: dict[int, int] = {}
+
+    def hole(tensor: torch.Tensor) -> Hole:
+        if id(tensor) not in numbers:
+            numbers[id(tensor)] = len(tensors)
+            tensors.append(tensor)
+        return Hole(numbers[id(tensor)])
+
+    return _replaced(value, lambda part: isinstance(part, torch.Tensor), hole, {}, _templated), tensors
+
+
+def fill(template: Any, *tensors: Any) -> Any:
+    """The value that :func:`template_of` took apart, with these tensors."""
+
+    def filled(part: Any) -> Any:
+        if isinstance(part, Hole):
+            return tensors[part.number]
+        return _copied(part.value, [(step, fill(inner, *tensors)) for step, inner in part.parts])
+
+    return _replaced(template, lambda part: isinstance(part, (Hole, Filling)), filled, {}, _copied)
+
+
+def replaced(value: Any, is_leaf: Callable[[Any], bool], replace: Callable[[Any], Any]) -> Any:
+    """A copy of the value with its leaves replaced; what holds none stays the same object."""
+    return _replaced(value, is_leaf, replace, {}, _copied)
+
+
+Changed = list[tuple[Step, Any]]
+
+
+def _replaced(
+    value: Any,
+    is_leaf: Callable[[Any], bool],
+    replace: Callable[[Any], Any],
+    memo: dict[int, tuple[Any, Any]],
+    copied: Callable[[Any, Changed], Any],
+) -> Any:
+    """A copy of the value with its leaves replaced; what holds none stays the same object."""
+    if is_leaf(value):
+        return replace(value)
+    if id(value) in memo:
+        return memo[id(value)][1]
+    memo[id(value)] = (value, value)
+    changed = [
+        (step, new)
+        for step, part in parts(value)
+        if (new := _replaced(part, is_leaf, replace, memo, copied)) is not part
+    ]
+    result = copied(value, changed) if changed else value
+    memo[id(value)] = (value, result)
+    return result
+
+
+def _templated(value: Any, changed: Changed) -> Any:
+    takes_all = isinstance(value, (dict, UserDict)) or not isinstance(value, Mapping)
+    return _copied(value, changed) if takes_all else Filling(value, changed)
+
+
+def _copied(value: Any, changed: Changed) -> Any:
+    if isinstance(value, tuple):
+        new = {key: part for (_, key), part in changed}
+        items = [new.get(i, part) for i, part in enumerate(value)]
+        is_structseq = hasattr(value, "n_sequence_fields")  # one of torch.return_types
+        return type(value)(items) if is_structseq else tuple.__new__(type(value), items)
+    result = copy.copy(value)
+    for (kind, key), part in changed:
+        if kind == "item":
+            result[key] = part
+        else:
+            object.__setattr__(result, key, part)
+    return result

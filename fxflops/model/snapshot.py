@@ -1,0 +1,322 @@
+"""Leaving no trace: the user's model, inputs and random generators, as they were; one count of a model at a time."""
+
+from __future__ import annotations
+
+import copy
+import operator
+import sys
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain, filterfalse, islice
+from operator import methodcaller
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import InputError
+from .generators import Generator, generator_of, global_states
+from .pytree import Reader, is_object, reader_of, walk
+from .tensor_state import TensorState
+
+ATOMS = frozenset(
+    {
+        int,
+        float,
+        bool,
+        str,
+        bytes,
+        complex,
+        type(None),
+        torch.Size,
+        torch.dtype,
+        torch.device,
+        type,
+        FunctionType,
+        BuiltinFunctionType,
+    }
+)
+CONTAINERS = frozenset({dict, OrderedDict, list, set})
+KEPT = (dict, list, set, deque, bytearray)
+DEPTH = 4
+"""How many levels of objects and containers below a module are kept: a scheduler's tables, not a trainer's datasets."""
+
+
+class Snapshot:
+    """A model and its inputs as they are now; :meth:`rewind` brings them back, any number of times.
+
+    Kept are every module's class and attributes, a few levels deep, and the inputs, with the containers, objects, arrays,
+    random generators and tensors that they consist of, and the states of the process's generators. The bytes of a parameter
+    are copied only when :meth:`before_write` announces that a call is about to write to its memory or to hand it out; with
+    ``lazy`` so are those of any tensor, until :meth:`keep_all`.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module], inputs: Any, lazy: bool = False) -> None:
+        # In flat lists: one comparison goes through all that modules hold, and Python's garbage collector through nothing.
+        self._modules = [*modules]
+        self._classes = [*map(type, self._modules)]
+        self._dicts: list[dict[str, Any]] = []
+        self._containers: list[Any] = []
+        hooks: list[dict[Any, Any]] = []
+        sets: list[set[str]] = []
+        others: list[Any] = []
+        parameters: list[nn.Parameter | None] = []
+        tensors: list[torch.Tensor | None] = []
+        readers: dict[tuple[str, ...], list[Reader]] = {}
+        for module in self._modules:
+            attributes = module.__dict__
+            names = tuple(attributes)
+            known = readers.get(names)
+            if known is None:
+                known = readers[names] = _readers_of(names)
+            read_own, read_sets, read_hooks, read_others = known
+            own = read_own(attributes)
+            if own and type(own[0]) in CONTAINERS:
+                self._dicts += own
+                sets += read_sets(attributes)
+                hooks += read_hooks(attributes)
+                parameters += own[0].values()
+                tensors += own[1].values()
+            else:  # TorchScript's
+                parameters += module._parameters.values()
+                tensors += module._buffers.values()
+            self._dicts.append(attributes)
+            others += read_others(attributes)
+        own_parameters = {id(parameter): parameter for parameter in parameters if parameter is not None}
+        noted = [*map(vars, own_parameters.values())]  # what others have noted on them
+        if any(noted):
+            others += chain.from_iterable(map(VALUES, noted))
+        held = [value for value in others if type(value) not in ATOMS]
+        self._arrays: list[tuple[Any, Any]] = []
+        self._random = _states_before()
+        for part in (*_parts([value for value in held if not _is_plain(value)], DEPTH), *_parts(inputs)):
+            if isinstance(part, torch.Tensor):
+                tensors.append(part)
+            elif isinstance(part, KEPT):
+                self._containers.append(part)
+            elif generator := generator_of(part):
+                self._random.append((generator, generator.get()))
+            elif _is_array(part):
+                self._arrays.append((part, part.copy()))
+            if is_object(part):
+                self._dicts.append(vars(part))
+        self._containers += [value for value in held if type(value) is list and _is_plain(value)]
+        found = [tensor for tensor in tensors if tensor is not None]
+        noted += map(vars, found)
+        self._containers += filter(None, (*sets, *noted))
+        self._empty: list[Any] = [*filterfalse(None, (*sets, *noted))]
+        self._sizes, self._keys, self._values = _contents(self._dicts)
+        self._copies = [c.copy() if type(c) in CONTAINERS else copy.copy(c) for c in self._containers]
+        self._hooks = [(part, _users(part)) for part in hooks] if any(hooks) else []
+        self._hookless = [] if self._hooks else hooks
+        self._others = dict(zip(map(id, found), found, strict=True))
+        for key in own_parameters.keys() & self._others.keys():
+            del self._others[key]
+        self._tensors = TensorState([*own_parameters.values(), *self._others.values()])
+        if not lazy:
+            self.keep_all()
+
+    def keep_all(self) -> None:
+        """Copy all tensors but the parameters: something is to be run that announces nothing."""
+        self._tensors.keep(self._others.values())
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor was there, if not among the parameters: a buffer, an input, what the model had cached."""
+        return id(tensor) in self._others
+
+    def before_write(self, value: Any) -> None:
+        """Copy what a call with these arguments may change, parameters too: it writes to them, or hands out their memory."""
+        self._tensors.before_write(value)
+
+    def rewind(self) -> None:
+        """Bring everything back to how it was when the snapshot was taken."""
+        if self._classes != [*map(type, self._modules)]:
+            for module, cls in zip(self._modules, self._classes, strict=True):
+                module.__class__ = cls
+        sizes, keys, values = _contents(self._dicts)
+        if sizes != self._sizes or keys != self._keys or not all(map(operator.is_, values, self._values)):
+            self._refill_dicts()
+        for container, items in zip(self._containers, self._copies, strict=True):
+            if not _same(container, items):
+                _refill(container, items)
+        for container in self._empty if any(self._empty) else ():
+            container.clear()
+        added = [(hooks, dict[Any, Any]()) for hooks in self._hookless] if any(self._hookless) else []
+        for hooks, users in (*self._hooks, *added):
+            if not _same(now := _users(hooks), users):
+                for key in now:
+                    del hooks[key]
+                hooks.update(users)
+        self._tensors.rewind()
+        for array, kept in self._arrays:
+            _bring_back(array, kept)
+        for generator, state in self._random:
+            generator.set(state)
+
+    def _refill_dicts(self) -> None:
+        items = zip(self._keys, self._values, strict=True)
+        for container, size in zip(self._dicts, self._sizes, strict=True):
+            before = dict(islice(items, size))
+            if not _same(container, before):
+                _refill(container, before)
+
+
+@contextmanager
+def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) -> Iterator[bool]:
+    """All modules of a model, held by this thread, in ``mode`` ("eval", "train", "as_is"): flags are set without calling
+    ``.eval()``, and restored. True where the thread holds another model: its forward is running. With ``reentrant`` it may
+    hold these anew meanwhile."""
+    modules, wanted = [*modules], mode == "train"
+    parameters = [parameter for module in modules for parameter in module._parameters.values()]
+    with locked([*modules, *parameters], reentrant) as within:
+        before = [] if mode == "as_is" else [module for module in modules if module.training is not wanted]
+        flags = [module.training for module in before]
+        try:
+            for module in before:
+                module.training = wanted
+            yield within
+        finally:
+            for module, flag in zip(before, flags, strict=True):
+                module.training = flag
+
+
+class _Lock:
+    """What a thread locks, by ``id()``; ``random`` are the states of the random generators at its first snapshot."""
+
+    def __init__(self, objects: Iterable[Any], reentrant: bool) -> None:
+        self.thread = threading.get_ident()
+        self.reentrant = reentrant
+        self.random: list[tuple[Generator, Any]] | None = None
+        self._objects = {id(each): each for each in objects if each is not None}
+
+    def owners(self) -> set[int]:
+        """The threads that hold some of it, and those that they wait for."""
+        others = [lock for lock in _HELD if not (lock.reentrant and lock.thread == self.thread)]
+        owners = {lock.thread for lock in others if not self._objects.keys().isdisjoint(lock._objects)}
+        return owners.union(*(_AWAITED[owner].owners() for owner in owners if owner in _AWAITED))
+
+
+_HELD: list[_Lock] = []
+_AWAITED: dict[int, _Lock] = {}
+"""What each thread that waits is waiting for."""
+_RELEASED = threading.Condition()
+
+
+@contextmanager
+def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
+    """Wait until no thread holds any of these objects, and hold them. True where this thread holds others.
+
+    Raises InputError in a thread that would wait for itself: it holds one of them, or who holds one waits for it.
+    """
+    lock = _Lock(objects, reentrant)
+    with _RELEASED:
+        try:
+            while owners := lock.owners():
+                if lock.thread in owners:
+                    raise InputError(
+                        "the count of this model would wait for itself: a forward that is counted cannot count its own model, "
+                        "or a part of it; nor two forwards, in two threads, each the model of the other"
+                    )
+                _AWAITED[lock.thread] = lock
+                _RELEASED.wait()
+        finally:
+            _AWAITED.pop(lock.thread, None)
+        within = any(other.thread == lock.thread for other in _HELD)
+        _HELD.append(lock)
+    try:
+        yield within
+    finally:
+        with _RELEASED:
+            _HELD.remove(lock)
+            _RELEASED.notify_all()
+
+
+def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
+    """The hooks that the user registered, under numbers. Those under other keys are of observers, of other threads too."""
+    return {key: hook for key, hook in [*hooks.items()] if isinstance(key, int)}
+
+
+def _readers_of(names: tuple[str, ...]) -> list[Reader]:
+    """What reads, of a module whose attributes have these names, its own tensors and modules, its set, its hooks, and all
+    others."""
+    held = set(names)
+    others = [name for name in names if name not in STANDARD]
+    return [*(reader_of([name for name in group if name in held]) for group in (OWN, SETS, HOOKS)), reader_of(others)]
+
+
+def _contents(dicts: Iterable[dict[str, Any]]) -> tuple[list[int], list[str], list[Any]]:
+    """Their sizes, all keys and all values of these."""
+    return [*map(len, dicts)], [*chain.from_iterable(dicts)], [*chain.from_iterable(map(VALUES, dicts))]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a tuple or list holds nothing that could change."""
+    return type(value) in (tuple, list) and ATOMS.issuperset(map(type, value))
+
+
+VALUES = methodcaller("values")
+OWN, SETS = ("_parameters", "_buffers", "_modules"), ("_non_persistent_buffers_set",)
+HOOKS = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN + SETS]
+STANDARD = {*OWN, *SETS, *HOOKS}
+
+
+def _same(container: Any, items: Any) -> bool:
+    """Equal in order and by identity of the elements (comparing tensors by value would be no answer)."""
+    if isinstance(container, dict):
+        return [*container] == [*items] and all(map(operator.is_, container.values(), items.values()))
+    if isinstance(container, set):
+        return bool(container == items)
+    return len(container) == len(items) and all(map(operator.is_, container, items))
+
+
+def _refill(container: Any, items: Any) -> None:
+    """Bring a container back to these items, without a moment when it lacks one: other threads may look at the model."""
+    if isinstance(container, (list, bytearray)):
+        container[:] = items
+    elif isinstance(container, deque):
+        container.clear()
+        container.extend(items)
+    elif isinstance(container, set):
+        container.intersection_update(items)
+        container.update(items)
+    else:
+        for key in [key for key in container if key not in items]:
+            del container[key]
+        container.update(items)
+        for key in items if [*container] != [*items] else ():
+            container[key] = container.pop(key)
+
+
+def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
+    """Every part of a value, with what mappings that are no dicts keep their items in."""
+    for _, part in walk(value, depth):
+        yield part
+        if isinstance(part, Mapping) and is_object(part):
+            yield from (inner for _, inner in walk(vars(part), depth))
+
+
+def _is_array(value: Any) -> bool:
+    """Whether it is an array of numpy's that can be written to."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray) and value.flags.writeable
+
+
+def _bring_back(array: Any, kept: Any) -> None:
+    if array.shape != kept.shape:
+        array.resize(kept.shape, refcheck=False)
+    if array.tobytes() != kept.tobytes():
+        array[...] = kept
+
+
+def _states_before() -> list[tuple[Generator, Any]]:
+    """The states of the random generators before this thread's count, and before those of other threads that are under way."""
+    with _RELEASED:
+        own = [lock for lock in _HELD if lock.thread == threading.get_ident()]
+        others = [lock.random for lock in _HELD if lock.random is not None and lock not in own]
+        states = others[0] if others and len(own) == 1 else global_states()
+        for lock in own[-1:]:
+            lock.random = states
+        return states

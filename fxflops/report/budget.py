@@ -1,0 +1,70 @@
+"""Budgets: what a model may cost at most, held against a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .. import units
+from ..errors import InputError
+from .report import Report
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One limit and what a report says of it; as text a line for a log, with the numbers in full."""
+
+    name: str
+    value: float
+    limit: float
+
+    @property
+    def kept(self) -> bool:
+        return self.value <= self.limit
+
+    def __str__(self) -> str:
+        value, limit = (_said(self.name, number) for number in (self.value, self.limit))
+        share = units.percent(self.value, self.limit)
+        used = "" if share is None else f"  {share:.1f}%" if share < 1000 else f"  {share / 100:,.0f}x"
+        return f"{'ok  ' if self.kept else 'OVER'}  {self.name:<6}  {value} of {limit}{used}"
+
+
+def budgets_of(
+    report: Report,
+    *,
+    max_flops: int | None = None,
+    max_macs: int | None = None,
+    max_params: int | None = None,
+    max_memory: int | None = None,
+    max_time: float | None = None,
+) -> tuple[Budget, ...]:
+    """The budgets that are given, in this order: FLOPs (under the report's convention), MACs, parameters, bytes at the
+    peak, seconds of the model's own run.
+
+    InputError where the time is asked of a report that has none. Whether the report is complete is for the caller to
+    ask: FLOPs and MACs of an incomplete one are lower bounds.
+
+    >>> all(budget.kept for budget in budgets_of(report, max_flops=10**10))  # doctest: +SKIP
+    True
+    """
+    asked: tuple[tuple[str, float | None, float | None], ...] = (
+        ("FLOPs", report.total_flops, max_flops),
+        ("MACs", report.total_macs, max_macs),
+        ("params", report.total_params, max_params),
+        ("memory", report.max_memory, max_memory),
+        ("time", report.latency, max_time),
+    )
+    given = [(name, value, limit) for name, value, limit in asked if limit is not None]
+    for name, value, _ in given:
+        if value is None:
+            raise InputError(f"no {name} was measured: it is of a run, not of a count, on a device that has a clock")
+    return tuple(Budget(name, value, limit) for name, value, limit in given if value is not None)
+
+
+def _said(name: str, number: float) -> str:
+    """In full, and as people read it."""
+    if name == "time":
+        return units.seconds(number)
+    readable: Callable[[float], str] = units.size if name == "memory" else units.count
+    exact = f"{number:,.0f}{' B' if name == 'memory' else ''}"
+    return exact if exact == readable(number) else f"{exact} ({readable(number)})"

@@ -1,0 +1,103 @@
+"""A report as a Chrome trace, which Perfetto and chrome://tracing open: modules, operations within them, and memory.
+
+The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
+Operations were measured one by one, so they are laid end to end in run order: a phase after the other, each in a lane.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, takewhile
+from typing import Any
+
+from ..counting.rollup import prefixes
+from ..records import PHASES
+from ..render.text import plain
+from .totals import Totals
+
+Event = dict[str, Any]
+FLOPS_PER_US = 10**6
+BY_TIME = "measured"
+BY_FLOPS = "nothing was timed: 1 us stands for 1 MFLOP"
+GRAIN = 8
+"""Parts of a microsecond that times are rounded to: with eighths, in binary exact and whole nanoseconds, no operation
+ends after the module it is in, however a reader rounds."""
+SAID = ("node", "module", "target", "inputs", "output", "params", "macs", "flops", "int_ops", "seconds", "counts")
+PROCESS = {"pid": 1}
+
+
+def chrome_trace(totals: Totals) -> dict[str, Any]:
+    """The trace as JSON data. Where nothing was timed, lengths stand for FLOPs, and its lanes and metadata say so."""
+    rows = totals.table.to_dicts()
+    timed = any(row["seconds"] is not None for row in rows)
+    said = BY_TIME if timed else BY_FLOPS
+    events: list[Event] = [_named("process_name", f"{plain(totals.model)} {plain(totals.inputs)}".strip(), 0)]
+    start = 0.0
+    for lane, phase in enumerate(PHASES):
+        found = [row for row in rows if row["phase"] == phase]
+        if found:
+            # Microseconds at which operations end.
+            lengths = (1e6 * (row["seconds"] or 0.0) if timed else (row["flops"] or 0) / FLOPS_PER_US for row in found)
+            ends = list(accumulate(lengths, initial=start))
+            bounds = [round(GRAIN * end) / GRAIN for end in ends]
+            events.append(_named("thread_name", phase if timed else f"{phase} ({said})", lane))
+            events += _slices(totals, found, bounds, lane)
+            events += _counters(totals, found, bounds)
+            start = ends[-1]
+    about = {"durations": said, "model": totals.model, "convention": totals.convention, "trace": totals.trace}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about | totals.environment._asdict()}
+
+
+def _slices(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[float], lane: int) -> list[Event]:
+    """Complete events, each module's before those of what is in it."""
+    modules = totals.by_module()
+    events: list[Event] = []
+    inside: list[tuple[str, Event]] = []
+    for row, start, end in zip(rows, bounds, bounds[1:], strict=False):
+        path = list(prefixes(row["module"]))
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1][0], zip(path, inside, strict=False)))
+        del inside[shared:]
+        for module in path[shared:]:
+            cls = modules[module].cls if module in modules else ""
+            name = plain(module.rpartition(".")[2]) or plain(totals.model)
+            events.append(_slice(name, "module", start, start, lane, {"module": module, "class": cls}))
+            inside.append((module, events[-1]))
+        for _, event in inside:
+            event["dur"] = end - event["ts"]
+        said = {key: row[key] for key in SAID if row[key] not in (None, "")}
+        events.append(_slice(plain(row["op"]), "operation", start, end, lane, said))
+    return events
+
+
+def _slice(name: str, category: str, start: float, end: float, lane: int, said: dict[str, Any]) -> Event:
+    where = {**PROCESS, "tid": lane}
+    return {"name": name, "cat": category, "ph": "X", "ts": start, "dur": end - start, **where, "args": said}
+
+
+def _counters(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
+    """Bytes allocated at each end of an operation and at most within it; without a graph, what is alive after each call."""
+    if not totals.nodes:
+        yield from _course(totals, rows, bounds)
+        return
+    for row, start, end in zip(rows, bounds, bounds[1:], strict=False):
+        for ts, key in ((start, "bytes_before"), (end, "bytes_after")):
+            if row[key] is not None:
+                yield _counter("memory", ts, {"allocated": row[key]})
+        if row["bytes_peak"] is not None:
+            yield _counter("memory at most within the operation", start, {"peak": row["bytes_peak"]})
+
+
+def _course(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
+    moments = deque(moment for moment in totals.timeline if moment.phase == rows[0]["phase"])
+    for row, end in zip(rows, bounds[1:], strict=True):
+        if moments and (moments[0].path, moments[0].op) == (row["module"], row["op"]):
+            yield _counter("memory", end, dict(moments.popleft().live))
+
+
+def _counter(name: str, ts: float, values: dict[str, int]) -> Event:
+    return {"name": name, "ph": "C", "ts": ts, **PROCESS, "args": values}
+
+
+def _named(what: str, name: str, lane: int) -> Event:
+    return {"name": what, "ph": "M", **PROCESS, "tid": lane, "args": {"name": name}}

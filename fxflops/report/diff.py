@@ -1,0 +1,265 @@
+"""What two reports differ in, and where: by module, by operator and in all. A larger model beside a smaller one, or before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..counting.rollup import prefixes
+from ..errors import InputError
+from ..records import PARTS
+from ..render.columns import Column, Kind
+from ..render.exports import Cells, Rows, Table, Tabular
+from ..render.text import align, plain, terminal_width, wrapped
+from ..units import count, seconds, size
+from .explain import pattern
+from .rows import NO_OPERATION, highest
+from .totals import Totals
+
+BOTH, ONLY_A, ONLY_B = "both", "only in a", "only in b"
+SORTS = {"flops": "flops", "macs": "macs", "params": "params", "time": "seconds", "memory": "bytes_peak"}
+TITLES: dict[str, tuple[str, Kind]] = {
+    "flops": ("FLOPs", "flops"),
+    "macs": ("MACs", "flops"),
+    "params": ("params", "elements"),
+    "seconds": ("time", "s"),
+    "bytes_peak": ("replay peak", "B"),
+}
+TOP_MODULES, TOP_OPERATORS = 10, 5
+
+
+class Change(NamedTuple):
+    """A quantity in ``a`` and in ``b``; None where it was not measured."""
+
+    a: float | None
+    b: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """What b has more than a."""
+        return None if self.a is None or self.b is None else self.b - self.a
+
+    @property
+    def ratio(self) -> float | None:
+        """b as a multiple of a; None where a is 0 or either is not known."""
+        return None if self.b is None or not self.a else self.b / self.a
+
+
+class Changes(NamedTuple):
+    """FLOPs, MACs, parameters (elements), seconds, and the bytes at the peak, in both reports."""
+
+    flops: Change
+    macs: Change
+    params: Change
+    seconds: Change
+    bytes_peak: Change
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRow:
+    """One module or operator in both reports: ``total`` of a module's subtree, ``own`` of what is done in it directly.
+
+    ``where`` is "both", "only in a" or "only in b"; what one lacks is 0 there. The ``own`` differences of all modules add
+    up to that of the reports, as those of all operators do.
+    """
+
+    key: str
+    where: str
+    total: Changes
+    own: Changes
+
+
+@dataclass(frozen=True, slots=True)
+class Diff(Tabular):
+    """Report ``b`` beside report ``a``: ``totals`` by name, and what differs by module and by operator.
+
+    Its text is one screen; its table, for ``to_*``, is that of the modules.
+    """
+
+    a: str
+    b: str
+    totals: Mapping[str, Change]
+    modules: tuple[DiffRow, ...]
+    operators: tuple[DiffRow, ...]
+
+    def by_module(self, sort_by: str = "flops") -> Rows[DiffRow]:
+        """Every module of either by its path, the largest difference first: of "flops", "macs", "params", "time" or
+        "memory" (at the peak within it)."""
+        return _rows(self.modules, "module", sort_by)
+
+    def by_operator(self, sort_by: str = "flops") -> Rows[DiffRow]:
+        """Every operator of either by its name. Its parameters are those of the leaf modules that it was called as."""
+        return _rows(self.operators, "operator", sort_by)
+
+    @property
+    def table(self) -> Table:
+        return self.by_module().table
+
+    def __str__(self) -> str:
+        width = terminal_width()
+        names = [wrapped(f"{name}  {plain(each)}", width, 3) for name, each in (("a", self.a), ("b", self.b))]
+        measured = {name: change for name, change in self.totals.items() if change != (None, None)}
+        totals = [_line(name, change, READABLE[name]) for name, change in measured.items()]
+        return "\n".join([*names, *_aligned(["", "a", "b", "difference", "ratio"], totals), *self._parts()])
+
+    def _parts(self) -> Iterator[str]:
+        """Where the difference is: in which modules, alike ones together, and in which operators."""
+        for title, groups, top in (
+            ("module", _alike(self.modules), TOP_MODULES),
+            ("operator", {row.key: [row] for row in self.operators}, TOP_OPERATORS),
+        ):
+            for key in ("flops", "params", "seconds"):
+                sums = {name: _sum(group, key) for name, group in groups.items()}
+                changed = {name: change for name, change in sums.items() if change.difference}
+                if changed:
+                    break
+            else:
+                continue
+            largest = sorted(changed, key=lambda name: -abs(changed[name].difference or 0))
+            lines = [[*_line(name, changed[name], READABLE[key]), _whereabouts(groups[name])] for name in largest[:top]]
+            yield ""
+            yield from _aligned([f"{TITLES[key][0]} by {title}", "a", "b", "difference", "ratio", ""], lines)
+            rest = [changed[name].difference or 0 for name in largest[top:]]
+            if rest:
+                yield f"{len(rest)} more: {_signed(sum(rest), READABLE[key])}"
+
+
+READABLE: dict[str, Callable[[float | None], str]] = {
+    "MACs": count, "FLOPs": count, "backward FLOPs": count, "training FLOPs": count, "integer ops": count,
+    "activations": count, "params": count, "trainable": count, "buffers": count, "bytes of params": size,
+    "latency": seconds, "sum of nodes": seconds, "peak memory": size, "flops": count, "seconds": seconds,
+}  # fmt: skip
+
+
+def diff(a: Totals, b: Totals, phase: str = "forward") -> Diff:
+    """What ``b`` differs in from ``a``; by module and operator of one phase."""
+    totals_a, totals_b = _totals(a), _totals(b)
+    totals = {name: Change(totals_a[name], totals_b[name]) for name in totals_a}
+    modules = _both(_modules(a, phase), _modules(b, phase))
+    operators = _both(_operators(a, phase), _operators(b, phase))
+    return Diff(_named(a), _named(b), totals, tuple(modules), tuple(operators))
+
+
+def _named(report: Totals) -> str:
+    where = " · ".join(filter(None, report.environment[:2]))
+    about = f"{report.model}   {report.inputs}   {where}"
+    incomplete = "" if report.complete else "   INCOMPLETE, a lower bound"
+    return f"{about}   (convention {report.convention}, attention {report.attention}){incomplete}"
+
+
+def _totals(report: Totals) -> dict[str, float | None]:
+    return {
+        "MACs": report.total_macs,
+        "FLOPs": report.total_flops,
+        "backward FLOPs": report.total_backward_flops,
+        "training FLOPs": report.total_training_flops,
+        "integer ops": report.total_int_ops,
+        "activations": report.total_activations,
+        "params": report.params.total,
+        "trainable": report.params.trainable,
+        "buffers": report.params.buffers,
+        "bytes of params": report.params.bytes,
+        "latency": report.latency,
+        "sum of nodes": report.total_time,
+        "peak memory": report.max_memory,
+    }
+
+
+Numbers = tuple[float | None, ...]
+"""One report's, in the order of :class:`Changes`; None is not measured."""
+Side = dict[str, tuple[Numbers, Numbers]]
+
+
+def _modules(report: Totals, phase: str) -> Side:
+    """Of each module the quantities of its subtree, and its own."""
+    peaks = highest(report.nodes, phase, lambda node: prefixes(node.path))
+    return {
+        path: (
+            (row.total.flops, row.total.macs, row.params, row.total.seconds, peaks.get(path)),
+            (row.own.flops, row.own.macs, row.own_params, row.own.seconds, None),
+        )
+        for path, row in report.by_module(phase).items()
+    }
+
+
+def _operators(report: Totals, phase: str) -> Side:
+    modules = report.by_module(phase)
+    leaves = {(c.op, c.path) for c in report.calls if c.phase in PARTS[phase] and isinstance(c.target, type)}
+    params: dict[str, int] = {}
+    for op, path in leaves:
+        params[op] = params.get(op, 0) + (modules[path].own_params if path in modules else 0)
+    peaks = highest(report.nodes, phase, lambda node: {report.calls[i].op for i in node.calls} or {NO_OPERATION})
+    found = {
+        op: (row.total.flops, row.total.macs, params.get(op, 0), row.total.seconds, peaks.get(op))
+        for op, row in report.by_operator(phase).items()
+    }
+    return {op: (numbers, numbers) for op, numbers in found.items()}
+
+
+def _both(a: Side, b: Side) -> Iterator[DiffRow]:
+    timed = [any(seconds is not None for (*_, seconds, _), _ in side.values()) for side in (a, b)]
+    nothing_a, nothing_b = ((0, 0, 0, 0.0 if is_timed else None, None) for is_timed in timed)
+    for key in dict.fromkeys([*a, *b]):
+        where = BOTH if key in a and key in b else ONLY_A if key in a else ONLY_B
+        of_a, of_b = a.get(key, (nothing_a, nothing_a)), b.get(key, (nothing_b, nothing_b))
+        total, own = (Changes(*map(Change, one, other)) for one, other in zip(of_a, of_b, strict=True))
+        yield DiffRow(key, where, total, own)
+
+
+def _rows(rows: Iterable[DiffRow], key: str, sort_by: str) -> Rows[DiffRow]:
+    if sort_by not in SORTS:
+        raise InputError(f"cannot sort by {sort_by!r}: one of {', '.join(map(repr, SORTS))}")
+    names = [SORTS[sort_by], *(name for name in SORTS.values() if name != SORTS[sort_by])]
+    largest_first = sorted(rows, key=lambda row: [-abs(getattr(row.total, name).difference or 0) for name in names])
+    columns = [Column(key, key), Column("where", "where")]
+    for name, (title, kind) in TITLES.items():
+        columns += [
+            *(Column(f"{name}_{side}", f"{title} {side}", kind) for side in ("a", "b")),
+            Column(f"{name}_difference", f"{title} b-a", kind),
+            Column(f"{name}_ratio", f"{title} b/a", "number"),
+        ]
+    return Rows({row.key: row for row in largest_first}, f"{key}s", tuple(columns), _cells)
+
+
+def _cells(key: str, row: DiffRow) -> list[Cells]:
+    numbers = [number for change in row.total for number in (*change, change.difference, change.ratio)]
+    return [(key, row.where, *numbers)]
+
+
+def _alike(rows: Iterable[DiffRow]) -> dict[str, list[DiffRow]]:
+    """The modules whose paths differ in numbers only, together."""
+    groups: dict[str, list[DiffRow]] = {}
+    for row in rows:
+        groups.setdefault(pattern(row.key), []).append(row)
+    return groups
+
+
+def _sum(rows: Iterable[DiffRow], key: str) -> Change:
+    """What several do themselves, together."""
+    changes = [getattr(row.own, key) for row in rows]
+    sides = ([each for each in side if each is not None] for side in zip(*changes, strict=True))
+    return Change(*(sum(side) if side else None for side in sides))
+
+
+def _whereabouts(rows: Sequence[DiffRow]) -> str:
+    """How many there are in each, where that is not the same."""
+    in_a, in_b = (sum(row.where != absent for row in rows) for absent in (ONLY_B, ONLY_A))
+    if not in_a or not in_b:
+        return (ONLY_B if in_b else ONLY_A) + (f", x{len(rows)}" if len(rows) > 1 else "")
+    return "" if in_a == in_b == 1 else f"x{in_a}" if in_a == in_b else f"x{in_a}, x{in_b}"
+
+
+def _line(name: str, change: Change, readable: Callable[[float | None], str]) -> list[str]:
+    ratio = "" if change.ratio is None else f"{change.ratio:,.2f}x"
+    return [plain(name), readable(change.a), readable(change.b), _signed(change.difference, readable), ratio]
+
+
+def _signed(number: float | None, readable: Callable[[float | None], str]) -> str:
+    if number == 0:
+        return "0"
+    return readable(number) if number is None or number < 0 else f"+{readable(number)}"
+
+
+def _aligned(header: list[str], lines: list[list[str]]) -> list[str]:
+    return align([header, *lines], [title in ("a", "b", "difference", "ratio") for title in header])

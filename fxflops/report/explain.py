@@ -1,0 +1,148 @@
+"""Why two conventions give two numbers for one run: the calls that they value differently, by what each counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..counting.module_charges import NOT_COUNTED
+from ..records import Counted
+from ..render.columns import Column, Kind
+from ..render.exports import Table, Tabular
+from ..render.table import grid
+from ..render.text import cells, plain, terminal_width, wrapped
+from ..units import count as readable
+
+HEADER = ("op", "where", "calls", "{a}", "{b}", "difference", "{a} counts", "{b} counts")
+COLUMNS: tuple[tuple[str, Kind], ...] = (
+    ("op", "text"), ("where", "text"), ("calls", "number"), ("flops_a", "flops"), ("flops_b", "flops"),
+    ("difference", "flops"), ("counts_a", "text"), ("counts_b", "text"),
+)  # fmt: skip
+ABSENT = "not a call of its own"
+PLACES = 2
+
+
+class Difference(NamedTuple):
+    """Calls of one op that two conventions value differently: FLOPs under each, and what each counts.
+
+    ``paths`` are the modules that they were made in, each once, in run order.
+    """
+
+    op: str
+    paths: tuple[str, ...]
+    calls: int
+    flops_a: int
+    flops_b: int
+    how_a: str
+    how_b: str
+
+    @property
+    def difference(self) -> int:
+        return self.flops_b - self.flops_a
+
+    @property
+    def where(self) -> str:
+        """The paths with their numbers folded: ``layer*.*.bn1``; the root is ``(root)``."""
+        patterns = list(dict.fromkeys(pattern(path) for path in self.paths))
+        more = len(patterns) - PLACES
+        return ", ".join(patterns[:PLACES]) + (f", {more} more" if more > 0 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation(Tabular):
+    """The difference between the totals of conventions ``a`` and ``b``, largest part first; shown and exported as a table.
+
+    The differences of all rows add up to ``total_b - total_a``; ``same`` is what both count alike.
+    """
+
+    a: str
+    b: str
+    total_a: int
+    total_b: int
+    rows: tuple[Difference, ...]
+
+    @property
+    def same(self) -> int:
+        return self.total_a - sum(row.flops_a for row in self.rows)
+
+    @property
+    def table(self) -> Table:
+        rows = [(r.op, r.where, r.calls, r.flops_a, r.flops_b, r.difference, r.how_a, r.how_b) for r in self.rows]
+        titles = [title.format(a=self.a, b=self.b) for title in HEADER]
+        columns = [Column(key, title, kind) for (key, kind), title in zip(COLUMNS, titles, strict=True)]
+        return Table("differences", tuple(columns), tuple(rows))
+
+    def __str__(self) -> str:
+        limit = terminal_width()
+        totals = f"{self.a} {self.total_a:,}   {self.b} {self.total_b:,}   {self.total_b - self.total_a:+,}"
+        top = wrapped(totals, limit, 4)
+        if not self.rows:
+            return f"{top}\nno call is valued differently"
+        header = [column.header for column in self.table.columns]
+        lines = [(*row[:-2], *map(_brief, row[-2:])) for row in self.table.rows]
+        table = grid(header, lines, elidable=("where",))
+        if limit is not None and max(map(cells, table.splitlines())) > limit:
+            table = "\n".join(self._narrow(limit))
+        return f"{top}\n{table}\nthe same under both: {readable(self.same)}"
+
+    def _narrow(self, limit: int) -> Iterator[str]:
+        """The rows one below the other, for a terminal that is too narrow for what each convention counts."""
+        name = max(map(len, (self.a, self.b)))
+        number = max(len(f"{flops:,}") for row in self.rows for flops in (row.flops_a, row.flops_b))
+        for row in self.rows:
+            yield wrapped(f"{plain(row.op)} x{row.calls} in {plain(row.where)}   {row.difference:+,}", limit, 4)
+            for convention, flops, how in ((self.a, row.flops_a, row.how_a), (self.b, row.flops_b, row.how_b)):
+                said = f"  {convention:<{name}}  {flops:>{number},}  {_brief(how)}"
+                yield wrapped(said, limit, indent=name + number + 6)
+
+
+def explain(a: str, b: str, counted_a: Sequence[Counted], counted_b: Sequence[Counted], calls: int) -> Explanation:
+    """The difference between two counts of the same run; its first ``calls`` entries are the run's calls."""
+    groups: dict[tuple[str, str, str], list[tuple[str, int, int]]] = {}
+    for one, other in _pairs(counted_a, counted_b, calls):
+        flops_a, flops_b = (0 if each is None else each.flops for each in (one, other))
+        if flops_a == flops_b:
+            continue
+        how_a, how_b = (ABSENT if each is None else _how(each) for each in (one, other))
+        call = next(each.call for each in (one, other) if each is not None)
+        groups.setdefault((call.op, how_a, how_b), []).append((call.path, flops_a, flops_b))
+    rows = []
+    for (op, how_a, how_b), found in groups.items():
+        paths, of_a, of_b = zip(*found, strict=True)
+        rows.append(Difference(op, tuple(dict.fromkeys(paths)), len(found), sum(of_a), sum(of_b), how_a, how_b))
+    total_a, total_b = (sum(each.flops for each in counted) for counted in (counted_a, counted_b))
+    return Explanation(a, b, total_a, total_b, tuple(sorted(rows, key=lambda row: -abs(row.difference))))
+
+
+def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[tuple[Counted | None, Counted | None]]:
+    """Each call's two counts; modules that only one convention charges stand alone."""
+    yield from zip(a[:calls], b[:calls], strict=True)
+    left, right = ({(e.call.path, e.call.target, i): e for i, e in _numbered(c[calls:])} for c in (a, b))
+    for key in dict.fromkeys([*left, *right]):
+        yield left.get(key), right.get(key)
+
+
+def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[int, Counted]]:
+    """Each module call with the number of its module's calls before it."""
+    seen: dict[tuple[str, object], int] = {}
+    for each in extra:
+        key = each.call.path, each.call.target
+        seen[key] = seen.get(key, 0) + 1
+        yield seen[key], each
+
+
+def pattern(path: str) -> str:
+    """A path with its numbers folded: ``layer*.*.bn1``; the root is ``(root)``."""
+    return re.sub(r"\d+", "*", path) or "(root)"
+
+
+def _how(each: Counted) -> str:
+    """What is counted, in words; of a call that is charged nothing, that it is not."""
+    return each.how if each.flops or each.missing or isinstance(each.rule, str) else NOT_COUNTED
+
+
+def _brief(how: str) -> str:
+    """What is counted, without what comes after a semicolon."""
+    return how.partition("; ")[0]

@@ -1,0 +1,231 @@
+"""The page of a report: its figures as the plain data that :mod:`fxflops.render.page` shows, and the file they go into."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..counting.rollup import ModuleRow, Sums, prefixes
+from ..errors import FxflopsError
+from ..meters.live_storages import CATEGORIES, LiveTensor
+from ..records import PARTS, PHASES, Counted, per_operation, specs_in
+from ..render.data import Summary, TreeRow
+from ..render.page_data import Ceilings, Course, Held, Metric, Op, Page, State, Tile
+from ..roofline.result import Roofline
+from .totals import Totals
+
+MOST_CALLS = 200
+CALL_HEADER = ("operator", "module", "macs", "flops", "time(s)", "tensors")
+SIZES = (("flops", "FLOPs", "count"), ("macs", "MACs", "count"), ("time", "time", "s"))
+PARAMS, MEMORY = Metric("params", "params", "count"), Metric("memory", "memory at the peak", "B")
+INSIDE = {"gradient": "forward"}
+"""The phases that are shown as the part that they are of others."""
+HELD_TOGETHER = ("params", "buffers", "optimizer", "gradients")
+
+
+def notebook(counted: Sequence[Counted], summary: Summary, tree: TreeRow) -> str:
+    """The report as a block for notebooks, with the dearest calls in a table."""
+    from ..render.html import html
+
+    dearest = sorted(counted, key=lambda each: (-(each.call.seconds or 0.0), -each.flops))
+    rows = [
+        [each.call.op, each.call.path, each.macs, each.flops, each.call.seconds, _shapes(each)]
+        for each in dearest[:MOST_CALLS]
+    ]
+    return html(summary, tree, CALL_HEADER, rows, noun="calls, dearest first", of=len(dearest), units="auto")
+
+
+def plotly_script() -> str:
+    """The source of plotly.js, from the plotly that is installed."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise FxflopsError("the page is drawn with plotly, which is not installed:\n  pip install plotly") from error
+    return str(get_plotlyjs())
+
+
+def page_of(
+    report: Totals,
+    summary: Summary,
+    tree: TreeRow,
+    rooflines: Mapping[str, Roofline],
+    mfu: float | None,
+    why: str,
+) -> Page:
+    """All that the page shows; ``rooflines`` by phase, or ``why`` there are none."""
+    phases = [phase for phase in report._phases if phase not in INSIDE]
+    modules = {phase: report.by_module(phase) for phase in phases or PHASES[:1]}
+    metrics, tiles = _tiles(report, modules, tree)
+    return Page(
+        summary,
+        metrics,
+        tiles,
+        _calls(report.counted, rooflines),
+        [
+            Op(phase, row.key, "", row.calls, row.total.macs, row.total.flops, row.total.seconds)
+            for phase in phases
+            for row in report.by_operator(phase).values()
+        ],
+        _course(report) if report.max_memory else None,
+        _ceilings(rooflines, mfu) if rooflines else None,
+        why,
+    )
+
+
+def _calls(counted: Iterable[Counted], rooflines: Mapping[str, Roofline]) -> list[Op]:
+    """Every call, with what the roofline says of it."""
+    rows = {phase: iter(found.rows) for phase, found in rooflines.items()}
+    calls, shapes = [], per_operation(_shapes)
+    for each in counted:
+        call = each.call
+        why = each.missing if each.cost is None else ""
+        phase = INSIDE.get(call.phase, call.phase)
+        op = Op(phase, call.op, call.path, 1, each.macs, each.flops, call.seconds, shapes(each), missing=why)
+        if phase in rows:
+            row = next(rows[phase])
+            op = op._replace(
+                work=row.flops, bytes=row.bytes, bound_seconds=row.bound_seconds, dtype=row.dtype, binds=row.binds
+            )
+        calls.append(op)
+    return calls
+
+
+def _shapes(counted: Counted) -> str:
+    inputs, out = list(counted.call.inputs()), list(specs_in(counted.call.out))
+    return f"{', '.join(map(repr, inputs))} → {', '.join(map(repr, out))}" if inputs or out else ""
+
+
+def _tiles(
+    report: Totals, modules: Mapping[str, Mapping[str, ModuleRow]], tree: TreeRow
+) -> tuple[list[Metric], list[Tile]]:
+    """The modules one inside the other, and by which of their values they can be sized: those that some module has."""
+    first = next(iter(modules.values()))
+    own: dict[str, dict[str, float]] = {path: {} for path in first}
+    for phase, rows in modules.items():
+        for path, row in rows.items():
+            own[path].update(_values(row.own, phase))
+    for path, row in first.items():
+        own[path][PARAMS.name] = row.own_params
+    elsewhere = _memory_by_module(report, own)
+    metrics = [Metric(key, label, kind, phase) for key, label, kind in SIZES for phase in modules]
+    had = {name for values in own.values() for name, value in values.items() if value}
+    metrics = [metric for metric in [*metrics, PARAMS, MEMORY] if metric.name in had]
+    for phase, rows in modules.items():
+        for name, total in _values(rows[""].total, phase).items():
+            # Calls made at places that are no module's, and differences of sums of seconds, which are not exactly 0.
+            rest = total - sum(values.get(name, 0) for values in own.values())
+            if rest > 1e-9:
+                elsewhere.setdefault("(elsewhere)", {})[name] = rest
+    peaks = {row.path: row.bytes_peak for row in tree.walk()}
+    return metrics, _laid_out(first, own, elsewhere, peaks, _ops_by_cost(report.counted))
+
+
+def _laid_out(
+    rows: Mapping[str, ModuleRow],
+    own: Mapping[str, Mapping[str, float]],
+    elsewhere: Mapping[str, Mapping[str, float]],
+    peaks: Mapping[str, int | None],
+    ops: Mapping[str, list[str]],
+) -> list[Tile]:
+    """A tile for each module, and for what one that holds others does itself; parents first."""
+    parents = {path: _parent(path, rows) for path in rows}
+    holders = set(parents.values())
+    place: dict[str | None, int] = {}
+    tiles: list[Tile] = []
+    for path in sorted(rows, key=lambda path: path.count(".") + bool(path)):  # stable: siblings stay in run order
+        row, above = rows[path], parents[path]
+        place[path] = len(tiles)
+        name = path.removeprefix(f"{above}." if above else "")
+        parent = None if above is None else place[above]
+        values = {} if path in holders or not path else own[path]
+        op = next(iter(ops.get(path, ())), "") if values else ""
+        tiles.append(Tile(name or row.cls, row.cls, path, parent, row.calls, op, values, peaks.get(path)))
+    for path in rows:
+        if (path in holders or not path) and any(own[path].values()):
+            does = ops.get(path, [])
+            more = f" +{len(does) - 1}" if len(does) > 1 else ""
+            name = f"(own: {does[0]}{more})" if does else "(own)"
+            tiles.append(Tile(name, "", path, place[path], 0, does[0] if does else "", own[path]))
+    tiles += [
+        Tile(name, "", "", place[""], 0, "", values) for name, values in elsewhere.items() if any(values.values())
+    ]
+    return tiles
+
+
+def _parent(path: str, rows: Mapping[str, ModuleRow]) -> str | None:
+    """The path of the module it is in; None for the root."""
+    above = [each for each in prefixes(path) if each in rows and each != path]
+    return above[-1] if above else None
+
+
+def _values(sums: Sums, phase: str) -> dict[str, float]:
+    found = {"flops": sums.flops, "macs": sums.macs, "time": sums.seconds or 0.0}
+    return {Metric(key, "", "", phase).name: value for key, value in found.items() if value}
+
+
+def _memory_by_module(report: Totals, own: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Adds to each module the bytes it made that are alive at the peak, parameters to the module that has them.
+
+    Returns what no module made, by what it is held for; parameters too, where their bytes cannot be told from their numbers.
+    """
+    params = report.params
+    is_even = params.total > 0 and params.bytes % params.total == 0 and report.memory.get("params") == params.bytes
+    elsewhere: Counter[str] = Counter()
+    for tensor in report.live_at_peak:
+        if tensor.op and tensor.path in own:
+            own[tensor.path][MEMORY.name] = own[tensor.path].get(MEMORY.name, 0) + tensor.bytes
+        elif not (is_even and tensor.category == "params"):
+            elsewhere[tensor.category] += tensor.bytes
+    for values in own.values() if is_even else ():
+        values[MEMORY.name] = values.get(MEMORY.name, 0) + values[PARAMS.name] * (params.bytes // params.total)
+    elsewhere["other"] += max(report.memory.get("other", 0), 0)
+    return {f"({name})": {MEMORY.name: nbytes} for name, nbytes in elsewhere.items() if nbytes}
+
+
+def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
+    """The operators called directly in each module, those of the forward first, the dearest of them first."""
+    costs: dict[str, dict[str, tuple[bool, int, float]]] = {}
+    for each in counted:
+        if each.flops or each.call.seconds or each.cost is None:
+            of_module = costs.setdefault(each.call.path, {})
+            forward, flops, seconds = of_module.get(each.call.op, (False, 0, 0.0))
+            forward = forward or each.call.phase in PARTS[PHASES[0]]
+            of_module[each.call.op] = forward, flops + each.flops, seconds + (each.call.seconds or 0.0)
+    return {path: sorted(ops, key=lambda op: ops[op], reverse=True) for path, ops in costs.items()}
+
+
+def _course(report: Totals) -> Course:
+    """Memory over the run. Of parameters and the like, of which there are many, one owner for all."""
+    together: dict[str, list[LiveTensor]] = {}
+    owners = []
+    for tensor in report.live_at_peak:
+        if tensor.category in HELD_TOGETHER:
+            together.setdefault(tensor.category, []).append(tensor)
+        else:
+            owners.append(Held(tensor.category, tensor.path, tensor.op, repr(tensor.spec), tensor.bytes))
+    owners += [Held(name, "", "", "", sum(t.bytes for t in found), len(found)) for name, found in together.items()]
+    other = report.memory.get("other", 0)
+    if other > 0:
+        owners.append(Held("other", "", "", "held by the allocator", other, 0))
+    owners.sort(key=lambda held: -held.bytes)
+    states = [State(moment.path, moment.op, moment.phase, tuple(moment.live.values())) for moment in report.timeline]
+    return Course(CATEGORIES, states, report.max_memory, report.memory.at, owners, report.memory.source)
+
+
+def _ceilings(rooflines: Mapping[str, Roofline], mfu: float | None) -> Ceilings:
+    device = next(iter(rooflines.values())).device
+    dtypes = sorted({row.dtype for found in rooflines.values() for row in found.rows if row.flops})
+    bounds = {
+        phase: {kind: (row.bound_seconds, row.seconds, row.calls) for kind, row in found.by_bound().items()}
+        for phase, found in rooflines.items()
+    }
+    totals = [found.total for found in rooflines.values()]
+    took = sum(row.seconds or 0.0 for row in totals)
+    return Ceilings(
+        device,
+        {dtype: device.peak(dtype) for dtype in dtypes},
+        not took,
+        bounds,
+        mfu,
+        sum(row.bound_seconds for row in totals) / took if took else None,
+    )

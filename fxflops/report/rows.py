@@ -1,0 +1,128 @@
+"""The tables of a report: its operations in run order, and its sums as mappings that are tables too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ..counting.rollup import ModuleRow, OperatorRow, Sums
+from ..meters.nodes import Node
+from ..names import name_of
+from ..records import PHASES, Counted, per_operation, specs_in
+from ..render.columns import MODULES, OPERATIONS, SUMS, Column
+from ..render.exports import Cells, Rows, Table
+
+NO_OPERATION = "(no op)"
+"""The op of a graph's nodes that make no call: an input, indexing a tuple, reading a shape."""
+
+
+def module_rows(rows: Mapping[str, ModuleRow]) -> Rows[ModuleRow]:
+    """A row for each module."""
+    return Rows(rows, "modules", MODULES, _module_cells)
+
+
+def operator_rows(rows: Mapping[str, OperatorRow], key: str) -> Rows[OperatorRow]:
+    """A row for each ``key``: "operator", "dtype" or "step"."""
+    return Rows(rows, f"{key}s", (Column(key, key), Column("calls", "calls", "number"), *SUMS), _operator_cells)
+
+
+def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]]) -> Rows[Rows[OperatorRow]]:
+    """A row for each operator in each module."""
+    columns = (Column("module", "module"), Column("operator", "operator"), Column("calls", "calls", "number"), *SUMS)
+    inner = {path: operator_rows(operators, "operator") for path, operators in rows.items()}
+    return Rows(inner, "operators of modules", columns, _nested_cells)
+
+
+def operations(
+    counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int], remarks: Mapping[Counted, str]
+) -> Table:
+    """A row for each call in run order; those of the graph's nodes that make no call but take time are among them.
+
+    ``params`` are the modules' own by path, shown for leaves; memory is that of the call's node, of its part of the
+    backward pass in the backward; ``flops`` and ``macs`` of a call that no formula knows are None. ``counts`` says what is counted, with
+    what there is to remark on the call.
+    """
+    return Table("operations", OPERATIONS, tuple(_operations(counted, nodes, params, remarks)))
+
+
+def _operations(
+    counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int], remarks: Mapping[Counted, str]
+) -> Iterator[Cells]:
+    by_name = {node.name: node for node in nodes}
+    said = per_operation(_said)
+
+    def row(each: Counted) -> Cells:
+        call, (target, inputs, output) = each.call, said(each)
+        counts = (None, None, None) if each.cost is None else (each.macs, each.flops, each.int_ops)
+        return (
+            call.node,
+            call.op,
+            call.path,
+            target,
+            call.phase,
+            inputs,
+            output,
+            params.get(call.path) if isinstance(call.target, type) else None,
+            *counts,
+            call.seconds,
+            *_memory(call.phase, by_name.get(call.node)),
+            f"{each.how}; {remarks[each]}" if remarks and each in remarks else each.how,
+        )
+
+    begun = 0
+    for node in nodes:
+        if node.calls:
+            yield from map(row, counted[begun : node.calls.stop])
+            begun = node.calls.stop
+        elif node.timing is not None:
+            memory = (node.bytes_before, node.bytes_after, node.bytes_peak)
+            about = (node.name, NO_OPERATION, node.path, node.target, "forward", "", "", None)
+            yield (*about, 0, 0, 0, node.timing.median, *memory, "")
+    yield from map(row, counted[begun:])
+
+
+def _said(each: Counted) -> tuple[str, str, str]:
+    """What is told of a call, wherever it was made: its target, inputs and output."""
+    inputs, output = (" ".join(map(repr, specs)) for specs in (each.call.inputs(), specs_in(each.call.out)))
+    return name_of(each.call.target), inputs, output
+
+
+def _memory(phase: str, node: Node | None) -> tuple[int | None, int | None, int | None]:
+    if node is None:
+        return None, None, None
+    if phase == "backward":
+        return None, node.backward_bytes_after, node.backward_bytes_peak
+    return node.bytes_before, node.bytes_after, node.bytes_peak
+
+
+def highest(nodes: Iterable[Node], phase: str, keys: Callable[[Node], Iterable[str]]) -> dict[str, int]:
+    """The largest of the nodes' peaks in a phase by the ``keys`` of each: none was read but of forward and backward."""
+    peaks: dict[str, int] = {}
+    for node in nodes:
+        peak = _memory(phase, node)[2] if phase in PHASES[:2] else None
+        if peak is not None:
+            peaks.update({key: max(peaks.get(key, 0), peak) for key in keys(node)})
+    return peaks
+
+
+def _sums(sums: Sums) -> Cells:
+    counts = (None, None, None) if _is_unknown(sums) else (sums.macs, sums.flops, sums.int_ops)
+    return *counts, sums.activations, sums.seconds, sums.missing
+
+
+def _is_unknown(sums: Sums) -> bool:
+    """Nothing of it was counted: unknown is not zero."""
+    return 0 < sums.calls == sums.missing
+
+
+def _module_cells(path: str, row: ModuleRow) -> list[Cells]:
+    own = (None, None) if _is_unknown(row.own) else (row.own.macs, row.own.flops)
+    return [(path, row.cls, row.calls, row.params, row.own_params, *_sums(row.total), *own, row.own.seconds)]
+
+
+def _operator_cells(key: str, row: OperatorRow) -> list[Cells]:
+    return [(key, row.calls, *_sums(row.total))]
+
+
+def _nested_cells(path: str, rows: Rows[OperatorRow]) -> list[tuple[Any, ...]]:
+    return [(path, op, row.calls, *_sums(row.total)) for op, row in rows.items()]

@@ -1,0 +1,342 @@
+"""Reports as JSON: what a run left behind and what it was counted as, to be read again as an equal report.
+
+The schema, version 1. Counts are ints, times seconds, memory bytes; null is "not measured".
+
+- ``schema`` "fxflops.report", ``schema_version`` 1; a change that an older reader would misread raises the number.
+- ``model``, ``inputs``, ``trace``, ``trace_reason``, ``environment``, ``params``, ``convention``, ``attention``: as the
+  Report's attributes of these names.
+- ``totals``: the Report's ``total_*``, ``latency``, ``max_memory`` and ``complete``; for other readers, since a Report sums anew.
+- ``calls``: every call in run order: ``op``, ``target`` (the spelling), ``args``, ``kwargs``, ``out``, ``settings`` (values,
+  see below), ``path``, ``node``, ``site``, ``seconds``, ``phase``; and what it was counted as: ``cost`` ``{macs, muls, adds,
+  others}`` or null, ``rule`` (a reason, or ``{"formula": name, "counts": in words}``), ``missing`` (why there is no cost),
+  ``integer``.
+- ``charges``: the same, for modules that the convention charges beyond the calls.
+- ``users``: what formulas of the user's gave, by the number of the call, so that another convention keeps it.
+- ``scopes``: every call of a module: ``path``, ``cls``, ``params``, ``args``, ``kwargs``, ``out``, ``has_children``, ``settings``.
+- ``modules``: ``path``, ``cls``, ``params`` (its own), ``keeps`` (the functions among its attributes).
+- ``nodes``: of the graph, as :class:`~fxflops.records.Node`; ``calls`` is ``[first, last + 1]``.
+- ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1]``.
+- ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live`` in the order of
+  ``fxflops.ledger.CATEGORIES``.
+- ``classes``: of classes that are not torch's, the names of the bases and the parameters of ``forward``.
+
+A value is JSON's own where it is a bool, an int, a finite float, text or None; a list is a tuple; any other is an object
+with one key that tells what it is: ``tensor`` (``[shape, dtype]``, then layout and facts where there is something to say),
+``dict`` (pairs), ``slice``, ``complex``, ``float``, ``dtype``, ``device``, ``layout``, ``memory_format``, ``class``, ``ellipsis``.
+Functions and classes are names (:mod:`fxflops.targets`).
+"""
+
+from __future__ import annotations
+
+import marshal
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import lru_cache
+from operator import itemgetter
+from types import EllipsisType, NoneType
+from typing import Any
+
+import torch
+
+from ..conventions import CONVENTIONS, Convention
+from ..counting.counts import dense
+from ..errors import InputError
+from ..meters.live_storages import CATEGORIES, LiveTensor, Moment, Place, Remembered
+from ..meters.nodes import Kernel, Node, Timing
+from ..model.inventory import Module, Params
+from ..names import Absent, Classes, described, name_of, target_of
+from ..records import PARTS, PHASES, Call, Cost, Count, Counted, Operation, Scope, Spec, per_operation
+from ..run.outcome import Environment, Run
+
+SCHEMA, VERSION = "fxflops.report", 1
+JSONS_OWN = frozenset({NoneType, bool, int, str})
+TORCHS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
+NODES_TIMES = ("timing", "backward_timing", "host_timing")
+BY_NAME = "known by name alone"
+RAN = itemgetter("args", "kwargs", "out", "settings")
+
+
+# To JSON
+
+
+def to_json_data(
+    run: Run,
+    counted: Iterable[Counted],
+    convention: str,
+    attention: str,
+    users: Mapping[int, Counted],
+    totals: Mapping[str, Any],
+) -> dict[str, Any]:
+    """A counted run as data that is JSON."""
+    whole = list(counted)
+    made = [each._replace(call=call) for each, call in zip(whole, run.calls, strict=False)]
+    call_of, ran_of = per_operation(_call), lru_cache(None)(_operation)
+    classes = {call.target for call in run.calls if isinstance(call.target, type)}
+    classes |= {scope.cls for scope in run.scopes}
+    return {
+        "schema": SCHEMA,
+        "schema_version": VERSION,
+        "model": run.model,
+        "inputs": run.inputs,
+        "trace": run.trace,
+        "trace_reason": run.trace_reason,
+        "convention": convention,
+        "attention": attention,
+        "environment": run.environment._asdict(),
+        "params": run.params._asdict(),
+        "totals": dict(totals),
+        "calls": [{**call_of(each), **_place(each.call)} for each in made],
+        "charges": [{**call_of(each), **_place(each.call)} for each in whole[len(made) :]],
+        "users": {str(i): _counted(each) for i, each in users.items()},
+        "scopes": [_scope(scope, ran_of(scope.operation)) for scope in run.scopes],
+        "modules": [{**m._asdict(), "keeps": sorted(map(name_of, m.keeps))} for m in run.modules],
+        "nodes": [_node(node) for node in run.nodes],
+        "latency": _timing(run.latency),
+        "backward_latency": _timing(run.backward_latency),
+        "steps": [[name, calls.start, calls.stop] for name, calls in run.steps],
+        "memory": {
+            "peak": run.peak,
+            "at": list(run.history.peak_in),
+            "source": run.source,
+            "categories": dict(run.memory),
+            "live_at_peak": [{**t._asdict(), "spec": encoded(t.spec)} for t in run.history.at_peak],
+            "timeline": [{**m._asdict(), "live": list(m.live.values())} for m in run.history.timeline],
+        },
+        "classes": described(classes),
+    }
+
+
+def encoded(value: Any) -> Any:
+    """A value of a Call as JSON data."""
+    if type(value) in JSONS_OWN:
+        return value
+    match value:
+        case Spec():
+            return {"tensor": _tensor(value)}
+        case int():
+            return int(value)
+        case float():
+            return float(value) if math.isfinite(value) else {"float": str(float(value))}
+        case str():
+            return str.__str__(value)
+        case tuple():
+            return [encoded(item) for item in value]
+        case dict():
+            return {"dict": [[encoded(key), encoded(item)] for key, item in value.items()]}
+        case slice(start=start, stop=stop, step=step):
+            return {"slice": [encoded(start), encoded(stop), encoded(step)]}
+        case complex(real=real, imag=imag):
+            return {"complex": [encoded(real), encoded(imag)]}
+        case type():
+            return {"class": name_of(value)}
+        case EllipsisType():
+            return {"ellipsis": True}
+        case torch.device():
+            return {"device": str(value)}
+    kind = next((kind for kind, cls in TORCHS.items() if isinstance(value, cls)), None)
+    return f"<{type(value).__name__}>" if kind is None else {kind: _torch_name(value)}
+
+
+def _tensor(spec: Spec) -> list[Any]:
+    parts: list[Any] = [[*spec], _torch_name(spec.dtype)]
+    if spec.layout is not torch.strided or spec.facts:
+        parts += [_torch_name(spec.layout), encoded(dict(spec.facts))]
+    return parts
+
+
+@lru_cache(maxsize=256)
+def _torch_name(value: Any) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def _call(counted: Counted) -> dict[str, Any]:
+    call, target = counted.call, counted.call.target
+    spelled = {"class": name_of(target)} if isinstance(target, type) else name_of(target)
+    return {"op": call.op, "target": spelled, **_operation(call.operation), **_place(call), **_counted(counted)}
+
+
+def _operation(ran: Operation) -> dict[str, Any]:
+    """What ran, but for its name."""
+    values = {"args": ran.args, "kwargs": dict(ran.kwargs), "out": ran.out, "settings": dict(ran.settings)}
+    return {name: encoded(value) for name, value in values.items()}
+
+
+def _place(call: Call) -> dict[str, Any]:
+    """Where and when a call was made."""
+    return {"path": call.path, "node": call.node, "site": call.site, "seconds": call.seconds, "phase": call.phase}
+
+
+def _counted(counted: Counted) -> dict[str, Any]:
+    cost, rule, missing, integer = counted.count
+    return {
+        "cost": None if cost is None else cost._asdict(),
+        "rule": rule
+        if isinstance(rule, str)
+        else {"formula": name_of(rule), "counts": counted.count._replace(missing="").how},
+        "missing": missing,
+        "integer": integer,
+    }
+
+
+def _scope(scope: Scope, ran: Mapping[str, Any]) -> dict[str, Any]:
+    params = encoded(dict(scope.params))
+    return {"path": scope.path, "cls": name_of(scope.cls), "params": params, **ran, "has_children": scope.has_children}
+
+
+def _node(node: Node) -> dict[str, Any]:
+    data = {field.name: getattr(node, field.name) for field in fields(Node)}
+    times = {name: _timing(data[name]) for name in NODES_TIMES}
+    kernels = [kernel._asdict() for kernel in node.kernels]
+    return {**data, **times, "calls": [node.calls.start, node.calls.stop], "kernels": kernels}
+
+
+def _timing(timing: Timing | None) -> dict[str, Any] | None:
+    return None if timing is None else timing._asdict()
+
+
+# From JSON
+
+
+class Saved:
+    """What a file holds: the run, what it was counted as and under what.
+
+    Raises InputError for data of another kind or version, or that is damaged.
+    """
+
+    def __init__(self, data: Any) -> None:
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise InputError("this is no report of fxflops: report.save('report.json') writes one")
+        if data.get("schema_version") != VERSION:
+            raise InputError(
+                f"the report has schema_version {data.get('schema_version')!r}, and this fxflops reads {VERSION}: "
+                f"read it with the fxflops that wrote it, or a newer one"
+            )
+        try:
+            self._read(data)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            raise InputError(f"the report is damaged: {type(error).__name__}: {error}") from error
+
+    def _read(self, data: dict[str, Any]) -> None:
+        self._classes = Classes(data["classes"])
+        self._made: dict[Any, Any] = {}
+        calls = tuple(map(self._call, data["calls"]))
+        memory = data["memory"]
+        self.run = Run(
+            model=data["model"],
+            inputs=data["inputs"],
+            calls=calls,
+            scopes=tuple(map(self._scope, data["scopes"])),
+            nodes=tuple(map(_node_from, data["nodes"])),
+            latency=_timing_from(data["latency"]),
+            backward_latency=_timing_from(data["backward_latency"]),
+            peak=memory["peak"],
+            history=self._history(memory),
+            source=memory["source"],
+            steps=tuple((name, range(first, end)) for name, first, end in data["steps"]),
+            modules=tuple(Module(**{**m, "keeps": frozenset(map(target_of, m["keeps"]))}) for m in data["modules"]),
+            params=Params(**data["params"]),
+            environment=Environment(**data["environment"]),
+            trace=data["trace"],
+            trace_reason=data["trace_reason"],
+        )
+        self.attention: str = data["attention"]
+        # One that is not known here has the name and no rules: the counts are in the file.
+        self.convention = CONVENTIONS.get(data["convention"]) or Convention(data["convention"], BY_NAME)
+        seen = (c._replace(operation=dense(c.operation)) for c in calls) if self.attention == "dense" else calls
+        charged = map(self._call, data["charges"])
+        self.counted = tuple(
+            self._counted(each, call)
+            for each, call in zip([*data["calls"], *data["charges"]], [*seen, *charged], strict=True)
+        )
+        self.users = {int(i): self._counted(each, calls[int(i)]) for i, each in data["users"].items()}
+        flops = sum(each.flops for each in self.counted if each.call.phase in PARTS[PHASES[0]])
+        said = data["totals"]["total_flops"]
+        if flops != said:
+            raise ValueError(f"its calls are {flops:,} FLOPs, and it says {said:,}")
+
+    def _history(self, memory: dict[str, Any]) -> Remembered:
+        alive = (LiveTensor(**{**t, "spec": self._value(t["spec"])}) for t in memory["live_at_peak"])
+        moments = (Moment(**{**m, "live": dict(zip(CATEGORIES, m["live"], strict=True))}) for m in memory["timeline"])
+        return Remembered(memory["peak"], Place(*memory["at"]), tuple(alive), tuple(moments))
+
+    def _call(self, data: dict[str, Any]) -> Call:
+        about = {name: data[name] for name in ("path", "node", "site", "seconds", "phase")}
+        return Call(self._once(self._operation, [data["op"], data["target"], *RAN(data)]), **about)
+
+    def _scope(self, data: dict[str, Any]) -> Scope:
+        name = self._classes[data["cls"]].__name__
+        ran = self._once(self._operation, [name, {"class": data["cls"]}, *RAN(data)])
+        return Scope(data["path"], ran, self._value(data["params"]), data["has_children"])
+
+    def _operation(self, data: list[Any]) -> Operation:
+        op, target, *values = data
+        found = target_of(target) if isinstance(target, str) else self._classes[target["class"]]
+        return Operation(op, found, *map(self._value, values))
+
+    def _counted(self, data: dict[str, Any], call: Call) -> Counted:
+        return Counted(call, self._once(_count_from, [data[name] for name in ("cost", "rule", "missing", "integer")]))
+
+    def _value(self, data: Any) -> Any:
+        return self._once(self._decoded, data)
+
+    def _once(self, make: Callable[[Any], Any], data: Any) -> Any:
+        """What is made of the data, the same for the same data, for most of a file is said many times. By its bytes, since
+        to Python 1, 1.0 and True are equal."""
+        key = make, marshal.dumps(data, 2)  # later versions tell what is the same object
+        if key not in self._made:
+            self._made[key] = make(data)
+        return self._made[key]
+
+    def _decoded(self, value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(map(self._decoded, value))
+        if not isinstance(value, dict):
+            return value
+        [(kind, held)] = value.items()
+        match kind:
+            case "tensor":
+                shape, dtype, *more = held
+                layout, facts = more or ("strided", {"dict": []})
+                return Spec(tuple(shape), _torchs("dtype", dtype), _torchs("layout", layout), self._decoded(facts))
+            case "dict":
+                return {self._decoded(key): self._decoded(item) for key, item in held}
+            case "class":
+                return self._classes[held]
+            case _ if kind in TORCHS:
+                return _torchs(kind, held)
+            case "slice":
+                return slice(*map(self._decoded, held))
+            case "complex":
+                return complex(*map(self._decoded, held))
+            case "float":
+                return float(held)
+            case "device":
+                return torch.device(held)
+            case "ellipsis":
+                return ...
+        raise ValueError(f"there is no value of kind {kind!r}")
+
+
+def _torchs(kind: str, name: str) -> Any:
+    """A dtype, layout or memory format of torch by its name."""
+    value = vars(torch).get(name)
+    if not isinstance(value, TORCHS[kind]):
+        raise ValueError(f"torch has no {kind} {name!r}")
+    return value
+
+
+def _count_from(data: list[Any]) -> Count:
+    cost, rule, *others = data
+    said = rule if isinstance(rule, str) else Absent(rule["formula"], rule["counts"])
+    return Count(None if cost is None else Cost(**cost), said, *others)
+
+
+def _node_from(data: dict[str, Any]) -> Node:
+    times = {name: _timing_from(data[name]) for name in NODES_TIMES}
+    kernels = tuple(Kernel(**kernel) for kernel in data["kernels"])
+    return Node(**{**data, **times, "calls": range(*data["calls"]), "kernels": kernels})
+
+
+def _timing_from(data: dict[str, Any] | None) -> Timing | None:
+    return None if data is None else Timing(**data)

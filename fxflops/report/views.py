@@ -1,0 +1,126 @@
+"""From rolled-up rows to the plain data that renderers take, and the tree as a view of its own."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..counting.rollup import ModuleRow, prefixes, sums_of
+from ..render.data import NO_OPS, OperatorShare, Summary, TreeRow
+from .rows import highest
+from .totals import Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A view of a report's modules: its text by ``str``, HTML in notebooks."""
+
+    root: TreeRow
+    depth: int | None
+    sort_by: str | None
+    fold: bool
+    columns: Sequence[str] | None
+    units: str | None
+
+    def __str__(self) -> str:
+        from ..render.tree import tree
+
+        return tree(
+            self.root,
+            depth=self.depth,
+            sort_by=self.sort_by,
+            fold=self.fold,
+            columns=self.columns,
+            units=self.units,
+        )
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def tree_row(report: Totals, phase: str) -> TreeRow:
+    """The model's modules, one inside the other, the root first, with what they cost in a phase."""
+    modules = report.by_module(phase)
+    own = sums_of(((item.path, item.op), item.sums) for item in report._items(phase))
+    own_ops: dict[str, dict[str, int]] = {}
+    for (path, op), sums in sorted(own.items(), key=lambda item: -item[1].flops):
+        if sums.flops or sums.missing:
+            own_ops.setdefault(path, {})[op] = sums.calls
+    children: dict[str, list[str]] = {}
+    for path in modules:
+        if path:
+            children.setdefault(path.rpartition(".")[0], []).append(path)
+    peaks = highest(report.nodes, phase, lambda node: prefixes(node.path))
+    return _row("", modules, children, own_ops, peaks)._replace(cls=report.model)
+
+
+def summary_of(report: Totals, tree: TreeRow) -> Summary:
+    """What the one-screen summary shows."""
+    where, params = report.environment, report.params
+    return Summary(
+        title=report.model,
+        inputs=report.inputs,
+        setting=" · ".join(filter(None, [where.device, where.mode, where.grad, report.trace])),
+        macs=tree.macs,
+        flops=tree.flops,
+        int_ops=report.total_int_ops,
+        backward_flops=report.total_backward_flops,
+        recompute_flops=report._flops_of("recompute"),
+        optimizer_flops=report.total_optimizer_flops,
+        gradient_flops=report.total_gradient_flops,
+        compiled=where.compiled,
+        convention=report.convention,
+        attention=report.attention,
+        counted_calls=sum(each.cost is not None for each in report.counted),
+        calls=len(report.counted),
+        params_total=params.total,
+        params_trainable=params.trainable,
+        params_frozen=params.frozen,
+        buffers=params.buffers,
+        params_bytes=params.bytes,
+        latency=report.timing,
+        nodes_seconds=report.total_time,
+        backward_latency=report.backward_timing,
+        backward_nodes_seconds=sum(n.backward_timing.median for n in report.nodes if n.backward_timing is not None),
+        bytes_peak=report.max_memory,
+        memory=report.memory,
+        peak_at=report.memory.at,
+        peak_phase=report.memory.phase,
+        modules=tree.children,
+        operators=[
+            OperatorShare(row.key, row.calls, row.total.flops, row.total.seconds)
+            for row in report.by_operator().values()
+        ],
+        missing=report.missing,
+        paste=report.recipe(),
+        remarks=[f"{each.call.op} in {each.call.path or 'the root'}: {said}" for each, said in report.remarks.items()],
+    )
+
+
+def _row(
+    path: str,
+    modules: Mapping[str, ModuleRow],
+    children: Mapping[str, list[str]],
+    own_ops: Mapping[str, Mapping[str, int]],
+    peaks: Mapping[str, int],
+) -> TreeRow:
+    row = modules[path]
+    return TreeRow(
+        name=path.rpartition(".")[2],
+        cls=row.cls,
+        path=path,
+        calls=row.calls,
+        params=row.params,
+        macs=row.total.macs,
+        flops=row.total.flops,
+        own_params=row.own_params,
+        own_macs=row.own.macs,
+        own_flops=row.own.flops,
+        own_ops=own_ops.get(path, NO_OPS),
+        missing=row.total.missing,
+        seconds=row.total.seconds,
+        own_seconds=row.own.seconds,
+        bytes_peak=peaks.get(path),
+        children=tuple(_row(child, modules, children, own_ops, peaks) for child in children.get(path, ())),
+    )

@@ -1,0 +1,170 @@
+"""What devices can do at most: FLOP/s by dtype and bytes/s, as their makers state them.
+
+Peaks are dense ones: where a datasheet gives figures "with sparsity", half of those. "f32" is without TF32, which is
+"tf32"; "f16" and "bf16" accumulate in f32, as PyTorch has it by default; "i8" are operations/s. Where a device has
+matrix units for a dtype, the figure is theirs, since no operation can be faster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import InputError
+
+LAUNCH = 2e-6
+"""Seconds that a GPU needs for a kernel that does nothing. No datasheet says it; about 3 us are reported on NVIDIA's
+developer forum ("Too much time for kernel launch latency"), and this is meant to be below what anyone sees."""
+
+STANDS_IN = {
+    "c32": "f16",
+    "c64": "f32",
+    "c128": "f64",
+    "f64": "f32",
+    "bf16": "f32",
+    "f16": "f32",
+    "tf32": "f32",
+    "f8": "f16",
+}
+"""In which dtype a device computes one that it has no peak for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device's ceilings: ``peaks`` in FLOP/s by dtype ("f32", "bf16" ...), ``bandwidth`` of its memory in bytes/s,
+    ``launch`` the seconds that any kernel takes, however little it does, ``source`` who says so.
+
+    ``caches`` are bandwidths of what fits in fewer bytes: (bytes, bytes/s), ascending. ``known_as`` are other names of it.
+
+    >>> Device("mine", peaks={"f32": 1e12, "bf16": 4e12}, bandwidth=2e11).peak("bf16")
+    4000000000000.0
+    """
+
+    name: str
+    peaks: Mapping[str, float]
+    bandwidth: float
+    launch: float = LAUNCH
+    source: str = "given"
+    caches: tuple[tuple[int, float], ...] = ()
+    known_as: tuple[str, ...] = ()
+    measured: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.peaks or min(*self.peaks.values(), self.bandwidth) <= 0 or self.launch < 0:
+            raise InputError(
+                f"Device({self.name!r}): peaks (FLOP/s by dtype) and bandwidth (bytes/s) must be above 0, "
+                f"not {dict(self.peaks)}, {self.bandwidth!r}"
+            )
+
+    def peak(self, dtype: str) -> float:
+        """FLOP/s in a dtype; where none is stated, of the one it computes in instead, or at last the highest of all."""
+        known: str | None = dtype
+        while known is not None and known not in self.peaks:
+            known = STANDS_IN.get(known)
+        return max(self.peaks.values()) if known is None else self.peaks[known]
+
+    def bandwidth_of(self, nbytes: int) -> float:
+        """Bytes/s at most for a call that moves so many bytes: those of the largest cache that they fill, or of memory."""
+        if not self.caches or nbytes > self.caches[-1][0]:
+            return self.bandwidth
+        filled = [speed for size, speed in self.caches if size <= nbytes]
+        return filled[-1] if filled else self.caches[0][1]
+
+    def is_called(self, name: str) -> bool:
+        """Whether this is a name of it, in any spelling: ``"NVIDIA A100-SXM4-80GB"``."""
+        return _plain(name) in {_plain(known) for known in (self.name, *self.known_as)}
+
+
+def find_device(name: str) -> Device:
+    """The device of the table by name, in any case and with or without its maker's; InputError for one not listed."""
+    found = listed(name)
+    if found is None:
+        raise InputError(
+            f"no device {name!r} in the table: one of {', '.join(device.name for device in DEVICES)}\n"
+            f"any other one:  from fxflops.devices import Device\n"
+            f'  device=Device({name!r}, peaks={{"f32": 60e12, "bf16": 900e12}}, bandwidth=3.3e12)  # FLOP/s, bytes/s'
+        )
+    return found
+
+
+def listed(name: str) -> Device | None:
+    """The device of the table by name, None where it is not listed."""
+    return next((device for device in DEVICES if device.is_called(name)), None)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"nvidia|geforce|tesla|amd|instinct|[^a-z0-9]", "", name.lower())
+
+
+def _device(name: str, source: str, tera: str, gigabytes: float, *known_as: str) -> Device:
+    """A row of the table: peaks in tera-operations per second ("f32 67 bf16 989.5"), bandwidth in GB/s."""
+    words = tera.split()
+    peaks = {dtype: float(peak) * 1e12 for dtype, peak in zip(words[::2], words[1::2], strict=True)}
+    return Device(name, peaks, gigabytes * 1e9, LAUNCH, source, known_as=known_as)
+
+
+H100, A100 = "NVIDIA H100 Tensor Core GPU datasheet", "NVIDIA A100 Tensor Core GPU datasheet"
+V100, GH200 = "NVIDIA V100 Tensor Core GPU datasheet", "NVIDIA GH200 Grace Hopper Superchip datasheet"
+GCD = "AMD Instinct MI250X data sheet, halved: to PyTorch each of its two dies is a device"
+HOPPER_SXM = "f64 67 f32 67 tf32 494.5 f16 989.5 bf16 989.5 f8 1979 i8 1979"
+AMPERE = "f64 19.5 f32 19.5 tf32 156 f16 312 bf16 312 i8 624"
+
+# Other names are those that torch.cuda.get_device_name gives, and the usual short ones.
+DEVICES = (
+    _device("H100 SXM", H100, HOPPER_SXM, 3350, "H100", "H100 80GB HBM3", "H100 SXM5"),
+    _device("H100 PCIe", H100, "f64 51 f32 51 tf32 378 f16 756.5 bf16 756.5 f8 1513 i8 1513", 2000),
+    _device("H200", "NVIDIA H200 Tensor Core GPU datasheet", HOPPER_SXM, 4800, "H200 SXM"),
+    _device("GH200", GH200, HOPPER_SXM, 4000, "GH200 480GB", "GH200 96GB"),
+    _device("GH200 144GB", GH200, HOPPER_SXM, 4900, "GH200 144G HBM3e"),
+    _device(
+        "B200",
+        "NVIDIA Blackwell Architecture Technical Brief, HGX B200",
+        "f64 40 f32 80 tf32 1100 f16 2250 bf16 2250 f8 4500 i8 4500",
+        8000,
+    ),
+    _device("A100 80GB SXM", A100, AMPERE, 2039, "A100", "A100 80GB", "A100-SXM4-80GB", "A100 SXM"),
+    _device("A100 80GB PCIe", A100, AMPERE, 1935, "A100 PCIe"),
+    _device("A100 40GB", A100, AMPERE, 1555, "A100-SXM4-40GB", "A100-PCIE-40GB"),
+    _device("V100 SXM2", V100, "f64 7.8 f32 15.7 f16 125", 900, "V100", "V100-SXM2-16GB", "V100-SXM2-32GB"),
+    _device("V100 PCIe", V100, "f64 7 f32 14 f16 112", 900, "V100-PCIE-16GB", "V100-PCIE-32GB"),
+    _device("V100S", V100, "f64 8.2 f32 16.4 f16 130", 1134, "V100S-PCIE-32GB", "V100S PCIe"),
+    _device("L4", "NVIDIA L4 datasheet", "f32 30.3 tf32 60 f16 121 bf16 121 f8 242.5 i8 242.5", 300),
+    _device("L40S", "NVIDIA L40S datasheet", "f32 91.6 tf32 183 f16 362.05 bf16 362.05 f8 733 i8 733", 864),
+    _device("A10", "NVIDIA A10 datasheet", "f32 31.2 tf32 62.5 f16 125 bf16 125 i8 250", 600),
+    _device("T4", "NVIDIA T4 product brief", "f32 8.1 f16 65 i8 130", 320),
+    _device(
+        "RTX 3090",
+        "NVIDIA Ampere GA102 GPU Architecture whitepaper, appendix A",
+        "f32 35.6 tf32 35.6 f16 71 bf16 71 i8 284",
+        936,
+    ),
+    _device(
+        "RTX 4090",
+        "NVIDIA Ada GPU Architecture whitepaper, appendix A",
+        "f32 82.6 tf32 82.6 f16 165.2 bf16 165.2 f8 330.3 i8 660.6",
+        1008,
+    ),
+    _device(
+        "RTX 5090",
+        "NVIDIA RTX Blackwell GPU Architecture whitepaper, appendix A",
+        "f32 104.8 tf32 104.8 f16 209.5 bf16 209.5 f8 419 i8 838",
+        1792,
+    ),
+    _device("MI250X", GCD, "f64 47.85 f32 47.85 f16 191.5 bf16 191.5 i8 191.5", 1638.4),
+    _device(
+        "MI300X",
+        "AMD Instinct MI300X data sheet",
+        "f64 163.4 f32 163.4 tf32 653.7 f16 1307.4 bf16 1307.4 f8 2614.9 i8 2614.9",
+        5300,
+    ),
+    _device(
+        "Jetson AGX Orin 64GB",
+        "NVIDIA Jetson AGX Orin Series Technical Brief; f16 as half of its i8",
+        "f32 5.3 f16 42.5 bf16 42.5 i8 85",
+        204.8,
+        "Jetson AGX Orin",
+        "Jetson Orin",
+    ),
+)
+"""The devices whose ceilings are known. torch calls every Orin "Orin", whatever its memory: those are measured."""

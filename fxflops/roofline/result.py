@@ -1,0 +1,284 @@
+"""What a device's ceilings allow each call of a run, and how near it came: the result of a roofline, and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..counting.rollup import prefixes
+from ..errors import InputError
+from ..render.columns import Column
+from ..render.exports import Rows, Table, Tabular
+from ..units import amount, seconds, size
+from .devices import Device
+
+COMPUTE, MEMORY, LAUNCH, NOTHING = "compute", "memory", "launch", "nothing"
+KINDS = (COMPUTE, MEMORY, LAUNCH)
+NOT_MEASURED = "lower bound, not measured"
+TOP = 12
+HEADER = ("op", "where", "calls", "dtype", "flops", "bytes(B)", "FLOP/B", "bound(ms)", "binds")
+SAME_IN_ALL = {"call": "calls", "operator": "where", "module": "op"}
+TIMED = ("time(ms)", "GFLOP/s", "GB/s", "peak%", "efficiency%")
+
+COLUMNS = (
+    Column("op", "op"),
+    Column("module", "module"),
+    Column("calls", "calls", "number"),
+    Column("dtype", "dtype"),
+    Column("flops", "FLOPs", "flops"),
+    Column("bytes_read", "read", "B"),
+    Column("bytes_written", "written", "B"),
+    Column("flops_per_byte", "FLOP/B", "number"),
+    Column("compute_seconds", "compute", "s"),
+    Column("memory_seconds", "memory", "s"),
+    Column("launch_seconds", "launch", "s"),
+    Column("bound_seconds", "bound", "s"),
+    Column("binds", "binds"),
+    Column("seconds", "time", "s"),
+    Column("flops_per_second", "FLOP/s", "flops"),
+    Column("bytes_per_second", "B/s", "flops"),
+    Column("share_of_peak", "of peak", "number"),
+    Column("efficiency", "efficiency", "number"),
+)
+
+
+class Row(NamedTuple):
+    """One call, or several together. Seconds are the least that each ceiling allows; ``bound_seconds`` is the largest of
+    them for a call, and the sum over several.
+
+    ``flops`` are 2 x MACs and all other operations, integers' not; ``binds`` is "compute", "memory", "launch", or
+    "nothing" for what takes no time. ``seconds`` were measured, on this device, or are None.
+    """
+
+    op: str
+    path: str
+    calls: int
+    dtype: str
+    flops: int
+    bytes_read: int
+    bytes_written: int
+    compute_seconds: float
+    memory_seconds: float
+    launch_seconds: float
+    bound_seconds: float
+    binds: str
+    seconds: float | None = None
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+    @property
+    def intensity(self) -> float | None:
+        """FLOPs for each byte moved; None where none is."""
+        return self.flops / self.bytes if self.bytes else None
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """What was achieved."""
+        return self.flops / self.seconds if self.seconds else None
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """What was achieved, if every byte came from memory."""
+        return self.bytes / self.seconds if self.seconds else None
+
+    @property
+    def share_of_peak(self) -> float | None:
+        """FLOP/s achieved, of the device's in this dtype."""
+        return self.compute_seconds / self.seconds if self.seconds else None
+
+    @property
+    def efficiency(self) -> float | None:
+        """The lower bound, of the time it took: 1 is as fast as the device allows."""
+        return self.bound_seconds / self.seconds if self.seconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline(Tabular):
+    """The calls of a phase against a device's ceilings; shown and exported as a table.
+
+    ``latency`` are the model's own seconds in this phase, ``mfu`` what 2 x MACs take at the peak, of these: both None
+    where the run was not timed on this device, and the result then is a prediction: a lower bound. ``missing`` calls
+    have no formula; only their bytes are known.
+    """
+
+    device: Device
+    phase: str
+    rows: tuple[Row, ...]
+    latency: float | None = None
+    mfu: float | None = None
+    missing: int = 0
+
+    @property
+    def is_prediction(self) -> bool:
+        """Whether nothing in it was measured."""
+        return all(row.seconds is None for row in self.rows)
+
+    @property
+    def total(self) -> Row:
+        return _together("all", "", self.rows)
+
+    @property
+    def bound_seconds(self) -> float:
+        """The latency attainable by calls made one after the other: the sum of their lower bounds."""
+        return self.total.bound_seconds
+
+    def by_bound(self) -> Rows[Row]:
+        """The calls together by what binds them: "compute", "memory", "launch", "nothing"."""
+        rows = _grouped(self.rows, lambda row: [row.binds])
+        return _as_rows({kind: rows[kind] for kind in (*KINDS, NOTHING) if kind in rows}, "kinds")
+
+    def by_operator(self) -> Rows[Row]:
+        """The calls of each operator together, the longest first."""
+        rows = _grouped(self.rows, lambda row: [row.op])
+        return _as_rows(dict(sorted(rows.items(), key=lambda item: _longest_first(item[1]))), "operators")
+
+    def by_module(self) -> Rows[Row]:
+        """The calls within each module together, by its path; "" is the model."""
+        return _as_rows(
+            _grouped(self.rows, lambda row: list(prefixes(row.path)), lambda path: ("all", path)), "modules"
+        )
+
+    def _as_table(self) -> Table:
+        return Table("calls", COLUMNS, tuple(map(_raw, self.rows)))
+
+    def table(
+        self,
+        by: str = "call",
+        *,
+        sort_by: str | None = None,
+        top: int | None = TOP,
+        columns: Sequence[str] | str | None = None,
+        units: str | None = "auto",
+        tablefmt: str = "simple",
+    ) -> str:
+        """The rows as text: ``by`` "call", "operator" or "module", without what takes no time.
+
+        The longest come first unless ``sort_by`` names a column; ``top``, ``columns``, ``units`` as in every table.
+        """
+        from ..render.table import grid
+
+        if by not in SAME_IN_ALL:
+            raise InputError(f"cannot sum by {by!r}: one of {', '.join(map(repr, SAME_IN_ALL))}")
+        rows = self.rows if by == "call" else (self.by_operator() if by == "operator" else self.by_module()).values()
+        longest = sorted((row for row in rows if row.binds != NOTHING), key=_longest_first)
+        header = HEADER if self.is_prediction else HEADER + TIMED
+        shown = [i for i, title in enumerate(header) if title != SAME_IN_ALL[by]]
+        cells = [[found[i] for i in shown] for found in map(_cells, longest)]
+        shares = ("bound(ms)",) if self.is_prediction else ("time(ms)", "bound(ms)")
+        return grid(
+            [header[i] for i in shown], cells, sort_by=sort_by, top=top, columns=columns, units=units,
+            tablefmt=tablefmt, noun=f"{by}s", shares=() if by == "module" else shares, elidable=("where", "op"),
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        return "\n".join([*_summary(self), self.table(), *_notes(self)])
+
+
+def _as_rows(rows: Mapping[str, Row], name: str) -> Rows[Row]:
+    return Rows(rows, name, (Column("key", name.removesuffix("s")), *COLUMNS), _keyed)
+
+
+def _keyed(key: str, row: Row) -> list[tuple[object, ...]]:
+    return [(key, *_raw(row))]
+
+
+def _raw(row: Row) -> tuple[object, ...]:
+    return (
+        *row[:7],
+        row.intensity,
+        *row[7:],
+        row.flops_per_second,
+        row.bytes_per_second,
+        row.share_of_peak,
+        row.efficiency,
+    )
+
+
+def _grouped(
+    rows: Iterable[Row],
+    keys: Callable[[Row], list[str]],
+    named: Callable[[str], tuple[str, str]] = lambda key: (key, ""),
+) -> dict[str, Row]:
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        for key in keys(row):
+            groups.setdefault(key, []).append(row)
+    return {key: _together(*named(key), found) for key, found in groups.items()}
+
+
+def _together(op: str, path: str, rows: Sequence[Row]) -> Row:
+    """The sums of several calls; what binds them is what binds the calls with most of the time."""
+    columns: Any = zip(*rows, strict=True) if rows else [()] * len(Row._fields)
+    _, _, calls, dtypes, flops, read, written, compute, memory, launch, bounds, binds, seconds = columns
+    times = {kind: sum(least for least, by in zip(bounds, binds, strict=True) if by == kind) for kind in KINDS}
+    taken = [each for each in seconds if each is not None]
+    return Row(
+        op,
+        path,
+        sum(calls),
+        "+".join(sorted({dtype for dtype, work in zip(dtypes, flops, strict=True) if work})),
+        sum(flops),
+        sum(read),
+        sum(written),
+        sum(compute),
+        sum(memory),
+        sum(launch),
+        sum(times.values()),
+        max(times, key=lambda kind: times[kind]) if any(times.values()) else NOTHING,
+        sum(taken) if taken else None,
+    )
+
+
+def _longest_first(row: Row) -> tuple[float, float]:
+    return -(row.seconds or 0.0), -row.bound_seconds
+
+
+def _cells(row: Row) -> tuple[object, ...]:
+    peak, efficiency = (None if share is None else 100 * share for share in (row.share_of_peak, row.efficiency))
+    speed, flow = (None if each is None else each / 1e9 for each in (row.flops_per_second, row.bytes_per_second))
+    took = None if row.seconds is None else 1e3 * row.seconds
+    return (
+        row.op, row.path or "(root)", row.calls, row.dtype, row.flops, row.bytes, row.intensity, 1e3 * row.bound_seconds,
+        row.binds, took, speed, flow, peak, efficiency,
+    )  # fmt: skip
+
+
+def _summary(found: Roofline) -> list[str]:
+    total, device = found.total, found.device
+    peaks = ", ".join(
+        f"{dtype} {amount(device.peak(dtype), 'FLOP/s')}"
+        for dtype in dict.fromkeys(row.dtype for row in found.rows if row.flops)
+    )
+    kinds = [
+        f"{kind} {seconds(row.bound_seconds)} ({100 * row.bound_seconds / total.bound_seconds:.0f}%)"
+        for kind, row in found.by_bound().items()
+        if row.bound_seconds
+    ]
+    whole = f"{amount(total.flops, 'FLOPs')} executed, {size(total.bytes)}, {total.intensity or 0:.1f} FLOP/B"
+    lines = [
+        f"{found.phase} on {device.name}   {peaks}, {amount(device.bandwidth, 'B/s')}   ({device.source})",
+        f"lower bound {seconds(total.bound_seconds)} = {' + '.join(kinds) or 0}   {whole}",
+    ]
+    if found.is_prediction:
+        return [f"{lines[0]}   {NOT_MEASURED}", lines[1]]
+    took = f"time {seconds(total.seconds)}, {100 * (total.efficiency or 0):.1f}% efficient"
+    own = "" if found.mfu is None else f"   latency {seconds(found.latency)}, MFU {100 * found.mfu:.1f}%"
+    return [*lines, took + own]
+
+
+def too_low(device: Device) -> str:
+    """The explanation of what was faster than a device is said to be."""
+    return f"the ceiling of {device.name} ({device.source}) is too low"
+
+
+def _notes(found: Roofline) -> list[str]:
+    fast = sum((row.efficiency or 0) > 1 for row in found.rows)
+    notes = {
+        f"MFU is above 100%: {too_low(found.device)}": (found.mfu or 0) > 1,
+        f"{fast} calls took less than their bound: what they read was in a cache, or never computed": fast,
+        f"{found.missing} calls have no formula: only their bytes are in the bounds": found.missing,
+    }
+    return [note for note, calls in notes.items() if calls]

@@ -1,0 +1,97 @@
+"""The bytes that a call has to read and write: each of its tensors once, from memory.
+
+At least that: intermediate results of one call stay in caches, what a view shows is not moved, and a lookup reads only
+the rows it takes. What a spec does not tell is not known: that an argument is expanded, or given twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+
+from ..ops import COMMUNICATION
+from ..records import Call, Counted, Spec, specs_in
+
+LOOKUPS = {"embedding", "embedding_bag", "gather", "index_select", "take", "take_along_dim", "index", "getitem"}
+MAYBE_NOTHING = {"contiguous", "to", "type", "float", "double", "half", "bfloat16", "cuda", "cpu", "dropout"}
+"""Ops that return their argument where there is nothing to do: no copy is certain where one comes out as it went in."""
+OVERWRITES = {"copy", "setitem"}
+UNREAD = {"num_batches_tracked"}
+
+
+class Traffic(NamedTuple):
+    """Bytes that a call reads and writes."""
+
+    read: int = 0
+    written: int = 0
+
+
+def traffic_of(counted: Counted) -> Traffic:
+    """The bytes of one call; nothing for a view or a question about a tensor, nor where nothing may be done."""
+    call, reason = counted.call, counted.rule if isinstance(counted.rule, str) else ""
+    out = list(specs_in(call.out))
+    given = [spec for key, value in call.kwargs.items() if key != "out" for spec in specs_in(value)]
+    inputs = [*specs_in(call.args), *given]
+    if reason == COMMUNICATION:
+        return _sent(call, out)
+    if call.op in LOOKUPS and any(spec.is_integral for spec in inputs[call.op == "getitem" :]):
+        return _lookup(call, inputs, out)
+    if call.op in OVERWRITES:  # the first argument is not read; how much a number put there fills is not known
+        return Traffic(_sum(inputs[1:]), _sum(out) or _sum(specs_in(call.args[-1])))
+    if reason == "create":
+        return Traffic() if call.op.startswith(("empty", "new_empty")) else Traffic(0, _sum(out))
+    if reason and (reason != "move" or not out):
+        return Traffic()
+    alike = out[:1] == inputs[:1] and [spec.dtype for spec in out[:1]] == [spec.dtype for spec in inputs[:1]]
+    if call.op in MAYBE_NOTHING and not counted.flops and alike:
+        return Traffic()
+    own = [spec for name, value in call.settings.items() if name not in UNREAD for spec in specs_in(value)]
+    return Traffic(_sum(inputs) + _sum(own), _sum(out))
+
+
+def _sent(call: Call, out: list[Spec]) -> Traffic:
+    """A collective operation writes to its first argument what it reads from the second; or has one, and a result."""
+    first, second = ([*specs_in(argument)] for argument in (*call.args, (), ())[:2])
+    return Traffic(_sum(second), _sum(first)) if second else Traffic(_sum(first), _sum(out))
+
+
+def _lookup(call: Call, inputs: list[Spec], out: list[Spec]) -> Traffic:
+    """A lookup reads its indices and the elements they take; an embedding's table is the matrix that is not of integers."""
+    table, taken = inputs[0], _sum(out)
+    if call.op.startswith("embedding"):
+        own = specs_in(dict(call.settings))
+        table = next((spec for spec in (*own, *inputs) if len(spec) == 2 and not spec.is_integral), table)
+    indices = [spec for spec in inputs if spec is not table]
+    if call.op == "embedding_bag":
+        taken = sum(spec.numel() for spec in indices[:1]) * table[-1] * table.dtype.itemsize
+    return Traffic(_sum(indices) + min(taken, nbytes(table)), _sum(out))
+
+
+def nbytes(spec: Spec) -> int:
+    """Bytes of what a tensor holds: of a sparse one the values, of a nested one its parts."""
+    if "parts" in spec.facts:
+        return _sum(spec.facts["parts"])
+    held = int(spec.facts["nnz"]) if "nnz" in spec.facts else spec.numel()
+    return held * spec.dtype.itemsize
+
+
+def compute_dtype(call: Call) -> str:
+    """The dtype that decides how fast a call is computed: the narrowest of its real and complex tensors.
+
+    Under autocast that is the dtype of the output, where arguments are still f32. "i8" for quantized ones, "" for none.
+    """
+    one_of = {spec.dtype: spec for spec in (*call.inputs(), *specs_in(dict(call.settings)), *specs_in(call.out))}
+    dtypes = [dtype for dtype, spec in one_of.items() if not spec.is_integral]
+    if not dtypes:
+        return "i8" if torch.int8 in one_of or torch.uint8 in one_of else ""
+    narrowest = min(dtypes, key=lambda dtype: dtype.itemsize)
+    if not (narrowest.is_floating_point or narrowest.is_complex):
+        return "i8"
+    letter = "c" if narrowest.is_complex else "bf" if narrowest is torch.bfloat16 else "f"
+    return f"{letter}{8 * narrowest.itemsize}"
+
+
+def _sum(specs: Iterable[Spec]) -> int:
+    return sum(map(nbytes, specs))

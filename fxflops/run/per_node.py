@@ -1,0 +1,81 @@
+"""What the meters read, by node and by call."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import fx
+
+from ..meters.nodes import Kernel, Node
+from ..records import PARTS, Call, Operation
+from ..trace.phases import FORWARD, RECOMPUTE
+from ..trace.symbolic import stack_of
+from .graph_run import Times
+
+Spans = Mapping[str, tuple[int, int, int]]
+"""Bytes before, after and at the peak of nodes by their names."""
+
+
+def node_of(
+    node: fx.Node,
+    calls: range,
+    times: Times,
+    bytes_of: tuple[Spans, Spans],
+    kernels: Mapping[str, tuple[Kernel, ...]],
+) -> Node:
+    path, cls = stack_of(node)
+    before, after, peak = bytes_of[0][node.name]
+    _, backward_after, backward_peak = bytes_of[1].get(node.name, (None, None, None))
+    return Node(
+        name=node.name,
+        opcode=node.op,
+        target=re.sub(" (at 0x|of type object).*", ">", str(node.target), flags=re.DOTALL),  # an address tells nothing
+        function=getattr(node.target, "__name__", "") if node.op == "call_function" else "",
+        path=path,
+        module="" if cls is None else cls.__name__,
+        calls=calls,
+        timing=times.nodes.get(node.name),
+        bytes_before=before,
+        bytes_after=after,
+        bytes_peak=peak,
+        backward_timing=times.backward_nodes.get(node.name),
+        backward_bytes_after=backward_after,
+        backward_bytes_peak=backward_peak,
+        host_timing=times.host_nodes.get(node.name),
+        kernels=kernels.get(node.name, ()),
+    )
+
+
+def with_nodes(calls: Sequence[Call], nodes: Iterable[Node], owner_of: Mapping[int, int]) -> tuple[Call, ...]:
+    """The calls with the name of their node and its time; where a node made several, that is split as the observer's own
+    clock saw them. A call of the backward pass is of the node of its owner."""
+    result = [call._replace(seconds=None) for call in calls]
+    first = _first_made(calls)
+    owned: dict[int, list[int]] = {}
+    for i, owner in owner_of.items():
+        owned.setdefault(first.get(owner, owner), []).append(i)
+    for node in nodes:
+        back = [i for owner in node.calls for i in owned.get(owner, ())]
+        for positions, timing in ((node.calls, node.timing), (back, node.backward_timing)):
+            seen = sum(calls[i].seconds or 0.0 for i in positions)
+            for i in positions:
+                share = (calls[i].seconds or 0.0) / seen if seen else 1 / len(positions)
+                seconds = None if timing is None else timing.median * share
+                result[i] = calls[i]._replace(node=node.name, seconds=seconds)
+    return tuple(result)
+
+
+def _first_made(calls: Sequence[Call]) -> dict[int, int]:
+    """For calls that checkpointing made again, by their number, the forward's that are alike: one after the other."""
+    made = defaultdict[tuple[Operation, str], deque[int]](deque)
+    found = {}
+    for i, call in enumerate(calls):
+        alike = made[call.operation, call.path]
+        if call.phase in PARTS[FORWARD]:
+            alike.append(i)
+        elif call.phase == RECOMPUTE and alike:
+            found[i] = alike[0]
+            alike.rotate(-1)
+    return found

@@ -1,0 +1,653 @@
+"""The command line: what each command prints and where, its exit codes, and that every example it shows runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import fxflops
+from fxflops.cli import options as cli_options
+from fxflops.cli.app import OPTIONS, app
+
+# The sums below are worked out from it: a convolution 3 to 8 channels, 3 x 3, on 64 x 64 pixels, and a linear 8 to 10.
+SOURCE = """
+import sys
+
+import torch
+from torch import nn
+
+from widths import WIDTH
+
+print("a word on stdout")
+
+
+def make_model(width=WIDTH):
+    return nn.Sequential(nn.Conv2d(3, width, 3, padding=1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+
+
+before = make_model
+model = nn.Linear(4, 2)
+number = 3
+
+
+def after():
+    return make_model(2 * WIDTH)
+
+
+def with_args():
+    return nn.Linear(4, 2), torch.ones(3, 4)
+
+
+def with_kwargs():
+    return nn.Linear(4, 2), (), {"input": torch.ones(5, 4)}
+
+
+def broken():
+    raise ValueError("no such width")
+
+
+def pair():
+    return 1, 2
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(7, 4)
+
+    def forward(self, words, mask=None, scale=None):
+        assert words.max() < 7 and (mask is None or bool(mask.all()))
+        return self.table(words) if scale is None else self.table(words) * scale
+
+
+class Branch(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+
+class Unknown(nn.Module):
+    def forward(self, x):
+        return torch.ops.clitest.unknown(x * 2)
+"""
+CONV = 64 * 64 * 8 * 3 * 9  # MACs
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In a folder with a model and a file beside it, with all that loading changes put back."""
+    (tmp_path / "model.py").write_text(SOURCE)
+    (tmp_path / "widths.py").write_text("WIDTH = 8\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the libraries' own imports
+        yield
+    for name in ("model", "widths"):
+        sys.modules.pop(name, None)
+
+
+def invoke(command: str) -> Any:
+    return CliRunner().invoke(app, shlex.split(command), catch_exceptions=False, prog_name="fxflops")
+
+
+def out(command: str) -> str:
+    """What a command that succeeds prints."""
+    result = invoke(command)
+    assert result.exit_code == 0, result.output
+    return str(result.stdout)
+
+
+def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A real process, as a user starts it."""
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+    variables["PYTHONPATH"] = os.pathsep.join([str(Path(fxflops.__file__).parents[1]), variables.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=variables, check=False, encoding="utf8"
+    )
+
+
+# run
+
+
+def test_a_function_in_a_file() -> None:
+    text = out("run model.py:make_model --input 2,3,64,64 --counts-only")
+    assert text.startswith("Sequential   input f32[2,3,64,64]   meta")
+    assert f"MACs     {fxflops.units.count(2 * (CONV + 80))}" in text
+    assert "complete: 4/4 calls" in text
+    assert "a word on stdout" not in text
+
+
+@pytest.mark.parametrize(
+    ("place", "shape"),
+    [("model.py:with_args", "f32[3,4]"), ("model.py:with_kwargs", "f32[5,4]"), ("model:with_args", "f32[3,4]")],
+)
+def test_a_model_with_its_inputs(place: str, shape: str) -> None:
+    assert f"input {shape}" in out(f"run {place} --counts-only")
+
+
+def test_a_module_is_a_model_and_inputs_of_its_own_can_be_replaced() -> None:
+    assert "input f32[9,4]" in out("run model.py:model --input 9,4 --counts-only")
+    assert "input f32[9,4]" in out("run model.py:with_args --input 9,4 --counts-only")
+    assert "input bf16[3,4]" in out("run model.py:with_args --dtype bf16 --counts-only")
+
+
+def test_inputs_by_position_and_by_name() -> None:
+    text = out("run model.py:Words --input 2,5:i64 --input scale=4:f64 --input mask=2,5:bool --counts-only")
+    assert "input i64[2,5] f64[4] bool[2,5]" in text
+    assert "input i64[2,5] i64[2,5]" in out("run model.py:Words --input-ids 2,5 --input mask=2,5:i64 --repeats 0")
+    assert "input i64[6,5]" in out("run model.py:Words --input-ids 2,5 --batch 6 --repeats 1")
+
+
+def test_a_run_is_timed_and_shown_as_tree_and_table() -> None:
+    command = "run model.py:make_model --input 1,3,64,64 --repeats 1 --tree --depth 1 --table --sort-by flops"
+    text = out(f"{command} --top 2 --units M")
+    summary, tree, table = text.split("\n\n")
+    assert "latency" in summary
+    assert tree.splitlines()[2].startswith("├─ 0  Conv2d")
+    assert [line.split()[:2] for line in table.splitlines()[2:4]] == [["conv", "0"], ["adaptive_avg_pool", "1"]]
+    assert re.search(r"^top 2 of \d+ operations: .*% of FLOPs", table, re.M)
+    assert "time" not in out("run model.py:with_args --counts-only --table").partition("\n\n")[2]
+
+
+def test_columns_of_the_table() -> None:
+    lines = out("run model.py:with_args --counts-only --table --columns op,flops").partition("\n\n")[2].splitlines()
+    assert [line.split() for line in lines] == [["op", "FLOPs"], ["------", "-------"], ["linear", "48"]]
+
+
+def test_training() -> None:
+    text = out("run model.py:with_args --train --backward --counts-only")
+    assert "· train · grad ·" in text
+    assert "backward" in text
+
+
+def test_a_convention_and_attention() -> None:
+    assert "FLOPs  24  (convention fvcore, attention exact)" in out(
+        "run model.py:with_args --convention fvcore --attention exact --counts-only"
+    )
+
+
+def test_json_alone_is_on_stdout_and_files_are_written(tmp_path: Path) -> None:
+    result = invoke("run model.py:with_args --json --repeats 1 --save a.json --save a.csv --save a.md")
+    assert json.loads(result.stdout)["totals"]["total_flops"] == 48
+    assert fxflops.Report.load(tmp_path / "a.json").total_flops == 48
+    assert (tmp_path / "a.csv").read_text().count("linear") > 0
+    assert "fxflops: wrote a.md" in result.stderr
+
+
+@pytest.mark.skipif(not hasattr(fxflops.Report, "to_html"), reason="there is no page of a report yet")
+def test_a_page_is_written(tmp_path: Path) -> None:
+    out("run model.py:with_args --counts-only --save a.html")
+    assert "<" in (tmp_path / "a.html").read_text()
+
+
+def unknown_op() -> None:
+    if not hasattr(torch.ops.clitest, "unknown"):
+        torch.library.define("clitest::unknown", "(Tensor x) -> Tensor")
+        torch.library.impl("clitest::unknown", "default")(torch.clone)
+
+
+def test_strict_shows_what_there_is_and_fails() -> None:
+    unknown_op()
+    result = invoke("run model.py:Unknown --input 2,3 --repeats 1 --strict")
+    assert result.exit_code == 1
+    assert "INCOMPLETE" in result.stdout
+    assert "clitest.unknown" in result.stdout
+    assert result.stderr.endswith("fxflops: calls that are not counted: 1\n")
+    as_json = invoke("run model.py:Unknown --input 2,3 --repeats 1 --strict --json")
+    assert "  clitest::unknown x1, first in the root" in as_json.stderr
+    assert invoke("run model.py:Unknown --input 2,3 --repeats 1").exit_code == 0
+
+
+def test_a_model_of_a_library_needs_no_weights_to_be_counted() -> None:
+    pytest.importorskip("timm")
+    text = out("run timm:resnet50 --counts-only --batch 2 --convention torch_flops --json")
+    totals = json.loads(text)["totals"]
+    assert totals["total_flops"] == 2 * 8_227_340_288
+    assert json.loads(text)["inputs"] == "f32[2,3,224,224]"
+    assert json.loads(text)["environment"]["device"] == "meta"
+
+
+def test_a_model_that_needs_values_is_counted_on_the_cpu() -> None:
+    pytest.importorskip("torchvision")
+    result = invoke("run torchvision:ssdlite320_mobilenet_v3_large --counts-only")
+    assert "needs values, so it is counted on real tensors" in result.stderr
+    assert "input f32[1,3,320,320]   cpu" in result.stdout
+
+
+def test_the_sizes_that_torchvision_says() -> None:
+    pytest.importorskip("torchvision")
+    from fxflops.cli.models import load
+
+    names = ["inception_v3", "fcn_resnet50", "r3d_18", "ssd300_vgg16", "efficientnet_b1"]
+    shapes = {name: load(f"torchvision:{name}", True).usual[0].shape for name in names}
+    assert shapes == {
+        "inception_v3": (1, 3, 299, 299),
+        "fcn_resnet50": (1, 3, 520, 520),
+        "r3d_18": (1, 3, 16, 112, 112),
+        "ssd300_vgg16": (1, 3, 300, 300),
+        "efficientnet_b1": (1, 3, 240, 240),
+    }
+
+
+def test_transformers_by_type_class_and_config(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = {
+        "model_type": "bert",
+        "vocab_size": 50,
+        "dtype": "bfloat16",
+        "architectures": ["BertForMaskedLM"],
+        **small,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    result = invoke("run hf:config.json --counts-only")
+    assert result.stdout.startswith("BertForMaskedLM   input i64[1,128]   meta")
+    assert "input_ids of 128 tokens, without a mask" in result.stderr
+    assert out("run hf:. --input-ids 2,16 --repeats 1").startswith("BertForMaskedLM   input i64[2,16]   cpu")
+    assert out("run hf:GPT2LMHeadModel --input-ids 1,4 --counts-only").startswith("GPT2LMHeadModel   input i64[1,4]")
+    assert out("run hf:vit --counts-only").startswith("ViTModel   input f32[1,3,224,224]")
+    assert "input i64[1,128] i64[1,128]" in out("run hf:t5 --counts-only")
+
+
+def test_no_model_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torchvision")
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise AssertionError("the network was asked")
+
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", refused)
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", refused)
+    out("run torchvision:lraspp_mobilenet_v3_large --counts-only")
+
+
+def test_masks_and_positions_keep_their_values_where_weights_have_none() -> None:
+    assert "observed on meta" in out("run model.py:Words --input words=2,5:i64 --input mask=2,5:bool --counts-only")
+    pytest.importorskip("transformers")
+    Path("llama.json").write_text(
+        json.dumps({"model_type": "llama", "hidden_size": 16, "intermediate_size": 8, "num_attention_heads": 2})
+    )
+    mask = "--input input_ids=1,16:i64 --input attention_mask=1,16:i64"
+    result = invoke(f"run hf:llama.json {mask} --counts-only")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "meta · eval" in result.stdout
+
+
+def test_a_backward_pass_that_raises_is_a_mistake_of_the_question() -> None:
+    Path("own.py").write_text(
+        "import torch\n"
+        "@torch.library.custom_op('clitest::forward_only', mutates_args=())\n"
+        "def forward_only(x: torch.Tensor) -> torch.Tensor:\n    return x.clone()\n"
+        "forward_only.register_fake(torch.empty_like)\n"
+        "class Net(torch.nn.Linear):\n    def forward(self, x):\n        return forward_only(super().forward(x))\n"
+        "def make():\n    return Net(3, 3), (torch.ones(1, 3),)\n"
+    )
+    for how in ("--counts-only", "--repeats 1", "--repeats 0 --trace record"):
+        result = invoke(f"run own.py:make --backward {how}")
+        assert result.exit_code == 2
+        assert result.stderr.startswith("fxflops: the backward pass raised\n  RuntimeError: ")
+        assert "clitest.forward_only" in result.stderr
+
+
+def test_the_phases_of_a_training_step_are_told_apart() -> None:
+    text = out("run model.py:with_args --counts-only --backward --tree --table")
+    assert text.count("\nmodule ") == 2
+    assert text.index("\nforward\n") < text.index("\nbackward\n")
+    assert re.search(r"^backward +matmul ", text, re.M)
+    assert " · eval · grad · " in text
+    assert " · train · grad · " in out("run model.py:with_args --counts-only --backward --train")
+    assert "phase" not in out("run model.py:with_args --counts-only --table")
+
+
+def test_a_page_that_cannot_be_drawn_is_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    result = invoke("run model.py:nothing_of_this_name --save page.html")
+    assert result.exit_code == 2
+    assert "pip install plotly" in result.stderr
+
+
+# explain, diff, check, ops, conventions
+
+
+def test_explain() -> None:
+    text = out("explain model.py:with_args torch_flops fvcore")
+    assert text.splitlines()[0] == "torch_flops 48   fvcore 24   -24"
+
+
+def test_diff_of_two_models_and_of_saved_reports() -> None:
+    text = out("diff model.py:before model.py:after --input 1,3,64,64")
+    assert re.search(r"^params +314 +618 +\+304 ", text, re.M)
+    for name in ("before", "after"):
+        out(f"run model.py:{name} --input 1,3,64,64 --counts-only --save {name}.json")
+    saved = out("diff before.json after.json")
+    assert saved.replace("before.json", "model.py:before").replace("after.json", "model.py:after") == text
+    told = json.loads(out("diff before.json after.json --json"))
+    assert told["totals"]["params"] == {"a": 314, "b": 618}
+    assert told["a"].startswith("before.json")
+    assert {row["module"] for row in told["modules"]} == {"", "0", "1", "2", "3"}
+
+
+def test_a_saved_report_is_explained_and_recounted() -> None:
+    shown = out("run model.py:with_args --counts-only --convention fvcore --save a.json")
+    assert out("run a.json") == shown
+    assert out("run a.json --convention torch_flops").splitlines()[1].split()[3] == "48"
+    assert "a run that was made" in invoke("run a.json --repeats 3").stderr
+    assert out("explain a.json torch_flops fvcore").startswith("torch_flops 48   fvcore 24")
+    assert out("check a.json --max-flops 24").startswith("ok    FLOPs")
+    assert invoke("check a.json --max-flops 24 --convention torch_flops").exit_code == 1
+    assert "inputs and settings are those of then" in invoke("check a.json --max-flops 24 --batch 2").stderr
+
+
+@pytest.mark.parametrize(
+    ("budget", "kept"),
+    [
+        ("--max-flops 48", True),
+        ("--max-flops 47", False),
+        ("--max-macs 24", True),
+        ("--max-macs 0.023K", False),
+        ("--max-params 10", True),
+        ("--max-params 9", False),
+        ("--max-memory 1KiB", True),
+        ("--max-memory 50B", False),
+        ("--max-time 100s", True),
+        ("--max-time 1ns", False),
+    ],
+)
+def test_a_budget_both_ways(budget: str, kept: bool) -> None:
+    result = invoke(f"check model.py:with_args {budget}")
+    assert result.exit_code == (0 if kept else 1)
+    assert result.stdout.startswith("ok    " if kept else "OVER  ")
+    assert result.stdout.count("\n") == 1
+    told = invoke(f"check model.py:with_args {budget} --json")
+    assert told.exit_code == result.exit_code
+    data = json.loads(told.stdout)
+    assert data["complete"]
+    assert [b["kept"] for b in data["budgets"]] == [kept]
+
+
+def test_the_published_total_is_the_limit() -> None:
+    pytest.importorskip("timm")
+    check = "check timm:resnet50 --convention torch_flops --max-params 25.6M --max-flops"
+    within = invoke(f"{check} 8227340288")
+    assert within.exit_code == 0
+    assert "FLOPs   8,227,340,288 (8.23 G) of " in within.stdout
+    assert invoke(f"{check} 8227340287").exit_code == 1
+
+
+def test_what_is_incomplete_fails_unless_allowed() -> None:
+    unknown_op()
+    result = invoke("check model.py:Unknown --input 2,3 --max-flops 1G --max-time 100s")
+    assert result.exit_code == 1
+    assert "INCOMPLETE" in result.stdout
+    assert "clitest::unknown x1" in result.stdout
+    assert invoke("check model.py:Unknown --input 2,3 --max-flops 1G --max-time 100s --allow-incomplete").exit_code == 0
+
+
+def test_ops() -> None:
+    text = out("ops log_softmax")
+    assert text.startswith("log_softmax\n    input[*, k] -> out[*, k]: k exps, k-1 adds, 1 log and k subtractions")
+    assert "nn.LogSoftmax" in text
+    assert out("ops conv2d").startswith("conv\n")
+    assert "nothing (view)" in out("ops flatten")
+    everything = out("ops").splitlines()
+    assert len(everything) > 500
+    assert any(line.split()[0] == "linear" for line in everything)
+
+
+def test_conventions() -> None:
+    text = out("conventions")
+    assert text.startswith("fxflops ")
+    assert [name for name in fxflops.list_conventions() if f"{name} " not in text] == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "conventions",
+        "ops",
+        "ops lstm",
+        "explain model.py:with_args torch_flops flowflops_graph",
+        "run model.py:make_model --input 1,3,64,64 --repeats 1 --backward --tree --table",
+    ],
+)
+def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = out(command)
+    for module in ("cli_shown", "explain", "render.summary", "render.table", "render.tree"):
+        monkeypatch.setattr(f"fxflops.{module}.terminal_width", lambda: 80)
+    narrow = out(command)
+    assert max(map(len, whole.splitlines())) > 80 >= max(map(len, narrow.splitlines()))
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("run resnet50", "unknown model 'resnet50'; timm has it: timm:resnet50"),
+        ("run timm:resnet5", "timm has no model 'resnet5'; near: resnet5"),
+        ("run torchvision:swin", "torchvision has no model 'swin'; near: swin_"),
+        ("run hf:bret", "near: bert"),
+        ("run hf:LlamaForCausal", "near: LlamaForCausalLM"),
+        ("run hf:no/config.json", "nothing is downloaded"),
+        ("run hf:bert-base-uncased", "'bert-base-uncased'; nothing is downloaded: hf:bert is one with its defaults"),
+        ("run hf:clip --counts-only", "CLIPModel.forward takes (input_ids, pixel_values"),
+        ("run none.py:model", "there is no file 'none.py'"),
+        ("run model.py", "which model of model.py? one of model.py:"),
+        ("run nowhere.at_all:model", "there is no module 'nowhere.at_all'"),
+        ("run model.py:make_modle", "near: make_model"),
+        ("run model.py:number", "gives int"),
+        ("run model.py:pair", "gives (int, int)"),
+        ("run model.py:broken", "model.py:broken() raised ValueError: no such width\n  at "),
+        ("run model.py:make_model", "Sequential.forward takes (input)"),
+        ("run model.py:make_model --input 1,4,64,64", "to have 3 channels, but got 4"),
+        ("run model.py:make_model --input 1,3,64,64 --input 3,3", "the inputs do not fit Sequential.forward"),
+        (
+            "run model.py:make_model --input x=1,3,64,64",
+            "\n  --input SHAPE is for the next of its parameters, --input NAME",
+        ),
+        ("run model.py:Branch --input 2,3 --trace symbolic", "\n--trace record records a run of it instead"),
+        ("run model.py:Branch --input 2,3 --backward", "fxflops: --backward, but no output depends on"),
+        ("run model.py:make_model --input 1,3,a", "write a shape, such as 1,3,224,224"),
+        ("run model.py:make_model --input 1,3,64,64:f31", "unknown dtype 'f31'; near: f32"),
+        ("run model.py:make_model --input-ids x=1", "write a shape alone"),
+        (
+            "run hf:bert --input 1,128 --counts-only",
+            "it is given numbers of words: give integers: --input-ids 1,128 or",
+        ),
+        ("run model.py:make_model --input 1,3 --device gpu", "unknown device 'gpu'"),
+        ("run model.py:make_model --input 1,3 --device cuda:99", "no device 'cuda:99'"),
+        ("run model.py:make_model --input 1,3 --dtype f33", "unknown dtype"),
+        ("run model.py:make_model --input 1,3 --convention fvcor", "unknown convention 'fvcor'; near: fvcore; one of"),
+        ("run model.py:make_model --input 1,3 --attention some", "unknown attention 'some'"),
+        ("run model.py:make_model --input 1,3 --trace jit", "jit"),
+        ("run model.py:make_model --input 1,3 --repeats some", "--repeats 'some'"),
+        ("run model.py:make_model --input 1,3 --repeats 3 --counts-only", "--counts-only makes none"),
+        ("run model.py:make_model --input 1,3 --tree --columns cost", "--tree: no column 'cost'"),
+        ("run model.py:make_model --input 1,3 --tree --table --sort-by inputs", "--tree: no column 'inputs'"),
+        ("run model.py:make_model --input 1,3 --table --sort-by cost", "--table: no column 'cost'"),
+        ("run model.py:make_model --input 1,3 --tree --units Q", "unknown units 'Q'"),
+        ("run model.py:make_model --input 1,3 --depth 2", "--depth 2 needs --tree"),
+        ("run model.py:make_model --input 1,3 --units G", "--units G needs --tree or --table"),
+        ("run model.py:make_model --input 1,3 --json --tree", "not with --tree or --table"),
+        ("run model.py:make_model --input 1,3 --save a.xyz", "the suffix says the format"),
+        ("run model.py:make_model --input 1,3 --save no/a.json", "there is no folder 'no'"),
+        ("run model.py:with_args --batch 2", "comes with inputs of its own"),
+        ("run model.py:with_args --batch 0", "--batch"),
+        ("explain model.py:with_args fvcor thop", "unknown convention 'fvcor'"),
+        ("explain model.py:with_args", "Missing argument 'CONVENTION'"),
+        ("diff model.py:with_args", "Missing argument 'OTHER'"),
+        ("diff none.json model.py:with_args", "there is no file 'none.json'"),
+        ("check model.py:with_args", "no budget is given: one or more of --max-flops"),
+        ("check model.py:with_args --max-flops 4Q", "'4Q' is no number with a unit of k, M, G"),
+        ("check model.py:with_args --max-memory 2G", "2GiB, 500MB"),
+        ("check model.py:with_args --max-time 1s --device meta", "no time was measured"),
+        ("ops sofmax", "near: softmax"),
+        ("frobnicate", "No such command 'frobnicate'"),
+        ("run", "Missing argument 'MODEL'"),
+    ],
+)
+def test_a_users_mistake_is_a_message(command: str, said: str) -> None:
+    result = invoke(command)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_the_arguments_that_become_options_are_those_that_errors_name() -> None:
+    sources = [path.read_text("utf8") for path in Path(fxflops.__file__).parent.rglob("*.py") if path.stem != "cli"]
+    assert [argument for argument in OPTIONS if not any(argument in source for source in sources)] == []
+
+
+def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "timm", None)
+    result = invoke("run timm:resnet50")
+    assert (result.exit_code, result.stderr) == (2, "fxflops: timm is not installed: pip install timm\n")
+    assert "unknown model 'resnet50'. A model is one of" in invoke("run resnet50").stderr
+    monkeypatch.delitem(sys.modules, "timm")
+    monkeypatch.setattr(cli_options, "find_spec", lambda name: None)
+    for command in ("run timm:resnet50", "diff model.py:make_model timm:resnet50"):
+        result = invoke(command)
+        assert (result.exit_code, result.stderr) == (2, "fxflops: timm is not installed: pip install timm\n")
+
+
+def test_a_json_file_that_is_no_report(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    (tmp_path / "b.json").write_text("{")
+    assert "is no report of fxflops" in invoke("check a.json --max-flops 1").stderr
+    assert invoke("check b.json --max-flops 1").exit_code == 2
+
+
+# Help, completion, processes
+
+COMMANDS = ("run", "explain", "diff", "check", "ops", "conventions")
+
+# What README shows, or is to show.
+README = """
+fxflops run timm:resnet50
+fxflops run torchvision:swin_t --batch 2 --tree --depth 2
+fxflops run hf:path/to/config.json --input-ids 1,2048 --dtype bf16 --counts-only
+fxflops run model.py:make_model --input 1,3,64,64 --device cuda --save report.html
+fxflops run hf:LlamaForCausalLM --input-ids 1,2048 --counts-only --attention exact
+fxflops run timm:resnet50 --counts-only --table --sort-by flops --top 3
+fxflops run timm:resnet50 --counts-only --json > resnet50.json
+fxflops explain timm:resnet50 torch_flops fvcore
+fxflops diff timm:resnet18 timm:resnet34
+fxflops check timm:resnet50 --max-flops 9G --max-params 25M --max-memory 200MiB
+fxflops ops log_softmax
+fxflops conventions
+""".strip().splitlines()
+README += re.findall(r"^(?:\$ )?(fxflops \S.*)", (Path(__file__).parents[1] / "README.md").read_text("utf8"), re.M)
+OVER_ON_PURPOSE = "--max-params 25M"
+
+
+def shown_in_help() -> list[str]:
+    """Every example of every command's help."""
+    texts = [out("--help"), *(out(f"{command} --help") for command in COMMANDS)]
+    return [line.strip() for text in texts for line in text.splitlines() if line.startswith("    fxflops ")]
+
+
+def test_every_command_shows_examples() -> None:
+    for command in COMMANDS:
+        assert f"    fxflops {command}" in out(f"{command} --help")
+    assert len(shown_in_help()) > 15
+
+
+def test_every_example_runs(tmp_path: Path) -> None:
+    for package in ("timm", "torchvision", "transformers"):
+        pytest.importorskip(package)
+    for name in ("main", "branch", "report"):
+        out(f"run model.py:make_model --input 1,3,64,64 --counts-only --save {name}.json")
+    (tmp_path / "path/to").mkdir(parents=True)
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    (tmp_path / "path/to/config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 50, **small}))
+    for line in dict.fromkeys([*shown_in_help(), *README]):
+        command = line.removeprefix("fxflops ").partition(" > ")[0]
+        if not torch.cuda.is_available():
+            command = command.replace("--device cuda", "--repeats 1")
+        if not hasattr(fxflops.Report, "to_html"):
+            command = re.sub(r"--save \S+\.html", "", command)
+        result = invoke(command)
+        assert result.exit_code == int(OVER_ON_PURPOSE in line), f"{line}\n{result.output}"
+        assert result.stdout
+
+
+def test_version() -> None:
+    assert out("--version") == f"fxflops {fxflops.__version__} (torch {torch.__version__.partition('+')[0]})\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["--version"]])
+def test_help_loads_no_torch(arguments: list[str]) -> None:
+    code = f"""
+import sys
+from fxflops.cli import app
+try:
+    app({arguments!r}, prog_name="fxflops")
+finally:
+    print({{"torch", "numpy", "timm"}} & set(sys.modules), file=sys.stderr)
+"""
+    run = process("-c", code)
+    assert run.stderr == "set()\n"
+    assert "fxflops" in run.stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_of_a_shell(shell: str) -> None:
+    run = process("-m", "fxflops", _FXFLOPS_COMPLETE=f"source_{shell}")
+    assert run.returncode == 0
+    assert "_FXFLOPS_COMPLETE" in run.stdout
+
+
+def test_completion_of_words() -> None:
+    def completed(words: str, number: int) -> str:
+        found = process("-m", "fxflops", _FXFLOPS_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(number))
+        return found.stdout
+
+    assert completed("fxflops ex", 1).split() == ["explain"]
+    assert "--counts-only" in completed("fxflops run --c", 2)
+    assert completed("fxflops run --convention fv", 3).split() == ["fvcore"]
+
+
+def test_a_process_keeps_stdout_for_the_result() -> None:
+    run = process("-m", "fxflops", "run", "model.py:with_args", "--json", "--repeats", "1")
+    assert run.returncode == 0
+    assert json.loads(run.stdout)["schema"] == "fxflops.report"
+    assert "a word on stdout" in run.stderr
+    failed = process("-m", "fxflops", "run", "model.py:make_model", "--input", "1,4,8,8")
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert "Traceback" not in failed.stderr
+
+
+def test_a_pipe_that_closes_is_no_error() -> None:
+    root = Path(fxflops.__file__).parents[1]
+    line = f"{shlex.quote(sys.executable)} -m fxflops ops | head -n 1"
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    run = subprocess.run(["bash", "-c", line], capture_output=True, text=True, env=environment, check=True)
+    assert run.stdout.count("\n") == 1
+    assert run.stderr == ""
+
+
+@pytest.mark.parametrize(("no_color", "colours"), [("", True), ("1", False)])
+def test_colours_are_for_terminals_that_want_them(no_color: str, colours: bool) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "NO_COLOR": no_color, "TERM": "xterm", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = str(Path(fxflops.__file__).parents[1])
+    command = [sys.executable, "-m", "fxflops", "run", "model.py:with_args", "--counts-only", "--tree"]
+    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment, check=True)
+    os.close(theirs)
+    text = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert "Linear" in text
+    assert ("\x1b[1m" in text) is colours

@@ -1,0 +1,58 @@
+"""Inputs and dtypes as they are written on the command line."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fxflops import InputError
+from fxflops.cli.inputs import Given, dtype_of, read_input, tensors_of
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+
+
+@pytest.mark.parametrize(
+    ("written", "dtype"),
+    [
+        ("f16", torch.float16),
+        ("fp16", torch.float16),
+        ("torch.float16", torch.float16),
+        ("half", torch.float16),
+        ("fp32", torch.float32),
+        ("bf16", torch.bfloat16),
+        ("long", torch.int64),
+        ("c64", torch.complex64),
+        ("float8_e4m3fn", torch.float8_e4m3fn),
+        ("torch.float8_e5m2", torch.float8_e5m2),
+    ],
+)
+def test_a_dtype_by_any_of_its_names(written: str, dtype: torch.dtype) -> None:
+    assert dtype_of(written) is dtype
+    given = read_input(f"x=2,3:{written}")
+    for device in (CPU, META):
+        tensor = tensors_of([given], device, torch.float32, 2)[1]["x"]
+        assert (tuple(tensor.shape), tensor.dtype) == ((2, 3), dtype)
+
+
+@pytest.mark.parametrize("name", ["int8", "bool", "i64", "torch.uint8"])
+def test_weights_are_real_or_complex(name: str) -> None:
+    with pytest.raises(InputError, match="is none of weights"):
+        dtype_of(name, of_weights=True)
+    with pytest.raises(InputError, match="unknown dtype 'f31'") as error:
+        dtype_of("f31", of_weights=True)
+    assert not {"i64", "bool"} & set(str(error.value).replace(",", "").split())
+
+
+@pytest.mark.parametrize("device", [CPU, META])
+@pytest.mark.parametrize("dtype", ["", "i64", "tokens"])
+@pytest.mark.parametrize("shape", [(10**20, 3), (2**62, 2**62)])
+def test_sizes_that_nothing_can_hold(shape: tuple[int, ...], dtype: str, device: torch.device) -> None:
+    with pytest.raises(InputError, match=r"no input of shape .* can be made on (cpu|meta): ") as error:
+        tensors_of([Given("", shape, dtype)], device, torch.float32, 2)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_an_input_larger_than_the_memory_is_not_tried() -> None:
+    with pytest.raises(InputError, match=r"4\.00 PiB, more than the memory there is"):
+        tensors_of([Given("", (2**25, 2**25))], CPU, torch.float32, 2)
+    assert tensors_of([Given("", (2**25, 2**25))], META, torch.float32, 2)[0][0].numel() == 2**50

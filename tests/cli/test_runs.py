@@ -1,0 +1,193 @@
+"""What the command line counts of the user's own files, on which device, and what it says where it cannot."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fxflops.cli.app import app
+
+SOURCE = """
+import sys
+
+import torch
+from torch import nn
+
+
+def large():
+    return nn.Linear(300_000, 300_000)
+
+
+def small():
+    return nn.Conv2d(3, 8, 3)
+
+
+def linear():
+    return nn.Linear(8, 4)
+
+
+class Doubled(nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+class Read(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, int(torch.ones(3).sum()))
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+class Branch(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if x.square().sum() >= 0 else x
+
+
+def branch():
+    return Branch(8, 4)
+
+
+class Attended(nn.Module):
+    def forward(self, q, mask):
+        return nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+
+def masked():
+    return Attended(), (torch.ones(1, 1, 4, 8), torch.ones(4, 4, dtype=torch.bool).tril())
+
+
+def broken():
+    print("made", file=sys.stderr)
+    raise ValueError("no such width")
+"""
+REGISTERS = """
+import torch
+
+torch.library.define("stumbles::once", "(Tensor x) -> Tensor")
+
+
+class A(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+
+
+class B(torch.nn.Module):
+    def forward(self, x):
+        return x * 2 + 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    Path(tmp_path, "own_nets.py").write_text(SOURCE)
+    Path(tmp_path, "own_ops.py").write_text(REGISTERS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in ("own_nets", "own_ops"):
+        sys.modules.pop(name, None)
+
+
+def invoke(command: str) -> Any:
+    return CliRunner().invoke(app, shlex.split(command), catch_exceptions=False, prog_name="fxflops")
+
+
+def report(command: str) -> tuple[dict[str, Any], str]:
+    """The report that a command gives as JSON, and what it says beside it."""
+    result = invoke(f"{command} --json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout), result.stderr
+
+
+def test_weights_and_inputs_of_any_size_are_counted() -> None:
+    found, said = report("run own_nets.py:large --input 1,300000 --counts-only")
+    assert (found["totals"]["total_macs"], found["totals"]["total_flops"]) == (300_000**2, 2 * 300_000**2)
+    assert (found["environment"]["device"], said) == ("meta", "")
+    found, said = report("run own_nets.py:small --input 1,3,60000,60000 --counts-only")
+    assert (found["totals"]["total_macs"], said) == (59_998**2 * 8 * 27, "")
+    found, _ = report("run own_nets.py:Doubled --input 60000,60000 --counts-only")
+    assert (found["totals"]["total_flops"], found["environment"]["device"]) == (60_000**2, "meta")
+
+
+@pytest.mark.parametrize(("name", "macs"), [("Read", 2 * 8 * 3), ("branch", 2 * 8 * 4)])
+def test_where_values_are_needed_there_are_some(name: str, macs: int) -> None:
+    found, said = report(f"run own_nets.py:{name} --input 2,8 --counts-only")
+    assert (found["totals"]["total_macs"], found["totals"]["complete"]) == (macs, True)
+    assert found["environment"]["device"].startswith("cpu")
+    assert said.startswith(f"fxflops: own_nets.py:{name} needs values, so it is counted on real tensors: ")
+
+
+def test_a_mask_that_the_file_makes_keeps_its_values() -> None:
+    """10 of 16 pairs are left, each a product of 8 with the keys and one with the values."""
+    found, _ = report("run own_nets.py:masked --counts-only --attention exact")
+    assert (found["totals"]["total_macs"], found["totals"]["complete"]) == (2 * 10 * 8, True)
+    found, said = report("run own_nets.py:masked --counts-only")
+    assert (found["totals"]["total_macs"], said) == (2 * 16 * 8, "")
+
+
+def test_what_is_no_matter_of_meta_is_tried_once() -> None:
+    result = invoke("run own_nets.py:broken --counts-only")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("made\nfxflops: own_nets.py:broken() raised ValueError: no such width\n  at ")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--input 2,8 --dtype int8", "dtype 'int8' is none of weights"),
+        ("--input 2,8 --dtype bool", "dtype 'bool' is none of weights"),
+        ("--input 99999999999999999999,8", "no input of shape f32[99999999999999999999,8] can be made"),
+        ("--input 33554432,33554432", "4.00 PiB, more than the memory there is"),
+        ("--input 2,8 --device xla", "own_nets.py:linear cannot be moved: "),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "check --max-flops 1G"])
+def test_a_users_mistake_is_no_passed_budget(command: str, options: str, said: str) -> None:
+    device = "" if "--device" in options else " --device cpu"
+    result = invoke(f"{command} own_nets.py:linear {options}{device}")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("fxflops: ")
+    assert said in result.stderr
+
+
+def test_a_complex_model_has_complex_inputs() -> None:
+    found, said = report("run own_nets.py:linear --input 2,8 --dtype c64 --repeats 0")
+    assert (found["inputs"], found["totals"]["total_macs"], said) == ("c64[2,8]", 4 * 2 * 8 * 4, "")
+
+
+def test_two_models_of_a_file_that_registers_an_operator() -> None:
+    result = invoke("diff own_ops.py:A own_ops.py:B --input 2,3 --json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["totals"]["FLOPs"] == {"a": 6, "b": 12}
+
+
+def test_options_are_of_the_side_that_is_a_model() -> None:
+    assert invoke("run own_nets.py:linear --input 2,8 --counts-only --save i.json").exit_code == 0
+    for sides, macs in (("i.json own_nets.py:linear", (64, 128)), ("own_nets.py:linear i.json", (128, 64))):
+        result = invoke(f"diff {sides} --input 4,8 --json")
+        assert result.exit_code == 0, result.stderr
+        found = json.loads(result.stdout)["totals"]["MACs"]
+        assert (found["a"], found["b"]) == macs
+    result = invoke("diff i.json i.json --input 4,8")
+    assert result.exit_code == 2
+    assert "inputs and settings are those of then" in result.stderr
+
+
+def test_columns_of_two_views() -> None:
+    shown = "run own_nets.py:linear --input 2,8 --counts-only --tree --table --columns"
+    tree, table = invoke(f"{shown} op,calls,flops").stdout.split("\n\n")[1:]
+    assert tree.splitlines()[0].split() == ["module", "calls", "FLOPs"]
+    assert table.splitlines()[0].split() == ["op", "FLOPs"]
+    tree, table = invoke(f"{shown} op").stdout.split("\n\n")[1:]
+    assert tree.splitlines()[0].split() == ["module", "params", "MACs", "FLOPs", "%"]
+    assert table.splitlines()[0].split() == ["op"]
+    assert "--tree: no column 'cost'" in invoke(f"{shown} op,cost").stderr

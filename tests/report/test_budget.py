@@ -1,0 +1,38 @@
+"""Budgets: both sides of each limit, with the numbers in full."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+from fxflops.report.budget import Budget, budgets_of
+
+# 3 rows, 4 to 2 with a bias: 24 MACs; 24 multiplies, 18 adds and 6 biases.
+REPORT = fxflops.count(nn.Linear(4, 2), torch.ones(3, 4))
+
+
+def test_each_limit_is_its_own_budget() -> None:
+    found = budgets_of(REPORT, max_flops=48, max_macs=23, max_params=10, max_memory=10**6)
+    assert [(each.name, each.value, each.kept) for each in found] == [
+        ("FLOPs", 48, True),
+        ("MACs", 24, False),
+        ("params", 10, True),
+        ("memory", REPORT.max_memory, True),
+    ]
+    assert budgets_of(REPORT) == ()
+
+
+def test_a_line_has_the_numbers_in_full() -> None:
+    assert str(Budget("FLOPs", 8_227_340_288, 4_200_000_000)) == (
+        "OVER  FLOPs   8,227,340,288 (8.23 G) of 4,200,000,000 (4.20 G)  195.9%"
+    )
+    assert str(Budget("memory", 1024, 2048)) == "ok    memory  1,024 B (1.00 KiB) of 2,048 B (2.00 KiB)  50.0%"
+    assert str(Budget("params", 26_910_624, 100)).endswith("of 100  269,106x")
+    assert str(Budget("time", 0.02, 0.05)) == "ok    time    20.00 ms of 50.00 ms  40.0%"
+
+
+def test_a_time_that_was_not_measured() -> None:
+    with pytest.raises(fxflops.InputError, match="no time was measured"):
+        budgets_of(REPORT, max_time=1.0)

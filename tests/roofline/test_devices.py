@@ -1,0 +1,80 @@
+"""The table of devices: found by any of their names, dense peaks, the makers' documents named."""
+
+from __future__ import annotations
+
+import pytest
+
+from fxflops.errors import InputError
+from fxflops.roofline.devices import DEVICES, Device, find_device, listed
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("H100", "H100 SXM"),
+        ("h100-pcie", "H100 PCIe"),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA GH200 480GB", "GH200"),
+        ("NVIDIA A100-SXM4-80GB", "A100 80GB SXM"),
+        ("A100-PCIE-40GB", "A100 40GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 80GB PCIe"),
+        ("Tesla V100-SXM2-16GB", "V100 SXM2"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("AMD Instinct MI300X", "MI300X"),
+    ],
+)
+def test_names(name: str, device: str) -> None:
+    assert find_device(name).name == device
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["NVIDIA GeForce RTX 3090 Ti", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", "Orin"],
+)
+def test_others_of_a_name_are_not_taken_for_it(name: str) -> None:
+    assert listed(name) is None
+
+
+def test_unknown_device_lists_the_known_and_how_to_make_one() -> None:
+    with pytest.raises(InputError, match=r"no device 'H900'.*: one of H100 SXM, .*(.|\n)*Device\('H900', peaks="):
+        find_device("H900")
+
+
+def test_each_is_named_once_and_sourced() -> None:
+    for device in DEVICES:
+        assert find_device(device.name) is device
+        assert [other for other in DEVICES if any(map(other.is_called, (device.name, *device.known_as)))] == [device]
+        assert device.source.startswith(("NVIDIA", "AMD"))
+        assert not device.measured
+
+
+def test_peaks_are_dense_and_without_tf32() -> None:
+    h100 = find_device("H100 SXM")  # the datasheet: 1,979 TFLOPS in bf16, 3,958 in f8, 989 in TF32, all with sparsity
+    assert (h100.peak("bf16"), h100.peak("f8"), h100.peak("tf32")) == (1979e12 / 2, 3958e12 / 2, 989e12 / 2)
+    assert (h100.peak("f32"), h100.bandwidth) == (67e12, 3.35e12)
+    a100 = find_device("A100")
+    assert (a100.peak("f32"), a100.peak("tf32"), a100.peak("f16"), a100.bandwidth) == (19.5e12, 156e12, 312e12, 2039e9)
+    for device in DEVICES:
+        assert device.peak("f64") <= device.peak("f32") <= device.peak("f16")
+
+
+def test_a_dtype_without_a_peak_is_computed_in_another() -> None:
+    t4 = find_device("T4")
+    assert t4.peak("bf16") == t4.peak("f32") == 8.1e12
+    assert t4.peak("c64") == t4.peak("f32")
+    assert t4.peak("f8") == t4.peak("f16") == 65e12
+    assert t4.peak("") == t4.peak("i8") == 130e12  # nothing is faster than the fastest
+
+
+def test_bandwidth_of_caches() -> None:
+    device = Device("mine", {"f32": 1e9}, bandwidth=10.0, caches=((100, 30.0), (1000, 20.0)))
+    assert [device.bandwidth_of(n) for n in (0, 99, 100, 999, 1000, 1001)] == [30.0, 30.0, 30.0, 30.0, 20.0, 10.0]
+
+
+@pytest.mark.parametrize(("peaks", "bandwidth"), [({}, 1.0), ({"f32": 0.0}, 1.0), ({"f32": 1.0}, 0.0)])
+def test_devices_that_cannot_be(peaks: dict[str, float], bandwidth: float) -> None:
+    with pytest.raises(InputError, match="must be above 0"):
+        Device("mine", peaks, bandwidth)

@@ -1,0 +1,105 @@
+"""Which device a run was made on; the ceilings of one in no table are measured, once."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from itertools import count
+
+import pytest
+import torch
+
+from fxflops.errors import InputError
+from fxflops.roofline import measured_peaks as ceilings
+from fxflops.roofline.devices import Device, find_device
+from fxflops.roofline.measured_peaks import device_for, measured, tf32_allowed
+
+H100 = "cuda:0 (NVIDIA H100 80GB HBM3)"
+MINE = Device("NVIDIA Mine", peaks={"f32": 1e12}, bandwidth=1e11)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "place", "name", "is_its_own"),
+    [
+        ("auto", H100, "H100 SXM", True),
+        ("H100", H100, "H100 SXM", True),
+        ("H100 PCIe", H100, "H100 PCIe", False),
+        ("A100", "cpu (2 cores)", "A100 80GB SXM", False),
+        ("auto", "cpu (2 cores)", "cpu", True),
+        ("CPU", H100, "cpu", False),
+        (MINE, "cuda:1 (NVIDIA Mine)", "NVIDIA Mine", True),
+        (MINE, "cpu (2 cores)", "NVIDIA Mine", False),
+        (find_device("H100"), H100, "H100 SXM", True),
+    ],
+)
+def test_device_of_a_run(wanted: str | Device, place: str, name: str, is_its_own: bool) -> None:
+    device, own = device_for(wanted, place)
+    assert (device.name, own) == (name, is_its_own)
+
+
+@pytest.mark.parametrize("place", ["meta", "cuda:0 (NVIDIA Unheard Of)"])
+def test_a_device_that_is_not_at_hand(place: str) -> None:
+    with pytest.raises(InputError, match='cannot be measured here: name a device, roofline\\("H100"\\)'):
+        device_for("auto", place)
+
+
+def test_measured_once() -> None:
+    start = time.perf_counter()
+    device = measured("cpu", ["f32", "f64", "", "i8"])
+    first = time.perf_counter() - start
+    start = time.perf_counter()
+    if "busy" not in device.source:
+        assert measured("cpu", ["f32", "f64"]) == device
+        assert time.perf_counter() - start < first / 10
+    assert first < 6  # of a busy machine
+    assert device.measured
+    assert device.source.startswith(f"measured by GEMMs and copies in {torch.get_num_threads()} thread")
+    assert set(device.peaks) == {"f32", "f64"}
+    assert 1e8 < device.peaks["f32"] < 1e14
+    assert 1e8 < device.bandwidth < 1e13
+    assert 1e-8 < device.launch < 1e-3
+
+
+def test_a_slow_moment_is_no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What other work delays by 8 ms at a time, but for one in twelve, is measured until it has been fast several times."""
+    monkeypatch.setattr(ceilings, "_PEAKS", {})
+    taken = count()
+    speed = 1e11
+
+    def delayed(where: str, run: partial[object], times: int = 4) -> float:
+        n = run.args[0].shape[0]
+        return 2 * n**3 / speed + (0 if next(taken) % 12 == 11 else 8e-3)
+
+    monkeypatch.setattr(ceilings, "_fastest", delayed)
+    assert ceilings._gemm("cpu", 1, "f32") == (pytest.approx(speed), True)
+    monkeypatch.setattr(ceilings, "SECONDS_CAP", 0.05)
+    monkeypatch.setattr(ceilings, "_fastest", lambda where, run, times=4: 8e-3 + 2 * run.args[0].shape[0] ** 3 / speed)
+    busy = ceilings._gemm("cpu", 2, "f32")
+    assert not busy.is_believed
+    monkeypatch.setattr(ceilings, "_fastest", delayed)
+    monkeypatch.setattr(ceilings, "SECONDS_CAP", 5.0)
+    assert ceilings._gemm("cpu", 2, "f32") == (pytest.approx(speed), True)
+
+
+def test_smaller_caches_are_not_slower() -> None:
+    speeds = [speed for _, speed in measured("cpu").caches] + [measured("cpu").bandwidth]
+    assert speeds == sorted(speeds, reverse=True)
+
+
+def test_measuring_changes_nothing() -> None:
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        measured("cpu", ["f32"])
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
+
+
+def test_tf32_by_default() -> None:
+    assert tf32_allowed() == (False, True)  # as PyTorch documents: convolutions yes, matrix products no
+
+
+@pytest.mark.cuda
+def test_measured_gpu() -> None:
+    device = measured("cuda:0", ["bf16"])
+    assert device.peaks["bf16"] > device.peaks["f32"] > 1e12
+    assert device.launch < 1e-4

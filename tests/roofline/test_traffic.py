@@ -1,0 +1,97 @@
+"""Bytes read and written by a call, by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fxflops
+from fxflops.records import Call, Count, Counted, Operation, Spec
+from fxflops.roofline.traffic import Traffic, compute_dtype, nbytes, traffic_of
+
+X, INDEX = torch.randn(2, 4), torch.tensor([[0, 1, 1], [2, 0, 1]])
+
+
+class Does(nn.Module):
+    """A model of one function."""
+
+    def __init__(self, function: object) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        return self.function(*args)
+
+
+def traffic(model: object, *args: torch.Tensor) -> Traffic:
+    """Of the last call."""
+    module = model if isinstance(model, nn.Module) else Does(model)
+    return traffic_of(fxflops.analyze(module, args, repeats=0, trace="record").counted[-1])
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "read", "written"),
+    [
+        (nn.Linear(6, 8), (torch.randn(4, 6),), 4 * (4 * 6 + 6 * 8 + 8), 4 * (4 * 8)),
+        (nn.LayerNorm(8), (torch.randn(4, 8),), 4 * (4 * 8 + 8 + 8), 4 * (4 * 8)),
+        (nn.Conv2d(2, 3, 3, padding=1), (torch.randn(1, 2, 5, 5),), 4 * (50 + 3 * 2 * 9 + 3), 4 * (3 * 25)),
+        (nn.BatchNorm1d(4), (X,), 4 * (8 + 4 * 4), 4 * 8),  # weight, bias, running mean and variance
+        (torch.add, (X, X), 4 * 16, 4 * 8),
+        (torch.gt, (X, X), 4 * 16, 8),
+        # Lookups: six indices of 8 bytes, and the rows (elements) that they take
+        (nn.Embedding(100, 4), (INDEX,), 6 * 8 + 6 * 16, 6 * 16),
+        (lambda i, w: F.embedding(i, w), (INDEX, torch.randn(100, 4)), 6 * 8 + 6 * 16, 6 * 16),
+        (nn.EmbeddingBag(100, 4), (INDEX,), 6 * 8 + 6 * 16, 2 * 16),
+        (lambda x, i: torch.gather(x, 1, i), (X, INDEX), 6 * 8 + 6 * 4, 6 * 4),
+        (lambda x, i: x[i], (torch.randn(9, 4), INDEX[0]), 3 * 8 + 3 * 16, 3 * 16),
+        # Moves, creations, writes
+        (lambda x: x.clone(), (X,), 32, 32),
+        (lambda x: x.half(), (X,), 32, 16),
+        (lambda x: torch.zeros_like(x), (X,), 0, 32),
+        (lambda x, y: x.copy_(y), (X.clone(), X), 32, 32),
+        (lambda x, y: torch.add(x, x, out=y), (X, X.clone()), 64, 32),
+        # Nothing moves, or it may be that nothing does
+        (lambda x: x.view(8), (X,), 0, 0),
+        (lambda x: x[:, 1:], (X,), 0, 0),
+        (lambda x: x.contiguous(), (X,), 0, 0),
+        (lambda x: x.float(), (X,), 0, 0),
+        (lambda x: torch.empty_like(x), (X,), 0, 0),
+        (nn.Dropout(), (X,), 0, 0),
+    ],
+)  # fmt: skip
+def test_bytes(model: object, args: tuple[torch.Tensor, ...], read: int, written: int) -> None:
+    assert traffic(model, *args) == (read, written)
+
+
+def test_setitem_writes_what_is_put() -> None:
+    def put(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x[:, 1] = y
+        return x
+
+    assert traffic(put, X.clone(), X[:, 0]) == (8, 8)
+
+
+def test_what_sparse_and_nested_tensors_hold() -> None:
+    assert nbytes(Spec((100, 100), facts={"nnz": 3})) == 12
+    assert nbytes(Spec((2, 9, 4), facts={"parts": (Spec((9, 4)), Spec((1, 4)))})) == 160
+
+
+@pytest.mark.parametrize(
+    ("args", "out", "dtype"),
+    [
+        ((Spec((2,)),), Spec((2,)), "f32"),
+        ((Spec((2,)),), Spec((2,), torch.bfloat16), "bf16"),  # under autocast
+        ((Spec((2,), torch.float8_e4m3fn),), Spec((2,), torch.bfloat16), "f8"),
+        ((Spec((2,), torch.float16), Spec((2,), torch.int8)), Spec((2,), torch.float16), "f16"),
+        ((Spec((2,), torch.complex64),), Spec((2,), torch.complex64), "c64"),
+        ((Spec((2,), torch.quint8),), Spec((2,), torch.quint8), "i8"),
+        ((Spec((2,), torch.int8),), Spec((2,), torch.int32), "i8"),
+        ((Spec((2,), torch.int64),), Spec((2,), torch.int64), ""),
+    ],
+)
+def test_compute_dtype(args: tuple[Spec, ...], out: Spec, dtype: str) -> None:
+    call = Call(Operation("op", None, args, {}, out))
+    assert compute_dtype(call) == dtype
+    assert traffic_of(Counted(call, Count(fxflops.Cost()))) == (sum(map(nbytes, args)), nbytes(out))

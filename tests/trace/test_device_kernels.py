@@ -1,0 +1,173 @@
+"""The backward pass of attention, counted on meta: that of the kernel which the model's device takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import fxflops
+from fxflops.model.pytree import fill, template_of, tensors_in
+from fxflops.torch_internals import TorchDispatchMode
+from fxflops.trace.device_kernels import Chosen
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+N, D, HEADS = 16, 32, 4
+
+
+class Attention(nn.Module):
+    def __init__(self, attend: Callable[..., torch.Tensor], heads: int = HEADS) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(D, 3 * D)
+        self.out = nn.Linear(D, D)
+        self.attend = attend
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).view(-1, N, 3, self.heads, D // self.heads).permute(2, 0, 3, 1, 4)
+        return self.out(self.attend(q, k, v).transpose(1, 2).reshape(-1, N, D))
+
+
+def masked(dtype: torch.dtype) -> Callable[..., torch.Tensor]:
+    return lambda q, k, v: F.scaled_dot_product_attention(q, k, v, torch.ones(N, N).tril().to(q.device, dtype))
+
+
+def grouped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k[:, :2], v[:, :2], enable_gqa=True)
+
+
+def learned_mask(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, (q @ k.transpose(-1, -2)))
+
+
+def written_out(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    with sdpa_kernel(SDPBackend.MATH):
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+def dropped(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
+
+
+WAYS: dict[str, Callable[..., torch.Tensor]] = {
+    "plain": F.scaled_dot_product_attention,
+    "causal": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+    "scaled": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, scale=0.5),
+    "bool mask": masked(torch.bool),
+    "float mask": masked(torch.float32),
+    "one twice": lambda q, k, v: F.scaled_dot_product_attention(q, k, k),
+    "grouped": grouped,
+    "learned mask": learned_mask,
+    "written out": written_out,
+    "dropout": dropped,
+}
+
+
+def backward_calls(report: fxflops.Report) -> list[tuple[str, str, str]]:
+    return sorted((call.op, call.path, repr(call.out)) for call in report.calls if call.phase == "backward")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", WAYS)
+def test_counted_as_it_runs(name: str, device: str) -> None:
+    model, x = Attention(WAYS[name]).to(device), torch.randn(2, N, D, device=device)
+    counted = fxflops.count(model, x, backward=True)
+    ran = fxflops.analyze(model, x, backward=True, trace="record", repeats=0, progress=False)
+    assert counted.trace == "observed on meta", counted.trace_reason
+    assert backward_calls(counted) == backward_calls(ran)
+    assert counted.total_backward_flops == ran.total_backward_flops
+    assert counted.complete
+
+
+def test_the_weights_of_the_attention_are_not_kept() -> None:
+    """Fused, an attention over n positions keeps no n x n tensor; written out, it does."""
+    x = torch.randn(2, N, D)
+    fused, plain = (fxflops.count(Attention(WAYS[name]), x, backward=True) for name in ("plain", "written out"))
+    ran = fxflops.analyze(Attention(WAYS["plain"]), x, backward=True, trace="record", repeats=0, progress=False)
+    assert fused.max_memory == ran.max_memory < plain.max_memory
+
+
+def test_a_meta_model_has_no_device_to_choose_for() -> None:
+    with torch.device("meta"):
+        model, x = Attention(F.scaled_dot_product_attention), torch.empty(2, N, D)
+    ops = fxflops.count(model, x, backward=True).by_operator("backward")
+    assert "attention_backward" not in ops
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+class Dispatched(TorchDispatchMode):
+    """Notes each operator, and how what it puts out lies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, list[Any]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.seen.append((func.name(), [(t.shape, t.stride(), t.dtype) for t in tensors_in(out)]))
+        return out
+
+
+Q, K = meta(2, 4, 16, 8), meta(2, 4, 24, 8)
+CALLS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    "plain": ((Q, K, K), {}),
+    "by name": ((), {"value": K, "query": Q, "key": K}),
+    "causal": ((Q, Q, Q, None, 0.0, True), {"scale": 0.3}),
+    "half": ((Q.half(), K.half(), K.half()), {}),
+    "queries side by side": ((meta(2, 16, 4, 8).transpose(1, 2), K, K), {}),
+    "queries across": ((meta(2, 4, 8, 16).transpose(2, 3), K, K), {}),
+    "mask": ((Q, K, K), {"attn_mask": meta(16, 24)}),
+    "mask of batches": ((Q, K, K, meta(2, 1, 16, 24)), {}),
+    "mask across": ((Q, K, K, meta(2, 4, 24, 16).transpose(2, 3)), {}),
+    "mask expanded": ((Q, K, K, meta(1, 4, 16, 24).expand(2, 4, 16, 24)), {}),
+    "mask of booleans": ((Q, K, K, meta(16, 24, dtype=torch.bool)), {}),
+    "dropout": ((Q, K, K), {"dropout_p": 0.1}),
+    "grouped": ((Q, meta(2, 2, 24, 8), meta(2, 2, 24, 8)), {"enable_gqa": True}),
+    "other value heads": ((Q, K, meta(2, 4, 24, 6)), {}),
+    "other value heads in half": ((Q.half(), K.half(), meta(2, 4, 24, 6).half()), {}),
+    "other value heads, causal": ((Q, Q, meta(2, 4, 16, 6)), {"is_causal": True}),
+    "one head": ((meta(2, 16, 8), meta(2, 24, 8), meta(2, 24, 8)), {}),
+    "no queries": ((meta(2, 4, 0, 8), K, K), {}),
+}
+
+
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_on_meta_attention_dispatches_what_it_does_on_the_cpu(name: str, learns: bool) -> None:
+    template, tensors = template_of(CALLS[name])
+    there = [torch.zeros_like(tensor, device="cpu") for tensor in tensors]
+    here = [tensor.detach() for tensor in tensors]
+    for tensor in (*there, *here) if learns else ():
+        tensor.requires_grad_(tensor.is_floating_point())
+    with torch.set_grad_enabled(learns):
+        with Dispatched() as real:
+            args, kwargs = fill(template, *there)
+            F.scaled_dot_product_attention(*args, **kwargs)
+        with Dispatched() as on_meta:
+            args, kwargs = fill(template, *here)
+            run = Chosen(torch.device("cpu"), lambda made: None).run
+            if run(F.scaled_dot_product_attention, args, kwargs) is NotImplemented:
+                F.scaled_dot_product_attention(*args, **kwargs)
+    assert on_meta.seen == real.seen
+
+
+def test_kernels_that_are_allowed_later_are_asked_for_anew() -> None:
+    run = Chosen(torch.device("cpu"), lambda made: None).run
+    with torch.no_grad():
+        assert isinstance(run(F.scaled_dot_product_attention, (Q, K, K), {}), torch.Tensor)
+        with sdpa_kernel(SDPBackend.MATH):
+            assert run(F.scaled_dot_product_attention, (Q, K, K), {}) is NotImplemented
+
+
+def test_a_default_device_changes_no_kernel() -> None:
+    run = Chosen(torch.device("cpu"), lambda made: None).run
+    with torch.no_grad(), torch.device("meta"):
+        assert isinstance(run(F.scaled_dot_product_attention, (Q, K, K), {}), torch.Tensor)
