@@ -307,7 +307,7 @@ def test_count_refuses_rather_than_run_out_of_memory(monkeypatch: pytest.MonkeyP
                 x = torch.cat([x, x])
             return x
 
-    monkeypatch.setattr("fxflops.own_run.cap_of", lambda device: 10_000)
+    monkeypatch.setattr("fxflops.run.model_run.cap_of", lambda device: 10_000)
     with pytest.raises(InputError, match=r"cap of 9\.77 KiB"):
         count(Grows(), torch.ones(10))
 

@@ -1,55 +1,49 @@
-"""Imports point down one list: a module imports only from levels below its own."""
+"""Imports point down one list of rooms: a folder of the package is a room, and so is each module at its root."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "fxflops"
 
-# From top to bottom; those of one level do not import each other. A package stands for all of its files, but for those
-# that have a level of their own.
-LEVELS = [
+# From top to bottom. Rooms of one floor do not import each other.
+FLOORS = [
     ["__main__"],
     ["cli"],
-    ["cli_shown", "cli_runs", "cli_options"],
-    ["cli_models"],
-    ["cli_inputs", "budget", "_public"],
+    ["_public"],
     ["adapters"],
     ["notebook"],
     ["api", "profiling"],
     ["report"],
-    ["views", "roofline", "diff", "chrome", "html_report"],
-    ["totals"],
-    ["listings", "saved"],
-    ["explain", "bounds", "executed"],
-    ["tables"],
-    ["measure", "counting", "render", "rollup", "traffic", "ceilings"],
-    ["per_node", "charges", "own_run", "lazy", "ops.catalogue"],
-    ["conventions", "missing"],
-    ["run"],
+    ["roofline"],
+    ["render"],
+    ["counting"],
+    ["run", "conventions"],
     ["trace"],
     ["ops"],
-    ["meter", "kernels", "state", "progress", "optimizing", "outcome"],
-    ["ledger", "inventory", "tensor_state"],
-    ["records", "nodes", "inputs", "devices"],
-    ["units", "errors", "structure", "targets", "generators"],
+    ["meters"],
+    ["model"],
+    ["names", "records"],
+    ["units", "errors"],
     ["torch_internals"],
 ]
-LEVEL_OF = {unit: level for level, units in enumerate(LEVELS) for unit in units}
-
-
-def unit_of(module: str) -> str:
-    """What a module (its dotted name within the package) stands for in the list."""
-    return next((unit for unit in (module, module.partition(".")[0]) if unit in LEVEL_OF), module)
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+MOST_AT_THE_ROOT = 10
+MOST_ARROWS = 130
 
 
 def module_of(file: Path) -> str:
     parts = file.relative_to(PACKAGE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def is_module(name: str) -> bool:
@@ -82,20 +76,31 @@ def imported(file: Path) -> Iterator[tuple[int, str]]:
 FILES = [file for file in sorted(PACKAGE.rglob("*.py")) if module_of(file)]
 
 
-def test_every_module_has_a_level() -> None:
-    assert {unit_of(module_of(file)) for file in FILES} - set(LEVEL_OF) == set()
-    assert set(LEVEL_OF) - {unit_of(module_of(file)) for file in FILES} == set()
+def test_every_room_has_a_floor() -> None:
+    assert {room_of(module_of(file)) for file in FILES} == set(FLOOR_OF)
 
 
 @pytest.mark.parametrize("file", FILES, ids=module_of)
 def test_imports_point_down(file: Path) -> None:
-    unit = unit_of(module_of(file))
+    room = room_of(module_of(file))
     upward = [
         f"{file.name}:{line} imports {name or 'fxflops'}"
         for line, name in imported(file)
-        if unit_of(name) != unit and LEVEL_OF.get(unit_of(name), -1) <= LEVEL_OF[unit]
+        if room_of(name) != room and FLOOR_OF.get(room_of(name), -1) <= FLOOR_OF[room]
     ]
     assert not upward
+
+
+def test_no_modules_import_each_other() -> None:
+    graph = {module_of(file): {name for _, name in imported(file)} - {module_of(file)} for file in FILES}
+    assert list(TopologicalSorter(graph).static_order())
+
+
+def test_the_house_is_small() -> None:
+    at_the_root = {room for room in FLOOR_OF if not room.startswith("__") and not (PACKAGE / room).is_dir()}
+    arrows = {(room_of(module_of(file)), room_of(name)) for file in FILES for _, name in imported(file)}
+    assert len(at_the_root) <= MOST_AT_THE_ROOT
+    assert len([1 for above, below in arrows if above != below]) <= MOST_ARROWS
 
 
 def test_imports_are_found() -> None:

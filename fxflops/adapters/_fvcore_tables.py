@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import nn
 
 from ..counting.rollup import prefixes
 from .ptflops import printed
-
-if TYPE_CHECKING:
-    from .fvcore import ActivationCountAnalysis, FlopCountAnalysis
 
 Cells = dict[str, dict[str, Any]]
 """By module (or parameter), by column."""
@@ -21,6 +18,14 @@ UNCALLED = (
     "N/A indicates a possibly missing statistic due to how the module was called. Missing values are still included in the "
     "parent's total.\n"
 )
+
+
+class Analysis(Protocol):
+    """An analysis of a model, as far as its tables ask it."""
+
+    _model: nn.Module
+
+    def uncalled_modules(self) -> set[str]: ...
 
 
 def parameter_count(model: nn.Module) -> defaultdict[str, int]:
@@ -49,9 +54,9 @@ def parameter_count_table(model: nn.Module, max_depth: int = 3) -> str:
 
 
 def flop_count_table(
-    flops: FlopCountAnalysis,
+    flops: Analysis,
     max_depth: int = 3,
-    activations: ActivationCountAnalysis | None = None,
+    activations: Analysis | None = None,
     show_param_shapes: bool = True,
 ) -> str:
     """Parameters, flops and, if given, activations of each module down to ``max_depth``, as a table.
@@ -76,7 +81,7 @@ def flop_count_table(
     return _table(cells, max_depth, [params, *analyses])
 
 
-def flop_count_str(flops: FlopCountAnalysis, activations: ActivationCountAnalysis | None = None) -> str:
+def flop_count_str(flops: Analysis, activations: Analysis | None = None) -> str:
     """The model as it prints itself, each module with its parameters, flops and, if given, activations after its settings."""
     analyses: dict[str, Any] = {"#flops": flops} if activations is None else {"#flops": flops, "#acts": activations}
     zeros = dict.fromkeys((path for path, _ in flops._model.named_modules()), 0)

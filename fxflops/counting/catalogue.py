@@ -1,4 +1,4 @@
-"""The catalogue of everything that is counted: ``python -m fxflops.ops.catalogue`` writes it to ``README.md`` beside it."""
+"""The catalogue of everything that is counted: ``python -m fxflops.counting.catalogue`` writes it to ``fxflops/ops/README.md``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..conventions import CONVENTIONS
 from ..errors import InputError, near
 from ..ops._registry import BASE, is_method
 
-README = Path(__file__).with_name("README.md")
-FAMILIES = f"{__package__}."
+README = Path(__file__).parents[1] / "ops" / "README.md"
+FAMILIES = "fxflops.ops."
 REASONS = {
     "view": "The result is a view of the input, or a copy of it in another shape.",
     "move": "Values are moved or copied, and none is computed.",
@@ -250,7 +250,7 @@ def _table(header: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
 INTRODUCTION = """\
 # What is counted
 
-Written by `python -m fxflops.ops.catalogue` from the formulas in this folder: {ops} ops, with the spellings of torch {version}.
+Written by `python -m fxflops.counting.catalogue` from the formulas in this folder: {ops} ops, with the spellings of torch {version}.
 
 Every op has one formula, however it is reached. A formula reads shapes alone; the letters of its line are their sizes:
 `x[*, k] -> out[*]: k-1 adds per output` is k-1 additions for each element of the result. In-place (`add_`), `out=`,

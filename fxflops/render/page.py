@@ -107,13 +107,13 @@ def _goodness(page: Page) -> list[Card]:
     data, found = page.summary, page.roofline
     if found is not None and found.is_prediction:
         bound = sum(kind[0] for kinds in found.bounds.values() for kind in kinds.values())
-        return [Card("least time", units.seconds(bound), f"{bound!r} s", f"on {plain(found.device.name)}, predicted")]
+        return [Card("least time", units.seconds(bound), f"{bound!r} s", f"on {plain(found.device['device'])}, predicted")]
     cards = []
     if data.latency is not None and data.flops:
         rate = data.flops / data.latency[0]
         peaks = {} if found is None else found.peaks
         peak = ", ".join(f"{name} {units.count(value)}FLOP/s" for name, value in peaks.items())
-        said = "" if found is None else f"{plain(found.device.name)}, peak {peak}"
+        said = "" if found is None else f"{plain(found.device['device'])}, peak {peak}"
         cards.append(Card("speed", units.amount(rate, "FLOP/s"), f"{rate:,.0f} FLOP/s", said))
     if found is not None and found.mfu is not None:
         said = f"{PERCENT_OF_PEAK} (MFU)"

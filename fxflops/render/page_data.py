@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..roofline.devices import Device
 from .data import Summary
 from .text import plain
 
@@ -104,9 +103,10 @@ class Course:
 @dataclass(frozen=True, slots=True)
 class Ceilings:
     """A device's, and by phase how near the run came: what binds ("compute" ...) with its least seconds and the calls'.
-    ``peaks`` are those of the dtypes that the run computed in."""
+    ``device`` has its name, its source, its bandwidth and those of its caches; ``peaks`` are those of the dtypes that the run
+    computed in."""
 
-    device: Device
+    device: Mapping[str, Any]
     peaks: Mapping[str, float]
     is_prediction: bool
     bounds: Mapping[str, Mapping[str, tuple[float, float | None, int]]]
@@ -251,11 +251,8 @@ def _course(course: Course, words: Words) -> dict[str, Any]:
 
 def _ceilings(found: Ceilings) -> dict[str, Any]:
     return {
-        "device": found.device.name,
-        "source": found.device.source,
+        **found.device,
         "peaks": dict(found.peaks),
-        "bandwidth": found.device.bandwidth,
-        "caches": [list(cache) for cache in found.device.caches],
         "is_prediction": found.is_prediction,
         "bounds": {
             phase: {kind: [_short(bound), _short(took), calls] for kind, (bound, took, calls) in kinds.items()}

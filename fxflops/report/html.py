@@ -221,8 +221,9 @@ def _ceilings(rooflines: Mapping[str, Roofline], mfu: float | None) -> Ceilings:
     }
     totals = [found.total for found in rooflines.values()]
     took = sum(row.seconds or 0.0 for row in totals)
+    caches = [list(cache) for cache in device.caches]
     return Ceilings(
-        device,
+        {"device": device.name, "source": device.source, "bandwidth": device.bandwidth, "caches": caches},
         {dtype: device.peak(dtype) for dtype in dtypes},
         not took,
         bounds,

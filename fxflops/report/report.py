@@ -242,7 +242,7 @@ class Report(Totals, Exports):
             raise InputError(f"{os.fspath(path)}: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data that is JSON; :mod:`fxflops.saved` says what is where."""
+        """All of it as plain data that is JSON; :mod:`fxflops.report.saved` says what is where."""
         totals = {name: getattr(self, name) for name in TOTALS}
         return to_json_data(self._run, self.counted, self.convention, self.attention, self._users_counts(), totals)
 

@@ -17,13 +17,13 @@ The schema, version 1. Counts are ints, times seconds, memory bytes; null is "no
 - ``nodes``: of the graph, as :class:`~fxflops.records.Node`; ``calls`` is ``[first, last + 1]``.
 - ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1]``.
 - ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live`` in the order of
-  ``fxflops.ledger.CATEGORIES``.
+  ``fxflops.meters.live_storages.CATEGORIES``.
 - ``classes``: of classes that are not torch's, the names of the bases and the parameters of ``forward``.
 
 A value is JSON's own where it is a bool, an int, a finite float, text or None; a list is a tuple; any other is an object
 with one key that tells what it is: ``tensor`` (``[shape, dtype]``, then layout and facts where there is something to say),
 ``dict`` (pairs), ``slice``, ``complex``, ``float``, ``dtype``, ``device``, ``layout``, ``memory_format``, ``class``, ``ellipsis``.
-Functions and classes are names (:mod:`fxflops.targets`).
+Functions and classes are names (:mod:`fxflops.names`).
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def find_device(name: str) -> Device:
     if found is None:
         raise InputError(
             f"no device {name!r} in the table: one of {', '.join(device.name for device in DEVICES)}\n"
-            f"any other one:  from fxflops.devices import Device\n"
+            f"any other one:  from fxflops.roofline.devices import Device\n"
             f'  device=Device({name!r}, peaks={{"f32": 60e12, "bf16": 900e12}}, bandwidth=3.3e12)  # FLOP/s, bytes/s'
         )
     return found

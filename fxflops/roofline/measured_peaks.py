@@ -78,7 +78,7 @@ def _at_hand(where: str, hardware: str, dtypes: Iterable[str]) -> Device:
         return measured(where, dtypes)
     raise InputError(
         f'the run was made on {hardware or where}, which cannot be measured here: name a device, roofline("H100"), '
-        f"or give a fxflops.devices.Device"
+        f"or give a fxflops.roofline.devices.Device"
     )
 
 

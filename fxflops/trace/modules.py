@@ -65,7 +65,7 @@ class ModuleObserver:
         self._begun = 0
         self._given: Any = None
         self._at_first: dict[nn.Module, Mapping[str, Any]] = {}
-        self._threads = Threads()
+        self._threads: Threads[ModuleObserver] = Threads()
         self._of_thread(stack)
 
     def _of_thread(self, stack: ModuleStack) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import sys
 import threading
+from contextlib import AbstractContextManager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, Protocol, TypeVar
 
+import torch
 from torch import nn
 
 from ..model.pytree import tensors_in
@@ -16,13 +18,30 @@ from .forwards import CALLED_BY
 from .modes import FunctionMode
 from .source import is_own
 
-if TYPE_CHECKING:
-    from .modules import ModuleObserver
-
 UNWATCHED = "a call by a thread that is none of this run's"
 
 
-class Threads:
+class Observing(Protocol):
+    """An observer, as far as threads ask it."""
+
+    is_watching: bool
+    lock: AbstractContextManager[Any]
+    mode: Any
+    aten: Any
+
+    def has_made(self, tensor: torch.Tensor) -> bool: ...
+
+    def unseen(self, op: str, module: nn.Module, given: Any) -> None: ...
+
+    def begin_thread(self, over: Any) -> None: ...
+
+    def switch_off(self) -> None: ...
+
+
+Watching = TypeVar("Watching", bound=Observing)
+
+
+class Threads(Generic[Watching]):
     """The observers of a run's threads, beside that of the thread that began it.
 
     A thread is the run's that was started since, or is given what the run has made, as one of a pool that was there before. Its
@@ -32,12 +51,12 @@ class Threads:
     """
 
     def __init__(self) -> None:
-        self.beside: dict[int, ModuleObserver] = {}
+        self.beside: dict[int, Watching] = {}
         self._there = {thread.ident for thread in threading.enumerate()}
         self._depths: dict[int, int] = {}
         self._others: dict[int, nn.Module] = {}
 
-    def enter(self, observer: ModuleObserver, module: nn.Module, given: Any) -> ModuleObserver | None:
+    def enter(self, observer: Watching, module: nn.Module, given: Any) -> Watching | None:
         """The observer of this thread, which begins to call a module; None where nobody watches it."""
         ident = threading.get_ident()
         beside = self.beside.get(ident)
@@ -59,7 +78,7 @@ class Threads:
             beside.begin_thread(observer if observer.is_watching else beside)
         return beside
 
-    def leave(self, observer: ModuleObserver, module: nn.Module) -> ModuleObserver | None:
+    def leave(self, observer: Watching, module: nn.Module) -> Watching | None:
         """The same as its call of a module ends."""
         ident = threading.get_ident()
         if self._others.get(ident) is module:
@@ -77,7 +96,7 @@ class Threads:
                 self.beside[ident].switch_off()
 
 
-def _is_on(observer: ModuleObserver) -> bool:
+def _is_on(observer: Observing) -> bool:
     """Whether an observer's modes are on in this thread: autograd's have those of who began the backward pass."""
     return observer.mode in get_current_function_mode_stack() or observer.aten in get_current_dispatch_mode_stack()
 

@@ -85,7 +85,7 @@ def test_text() -> None:
 
 
 def test_a_narrow_terminal_has_the_rows_below_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fxflops.explain.terminal_width", lambda: 40)
+    monkeypatch.setattr("fxflops.report.explain.terminal_width", lambda: 40)
     assert str(REPORT.explain("torch", "torch_flops")).splitlines()[1:] == [
         "relu x3 in *.act   +72",
         "  torch         0  not counted",
