@@ -18,7 +18,7 @@ from .model.inputs import as_call, checked_model, shape_given
 from .model.inventory import Inventory
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .model.snapshot import holding
-from .ops import BASE, Table
+from .ops import BASE, FormulaRegistry
 from .records import FormulaFunction
 from .report.report import Report
 from .run.lazy import initialized
@@ -106,34 +106,34 @@ def analyzed(
     """What :func:`analyze` does, with the graph that it ran."""
     if repeats != "auto" and (not isinstance(repeats, int) or repeats < 0):
         raise InputError(f"repeats must be 'auto' or a whole number from 0, not {repeats!r}")
-    table, found = BASE.derive(formulas), find_convention(convention)
+    registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
     with (
         running(model, args, kwargs, mode, backward) as subject,
         progress_bar(progress, type(subject.model).__name__) as tick,
     ):
-        made = traced(subject, table, trace)
+        made = traced(subject, registry, trace)
         try:
             try:
-                run = measure(subject, made, table, repeats, tick, kernels)
+                run = measure(subject, made, registry, repeats, tick, kernels)
             except (TraceError, InputError) as error:  # symbolic tracing may make of a model what it does not do
                 if trace != "auto" or made.how != "symbolic":
                     raise
-                made = _recorded_instead(subject, table, error)
-                run = measure(subject, made, table, repeats, tick, kernels)
+                made = _recorded_instead(subject, registry, error)
+                run = measure(subject, made, registry, repeats, tick, kernels)
         except RunError as error:
-            place = author_lines(subject, table, made).get(error.node) if error.node else None
+            place = author_lines(subject, registry, made).get(error.node) if error.node else None
             if place:
                 error.args = (f"{error}\n  at {place}",)
             raise
-    return Report(run, found, table, weakref.ref(subject.model), attention), made.graph
+    return Report(run, found, registry, weakref.ref(subject.model), attention), made.graph
 
 
-def _recorded_instead(subject: Subject, table: Table, error: TraceError | InputError) -> Traced:
+def _recorded_instead(subject: Subject, registry: FormulaRegistry, error: TraceError | InputError) -> Traced:
     """The model recorded, where its symbolic graph does otherwise; where it raises itself, that error, at its node if
     the graph raised it too."""
     try:
-        return traced(subject, table, "record", str(error).partition("\n")[0])
+        return traced(subject, registry, "record", str(error).partition("\n")[0])
     except RunError as raised:
         is_same = (type(raised.__cause__), str(raised.__cause__)) == (type(error.__cause__), str(error.__cause__))
         shown = error if is_same else raised
@@ -166,12 +166,12 @@ def count(
     optimizer itself takes no step.
     """
     optimizer = checked_optimizer(optimizer, backward)
-    table, found = BASE.derive(formulas), find_convention(convention)
+    registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
     with running(model, args, kwargs, mode, backward, lazy=True) as subject:
         subject.optimizer = optimizer
-        run = counted_run(subject, table, facts=attention == "exact")
-    return Report(run, found, table, weakref.ref(subject.model), attention).checked(strict)
+        run = counted_run(subject, registry, facts=attention == "exact")
+    return Report(run, found, registry, weakref.ref(subject.model), attention).checked(strict)
 
 
 @contextmanager

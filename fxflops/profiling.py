@@ -68,7 +68,7 @@ class profile:
         self._optimizers = _optimizers(optimizer)
         self._convention = find_convention(convention)
         self._attention = check_attention(attention)
-        self._table = BASE.derive(formulas)
+        self._registry = BASE.derive(formulas)
         self._strict = strict
         self._report: Report | None = None
         self._raised: type[BaseException] | None = None
@@ -90,13 +90,13 @@ class profile:
             "optimizer": self._optimizer_states(),
         }
         self._paths = {m: path for m, path in inventory.paths.items() if not isinstance(m, _Several)}
-        self._watch = Watch(self._paths, self._table, backward=True)
-        self._ledger, self._observer = self._watch.ledger, self._watch.observer
+        self._watch = Watch(self._paths, self._registry, backward=True)
+        self._storages, self._observer = self._watch.storages, self._watch.observer
         self._observer.phases.on_step = self._stepping
         self._generated: list[tuple[str, range]] = []
         for category, tensors in held.items():
-            self._ledger.add_all([tensor for _, tensor in tensors])
-            self._ledger.label(tensors, category)
+            self._storages.add_all([tensor for _, tensor in tensors])
+            self._storages.label(tensors, category)
         self._open = ExitStack()
 
         for module, path in self._paths.items():
@@ -115,7 +115,7 @@ class profile:
         if error is not None:
             return
         self._label_gradients()
-        self._ledger.label(self._optimizer_states(), "optimizer")
+        self._storages.label(self._optimizer_states(), "optimizer")
         parts = [*self._model.children()] if isinstance(self._model, _Several) else [self._model]
         name = " + ".join(type(part).__name__ for part in parts) or "(no model)"
         device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
@@ -123,7 +123,7 @@ class profile:
         environment = environment_of(device, mode, self._compiled)
         run = self._watch.run(name, "", Inventory(self._model), environment, "storages", "profiled as it ran")
         run = replace(run, steps=tuple(self._steps(self._observer.steps)))
-        report = Report(run, self._convention, self._table, weakref.ref(self._model), self._attention)
+        report = Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
         self._report = report
         report.checked(self._strict)
 
@@ -132,8 +132,8 @@ class profile:
         self._label_gradients()  # the next zero_grad() lets go of them
         if all(optimizer is not known for known in self._optimizers):
             self._optimizers.append(optimizer)
-            self._ledger.add_all([tensor for _, tensor in states_of(optimizer)])
-            self._ledger.label(states_of(optimizer), "optimizer")
+            self._storages.add_all([tensor for _, tensor in states_of(optimizer)])
+            self._storages.label(states_of(optimizer), "optimizer")
 
     @contextmanager
     def _generating(self, path: str) -> Iterator[None]:
@@ -145,7 +145,7 @@ class profile:
             self._generated.append((path, range(first, len(self._observer.steps))))
 
     def _label_gradients(self) -> None:
-        self._ledger.label(gradients_of(self._model.named_parameters()), "gradients")
+        self._storages.label(gradients_of(self._model.named_parameters()), "gradients")
 
     def _optimizer_states(self) -> list[tuple[str, torch.Tensor]]:
         return [state for optimizer in self._optimizers for state in states_of(optimizer)]

@@ -116,7 +116,7 @@ def add(table, target, entry):
             twice.append((key, first[key][1].rpartition(".")[2], rule[1].rpartition(".")[2]))
         first[key] = rule
 
-_registry.Table.add = add
+_registry.FormulaRegistry.add = add
 for name in [name for name in sys.modules if name.startswith("fxflops.ops.") and "._" not in name]:
     if not name.endswith(".mappings"):
         importlib.reload(sys.modules[name])

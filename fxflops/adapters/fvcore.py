@@ -256,11 +256,11 @@ class JitModelAnalysis:
 
     def _called(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
         """From a recorded graph, whose nodes know which modules were running."""
-        table = BASE.derive(python_ops())
+        registry = BASE.derive(python_ops())
         with running(self._model, self._inputs, None, "as_is", False) as subject:
             recorder = Recorder(subject.model, subject.bound())
-            run = subject.ran(observed_run(subject, table, recorder), "storages", "recorded trace")
-        report = Report(run, find_convention(CONVENTION), table, None)
+            run = subject.ran(observed_run(subject, registry, recorder), "storages", "recorded trace")
+        report = Report(run, find_convention(CONVENTION), registry, None)
         callers = {
             call: [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
             for node in recorder.graph().graph.nodes

@@ -13,7 +13,7 @@ from torch import nn
 from ..conventions import Convention
 from ..errors import FormulaError, InputError, near
 from ..names import name_of
-from ..ops import ESCAPE, Formula, Table, apply
+from ..ops import ESCAPE, Formula, FormulaRegistry, apply
 from ..ops._cost import COMPLEX, first
 from ..ops._registry import entry_for
 from ..records import Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
@@ -35,7 +35,7 @@ def check_attention(attention: str) -> str:
 def count_calls(
     calls: Iterable[Call],
     convention: Convention,
-    table: Table,
+    registry: FormulaRegistry,
     module_at: Callable[[str], nn.Module],
     attention: str = "dense",
     scopes: Iterable[Scope] = (),
@@ -52,7 +52,7 @@ def count_calls(
     of the user's does not fit its call; where one of ours does not, the call is missing, and says why.
     """
     known = known or {}
-    counts = _Counts(convention, table, module_at, attention)
+    counts = _Counts(convention, registry, module_at, attention)
     counted = [known[i]._replace(call=call) if i in known else counts.of(call) for i, call in enumerate(calls)]
     return tuple(as_seen(counted, convention, scopes, kept))
 
@@ -63,12 +63,12 @@ class _Counts:
     def __init__(
         self,
         convention: Convention,
-        table: Table,
+        registry: FormulaRegistry,
         module_at: Callable[[str], nn.Module],
         attention: str,
     ) -> None:
         self._convention = convention
-        self._table = table
+        self._registry = registry
         self._module_at = module_at
         self._attention = attention
         self._known: dict[Operation, tuple[Operation, Count]] = {}
@@ -79,7 +79,7 @@ class _Counts:
         found = self._known.get(call.operation)
         if found is None:
             ran = dense(call.operation) if self._attention == "dense" else call.operation
-            entry = entry_of(ran, self._table)
+            entry = entry_of(ran, self._registry)
             row = self._row(ran, entry) if entry is not None and entry.is_ours else None
             found = ran, self._anew(ran, entry, row, call.path)
             if not (_reads_module(entry, ran) or _reads_module(row, ran)):
@@ -144,16 +144,16 @@ def _reads_module(entry: Formula | None, ran: Operation) -> bool:
     return entry is not None and entry.style != "op" and isinstance(ran.target, type)
 
 
-def is_users(call: Call, table: Table) -> bool:
+def is_users(call: Call, registry: FormulaRegistry) -> bool:
     """Whether a formula of the user's counts this call."""
-    entry = entry_of(call.operation, table)
+    entry = entry_of(call.operation, registry)
     return entry is not None and not entry.is_ours
 
 
-def overlooked(counted: Iterable[Counted], table: Table, convention: Convention) -> list[str]:
+def overlooked(counted: Iterable[Counted], registry: FormulaRegistry, convention: Convention) -> list[str]:
     """A sentence for each of a user's formulas that counted nothing, while its op was called spelled otherwise, and for
     each row of a user's convention that names no op."""
-    formulas = {**table.users(), **_users_rows(table, convention)}
+    formulas = {**registry.users(), **_users_rows(registry, convention)}
     if not formulas:
         return []
     counted = tuple(counted)
@@ -164,7 +164,7 @@ def overlooked(counted: Iterable[Counted], table: Table, convention: Convention)
         if id(each.rule) not in users:
             called.setdefault(each.call.op, Counter())[_spelled(each.call.target)] += 1
     unused = {entry.function: (key, op) for key, (entry, op) in formulas.items() if id(entry.function) not in used}
-    ops = {entry.op for _, entry in table.items()} | {each.call.op for each in counted}
+    ops = {entry.op for _, entry in registry.items()} | {each.call.op for each in counted}
     unknown = [
         f"the row for {op!r} counts nothing: no op of that name is known{near(op, ops)}"
         for key, (_, op) in formulas.items()
@@ -179,10 +179,10 @@ def overlooked(counted: Iterable[Counted], table: Table, convention: Convention)
     ]
 
 
-def _users_rows(table: Table, convention: Convention) -> dict[Any, tuple[Formula, str]]:
+def _users_rows(registry: FormulaRegistry, convention: Convention) -> dict[Any, tuple[Formula, str]]:
     """The rows of a convention that are a user's by their keys, each with the op that it is of."""
     rows = {key: entry_for([key], row, "") for key, row in convention.rows.items() if not Formula("", row).is_ours}
-    known = {key: table.find_class(key) if isinstance(key, type) else table.find(key) for key in rows}
+    known = {key: registry.find_class(key) if isinstance(key, type) else registry.find(key) for key in rows}
     return {key: (row, key if isinstance(key, str) else getattr(known[key], "op", "")) for key, row in rows.items()}
 
 
@@ -194,9 +194,9 @@ def _spelled(target: Any) -> str:
     return name if "::" in name else name.replace(":", ".")
 
 
-def entry_of(ran: Operation, table: Table) -> Formula | None:
+def entry_of(ran: Operation, registry: FormulaRegistry) -> Formula | None:
     """The formula that counts an operation."""
-    return table.find_class(ran.target)[1] if isinstance(ran.target, type) else table.find(ran.target)
+    return registry.find_class(ran.target)[1] if isinstance(ran.target, type) else registry.find(ran.target)
 
 
 def dense(ran: Operation) -> Operation:

@@ -68,7 +68,7 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 
 class Span(NamedTuple):
-    """The state of a ledger when a call began: how many changes there were, the live bytes, the peak so far and the change after
+    """What was alive when a call began: how many changes there were, the live bytes, the peak so far and the change after
     which it was."""
 
     changes: int
@@ -78,7 +78,7 @@ class Span(NamedTuple):
 
 
 class Entries:
-    """The storages that a ledger has seen, by number, in parallel lists: a spec of what was seen first on each, the call that
+    """The storages seen in a run, by number, in parallel lists: a spec of what was seen first on each, the call that
     made it (-1 for none); and where that was said, what it is held for, and its name."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Entries:
 
 @dataclass(frozen=True)
 class History:
-    """What a ledger has seen of a run: the peak, and all that came and went, to be told apart when it is asked for."""
+    """The history of a run's storages: the peak, and all that came and went, to be told apart when it is asked for."""
 
     peak: int
     calls: Sequence[Call]
@@ -155,7 +155,7 @@ def in_threes(changes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 class _Living(weakref.ref[Any]):
-    """A storage that is alive: its entry, and its bytes. ``key`` is what the ledger knows it by."""
+    """A storage that is alive: its entry, and its bytes. ``key`` is what it is known by."""
 
     __slots__ = ("entry", "key", "nbytes")
     entry: int
@@ -163,7 +163,7 @@ class _Living(weakref.ref[Any]):
     nbytes: int
 
 
-class Ledger:
+class LiveStorages:
     """Bytes of the tensor storages that are alive: what an allocator would report, for devices that keep no such book.
 
     Each storage is entered once, however many views share it, and leaves when Python frees it. Temporaries inside one
@@ -258,7 +258,7 @@ class Ledger:
         return self._entries.categories.get(self._held.get(storage._cdata, -1)) == "inputs"
 
     def move(self, tensor: torch.Tensor, twin: torch.Tensor) -> None:
-        """From now on ``twin`` stands for this tensor, if that is in the ledger."""
+        """From now on ``twin`` stands for this tensor, if that one's storage is held here."""
         if tensor.layout is not torch.strided or twin.layout is not torch.strided:
             return
         before, storage = tensor.untyped_storage(), twin.untyped_storage()

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .live_storages import Ledger
+from .live_storages import LiveStorages
 
 Bytes = tuple[int, int, int]
 """Allocated before and after a node, and at the peak within it."""
@@ -75,17 +75,17 @@ class CudaClock(Meter):
 class StorageMemory(Meter):
     """Bytes before, after and at the peak of each node, from live storages (CPU, meta)."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, storages: LiveStorages) -> None:
+        self.storages = storages
         self.bytes: dict[str, Bytes] = {}
 
     def before(self, name: str) -> None:
-        self.ledger.reset_peak()
-        self._before = self.ledger.live
+        self.storages.reset_peak()
+        self._before = self.storages.live
 
     def after(self, name: str, value: Any) -> None:
-        self.ledger.add_all(value)
-        self.bytes[name] = _span(self.bytes.get(name), (self._before, self.ledger.live, self.ledger.peak))
+        self.storages.add_all(value)
+        self.bytes[name] = _span(self.bytes.get(name), (self._before, self.storages.live, self.storages.peak))
 
 
 class CudaMemory(Meter):

@@ -77,10 +77,10 @@ class Formula:
         return self.reason or (inspect.getdoc(self.function) or "").partition("\n")[0]
 
 
-class Table:
-    """Formulas by target: module classes, functions, method descriptors, overloads and names; over a parent table."""
+class FormulaRegistry:
+    """Formulas by target: module classes, functions, method descriptors, overloads and names; over a parent registry."""
 
-    def __init__(self, parent: Table | None = None) -> None:
+    def __init__(self, parent: FormulaRegistry | None = None) -> None:
         self.parent = parent
         self.entries: dict[Any, Formula] = {}
         self.fallback: Callable[[OpOverload], Formula | None] | None = parent.fallback if parent else None
@@ -153,21 +153,21 @@ class Table:
         merged = dict(self.parent.items()) if self.parent is not None else {}
         yield from {**merged, **self.entries}.items()
 
-    def derive(self, formulas: Mapping[Any, FormulaFunction] | None) -> Table:
-        """A table over this one in which ``formulas`` (target -> function, as for :func:`formula`) come first."""
+    def derive(self, formulas: Mapping[Any, FormulaFunction] | None) -> FormulaRegistry:
+        """A registry over this one in which ``formulas`` (target -> function, as for :func:`formula`) come first."""
         if not formulas:
             return self
         if not isinstance(formulas, Mapping):
             raise FormulaError(f"formulas is a mapping {{target: function}}, not {type(formulas).__name__}")
-        table = Table(self)
+        registry = FormulaRegistry(self)
         for target, function in formulas.items():
             known = self._counting(target, _keys(target)[0])
             op = known.op if known else str(getattr(target, "__name__", target))
-            table.add(target, entry_for([target], function, op))
-        return table
+            registry.add(target, entry_for([target], function, op))
+        return registry
 
 
-BASE = Table()
+BASE = FormulaRegistry()
 
 
 def formula(*targets: Any, op: str | None = None) -> Callable[[F], F]:
@@ -232,7 +232,7 @@ def _is_module_class(target: Any) -> bool:
 
 
 def _keys(target: Any) -> list[Any]:
-    """What the table files a target under: overloads and packets by qualified name, methods by their descriptor."""
+    """What the registry files a target under: overloads and packets by qualified name, methods by their descriptor."""
     if isinstance(target, CustomOpDef):
         target = target._opoverload
     if isinstance(target, OpOverload):

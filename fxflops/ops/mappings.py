@@ -9,7 +9,7 @@ from torch import nn
 
 from ..errors import FormulaError
 from ..records import FormulaFunction
-from ._registry import BASE, Formula, Table, entry_for, is_method
+from ._registry import BASE, Formula, FormulaRegistry, entry_for, is_method
 
 
 class FormulaMapping(MutableMapping[Any, FormulaFunction]):
@@ -19,13 +19,13 @@ class FormulaMapping(MutableMapping[Any, FormulaFunction]):
     ``(self_obj, result, *args)``, with empty meta tensors; it returns FLOPs. ``del`` brings back what was there before.
     """
 
-    def __init__(self, kind: str, table: Table) -> None:
+    def __init__(self, kind: str, registry: FormulaRegistry) -> None:
         self._kind = kind
-        self._table = table
+        self._formulas = registry
         self._replaced: dict[Any, Formula | None] = {}
 
     def __getitem__(self, key: Any) -> FormulaFunction:
-        entries = [entry for found in self._find(key) if (entry := self._table.get(found)) is not None]
+        entries = [entry for found in self._find(key) if (entry := self._formulas.get(found)) is not None]
         if not entries:
             raise KeyError(key)
         return entries[0].function or computes_nothing
@@ -34,15 +34,15 @@ class FormulaMapping(MutableMapping[Any, FormulaFunction]):
         if not callable(function):
             raise FormulaError(f"a formula is a function, not {function!r}")
         for found in self._find(key) or [(self._kind, key) if isinstance(key, str) else key]:
-            before = self._table.get(found)
+            before = self._formulas.get(found)
             self._replaced.setdefault(found, before)
             name = before.op if before is not None else getattr(key, "__name__", str(key))
             if function is computes_nothing:
-                self._table.add(found, Formula(name, None, "declared to compute nothing"))
-            elif any(e.function is function and e.style != "mapping" for _, e in self._table.items()):
-                self._table.add(found, entry_for([found], function))
+                self._formulas.add(found, Formula(name, None, "declared to compute nothing"))
+            elif any(e.function is function and e.style != "mapping" for _, e in self._formulas.items()):
+                self._formulas.add(found, entry_for([found], function))
             else:
-                self._table.add(found, entry_for([found], function, name, style="mapping"))
+                self._formulas.add(found, entry_for([found], function, name, style="mapping"))
 
     def __delitem__(self, key: Any) -> None:
         written = [found for found in dict.fromkeys([*self._find(key), (self._kind, key)]) if found in self._replaced]
@@ -51,12 +51,12 @@ class FormulaMapping(MutableMapping[Any, FormulaFunction]):
         for found in written:
             before = self._replaced.pop(found)
             if before is None:
-                del self._table.entries[found]
+                del self._formulas.entries[found]
             else:
-                self._table.entries[found] = before
+                self._formulas.entries[found] = before
 
     def __iter__(self) -> Iterator[Any]:
-        return (key for key, _ in self._table.items() if self._holds(key))
+        return (key for key, _ in self._formulas.items() if self._holds(key))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -74,14 +74,14 @@ class FormulaMapping(MutableMapping[Any, FormulaFunction]):
         return self._kind == ("method" if is_method(key) else "function")
 
     def _find(self, key: Any) -> list[Any]:
-        """The table's keys that ``key`` means: itself, or all of that name."""
+        """The registry's keys that ``key`` means: itself, or all of that name."""
         if not isinstance(key, str):
-            return [key] if self._table.get(key) is not None else []
+            return [key] if self._formulas.get(key) is not None else []
         return [found for found in self if (found[1] if isinstance(found, tuple) else found.__name__) == key]
 
 
 def computes_nothing(*args: Any, **kwargs: Any) -> int:
-    """What a table gives for an op that is declared to compute nothing."""
+    """What a registry gives for an op that is declared to compute nothing."""
     return 0
 
 

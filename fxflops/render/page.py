@@ -107,7 +107,9 @@ def _goodness(page: Page) -> list[Card]:
     data, found = page.summary, page.roofline
     if found is not None and found.is_prediction:
         bound = sum(kind[0] for kinds in found.bounds.values() for kind in kinds.values())
-        return [Card("least time", units.seconds(bound), f"{bound!r} s", f"on {plain(found.device['device'])}, predicted")]
+        return [
+            Card("least time", units.seconds(bound), f"{bound!r} s", f"on {plain(found.device['device'])}, predicted")
+        ]
     cards = []
     if data.latency is not None and data.flops:
         rate = data.flops / data.latency[0]

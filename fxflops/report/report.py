@@ -86,9 +86,9 @@ class Report(Totals, Exports):
             raise InputError(f"the file does not hold the convention {self.convention!r}: give recount(convention)")
         found = self._convention if convention is None else find_convention(convention)
         attention = self.attention if attention is None else check_attention(attention)
-        table = self._table.derive(formulas)
-        known = {i: counted for i, counted in self._known.items() if not is_users(self.calls[i], table)}
-        return Report(self._run, found, table, self._model, attention, known=known)
+        registry = self._registry.derive(formulas)
+        known = {i: counted for i, counted in self._known.items() if not is_users(self.calls[i], registry)}
+        return Report(self._run, found, registry, self._model, attention, known=known)
 
     def explain(self, a: str | Convention, b: str | Convention, phase: str = PHASES[0]) -> Explanation:
         """Why conventions ``a`` and ``b`` give different totals for a phase of this run: op by op, with what each counts.

@@ -52,7 +52,7 @@ class Totals:
         self,
         run: Run,
         convention: Convention,
-        table: ops.Table,
+        registry: ops.FormulaRegistry,
         model: weakref.ref[nn.Module] | None,
         attention: str = "dense",
         counted: tuple[Counted, ...] | None = None,
@@ -63,7 +63,7 @@ class Totals:
         self._run = run
         self.attention = attention
         self._convention = convention
-        self._table = table
+        self._registry = registry
         self._model = model
         self._known = known or {}
         self._items_by_phase: dict[str, list[Item]] = {}
@@ -71,14 +71,14 @@ class Totals:
         self.counted: tuple[Counted, ...] = counted or count_calls(
             run.calls,
             convention,
-            table,
+            registry,
             self._module_at,
             attention,
             run.scopes,
             {(module.path, function) for module in run.modules for function in module.keeps},
             self._known,
         )
-        for sentence in overlooked(self.counted, table, convention):
+        for sentence in overlooked(self.counted, registry, convention):
             warnings.warn(sentence, stacklevel=4)
 
     # Totals
@@ -353,11 +353,11 @@ class Totals:
 
     def _users_counts(self) -> dict[int, Counted]:
         """The counts of the user's formulas, by the number of their call: the same under every convention."""
-        numbers = [i for i, call in enumerate(self.calls) if i not in self._known and is_users(call, self._table)]
+        numbers = [i for i, call in enumerate(self.calls) if i not in self._known and is_users(call, self._registry)]
         counted = self.counted
         if numbers and self.convention != PLAIN:
             plain = find_convention(PLAIN)
-            counted = count_calls(self.calls, plain, self._table, self._module_at, self.attention, known=self._known)
+            counted = count_calls(self.calls, plain, self._registry, self._module_at, self.attention, known=self._known)
         return {**self._known, **{i: counted[i] for i in numbers}}
 
     @cached_property

@@ -21,7 +21,7 @@ from ..meters.nodes import Timing
 from ..records import Call, spec_of
 from ..torch_internals import COMPILER
 from ..trace.autocast import AUTOCAST_DEVICES
-from ..trace.autograd_owners import Tape, backward_from, learns, roots_of
+from ..trace.autograd_owners import AutogradOwners, backward_from, learns, roots_of
 from ..trace.observe import Observer
 from ..trace.symbolic import stack_of
 
@@ -66,7 +66,11 @@ class NodeRunner(fx.Interpreter):
     """
 
     def __init__(
-        self, graph: fx.GraphModule, inputs: Mapping[str, Any], meters: Sequence[Meter], tape: Tape | None = None
+        self,
+        graph: fx.GraphModule,
+        inputs: Mapping[str, Any],
+        meters: Sequence[Meter],
+        owners: AutogradOwners | None = None,
     ) -> None:
         super().__init__(graph)
         self.garbage_collect_values = False  # it would free between nodes, where nobody reads the clock
@@ -75,7 +79,7 @@ class NodeRunner(fx.Interpreter):
         self._meters = meters
         self._before_freeing = [meter for meter in reversed(meters) if not meter.frees]
         self._after_freeing = [meter for meter in reversed(meters) if meter.frees]
-        self._tape = tape
+        self._owners = owners
 
     def run_node(self, n: fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
@@ -93,8 +97,8 @@ class NodeRunner(fx.Interpreter):
             del self.env[each]
         for meter in self._after_freeing:
             meter.after(name, value)
-        if self._tape is not None:
-            self._tape.own(n.name, value)
+        if self._owners is not None:
+            self._owners.own(n.name, value)
         return value
 
     def _work(self, n: fx.Node) -> Callable[..., Any]:
@@ -132,14 +136,16 @@ class CallCollector(Meter):
         self.calls_of[name] = self._observer.calls[self._first :]
 
 
-def run_graph(graph: fx.GraphModule, inputs: Mapping[str, Any], *meters: Meter, tape: Tape | None = None) -> Any:
+def run_graph(
+    graph: fx.GraphModule, inputs: Mapping[str, Any], *meters: Meter, owners: AutogradOwners | None = None
+) -> Any:
     """The graph's output on ``inputs`` (by the names of forward's parameters); the meters have read each node, and the
-    tape knows which nodes of autograd's graph it made.
+    owners know which nodes of autograd's graph it made.
 
     Raises RunError naming the node that raised.
     """
     with _modes_kept():
-        output = NodeRunner(graph, inputs, meters, tape).run()
+        output = NodeRunner(graph, inputs, meters, owners).run()
     for meter in meters:
         meter.finish()
     return output
@@ -158,7 +164,9 @@ def _modes_kept() -> Iterator[None]:
                 torch.set_autocast_dtype(device, dtype)
 
 
-def run_back(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor], tape: Tape, *meters: Meter) -> None:
+def run_back(
+    roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor], owners: AutogradOwners, *meters: Meter
+) -> None:
     """The backward pass of a graph's run, from the sum of its roots; the meters have read the part of each node."""
     running: list[str] = []
 
@@ -176,7 +184,7 @@ def run_back(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor], tape: 
                 meter.after(name, None)
         running.clear()
 
-    with tape.following(enter):
+    with owners.following(enter):
         backward_from(roots, ones)
         leave()
     for meter in meters:
@@ -223,15 +231,15 @@ def time_nodes(
             del roots, ones
         del out
         tick()
-        tape, clock = Tape(follows=True) if backward else None, _clock(device)
-        output = run_graph(graph, inputs(), clock, tape=tape)
+        owners, clock = AutogradOwners(follows=True) if backward else None, _clock(device)
+        output = run_graph(graph, inputs(), clock, owners=owners)
         _collect(clock, nodes)
         if isinstance(clock, CudaClock):
             _collect(clock.host, nodes_host)
         sums.append(sum(clock.seconds.values()))
-        if tape is not None and learns(output):
+        if owners is not None and learns(output):
             clock = _clock(device)
-            run_back(*roots_of(output), tape, clock)
+            run_back(*roots_of(output), owners, clock)
             _collect(clock, nodes_back)
         del output
     return Times(

@@ -12,19 +12,19 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import FxflopsError, InputError, RunError
-from ..meters.live_storages import History, Ledger, Named
+from ..meters.live_storages import History, LiveStorages, Named
 from ..model.inputs import bind
 from ..model.inventory import Inventory
 from ..model.optimizer import OptimizerLike, stand_in
 from ..model.pytree import fill, template_of, tensors_in
 from ..model.snapshot import Snapshot
-from ..ops import Table
+from ..ops import FormulaRegistry
 from ..records import spec_of, specs_in
 from ..torch_internals import in_fake_mode, is_fake
-from ..trace.autograd_owners import Tape, backward_from
-from ..trace.device_mirror import Placement
+from ..trace.autograd_owners import AutogradOwners, backward_from
+from ..trace.device_mirror import DeviceMirror
 from ..trace.fast import FastObserver
-from ..trace.meta_mirror import Twins
+from ..trace.meta_mirror import MetaMirror
 from ..trace.observe import Observer
 from ..trace.record import Recorder
 from ..trace.source import is_library
@@ -86,11 +86,11 @@ class Subject:
         if "snapshot" in vars(self):
             self.snapshot.rewind()
 
-    def watch(self, table: Table, **settings: Any) -> Watch:
+    def watch(self, registry: FormulaRegistry, **settings: Any) -> Watch:
         """What watches a run of it, not yet begun; ``settings`` as of :class:`Watch`."""
         written = lambda value: self.snapshot.before_write(value)  # noqa: E731  the snapshot is taken when the run begins
         held = {**self.held, "params": [*self.inventory.params, *self.inventory.packed]}
-        return Watch(self.paths, table, held, backward=self.backward, before_write=written, **settings)
+        return Watch(self.paths, registry, held, backward=self.backward, before_write=written, **settings)
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The inputs, everything rewound to how it was at first."""
@@ -133,43 +133,43 @@ def run_to_end(out: Any) -> Any:
 
 
 class Watch:
-    """One run, watched: the only place where an observer, the ledger of storages and the owners of autograd's graph are wired.
+    """One run, watched: the only place where an observer, the live storages and the owners of autograd's graph are wired.
 
-    ``held`` are the tensors that are there before and after, ``cap`` the bytes that the live ones may take. With ``twins`` it
+    ``held`` are the tensors that are there before and after, ``cap`` the bytes that the live ones may take. With ``mirror`` it
     is a run on meta of a model on ``device``. With ``backward`` the gradients' calls are told from the forward's.
     """
 
     def __init__(
         self,
         paths: Mapping[nn.Module, str],
-        table: Table,
+        registry: FormulaRegistry,
         held: Mapping[str, Named] | None = None,
         *,
         backward: bool = False,
         before_write: Callable[[Any], None] | None = None,
         recorder: Recorder | None = None,
         cap: int | None = None,
-        twins: Twins | None = None,
+        mirror: MetaMirror | None = None,
         device: torch.device | None = None,
-        strays: bool = True,
+        observe_dispatch: bool = True,
         facts: bool = True,
     ) -> None:
-        self.ledger = Ledger(held, cap, spec_of if twins is None else twins.spec)
-        self.tape, self.recorder = Tape() if backward else None, recorder
-        self.twins = twins
-        if twins is not None:
-            twins.moved = self.ledger.move
-        self.observer = (Observer if twins is None else FastObserver)(
+        self.storages = LiveStorages(held, cap, spec_of if mirror is None else mirror.spec)
+        self.owners, self.recorder = AutogradOwners() if backward else None, recorder
+        self.mirror = mirror
+        if mirror is not None:
+            mirror.moved = self.storages.move
+        self.observer = (Observer if mirror is None else FastObserver)(
             paths,
-            table,
-            ledger=self.ledger,
+            registry,
+            storages=self.storages,
             before_write=before_write,
-            twins=twins,
-            placement=None if device is None else Placement(device),
+            mirror=mirror,
+            device_mirror=None if device is None else DeviceMirror(device),
             recorder=recorder,
-            strays=strays,
+            observe_dispatch=observe_dispatch,
             facts=facts,
-            tape=self.tape,
+            owners=self.owners,
         )
         if recorder is not None:
             recorder.calls = self.observer.calls
@@ -177,19 +177,19 @@ class Watch:
     @property
     def history(self) -> History:
         """What became of the storages."""
-        return self.ledger.history(self.observer.calls)
+        return self.storages.history(self.observer.calls)
 
     def of(self, subject: Subject) -> Watch:
         """Watch the model's own run, with the backward pass and the optimizer's step that belong to it."""
         args, kwargs = subject.inputs()
         subject.keep()
         out = _watch(subject, self.observer, args, kwargs)  # alive until the step is over, as it is in a loop
-        if self.twins is not None:
-            self.twins.meet(out)
-        if self.tape is not None:
+        if self.mirror is not None:
+            self.mirror.meet(out)
+        if self.owners is not None:
             params = [(name, self._twin_of(p)) for name, p in subject.held["params"]]
-            self.ledger.label(gradients_of(params), "gradients")
-            _step(subject, self.observer, self.ledger, self._twin_of)
+            self.storages.label(gradients_of(params), "gradients")
+            _step(subject, self.observer, self.storages, self._twin_of)
         if self.recorder is not None:
             self.recorder.returned(out)
         return self
@@ -213,15 +213,17 @@ class Watch:
         )
 
     def _twin_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if self.twins is None else self.twins.of(tensor)
+        return tensor if self.mirror is None else self.mirror.of(tensor)
 
 
-def observed_run(subject: Subject, table: Table, recorder: Recorder | None = None, cap: int | None = None) -> Watch:
+def observed_run(
+    subject: Subject, registry: FormulaRegistry, recorder: Recorder | None = None, cap: int | None = None
+) -> Watch:
     """The model's own run, watched; InputError when its live tensors pass ``cap`` bytes."""
-    return subject.watch(table, recorder=recorder, cap=cap).of(subject)
+    return subject.watch(registry, recorder=recorder, cap=cap).of(subject)
 
 
-def counted_run(subject: Subject, table: Table, facts: bool = False) -> Run:
+def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False) -> Run:
     """The model's own run on the meta device, where that suffices: no kernel computes, nothing is allocated.
 
     With ``facts`` what masks leave is read.
@@ -229,15 +231,17 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> Run:
     on meta too; one of fake tensors, or in a FakeTensorMode, as it is. Raises InputError where the real tensors pass the cap, RunError where the model raises there too.
     """
     if in_fake_mode() or any(map(is_fake, {*map(type, subject.state)})):
-        return subject.ran(observed_run(subject, table), "predicted", ON_FAKE)
-    strays = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in {*map(type, subject.paths)})
+        return subject.ran(observed_run(subject, registry), "predicted", ON_FAKE)
+    observe_dispatch = subject.backward or any(
+        issubclass(cls, torch.jit.ScriptModule) for cls in {*map(type, subject.paths)}
+    )
     on_meta = any(tensor.device.type == "meta" for tensor in subject.state)
     failed: Exception | None = None
     try:
-        watch = _on_meta(subject, table, facts, strays)
-        if watch.twins is not None and watch.twins.stranger and not strays:
-            watch = _on_meta(subject, table, facts, strays=True)
-        why = "" if watch.twins is None else watch.twins.needs_values  # raised, and caught by the model
+        watch = _on_meta(subject, registry, facts, observe_dispatch)
+        if watch.mirror is not None and watch.mirror.stranger and not observe_dispatch:
+            watch = _on_meta(subject, registry, facts, observe_dispatch=True)
+        why = "" if watch.mirror is None else watch.mirror.needs_values  # raised, and caught by the model
         if on_meta or not why:
             return subject.ran(watch, "predicted", ON_META)
     except (RunError, InputError, NotImplementedError) as error:
@@ -245,22 +249,22 @@ def counted_run(subject: Subject, table: Table, facts: bool = False) -> Run:
     # Not within that handler: what the model raises on its own tensors is not to be shown below what it raised on meta.
     if failed is not None and on_meta:
         try:
-            watch = observed_run(subject, table)
+            watch = observed_run(subject, registry)
         except RunError:
             raise failed from failed.__cause__
         return subject.ran(watch, "predicted", ON_META)
     subject.snapshot.keep_all()
-    watch = observed_run(subject, table, cap=cap_of(subject.device))
+    watch = observed_run(subject, registry, cap=cap_of(subject.device))
     return subject.ran(watch, "storages", "observed on real tensors", why)
 
 
 def _step(
     subject: Subject,
     observer: Observer,
-    ledger: Ledger,
+    storages: LiveStorages,
     twin_of: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
-    """A step of the optimizer, if there is one, on the twins of its parameters: as all are but the first, which makes the
+    """A step of the optimizer, if there is one, on the mirrored parameters: as all are but the first, which makes the
     state that is there from then on."""
     if subject.optimizer is None:
         return
@@ -270,16 +274,16 @@ def _step(
             if not optimizer.state:
                 subject.snapshot.before_write([*subject.model.parameters()])
                 optimizer.step()
-            ledger.add_all([tensor for _, tensor in states_of(optimizer)])
-            ledger.label(states_of(optimizer), "optimizer")
+            storages.add_all([tensor for _, tensor in states_of(optimizer)])
+            storages.label(states_of(optimizer), "optimizer")
             with observer:
                 optimizer.step()
     except FxflopsError:
         raise
     except Exception as error:
         raise RunError(f"{type(optimizer).__name__} raised in its step\n  {type(error).__name__}: {error}") from error
-    ledger.label(states_of(optimizer), "optimizer")
-    ledger.throughout("optimizer")
+    storages.label(states_of(optimizer), "optimizer")
+    storages.throughout("optimizer")
 
 
 def _apart(inputs: Any) -> Any:
@@ -308,11 +312,13 @@ def cap_of(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def _on_meta(subject: Subject, table: Table, facts: bool, strays: bool) -> Watch:
+def _on_meta(subject: Subject, registry: FormulaRegistry, facts: bool, observe_dispatch: bool) -> Watch:
     """The model's own run on meta."""
     holds = lambda tensor: subject.snapshot.holds(tensor)  # noqa: E731  the snapshot is taken when the run begins
-    twins = Twins(subject.state, holds, lambda value: subject.snapshot.before_write(value))
-    return subject.watch(table, twins=twins, device=subject.device, strays=strays, facts=facts).of(subject)
+    mirror = MetaMirror(subject.state, holds, lambda value: subject.snapshot.before_write(value))
+    return subject.watch(
+        registry, mirror=mirror, device=subject.device, observe_dispatch=observe_dispatch, facts=facts
+    ).of(subject)
 
 
 def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

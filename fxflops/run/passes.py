@@ -15,10 +15,10 @@ from ..errors import InputError, TraceError
 from ..meters.kernels import KernelMeter
 from ..meters.meter import CudaMemory, StorageMemory
 from ..meters.nodes import Kernel
-from ..ops import Table
+from ..ops import FormulaRegistry
 from ..records import PARTS, PHASES, Call, typed
 from ..trace import TRACERS
-from ..trace.autograd_owners import Tape, backward_from, learns, roots_of
+from ..trace.autograd_owners import AutogradOwners, backward_from, learns, roots_of
 from ..trace.record import Recorder
 from ..trace.source import is_library
 from ..trace.symbolic import constants_of, symbolic
@@ -39,7 +39,7 @@ class Traced:
     recorded: tuple[Watch, Mapping[str, range]] | None = None
 
 
-def traced(subject: Subject, table: Table, how: str, why: str = "") -> Traced:
+def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "") -> Traced:
     """The model's graph by the tracer ``how``: "symbolic", "record", or "auto": the first of these that succeeds.
 
     ``why`` is the reason to record, where it is known.
@@ -50,25 +50,25 @@ def traced(subject: Subject, table: Table, how: str, why: str = "") -> Traced:
         raise InputError(f"unknown tracer {how!r}: trace is one of {', '.join(map(repr, TRACERS))}")
     if how != "record":
         try:
-            return Traced(_symbolic(subject, table), "symbolic")
+            return Traced(_symbolic(subject, registry), "symbolic")
         except TraceError as error:
             if how == "symbolic":
                 raise
             why = str(error).partition("\nfxflops.")[0]
     recorder = Recorder(subject.model, subject.bound())
-    watched = observed_run(subject, table, recorder)
+    watched = observed_run(subject, registry, recorder)
     return Traced(recorder.graph(), "recorded", why, (watched, recorder.calls_of))
 
 
-def _symbolic(subject: Subject, table: Table, stack_traces: bool = False) -> fx.GraphModule:
+def _symbolic(subject: Subject, registry: FormulaRegistry, stack_traces: bool = False) -> fx.GraphModule:
     constants = constants_of(subject.model, subject.bound())
-    return symbolic(subject.model, table, constants, subject.snapshot.before_write, stack_traces)
+    return symbolic(subject.model, registry, constants, subject.snapshot.before_write, stack_traces)
 
 
 def measure(
     subject: Subject,
     trace: Traced,
-    table: Table,
+    registry: FormulaRegistry,
     repeats: int | str,
     tick: Callable[[], None],
     kernels: bool = False,
@@ -80,9 +80,9 @@ def measure(
     """
     tick()
     graph = trace.graph
-    made, bytes_of = _watched_graph(subject, graph, table)
+    made, bytes_of = _watched_graph(subject, graph, registry)
     tick()
-    watched, calls_of = trace.recorded or _matched(subject, table, made)
+    watched, calls_of = trace.recorded or _matched(subject, registry, made)
     source = "predicted" if subject.device.type == "meta" else "storages"
     run = subject.ran(watched, source, f"{trace.how} trace", trace.why)
     if subject.device.type == "cuda":
@@ -94,35 +94,37 @@ def measure(
         times = time_nodes(graph, subject.bound, subject.call, subject.device, repeats, tick, subject.backward)
     ran = _kernels(subject, graph) if kernels else {}
     nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, ran) for n in graph.graph.nodes)
-    owner_of = {} if watched.tape is None else watched.tape.owner_of
+    owner_of = {} if watched.owners is None else watched.owners.owner_of
     calls = with_nodes(run.calls, nodes, owner_of)
     return replace(run, calls=calls, nodes=nodes, latency=times.latency, backward_latency=times.backward_latency)
 
 
 def _watched_graph(
-    subject: Subject, graph: fx.GraphModule, table: Table
+    subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry
 ) -> tuple[Mapping[str, list[Call]], tuple[Spans, Spans]]:
     """The calls that each node of the graph makes, and its bytes, forward and backward, by live storages."""
-    watch = subject.watch(table)
+    watch = subject.watch(registry)
     collector = CallCollector(watch.observer, graph.graph)
-    storages, storages_back = StorageMemory(watch.ledger), StorageMemory(watch.ledger)
-    tape = Tape(follows=True) if subject.backward else None
+    memory, memory_back = StorageMemory(watch.storages), StorageMemory(watch.storages)
+    owners = AutogradOwners(follows=True) if subject.backward else None
     inputs = subject.bound()
     with uncompiled(), watch.observer:
-        out = run_graph(graph, inputs, collector, storages, tape=tape)
-        if tape is not None and learns(out):
-            watch.observer.backward(out, lambda roots, ones: run_back(roots, ones, tape, storages_back))
-    return collector.calls_of, (storages.bytes, storages_back.bytes)
+        out = run_graph(graph, inputs, collector, memory, owners=owners)
+        if owners is not None and learns(out):
+            watch.observer.backward(out, lambda roots, ones: run_back(roots, ones, owners, memory_back))
+    return collector.calls_of, (memory.bytes, memory_back.bytes)
 
 
-def _matched(subject: Subject, table: Table, made: Mapping[str, list[Call]]) -> tuple[Watch, dict[str, range]]:
+def _matched(
+    subject: Subject, registry: FormulaRegistry, made: Mapping[str, list[Call]]
+) -> tuple[Watch, dict[str, range]]:
     """The model's own run, watched, and for each node of a symbolic graph the positions in it of the calls that it made.
 
     Between them may be others, which torch.fx ran once: what depends on no input, ``self.scale ** 2`` of a buffer, is a
     constant in the graph, but the model computes it each time. Raises TraceError where the graph makes other calls than the
     model, or in another order.
     """
-    watched = observed_run(subject, table)
+    watched = observed_run(subject, registry)
     own = [_likeness(call) for call in watched.observer.calls if call.phase in PARTS[PHASES[0]]]
     found: dict[str, range] = {}
     end = 0
@@ -144,11 +146,11 @@ def _likeness(call: Call) -> tuple[Any, ...]:
     return call.op, call.path, typed(tuple(call.inputs())), typed(call.out)
 
 
-def author_lines(subject: Subject, table: Table, trace: Traced) -> dict[str, str]:
+def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> dict[str, str]:
     """For each node of a graph the model author's innermost ``file:line``; a symbolic one is traced anew for it."""
     graph = trace.graph
     if trace.how == "symbolic":
-        graph = _symbolic(subject, table, stack_traces=True)
+        graph = _symbolic(subject, registry, stack_traces=True)
     places = {}
     for node in graph.graph.nodes:
         files = re.findall(r'File "(.+)", line (\d+)', node.stack_trace or "")
@@ -176,12 +178,12 @@ def _cuda_memory(subject: Subject, graph: fx.GraphModule) -> tuple[tuple[Spans, 
         backward_from(*roots_of(out))
     del out
     peak = torch.cuda.max_memory_allocated(subject.device)
-    meter, meter_back, tape = (
+    meter, meter_back, owners = (
         CudaMemory(subject.device),
         CudaMemory(subject.device),
-        Tape(follows=True) if subject.backward else None,
+        AutogradOwners(follows=True) if subject.backward else None,
     )
-    out = run_graph(graph, subject.bound(), meter, tape=tape)
-    if tape is not None and learns(out):
-        run_back(*roots_of(out), tape, meter_back)
+    out = run_graph(graph, subject.bound(), meter, owners=owners)
+    if owners is not None and learns(out):
+        run_back(*roots_of(out), owners, meter_back)
     return (meter.bytes, meter_back.bytes), peak

@@ -20,10 +20,10 @@ from ..torch_internals import (
 )
 
 
-class Tape:
+class AutogradOwners:
     """The owners of the nodes of autograd's graph: calls, by their number, or a graph's nodes, by their name.
 
-    An owner is written into the metadata of the node itself: the tape keeps no node alive, nor the tensors it saved.
+    An owner is written into the metadata of the node itself: no node is kept alive, nor the tensors it saved.
     ``owner_of`` has for calls of the backward pass, by their number, the
     call whose gradient they compute; none for those of an autograd.Function's own ``backward``, which no graph's node does.
     With ``follows`` nodes tell as they begin to compute their gradient: see :meth:`following`.

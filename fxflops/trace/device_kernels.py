@@ -57,7 +57,7 @@ class Way(NamedTuple):
     returned: list[int]
 
 
-class Chosen:
+class DeviceKernels:
     """Runs on meta what a call of a composite dispatches on ``device``, which is asked of torch: of fake tensors there.
 
     A model on meta has the kernels of the CPU; of its backward pass meta's own, which FlopCounterMode counts there. ``made`` is told

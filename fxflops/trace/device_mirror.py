@@ -33,7 +33,7 @@ DTYPES: dict[Any, torch.dtype] = {bool: torch.bool, int: torch.int64, float: tor
 REAL = ("tensor", "as_tensor", "asarray", "scalar_tensor", "new_tensor", "from_numpy", "frombuffer")
 
 
-class Placement:
+class DeviceMirror:
     """Answers and redirects on behalf of tensors that are elsewhere; ``device`` is the model's, ``answers`` are those to the
     properties that tell of it."""
 

@@ -1,7 +1,7 @@
 """The fast path of counting on meta: where a shape rule tells what a call puts out, or an equal call of the same run did, no
 kernel is asked, and a leaf's forward does not run.
 
-What a call puts out on meta follows from its function, the forms of its tensors (:class:`~.meta.Form`) and its plain
+What a call puts out on meta follows from its function, the forms of its tensors (:class:`~.meta_mirror.Form`) and its plain
 arguments; a leaf module's from its class and settings too. Whatever is not of this kind (values, gradients, autocast,
 transforms, several results on one storage) goes the observer's own way.
 """
@@ -16,15 +16,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..meters.live_storages import Span
+from ..meters.live_storages import LiveStorages, Span
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, Formula
 from ..ops.shapes import Rule, rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of, typed
 from ..torch_internals import DisableTorchFunction, assertion, current_graph_task_id, is_any_autocast_enabled
+from .device_mirror import DeviceMirror
 from .forwards import Forward, is_plain, is_torchs
 from .leaves import ModuleSettings, holds_tensors
-from .meta_mirror import OWN, REAL, Form
+from .meta_mirror import OWN, REAL, Form, MetaMirror
 from .modes import transformed
 from .observe import ATTENTION, QUERY, RNN_BACKWARD
 from .on_meta import MetaObserver
@@ -55,12 +56,12 @@ VALUED = frozenset({*EMPTY, ATTENTION, RNN_BACKWARD})
 class FastObserver(MetaObserver):
     """The observer of ``count()``: it asks no kernel where it need not."""
 
+    _mirror: MetaMirror
+    _storages: LiveStorages
+    _device_mirror: DeviceMirror
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        assert self._twins is not None
-        assert self._ledger is not None
-        assert self._placement is not None
-        self._mirror, self._storages, self._place = self._twins, self._ledger, self._placement
         self._plans: dict[Any, Plan] = {}
         self._operations: dict[Any, Operation] = {}
         self._dtype = torch.get_default_dtype()
@@ -87,8 +88,8 @@ class FastObserver(MetaObserver):
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in QUERIES:
             return func(*args, **kwargs)
-        if self._tape is None and func in self._place.answers and not transformed():
-            return self._place.answers[func]
+        if self._owners is None and func in self._device_mirror.answers and not transformed():
+            return self._device_mirror.answers[func]
         if not self._tells_all() or (self._facts and self._attends(func)):
             return super().function(func, args, kwargs)
         try:
@@ -97,7 +98,7 @@ class FastObserver(MetaObserver):
         except (Unknown, TypeError):
             return super().function(func, args, kwargs)
         if plan is None:
-            entry = self._table.find(func)
+            entry = self._registry.find(func)
             if entry is None:  # of a function that calls others it tells nothing
                 return super().function(func, args, kwargs)
             with self.lock:
@@ -134,7 +135,7 @@ class FastObserver(MetaObserver):
             out = None
         else:
             if plan.moves:
-                args, kwargs = self._place.redirect(func, args, kwargs)
+                args, kwargs = self._device_mirror.redirect(func, args, kwargs)
             out = func(*args, **kwargs)
             self._viewed(plan, out)
         self._called(operation)
@@ -191,7 +192,7 @@ class FastObserver(MetaObserver):
         kinds = {form.kind for form in given}
         if kinds and REAL not in kinds and entry.reason and entry.op not in ASKED and entry.reason not in LOOKS:
             asked, named = self._mirror.replace(args, kwargs, func) if OWN in kinds else (args, kwargs)
-            asked, named = self._place.redirect(func, asked, named)
+            asked, named = self._device_mirror.redirect(func, asked, named)
             with DisableTorchFunction():
                 specs, kwspecs = self._spec(asked), self._spec(named)
                 self._storages.call = len(self.calls)
@@ -297,7 +298,7 @@ class FastObserver(MetaObserver):
         """Run an operator, and keep how its result came about: as a call, or as a part of one."""
         given, span, first = forms_in(key), self._storages.begin(), len(self.calls)
         out = super().operator(func, args, kwargs)
-        entry = self._table.find(func)
+        entry = self._registry.find(func)
         if entry is not None and given and entry.op not in VALUED and len(self.calls) == first + is_call:
             self._learnt(key, self.calls[first].operation if is_call else PART, given, args, kwargs, out, span)
         return out
@@ -351,7 +352,7 @@ class FastObserver(MetaObserver):
     ) -> Any:
         first = self._storages.call = len(self.calls)
         if plan.beside:
-            twins = self._mirror.replace(args, kwargs, None)
+            mirrored = self._mirror.replace(args, kwargs, None)
         if plan.passing:
             self._storages.pass_by(plan.passing)
         if plan.kind is NEW:
@@ -359,7 +360,7 @@ class FastObserver(MetaObserver):
         elif plan.kind is SAME:
             out = args[0]
         else:
-            args, kwargs = twins if plan.beside else (args, kwargs)
+            args, kwargs = mirrored if plan.beside else (args, kwargs)
             out = type(module).forward(module, *args, **kwargs)
             self._viewed(plan, out)
         path, operation = self._modules[module], plan.operation
@@ -379,7 +380,7 @@ class FastObserver(MetaObserver):
             self._plans.clear()
         return not (
             self._stack.leaf_depth
-            or self._strays  # what is made here would be heard of there
+            or self._observe_dispatch  # what is made here would be heard of there
             or self._threads.beside
             or self._plain_functions.running
             or self._unwritten.storages
@@ -390,5 +391,5 @@ class FastObserver(MetaObserver):
 
     def _attends(self, func: Any) -> bool:
         """Whether a function is attention, of whose mask the values may be asked for."""
-        entry = self._table.find(func)
+        entry = self._registry.find(func)
         return entry is not None and entry.op == ATTENTION

@@ -12,7 +12,7 @@ import torch
 from torch import fx, nn
 
 from ..model.pytree import reader_of
-from ..ops import Formula, Table
+from ..ops import Formula, FormulaRegistry
 from ..records import Spec, is_dense, spec_of
 from .forwards import GLOBAL, own_forward
 
@@ -70,9 +70,9 @@ class Hook:
 class Leaves(dict[nn.Module, "Formula | None"]):
     """The formulas that count modules as a whole, each looked up when it is first asked for."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, registry: FormulaRegistry) -> None:
         super().__init__()
-        self._table = table
+        self._registry = registry
         self._of_class: dict[type, tuple[Formula | None, frozenset[str]]] = {}
 
     def __missing__(self, module: nn.Module) -> Formula | None:
@@ -89,7 +89,7 @@ class Leaves(dict[nn.Module, "Formula | None"]):
     def _look_up(self, cls: type) -> tuple[Formula | None, frozenset[str]]:
         """The formula of a class, and the names of the methods that its forward calls; none where a subclass has methods or
         properties of its own in place of what the forward reads."""
-        base, entry = self._table.find_class(cls)
+        base, entry = self._registry.find_class(cls)
         if base is None or entry is None:
             return None, NAMELESS
         names = _read_by_forward(base)
@@ -117,14 +117,14 @@ def _read_by_forward(cls: Any) -> set[str]:
     return found
 
 
-def leaf_formula(module: nn.Module, table: Table) -> Formula | None:
+def leaf_formula(module: nn.Module, registry: FormulaRegistry) -> Formula | None:
     """The formula that counts a call of this module as a whole; None where the calls inside it are to be counted.
 
     There must be a formula for the class whose ``forward`` it runs; the forward must not be replaced on the instance,
     nor what it calls in a subclass, nor the weights computed (parametrizations, hooks, properties, tensors that were assigned),
     for then more happens than the formula knows.
     """
-    return None if holds_tensors(module) else Leaves(table)[module]
+    return None if holds_tensors(module) else Leaves(registry)[module]
 
 
 def holds_tensors(module: nn.Module) -> bool:

@@ -62,7 +62,7 @@ class Form:
         self.alike = shape, dtype
 
 
-class Twins:
+class MetaMirror:
     """The meta tensors that stand for real ones, the same one each time, as long as the real one lives.
 
     ``moved`` is told of each real tensor and its twin.
@@ -85,7 +85,7 @@ class Twins:
         self._before_write = before_write
         self._state = {id(tensor): tensor for tensor in state}
         self._weights: set[int] = set()
-        self._twins: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
+        self._mirror: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self.seen: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
         self._forms: dict[Any, Form] = {}
         self._own: dict[int, Any] = {id(None): "absent"}
@@ -171,7 +171,7 @@ class Twins:
         if tensor.device.type == "meta":
             return tensor
         key = id(tensor)
-        known = self._twins.get(key)
+        known = self._mirror.get(key)
         if known is None:
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
@@ -180,7 +180,7 @@ class Twins:
                 twin = _empty_like(tensor, tensor.requires_grad and learning)
                 if twin.requires_grad:
                     _hook(twin, tensor)
-            known = self._twins[key] = (weakref.ref(tensor, lambda _: self._twins.pop(key, None)), twin)
+            known = self._mirror[key] = (weakref.ref(tensor, lambda _: self._mirror.pop(key, None)), twin)
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
                 self._weights.add(id(twin))
             self.saw(twin)

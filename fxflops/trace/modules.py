@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..meters.live_storages import Ledger
+from ..meters.live_storages import LiveStorages
 from ..model.pytree import tensors_in
-from ..ops import Table
+from ..ops import FormulaRegistry
 from ..records import Operation, spec_of
 from ..torch_internals import DisableTorchFunction
-from .autograd_owners import Tape
+from .autograd_owners import AutogradOwners
 from .leaves import Hooks, Leaves, Settings, forms_with_values, holds_tensors
 from .modes import AtenMode, FunctionMode, transformed
 from .phases import FORWARD, Phases
@@ -40,27 +40,27 @@ class ModuleObserver:
     def __init__(
         self,
         modules: Mapping[nn.Module, str],
-        table: Table,
-        ledger: Ledger | None,
+        registry: FormulaRegistry,
+        storages: LiveStorages | None,
         recorder: Recorder | None,
-        tape: Tape | None,
+        owners: AutogradOwners | None,
         forms: Callable[..., tuple[Any, ...]] | None,
     ) -> None:
         self.is_watching = True
         self.lock = threading.RLock()
         stack = ModuleStack()
         self.phases = Phases(stack)
-        self.seen = Seen(self.phases, tape)
+        self.seen = Seen(self.phases, owners)
         self.calls, self.scopes, self.steps = self.seen.calls, self.seen.scopes, self.seen.steps
         self.path = ""
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
-        self._table = table
-        self._leaves = Leaves(table)
+        self._registry = registry
+        self._leaves = Leaves(registry)
         self._settings = Settings(forms or forms_with_values, self._spec)
-        self._ledger = ledger
+        self._storages = storages
         self._recorder = recorder
-        self._tape = tape
+        self._owners = owners
         self._hooks = Hooks()
         self._begun = 0
         self._given: Any = None
@@ -175,17 +175,17 @@ class ModuleObserver:
     def has_made(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor was given to the outermost module under way, or to the run, or was made in it."""
         given = any(tensor is other for other in tensors_in(self._given))
-        return given or (self._ledger is not None and self._ledger.has_made(tensor))
+        return given or (self._storages is not None and self._storages.has_made(tensor))
 
     def _noting(self, out: Any) -> Any:
-        if self._ledger is not None:
-            self._ledger.add_all(out, len(self.calls))
+        if self._storages is not None:
+            self._storages.add_all(out, len(self.calls))
         return out
 
     def _owns(self, value: Any) -> None:
         """What the call recorded last put out is its own, to the backward pass."""
-        if self._tape is not None and torch.is_grad_enabled():
-            self._tape.own(len(self.calls) - 1, value)
+        if self._owners is not None and torch.is_grad_enabled():
+            self._owners.own(len(self.calls) - 1, value)
 
     def _spec(self, value: Any) -> Any:
         """The value with a spec in place of each tensor."""

@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..meters.live_storages import Ledger
-from ..ops import ESCAPE, Formula, Table
+from ..meters.live_storages import LiveStorages
+from ..ops import ESCAPE, Formula, FormulaRegistry
 from ..records import spec_of
 from ..torch_internals import (
     DisableTorchFunction,
@@ -31,9 +31,9 @@ from ..torch_internals import (
 )
 from .attention_pairs import with_learning, with_pairs
 from .autocast import Autocast
-from .autograd_owners import Tape, roots_of
+from .autograd_owners import AutogradOwners, roots_of
 from .compiler import is_importing_compiler, run_operator, unseen
-from .device_mirror import Placement
+from .device_mirror import DeviceMirror
 from .functions import (
     Bodies,
     belongs_to_tensor,
@@ -44,7 +44,7 @@ from .functions import (
     with_callables,
     writes,
 )
-from .meta_mirror import Twins
+from .meta_mirror import MetaMirror
 from .modes import AtenMode, FunctionMode, dispatching, functioning, transformed
 from .modules import ModuleObserver
 from .phases import BACKWARD, is_comparing
@@ -61,38 +61,40 @@ QUERY, VIEW, ATTENTION, RNN_BACKWARD, ADDRESS = "query", "view", "attention", "r
 class Observer(ModuleObserver):
     """Watches the calls made in a ``with`` block by the thread that entered it.
 
-    ``modules`` are the modules to tell calls apart by, with their paths. ``ledger`` is told of every tensor that a call
-    returns; ``before_write`` of what calls may write to; ``recorder`` of every call. With ``twins``,
+    ``modules`` are the modules to tell calls apart by, with their paths. ``storages`` is told of every tensor that a call
+    returns; ``before_write`` of what calls may write to; ``recorder`` of every call. With ``mirror``,
     floating tensors are replaced by meta ones (kept there) before each call, so that no kernel computes, and
-    ``placement`` hides that they are elsewhere. With ``strays``, operators are seen too that no function call
+    ``device_mirror`` hides that they are elsewhere. With ``observe_dispatch``, operators are seen too that no function call
     announces: those of scripted functions, of C++. With ``facts``, what shapes do not tell is read: the pairs that an
-    attention mask leaves. With a ``tape``, calls of the backward pass are told from the forward's, and stand in the
+    attention mask leaves. With ``owners``, calls of the backward pass are told from the forward's, and stand in the
     module whose gradients they compute. ``steps`` are the outermost calls of modules, with those made in them.
     """
 
     def __init__(
         self,
         modules: Mapping[nn.Module, str],
-        table: Table,
+        registry: FormulaRegistry,
         *,
-        ledger: Ledger | None = None,
+        storages: LiveStorages | None = None,
         before_write: Callable[[Any], None] | None = None,
-        twins: Twins | None = None,
-        placement: Placement | None = None,
+        mirror: MetaMirror | None = None,
+        device_mirror: DeviceMirror | None = None,
         recorder: Recorder | None = None,
-        strays: bool = True,
+        observe_dispatch: bool = True,
         facts: bool = True,
-        tape: Tape | None = None,
+        owners: AutogradOwners | None = None,
     ) -> None:
-        super().__init__(modules, table, ledger, recorder, tape, None if twins is None else twins.forms_of_own)
+        super().__init__(modules, registry, storages, recorder, owners, None if mirror is None else mirror.forms_of_own)
         self.bodies: Bodies = {}
         self._copies: dict[Any, Any] = {}
         self._spelling = Spelling()
         self._announce = announcer(before_write)
-        self._twins = twins
-        self._placement = placement
-        self._autocast = Autocast(placement.device, twins.is_weight, self._noting) if twins and placement else None
-        self._strays = strays
+        self._mirror = mirror
+        self._device_mirror = device_mirror
+        self._autocast = (
+            Autocast(device_mirror.device, mirror.is_weight, self._noting) if mirror and device_mirror else None
+        )
+        self._observe_dispatch = observe_dispatch
         self._facts = facts
         self._unwritten = Unwritten()
 
@@ -103,7 +105,7 @@ class Observer(ModuleObserver):
         self._whole = self._noted = False
         self._parts: list[tuple[Any, Made]] = []
         self._entering: set[Any] = set()
-        functions = self._table.python_functions
+        functions = self._registry.python_functions
         self._plain_functions = PlainFunctions(functions, self._begin_function, self._end_function)
 
     def __enter__(self) -> Observer:
@@ -118,7 +120,7 @@ class Observer(ModuleObserver):
 
     def switch_on(self) -> None:
         self._modes = ExitStack()
-        for mode in (*([self.aten] if self._strays else []), self.mode, self._plain_functions):
+        for mode in (*([self.aten] if self._observe_dispatch else []), self.mode, self._plain_functions):
             self._modes.enter_context(mode)  # type: ignore[arg-type]
 
     def switch_off(self, *exception: Any) -> None:
@@ -147,10 +149,10 @@ class Observer(ModuleObserver):
         if transformed():
             return self._transformed(func, args, kwargs)
         given = args, kwargs
-        if self._twins is not None and not belongs_to_tensor(func):
-            args, kwargs = self._twins.replace(args, kwargs, func)
-            if self._placement is not None and (self._tape is None or self._asks_for_it()):
-                answer = self._placement.answer(func, args, kwargs)
+        if self._mirror is not None and not belongs_to_tensor(func):
+            args, kwargs = self._mirror.replace(args, kwargs, func)
+            if self._device_mirror is not None and (self._owners is None or self._asks_for_it()):
+                answer = self._device_mirror.answer(func, args, kwargs)
                 if answer is not NotImplemented:
                     return self._answered(func, args, kwargs, answer)
         self._announce(func, args, kwargs)
@@ -158,11 +160,11 @@ class Observer(ModuleObserver):
             return self._run(func, args, kwargs)
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return self._plain(func, args, kwargs)
-        entry = self._table.find(func)
+        entry = self._registry.find(func)
         if entry is not None and entry.op == ADDRESS:
             if self._spelling.is_compared(ADDRESS):
                 return address_of(args[0])
-            if self._twins is not None and args[0].is_meta:
+            if self._mirror is not None and args[0].is_meta:
                 raise NotImplementedError("on the meta device there is nothing at an address: it needs values")
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
             return func(*args)
@@ -178,10 +180,10 @@ class Observer(ModuleObserver):
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, entry: Formula | None
     ) -> Any:
         """Run a function, and record what it, or what it dispatches, computes."""
-        if self._twins is not None and not self._strays:
-            self._twins.stranger |= is_meta_kernel()
-        if self._placement is not None:
-            args, kwargs = self._placement.redirect(func, args, kwargs)
+        if self._mirror is not None and not self._observe_dispatch:
+            self._mirror.stranger |= is_meta_kernel()
+        if self._device_mirror is not None:
+            args, kwargs = self._device_mirror.redirect(func, args, kwargs)
         copies = entry is not None and entry.op in COPIES and self._unwritten.holds(given)
         if not copies:
             self._check(entry, func, *given)
@@ -213,7 +215,7 @@ class Observer(ModuleObserver):
     def _stopped(self, path: str) -> None:
         """A call raised; where checkpoint has stopped what it computes again, the operators that it had run are calls."""
         for func, made in self._parts if isinstance(sys.exc_info()[1], StopRecomputation) else ():
-            self.seen.call(self._table.find(func), func, made, path, 0.0)
+            self.seen.call(self._registry.find(func), func, made, path, 0.0)
         self._parts.clear()
 
     def _asks_for_it(self) -> bool:
@@ -222,8 +224,8 @@ class Observer(ModuleObserver):
 
     def raised(self, error: Exception) -> None:
         """Note what raised on meta for want of values: a model that catches it goes on as it would not with its own tensors."""
-        if self._twins is not None and "meta" in str(error).lower():
-            self._twins.needs_values = self._twins.needs_values or str(error)
+        if self._mirror is not None and "meta" in str(error).lower():
+            self._mirror.needs_values = self._mirror.needs_values or str(error)
 
     def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note as a call that nobody knows when one reads memory that no call seen has written."""
@@ -257,10 +259,10 @@ class Observer(ModuleObserver):
         return run_operator(func, args, kwargs)
 
     def _saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        if self._twins is not None:
+        if self._mirror is not None:
             if writes(func, kwargs):  # x.resize_(3), x.data = y
-                self._twins.forget((args, kwargs))
-            self._twins.saw(out)
+                self._mirror.forget((args, kwargs))
+            self._mirror.saw(out)
 
     def _before(self, args: Any, kwargs: Any) -> Any:
         """The arguments of a call as a recorded graph has them, if it is a node of its own there."""
@@ -277,8 +279,8 @@ class Observer(ModuleObserver):
             self._whole, self._noted = before
 
     def _answered(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> Any:
-        """What the placement says in a tensor's stead; where it is a tensor (``x.cpu()``), that is a call."""
-        entry = self._table.find(func) if isinstance(answer, torch.Tensor) and not self._inside_leaf() else None
+        """The device mirror's answer in a tensor's stead; where it is a tensor (``x.cpu()``), that is a call."""
+        entry = self._registry.find(func) if isinstance(answer, torch.Tensor) and not self._inside_leaf() else None
         if entry is not None:
             self.seen.call(entry, func, (spec_of(args), spec_of(kwargs), spec_of(answer)), self._here(), 0.0)
         return answer
@@ -294,7 +296,7 @@ class Observer(ModuleObserver):
 
     def _transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call under vmap or its like: what counts is what it dispatches, on whole tensors."""
-        entry = self._table.find(func)
+        entry = self._registry.find(func)
         if self._inside_leaf() or (entry is not None and entry.reason == QUERY):
             return func(*args, **kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
@@ -323,10 +325,10 @@ class Observer(ModuleObserver):
                     self._parts.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))
                 return out
             given = args, kwargs
-            if self._twins is not None:
-                args, kwargs = self._twins.replace(args, kwargs, func)
+            if self._mirror is not None:
+                args, kwargs = self._mirror.replace(args, kwargs, func)
             self._announce(func, args, kwargs)
-            entry = self._table.find(func)
+            entry = self._registry.find(func)
             specs, kwspecs = spec_of(args), spec_of(kwargs)
             if entry is not None and entry.op == RNN_BACKWARD:
                 specs = with_learning(args, specs)
@@ -354,7 +356,7 @@ class Observer(ModuleObserver):
 
     def _result(self, entry: Formula | None, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
         if self._facts and entry is not None and entry.op == ATTENTION:
-            return with_pairs(entry, given, out, must=self._twins is not None)
+            return with_pairs(entry, given, out, must=self._mirror is not None)
         return spec_of(out)
 
     def backward(self, out: Any, run: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
@@ -363,7 +365,7 @@ class Observer(ModuleObserver):
         Raises InputError where no output has a gradient."""
         self.path = ""
         self._noted = True  # no part of a recorded graph
-        roots, ones = roots_of(out if self._twins is None else self._twins.written(out))
+        roots, ones = roots_of(out if self._mirror is None else self._mirror.written(out))
         self._noting(ones)
         with dispatching(self.aten):
             run(roots, ones)
@@ -379,7 +381,7 @@ class Observer(ModuleObserver):
     def _end_function(self, function: FunctionType, begun: Any, value: Any) -> None:
         specs, kwspecs, noted, start = begun
         with DisableTorchFunction():
-            entry, seconds = self._table.find(function), time.perf_counter() - start
+            entry, seconds = self._registry.find(function), time.perf_counter() - start
             self.seen.call(entry, function, (specs, kwspecs, spec_of(value)), self._here(), seconds)
             self._owns(value)
             if noted is not None and self._recorder is not None:

@@ -10,18 +10,18 @@ from ..model.pytree import tensors_given
 from ..ops.shapes import rule_for, shape_of
 from ..records import Operation, spec_of
 from ..torch_internals import OpOverload
-from .device_kernels import Chosen
+from .device_kernels import DeviceKernels
 from .modes import dispatching
 from .observe import Observer
 
 
 class MetaObserver(Observer):
-    """The observer of a model whose tensors have twins on meta."""
+    """The observer of a model whose tensors have mirrors on meta."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        assert self._placement is not None
-        self._chosen = Chosen(self._placement.device, self._noting)
+        assert self._device_mirror is not None
+        self._chosen = DeviceKernels(self._device_mirror.device, self._noting)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(func, OpOverload) or not (self._whole or self._inside_leaf()) or not _makes(func, args, kwargs):

@@ -24,7 +24,7 @@ class Plan:
     """What a call of one kind puts out: new tensors of these ``forms``, its first argument, or views of them that torch makes.
 
     ``operation`` is what is called, ``spelled`` the same by other spellings of its target; with ``beside`` it takes tensors
-    that have values, of which the twins are to be made; ``moves`` tells that it names a device; ``passing`` are the storages
+    that have values, of which mirrors are to be made; ``moves`` tells that it names a device; ``passing`` are the storages
     that are live at the peak within it.
     """
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..ops import Formula
 from ..records import NOTHING, Call, Operation, Scope, typed
-from .autograd_owners import Tape
+from .autograd_owners import AutogradOwners
 from .functions import qualified_name
 from .leaves import ModuleSettings
 from .phases import BACKWARD, Phases
@@ -18,14 +18,14 @@ Made = tuple[Any, Any, Any]
 
 class Seen:
     """The calls of a run, those of its modules (``scopes``), and the outermost of these with the calls made in them
-    (``steps``). With a ``tape``, a call of the backward pass stands in the module whose gradient it computes."""
+    (``steps``). With ``owners``, a call of the backward pass stands in the module whose gradient it computes."""
 
-    def __init__(self, phases: Phases, tape: Tape | None) -> None:
+    def __init__(self, phases: Phases, owners: AutogradOwners | None) -> None:
         self.calls: list[Call] = []
         self.scopes: list[Scope] = []
         self.steps: list[tuple[str, range]] = []
         self._now = phases.now
-        self._tape = tape
+        self._owners = owners
         self._operations: dict[Any, Operation] = {}
 
     def operation(self, op: str, target: Any, made: Made, known: ModuleSettings | None = None) -> Operation:
@@ -55,7 +55,7 @@ class Seen:
     def placed(self, path: str) -> tuple[str, str]:
         """The phase of the next call, and the path of its module, where it is made in the one of this path."""
         phase = self._now()
-        return phase, path if phase != BACKWARD or self._tape is None else self._tape.placed(path, self.calls)
+        return phase, path if phase != BACKWARD or self._owners is None else self._owners.placed(path, self.calls)
 
     def module(
         self, path: str, operation: Operation, known: ModuleSettings, has_children: bool, begun: int | None

@@ -14,7 +14,7 @@ from torch import fx, nn
 from ..errors import TraceError
 from ..model.inputs import signature_of
 from ..model.snapshot import locked
-from ..ops import Table
+from ..ops import FormulaRegistry
 from .graph import graph_module
 from .leaves import leaf_formula
 from .source import is_library
@@ -27,9 +27,9 @@ class SymbolicTracer(fx.Tracer):
     torch.fx replaces methods of nn.Module meanwhile: the modules that other threads run are told apart here.
     """
 
-    def __init__(self, table: Table | None = None, constants: Mapping[str, Any] | None = None) -> None:
-        super().__init__(autowrap_functions=tuple(table.python_functions.values()) if table else ())
-        self._table = table
+    def __init__(self, registry: FormulaRegistry | None = None, constants: Mapping[str, Any] | None = None) -> None:
+        super().__init__(autowrap_functions=tuple(registry.python_functions.values()) if registry else ())
+        self._registry = registry
         self._constants = constants or {}
         self._thread = threading.get_ident()
         self.before_write: Callable[[Any], None] = lambda value: None
@@ -48,7 +48,7 @@ class SymbolicTracer(fx.Tracer):
         return threading.get_ident() == self._thread
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        if self._table is not None and leaf_formula(m, self._table) is not None:
+        if self._registry is not None and leaf_formula(m, self._registry) is not None:
             return True
         customised = hasattr(m, "parametrizations") or m._forward_hooks or m._forward_pre_hooks
         return not customised and super().is_leaf_module(m, module_qualified_name)
@@ -65,7 +65,7 @@ class SymbolicTracer(fx.Tracer):
 
 def symbolic(
     model: nn.Module,
-    table: Table,
+    registry: FormulaRegistry,
     constants: Mapping[str, Any],
     before_write: Callable[[Any], None],
     stack_traces: bool = False,
@@ -75,9 +75,9 @@ def symbolic(
     ``constants`` are values of ``forward``'s parameters that are no tensors: the branches that depend on them are
     taken. ``before_write`` is told of what its Python may write to. Raises TraceError, with the author's line, where the Python cannot run on proxies.
     """
-    if leaf_formula(model, table) is not None:
+    if leaf_formula(model, registry) is not None:
         return _leaf_graph(model, constants)
-    tracer = SymbolicTracer(table, constants)
+    tracer = SymbolicTracer(registry, constants)
     tracer.record_stack_traces, tracer.before_write = stack_traces, before_write
     try:
         with locked([fx.Tracer]), Announcing(before_write):  # two at once would put back what the other replaced

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fxflops import analyze, count
-from fxflops.meters.live_storages import Ledger
+from fxflops.meters.live_storages import LiveStorages
 from fxflops.meters.meter import Clock
 from fxflops.run import passes as measure
 from fxflops.run.graph_run import Times, run_graph
@@ -26,25 +26,25 @@ def test_the_clock_reads_each_node() -> None:
 
 
 def test_the_ledger_counts_storages_once() -> None:
-    ledger = Ledger()
+    storages = LiveStorages()
     a = torch.empty(100)
-    ledger.add_all({"a": [a, a[10:], a.view(10, 10)]})
-    assert ledger.live == 400
+    storages.add_all({"a": [a, a[10:], a.view(10, 10)]})
+    assert storages.live == 400
     view = a[1:]
     del a
-    assert ledger.live == 400
+    assert storages.live == 400
     b = torch.empty(50, dtype=torch.float64, device="meta")
-    ledger.add(b)
-    assert ledger.live == 800
+    storages.add(b)
+    assert storages.live == 800
     del view
-    assert (ledger.live, ledger.peak) == (400, 800)
-    ledger.reset_peak()
-    assert ledger.peak == 400
+    assert (storages.live, storages.peak) == (400, 800)
+    storages.reset_peak()
+    assert storages.peak == 400
     b.resize_(100)
-    ledger.add(b)
-    assert ledger.live == 800
+    storages.add(b)
+    assert storages.live == 800
     del b
-    assert ledger.live == 0
+    assert storages.live == 0
 
 
 class Run(nn.Module):

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import fxflops
 from fxflops.model.pytree import fill, template_of, tensors_in
 from fxflops.torch_internals import TorchDispatchMode
-from fxflops.trace.device_kernels import Chosen
+from fxflops.trace.device_kernels import DeviceKernels
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 N, D, HEADS = 16, 32, 4
@@ -153,14 +153,14 @@ def test_on_meta_attention_dispatches_what_it_does_on_the_cpu(name: str, learns:
             F.scaled_dot_product_attention(*args, **kwargs)
         with Dispatched() as on_meta:
             args, kwargs = fill(template, *here)
-            run = Chosen(torch.device("cpu"), lambda made: None).run
+            run = DeviceKernels(torch.device("cpu"), lambda made: None).run
             if run(F.scaled_dot_product_attention, args, kwargs) is NotImplemented:
                 F.scaled_dot_product_attention(*args, **kwargs)
     assert on_meta.seen == real.seen
 
 
 def test_kernels_that_are_allowed_later_are_asked_for_anew() -> None:
-    run = Chosen(torch.device("cpu"), lambda made: None).run
+    run = DeviceKernels(torch.device("cpu"), lambda made: None).run
     with torch.no_grad():
         assert isinstance(run(F.scaled_dot_product_attention, (Q, K, K), {}), torch.Tensor)
         with sdpa_kernel(SDPBackend.MATH):
@@ -168,6 +168,6 @@ def test_kernels_that_are_allowed_later_are_asked_for_anew() -> None:
 
 
 def test_a_default_device_changes_no_kernel() -> None:
-    run = Chosen(torch.device("cpu"), lambda made: None).run
+    run = DeviceKernels(torch.device("cpu"), lambda made: None).run
     with torch.no_grad(), torch.device("meta"):
         assert isinstance(run(F.scaled_dot_product_attention, (Q, K, K), {}), torch.Tensor)
