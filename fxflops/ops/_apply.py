@@ -11,7 +11,8 @@ from torch import nn
 
 from ..errors import FormulaError
 from ..records import Cost, FormulaFunction, Operation, Spec
-from ._registry import Formula, Parameters, is_method, parameters_of
+from ._registry import Formula, is_method
+from ._rules import Parameters, parameters_of
 
 CALLED = {
     "op": "by the op's own names",

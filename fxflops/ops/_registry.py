@@ -7,42 +7,28 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 from torch import nn
 
 from ..errors import FormulaError
 from ..names import Absent, target_of
-from ..records import FormulaFunction
+from ..records import Cost, FormulaFunction
 from ..torch_internals import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
+from ._rules import PLAIN, Parameters, Passed, RuleFunction, parameters_of, shape
 from ._spellings import REACHED_AS
 
-F = TypeVar("F", bound=FormulaFunction)
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R", bound=Cost | int, covariant=True)
+S = TypeVar("S", bound=Cost | int)
 Style = Literal["op", "module", "mapping"]
 ESCAPE = "escape"
 """The reason of an op that hands data to code that torch does not see: it is free, but what comes of it is unknown."""
 
 COMMUNICATION = "communication"
 """The reason of an op that sends data to other processes, or receives it."""
-Parameters = tuple[tuple[str, ...], tuple[str, ...], bool, bool]
-"""Names of a function's positional and keyword-only parameters, and whether it takes more of both kinds."""
-POSITIONAL: dict[Any, Any] = {inspect.Parameter.POSITIONAL_ONLY: inspect.Parameter.POSITIONAL_OR_KEYWORD}
-
-
-def parameters_of(function: Any) -> Parameters:
-    """The parameters of a function, read from its code where it is plain Python: ten times as fast as its signature."""
-    if type(function) is FunctionType and not hasattr(function, "__wrapped__"):
-        code = function.__code__
-        first, names, flags = code.co_argcount, code.co_varnames, code.co_flags
-        keywords = names[first : first + code.co_kwonlyargcount]
-        return names[:first], keywords, bool(flags & inspect.CO_VARARGS), bool(flags & inspect.CO_VARKEYWORDS)
-    kinds: dict[Any, list[str]] = {}
-    for name, parameter in inspect.signature(function).parameters.items():
-        kinds.setdefault(POSITIONAL.get(parameter.kind, parameter.kind), []).append(name)
-    of = inspect.Parameter
-    named, keywords = (tuple(kinds.get(kind, ())) for kind in (of.POSITIONAL_OR_KEYWORD, of.KEYWORD_ONLY))
-    return named, keywords, of.VAR_POSITIONAL in kinds, of.VAR_KEYWORD in kinds
 
 
 @dataclass(frozen=True)
@@ -170,7 +156,21 @@ class FormulaRegistry:
 BASE = FormulaRegistry()
 
 
-def formula(*targets: Any, op: str | None = None) -> Callable[[F], F]:
+class Op(Protocol[P, R]):
+    """A formula, with the decorators that register what else there is to say of its op."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @staticmethod
+    def shape(*targets: Any, layout: str = PLAIN, passing: Passed = None) -> Callable[[RuleFunction], RuleFunction]:
+        """Register the decorated function as the shape rule of these spellings of the op."""
+
+    @staticmethod
+    def backward(*targets: Any, op: str | None = None) -> Callable[[Callable[Q, S]], Op[Q, S]]:
+        """Register the decorated function as the formula of operators that only this op's derivative dispatches."""
+
+
+def formula(*targets: Any, op: str | None = None) -> Callable[[Callable[Q, S]], Op[Q, S]]:
     """Register the decorated function as the formula of ``targets``.
 
     A target is a module class, a function, an ``OpOverload`` or its packet, a qualified name such as ``"aten::add"`` or
@@ -187,13 +187,15 @@ def formula(*targets: Any, op: str | None = None) -> Callable[[F], F]:
     Raises FormulaError for a target that is none of these.
     """
 
-    def register(function: F) -> F:
+    def register(function: Callable[Q, S]) -> Op[Q, S]:
         if not targets:
             raise FormulaError("formula() needs at least one target: @formula(MyModule) or @formula(my_function)")
         entry = entry_for(list(targets), function, op)
         for target in targets:
             BASE.add(target, entry)
-        return function
+        if isinstance(function, FunctionType):
+            vars(function).update(shape=shape, backward=formula)
+        return cast("Op[Q, S]", function)
 
     return register
 

@@ -16,10 +16,10 @@ from ..records import Cost, Spec, specs_in
 from ..torch_internals import disable_current_modes
 from ._cost import times
 from ._registry import formula
+from ._rules import keeps
 from ._spellings import named
 from .packed import unpacked
 from .rnn import GATES, GATES_OF, gru_cell_function, lstm_cell_function, rnn_cell_function, steps_of
-from .shapes import keeps
 
 KINDS = ("rnn", "rnn", "lstm", "gru")
 """By the number of their mode in cuDNN, MIOpen and oneDNN: relu, tanh, LSTM, GRU."""

@@ -8,76 +8,33 @@ property tests (tests/ops/test_shapes.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..records import Operation, Spec
 from ._apply import arguments
-from ._registry import Parameters, parameters_of
+from ._rules import (
+    ANY,
+    EVEN,
+    FIRST,
+    FORMAT,
+    KEPT,
+    ORDERED,
+    POINTWISE,
+    RULES,
+    Passing,
+    Rule,
+)
 
-RuleFunction = Callable[..., "Spec | None"]
 Strides = tuple[int, ...]
-PLAIN, FIRST, ANY, EVEN, KEPT, FORMAT, POINTWISE, ORDERED = "plain first any even kept format pointwise ordered".split()
-"""Layouts. PLAIN, FIRST and KEPT ask that the tensors after the first be contiguous.
 
-PLAIN: contiguous out of contiguous. FIRST: the first may be anything. ANY: contiguous out of whatever. KEPT: as the first. FORMAT: channels last
-if all images are, else contiguous. POINTWISE: as the operands, broadcast, decide together. EVEN is ANY and ORDERED is POINTWISE, of what is not odd;
-KEPT asks that too.
-"""
 LAST = (0, 2, 3, 1)
 """The order of an image whose channels lie side by side."""
 
 
 Lying = tuple[Sequence[int], Strides]
 """The sizes of a tensor and its strides."""
-Passing = tuple[Spec, ...]
-"""What is live at once at the peak within a call, what it puts out among it; () where that alone is."""
-
-
-class Rule(NamedTuple):
-    """What tells the shape, how the result lies, the parameters of the former, and what tells what passes meanwhile: it takes how
-    the tensors lie, the result, and the rule's own parameters. Of that None says that it cannot be told; without it nothing passes."""
-
-    function: RuleFunction
-    layout: str
-    parameters: Parameters
-    passing: Callable[..., Passing | None] | None
-
-
-RULES: dict[Any, Rule] = {}
-"""Rules by module class, function and method: the exact spelling, whose parameters they take."""
-
-
-def shape(
-    *targets: Any, layout: str = PLAIN, passing: Callable[..., Passing | None] | None = None
-) -> Callable[[RuleFunction], RuleFunction]:
-    """Register the decorated rule for these module classes, functions and methods."""
-
-    def register(rule: RuleFunction) -> RuleFunction:
-        RULES.update(dict.fromkeys(targets, Rule(rule, layout, parameters_of(rule), passing)))
-        return rule
-
-    return register
-
-
-SAVED: dict[str, Callable[..., int]] = {}
-"""By operator, the bytes of the last result, which meta leaves empty: what the kernel keeps for the backward pass."""
-
-
-def keeps(operator: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Register the decorated rule for this operator, whose arguments it takes, each tensor a Spec."""
-
-    def register(rule: Callable[..., int]) -> Callable[..., int]:
-        SAVED[operator] = rule
-        return rule
-
-    return register
-
-
-def named(names: str, *namespaces: Any) -> list[Any]:
-    """What the namespaces have by these names."""
-    return [getattr(space, name) for name in names.split() for space in namespaces if hasattr(space, name)]
 
 
 def rule_for(target: Any) -> Rule | None:

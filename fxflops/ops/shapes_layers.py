@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Spec
-from .shapes import ANY, EVEN, FIRST, KEPT, Lying, Passing, broadcast, each, is_one, lies_in, named, shape
+from ._rules import ANY, EVEN, FIRST, KEPT, Passing, shape, spelled
+from .shapes import Lying, broadcast, each, is_one, lies_in
 
 Sizes = int | Sequence[int]
 
@@ -41,7 +42,7 @@ def fits(weight: Spec | None, size: int, input: Spec) -> bool:
     return weight is None or (tuple(weight) == (size,) and weight.dtype is input.dtype)
 
 
-@shape(*named("mm bmm", torch, torch.Tensor), layout=ANY)
+@shape(*spelled("mm bmm", torch, torch.Tensor), layout=ANY)
 def bmm(input: Spec, mat2: Spec) -> Spec | None:
     """input[*, m, k], mat2[*, k, n] -> out[*, m, n], with as many dimensions each; of others the kernel decides."""
     return matmul(input, mat2) if input.ndim == mat2.ndim and input[:-2] == mat2[:-2] else None
@@ -62,7 +63,7 @@ def batched(tensors: Sequence[Lying], out: Spec, input: Spec, other: Spec) -> Pa
     return (*copied, out) if copied else ()
 
 
-@shape(*named("matmul __matmul__", torch, torch.Tensor), layout=ANY, passing=batched)
+@shape(*spelled("matmul __matmul__", torch, torch.Tensor), layout=ANY, passing=batched)
 def matmul(input: Spec, other: Spec) -> Spec | None:
     """input[*, m, k], other[*, k, n] -> out[*, m, n]; of vectors the kernel decides."""
     if input.ndim < 2 or other.ndim < 2 or input.dtype is not other.dtype or input[-1] != other[-2]:
@@ -73,7 +74,7 @@ def matmul(input: Spec, other: Spec) -> Spec | None:
     return Spec((*batch, input[-2], other[-1]), input.dtype)
 
 
-@shape(*named("addmm baddbmm", torch, torch.Tensor), layout=ANY)
+@shape(*spelled("addmm baddbmm", torch, torch.Tensor), layout=ANY)
 def addmm(input: Spec, mat1: Spec, mat2: Spec) -> Spec | None:
     """input[*], mat1[*, n, m], mat2[*, m, p] -> out[*, n, p]."""
     out = matmul(mat1, mat2)

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Spec
-from .shapes import ANY, FORMAT, Lying, Passing, each, named, shape
+from ._rules import ANY, FORMAT, Passing, shape, spelled
+from .shapes import Lying, each
 
 Sizes = int | Sequence[int]
 RESAMPLED = {"nearest": (3, 4, 5), "linear": (3,), "bilinear": (4,), "bicubic": (4,), "trilinear": (5,)}
@@ -118,7 +119,7 @@ def reduced(input: Spec, dim: Any, keepdim: bool) -> tuple[int, ...] | None:
     return tuple(1 if d in gone else size for d, size in enumerate(input) if keepdim or d not in gone)
 
 
-@shape(*named("mean sum", torch, torch.Tensor), layout=ANY)
+@shape(*spelled("mean sum", torch, torch.Tensor), layout=ANY)
 def mean(input: Spec, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Spec | None:
     """x[*] -> out[*], without the dimensions."""
     dtype, sizes = dtype or input.dtype, reduced(input, dim, keepdim)
@@ -127,7 +128,7 @@ def mean(input: Spec, dim: Any = None, keepdim: bool = False, dtype: torch.dtype
     return Spec(sizes, dtype)
 
 
-@shape(*named("amax amin", torch, torch.Tensor), layout=ANY)
+@shape(*spelled("amax amin", torch, torch.Tensor), layout=ANY)
 def amax(input: Spec, dim: Any = (), keepdim: bool = False) -> Spec | None:
     """x[*] -> out[*], without the dimensions."""
     sizes = reduced(input, dim, keepdim) if dim is not None else None

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Spec
-from .shapes import EVEN, ORDERED, POINTWISE, broadcast, named, shape
+from ._rules import EVEN, ORDERED, POINTWISE, shape, spelled
+from .shapes import broadcast
 
 Tensor = torch.Tensor
 UNARY = "sigmoid tanh exp sqrt rsqrt neg abs erf log sin cos square reciprocal floor ceil round expm1 log1p"
@@ -17,15 +18,15 @@ NUMBER = (int, float)
 
 
 @shape(
-    *named(
+    *spelled(
         "GELU SiLU Mish ELU CELU SELU Sigmoid LogSigmoid Hardsigmoid Hardswish Tanh LeakyReLU Softplus Softsign", nn
     ),
     nn.Tanhshrink,
-    *named("gelu silu hardswish hardsigmoid mish selu", F),
-    *named(UNARY, torch, Tensor),
+    *spelled("gelu silu hardswish hardsigmoid mish selu", F),
+    *spelled(UNARY, torch, Tensor),
     layout=POINTWISE,
 )
-@shape(*named("ReLU ReLU6 Hardtanh Threshold", nn), F.relu, F.relu6, torch.relu, Tensor.relu, layout=ORDERED)
+@shape(*spelled("ReLU ReLU6 Hardtanh Threshold", nn), F.relu, F.relu6, torch.relu, Tensor.relu, layout=ORDERED)
 def same(input: Spec, inplace: bool = False) -> Spec | None:
     """x[*] -> out[*]; of integers the kernel decides."""
     if not input.dtype.is_floating_point:
@@ -33,13 +34,13 @@ def same(input: Spec, inplace: bool = False) -> Spec | None:
     return input if inplace else Spec(input, input.dtype)
 
 
-@shape(*named(" ".join(f"{name}_" for name in ("relu", *UNARY.split())), torch, Tensor), layout=POINTWISE)
+@shape(*spelled(" ".join(f"{name}_" for name in ("relu", *UNARY.split())), torch, Tensor), layout=POINTWISE)
 def in_place(input: Spec) -> Spec | None:
     """x[*] -> x[*]."""
     return input if input.dtype.is_floating_point else None
 
 
-@shape(*named("leaky_relu elu celu", F), layout=POINTWISE)
+@shape(*spelled("leaky_relu elu celu", F), layout=POINTWISE)
 def sloped(input: Spec, alpha: float = 1.0, inplace: bool = False) -> Spec | None:
     """x[*] -> out[*]."""
     return same(input, inplace)
@@ -51,7 +52,7 @@ def bounded(input: Spec, low: float = 0, high: float = 0, inplace: bool = False)
     return same(input, inplace)
 
 
-@shape(*named("clamp clip clamp_min clamp_max", torch, Tensor), layout=ORDERED)
+@shape(*spelled("clamp clip clamp_min clamp_max", torch, Tensor), layout=ORDERED)
 def clamp(input: Spec, min: float | None = None, max: float | None = None) -> Spec | None:
     """x[*] -> out[*]; where the bounds are tensors the kernel decides."""
     numbers = all(value is None or type(value) in NUMBER for value in (min, max))
@@ -70,7 +71,7 @@ def identity(input: Spec) -> Spec:
     return input
 
 
-@shape(nn.Softmax, nn.LogSoftmax, *named("softmax log_softmax", torch, Tensor), layout=EVEN)
+@shape(nn.Softmax, nn.LogSoftmax, *spelled("softmax log_softmax", torch, Tensor), layout=EVEN)
 def softmax(input: Spec, dim: int | None = None, dtype: torch.dtype | None = None) -> Spec | None:
     """x[*] -> out[*]."""
     dtype = dtype or input.dtype
@@ -99,8 +100,8 @@ def together(*operands: Any) -> Spec | None:
 
 
 @shape(
-    *named("add sub mul div true_divide multiply divide subtract pow maximum minimum remainder atan2", torch, Tensor),
-    *named("__add__ __radd__ __sub__ __mul__ __rmul__ __truediv__ __div__", Tensor),
+    *spelled("add sub mul div true_divide multiply divide subtract pow maximum minimum remainder atan2", torch, Tensor),
+    *spelled("__add__ __radd__ __sub__ __mul__ __rmul__ __truediv__ __div__", Tensor),
     layout=POINTWISE,
 )
 def arithmetic(input: Any, other: Any, *former: Any) -> Spec | None:
@@ -108,13 +109,13 @@ def arithmetic(input: Any, other: Any, *former: Any) -> Spec | None:
     return None if former else together(input, other)
 
 
-@shape(*named("__rsub__", Tensor), layout=POINTWISE)
+@shape(*spelled("__rsub__", Tensor), layout=POINTWISE)
 def arithmetic_reversed(input: Spec, other: Any) -> Spec | None:
     """x[*], a number -> out[*]; of two tensors the kernel takes the second first. 1 / x is a reciprocal and a product."""
     return None if isinstance(other, Spec) else together(input, other)
 
 
-@shape(*named("add_ sub_ mul_ div_ pow_ __iadd__ __isub__ __imul__ __itruediv__", Tensor), layout=POINTWISE)
+@shape(*spelled("add_ sub_ mul_ div_ pow_ __iadd__ __isub__ __imul__ __itruediv__", Tensor), layout=POINTWISE)
 def arithmetic_in_place(input: Spec, other: Any, *former: Any) -> Spec | None:
     """x[*], y[*] -> x[*]."""
     out = None if former else together(input, other)
@@ -122,8 +123,8 @@ def arithmetic_in_place(input: Spec, other: Any, *former: Any) -> Spec | None:
 
 
 @shape(
-    *named("eq ne lt le gt ge", torch, Tensor),
-    *named("__eq__ __ne__ __lt__ __le__ __gt__ __ge__", Tensor),
+    *spelled("eq ne lt le gt ge", torch, Tensor),
+    *spelled("__eq__ __ne__ __lt__ __le__ __gt__ __ge__", Tensor),
     layout=POINTWISE,
 )
 def comparison(input: Any, other: Any) -> Spec | None:

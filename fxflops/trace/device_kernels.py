@@ -19,7 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend
 
 from ..model.pytree import fill, template_of, tensors_in
-from ..ops.shapes import SAVED
+from ..ops._rules import SAVED
 from ..records import spec_of
 from ..torch_internals import (
     DisableTorchDispatch,

@@ -19,7 +19,8 @@ from torch import nn
 from ..meters.live_storages import LiveStorages, Span
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, Formula
-from ..ops.shapes import Rule, rule_for, shape_of
+from ..ops._rules import Rule
+from ..ops.shapes import rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of, typed
 from ..torch_internals import DisableTorchFunction, assertion, current_graph_task_id, is_any_autocast_enabled
 from .device_mirror import DeviceMirror

@@ -18,7 +18,8 @@ from torch import nn
 import fxflops.ops  # noqa: F401
 from fxflops.model.pytree import tensors_in
 from fxflops.ops import shapes_pointwise
-from fxflops.ops.shapes import RULES, rule_for, shape_of
+from fxflops.ops._rules import RULES
+from fxflops.ops.shapes import rule_for, shape_of
 from fxflops.records import Operation, spec_of
 from fxflops.torch_internals import TorchDispatchMode
 from fxflops.trace.leaves import settings_of
