@@ -1,4 +1,4 @@
-"""The pictures of the README, made of real runs on the machine at hand.
+"""The pictures of README and docs, made of real runs on the machine at hand.
 
     python benchmarks/pictures.py
 

@@ -1,11 +1,12 @@
-"""README's code runs, block after block, and prints what the text block after it says; so do its command lines.
+"""The code and commands of README and of the pages of docs print what the blocks after them say.
 
-python tests/test_readme.py    writes what they print into README.md
+python tests/test_readme.py [PAGE ...]    writes what they print into these pages (default: all, and the notebook)
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import os
 import re
@@ -25,17 +26,30 @@ from benchmarks.pictures import Terminal
 from fxflops.cli.app import app
 from fxflops.ops import BASE
 
-README = Path(__file__).parents[1] / "README.md"
-BLOCK = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.S | re.M)
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+TOUR = ROOT / "docs" / "tour.ipynb"
+LONGEST_README = 200
 
-
+PYTHON = re.compile(r"^```python\n(?P<code>.*?)^```\n(?:\n```text\n(?P<output>.*?)^```\n)?", re.S | re.M)
 CONSOLE = re.compile(
     r"^```console\n\$ fxflops (?P<command>[^\n]*)\n(?P<output>.*?)(?P<after>^\$ .*?)?^```\n", re.S | re.M
 )
-COMMANDS = list(CONSOLE.finditer(README.read_text(encoding="utf8")))
+BASH = re.compile(r"^```bash\n(?P<commands>(?:fxflops [^\n]*\n)+)```\n", re.M)
+"""Commands without output: tests/test_cli.py runs each line."""
+QUICK_START = re.compile(r"^## Quick start\n(.*?)(?=^## )", re.S | re.M)
+LINK = re.compile(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)")
+FENCED = re.compile(r"^```.*?^```", re.S | re.M)
 LEFT_OUT = "...\n\n"
 """Stands for the summary before a table."""
 WIDTH = 120
+
+by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf8")
 
 
 @pytest.fixture
@@ -46,24 +60,24 @@ def _formulas_as_before() -> Iterator[None]:
     BASE.entries.update(entries)
 
 
-def printed(text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """Each python block with what it prints; all run in one namespace."""
-    names: dict[str, Any] = {"__name__": "README"}
-    for block in BLOCK.finditer(text):
+def printed(page: Path) -> Iterator[tuple[re.Match[str], str]]:
+    """Each python block of a page with what it prints; all run in one namespace."""
+    names: dict[str, Any] = {"__name__": page.stem}
+    text = read(page)
+    for block in PYTHON.finditer(text):
         # Blank lines put the code at its own lines of the file.
         code = "\n" * text.count("\n", 0, block.start("code")) + block["code"]
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            exec(compile(code, str(README), "exec"), names)
+            exec(compile(code, str(page), "exec"), names)
         yield block, "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
+@by_page
 @pytest.mark.usefixtures("_formulas_as_before")
-def test_the_code_prints_what_is_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_code_prints_what_is_written(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)  # it writes files
-    text = README.read_text(encoding="utf8")
-    assert text.count("```python") == len(BLOCK.findall(text))
-    for block, output in printed(text):
+    for block, output in printed(page):
         assert output == (block["output"] or ""), block["code"]
 
 
@@ -80,43 +94,118 @@ def shortened(output: str, block: re.Match[str]) -> str:
     return LEFT_OUT + output.rpartition("\n\n")[2] if block["output"].startswith(LEFT_OUT) else output
 
 
-@pytest.mark.parametrize("block", COMMANDS, ids=lambda block: block["command"])
+@pytest.mark.parametrize(
+    "block", [block for page in PAGES for block in CONSOLE.finditer(read(page))], ids=lambda block: block["command"]
+)
 def test_a_command_prints_what_is_written(block: re.Match[str]) -> None:
     for package in ("timm", "transformers"):
         pytest.importorskip(package)
     assert shortened(typed(block["command"]), block) == block["output"]
 
 
+@by_page
+def test_no_block_is_left_out(page: Path) -> None:
+    text = QUICK_START.sub("", read(page))
+    shown = sum(block["output"] is not None for block in PYTHON.finditer(text))
+    run = [len(kind.findall(text)) for kind in (PYTHON, CONSOLE, BASH)]
+    assert text.count("```") == 2 * (sum(run) + shown)
+
+
 def test_quick_start_holds_two_commands() -> None:
-    section = re.search(r"^## Quick start\n(.*?)^## ", README.read_text(encoding="utf8"), re.S | re.M)
+    section = QUICK_START.search(read(README))
     assert section is not None
     blocks = re.findall(r"^```bash\n(.*?)^```", section[1], re.S | re.M)
     assert [len(block.splitlines()) for block in blocks] == [1, 1]
 
 
-def test_links_lead_somewhere() -> None:
-    for path in re.findall(r"\]\((?!http)([^)#]+)", README.read_text(encoding="utf8")):
-        assert (README.parent / path).exists(), path
+def anchors(page: Path) -> set[str]:
+    """The names under which its headings can be linked to, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", FENCED.sub("", read(page)), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_every_picture_is_there() -> None:
-    pictures = re.findall(r"!\[.+?\]\((.+?)\)", README.read_text(encoding="utf8"))
-    assert pictures
-    assert [name for name in pictures if not (README.parent / name).is_file()] == []
+@by_page
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in LINK.findall(FENCED.sub("", read(page))):
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
-def refill() -> None:
-    """Write what the blocks print into their text blocks."""
-    text = README.read_text(encoding="utf8")
+def test_readme_is_a_front_page() -> None:
+    text = read(README)
+    linked = {(ROOT / path).resolve() for path, _ in LINK.findall(text)}
+    assert {page for page in [*PAGES, TOUR] if page != README} <= linked
+    assert len(text.splitlines()) <= LONGEST_README
+
+
+@by_page
+def test_every_picture_is_there(page: Path) -> None:
+    pictures = re.findall(r"!\[.+?\]\((.+?)\)", read(page))
+    assert pictures or page != README
+    assert [name for name in pictures if not (page.parent / name).is_file()] == []
+
+
+# The notebook
+
+
+def executed(written: Any, folder: Path) -> Any:
+    """The notebook with what its cells put out now."""
+    nbclient = pytest.importorskip("nbclient", reason="no nbclient to run a notebook")
+    pytest.importorskip("ipykernel", reason="no ipykernel to run a notebook")
+    notebook = copy.deepcopy(written)
+    place = {"metadata": {"path": str(folder)}}
+    with mock.patch.dict(os.environ, {"PYTHONPATH": str(ROOT)}):
+        nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=place).execute()
+    return notebook
+
+
+def outputs(notebook: Any) -> list[tuple[str, list[Any]]]:
+    """What each cell prints, which may come in pieces, and what it shows."""
+    cells = [cell.get("outputs", []) for cell in notebook.cells]
+    return [
+        ("".join(out.get("text", "") for out in cell), [out.data for out in cell if "data" in out]) for cell in cells
+    ]
+
+
+def test_the_notebook_puts_out_what_is_written(tmp_path: Path) -> None:
+    nbformat = pytest.importorskip("nbformat", reason="no nbformat to read a notebook")
+    written = nbformat.read(TOUR, as_version=4)
+    assert outputs(executed(written, tmp_path)) == outputs(written), "run: python tests/test_readme.py docs/tour.ipynb"
+
+
+# Writing outputs
+
+
+def refill(page: Path) -> None:
+    """Write what the blocks of a page print into their text blocks."""
+    entries = dict(BASE.entries)
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        blocks = list(printed(text))
+        blocks = list(printed(page))
+    BASE.entries.clear()
+    BASE.entries.update(entries)
+    text = read(page)
     for block, output in reversed(blocks):
         if block["output"] is not None:
             text = text[: block.start("output")] + output + text[block.end("output") :]
     for block in reversed(list(CONSOLE.finditer(text))):
         text = text[: block.start("output")] + shortened(typed(block["command"]), block) + text[block.end("output") :]
-    README.write_text(text, encoding="utf8")
+    page.write_text(text, encoding="utf8")
+
+
+def refill_notebook() -> None:
+    import nbformat
+
+    written = nbformat.read(TOUR, as_version=4)
+    with tempfile.TemporaryDirectory() as folder:
+        notebook = executed(written, Path(folder))
+    notebook.metadata = written.metadata  # without the version that ran it
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)  # the time of day
+    nbformat.write(notebook, TOUR)
 
 
 if __name__ == "__main__":
-    refill()
+    named = [Path(name).resolve() for name in sys.argv[1:]]
+    for each in named or [*PAGES, TOUR]:
+        refill_notebook() if each == TOUR else refill(each)

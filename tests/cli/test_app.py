@@ -534,22 +534,16 @@ def test_a_json_file_that_is_no_report(tmp_path: Path) -> None:
 
 COMMANDS = ("run", "explain", "diff", "check", "ops", "conventions")
 
-# What README shows, or is to show.
-README = """
-fxflops run timm:resnet50
-fxflops run torchvision:swin_t --batch 2 --tree --depth 2
-fxflops run hf:path/to/config.json --input-ids 1,2048 --dtype bf16 --counts-only
-fxflops run model.py:make_model --input 1,3,64,64 --device cuda --save report.html
-fxflops run hf:LlamaForCausalLM --input-ids 1,2048 --counts-only --attention exact
-fxflops run timm:resnet50 --counts-only --table --sort-by flops --top 3
+# Commands that README and docs show, and more.
+DOCUMENTED = """
 fxflops run timm:resnet50 --counts-only --json > resnet50.json
-fxflops explain timm:resnet50 torch_flops fvcore
-fxflops diff timm:resnet18 timm:resnet34
-fxflops check timm:resnet50 --max-flops 9G --max-params 25M --max-memory 200MiB
-fxflops ops log_softmax
+fxflops ops softmax
 fxflops conventions
 """.strip().splitlines()
-README += re.findall(r"^(?:\$ )?(fxflops \S.*)", (Path(__file__).parents[1] / "README.md").read_text("utf8"), re.M)
+ROOT = Path(__file__).parents[1]
+for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for block in re.findall(r"^```(?:bash|console)\n(.*?)^```", page.read_text("utf8"), re.S | re.M):
+        DOCUMENTED += re.findall(r"^(?:\$ )?(fxflops \S.*)", block, re.M)
 OVER_ON_PURPOSE = "--max-params 25M"
 
 
@@ -573,7 +567,7 @@ def test_every_example_runs(tmp_path: Path) -> None:
     (tmp_path / "path/to").mkdir(parents=True)
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     (tmp_path / "path/to/config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 50, **small}))
-    for line in dict.fromkeys([*shown_in_help(), *README]):
+    for line in dict.fromkeys([*shown_in_help(), *DOCUMENTED]):
         command = line.removeprefix("fxflops ").partition(" > ")[0]
         if not torch.cuda.is_available():
             command = command.replace("--device cuda", "--repeats 1")
