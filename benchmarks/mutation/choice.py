@@ -154,4 +154,4 @@ class Choice:
 
 def mirror(file: str) -> str:
     path = Path(file)
-    return str(Path("tests", *path.parts[1:-1], f"test_{path.stem.lstrip('_')}.py"))
+    return str(Path("tests", *path.parts[1:-1], f"test_{path.stem}.py"))
