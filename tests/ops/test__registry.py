@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fxflops.ops import BASE
-from fxflops.ops._registry import entry_for, parameters_of
+from fxflops.ops._registry import entry_for, is_method, parameters_of
 from fxflops.targets import Absent
 
 
@@ -46,3 +46,10 @@ def test_an_operator_in_place_that_is_not_there_is_counted_as_the_plain_one() ->
 
 def test_a_function_is_called_by_its_names() -> None:
     assert entry_for([torch.exp], plain).style == "op"
+
+
+@pytest.mark.parametrize(
+    ("function", "is_one"), [(torch.Tensor.exp, True), (torch.Tensor.norm, True), (torch.norm, False), (plain, False)]
+)
+def test_methods_written_in_c_and_in_python(function: Any, is_one: bool) -> None:
+    assert is_method(function) is is_one
