@@ -19,6 +19,7 @@ LAST, MASK = lying_at((2, 4, 3, 3), (36, 1, 12, 4)), lying_at((3, 4), dtype=torc
     ("target", "args"),
     [
         (torch.sin, (X,)),
+        (torch.sin, (lying_at((1, 4, 6), (96, 1, 4)),)),
         (torch.Tensor.sin_, (X,)),
         (torch.relu_, (X,)),
         (torch.Tensor.__iadd__, (X, ROW)),
