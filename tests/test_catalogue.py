@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,8 @@ ACROSS = {
     "test_side_effects",
     "test_stale",
     "test_at_once",
+    "test_fast_asks",
+    "test_record_nodes",
     "test_tape_memory",
     "test_golden",
     "test_page_browser",
@@ -56,6 +59,14 @@ of_this_torch = pytest.mark.skipif(
 @of_this_torch
 def test_the_committed_page_is_the_generated_one() -> None:
     assert README.read_text(encoding="utf8") == markdown(), "run: python -m fxflops.counting.catalogue"
+
+
+def test_the_module_writes_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[tuple[Path, str]] = []
+    monkeypatch.setattr(Path, "write_text", lambda path, text, encoding: written.append((path, text)))
+    monkeypatch.delitem(sys.modules, "fxflops.counting.catalogue")
+    runpy.run_module("fxflops.counting.catalogue", run_name="__main__")
+    assert written == [(README, markdown())]
 
 
 @pytest.mark.parametrize("row", FORMULAS, ids=lambda row: f"{row.family}.{row.op}")
@@ -143,7 +154,16 @@ def test_an_op_is_found_by_part_of_its_name_or_of_a_spelling() -> None:
 
 @pytest.mark.parametrize(
     ("word", "first"),
-    [("lstm", "nn.LSTM"), ("nn.lstm", "nn.LSTM"), ("gru", "nn.GRU"), ("attention", "F.scaled_dot_product_attention")],
+    [
+        ("lstm", "nn.LSTM"),
+        ("nn.lstm", "nn.LSTM"),
+        ("gru", "nn.GRU"),
+        ("attention", "F.scaled_dot_product_attention"),
+        ("eigvals", "torch.linalg.eigvals"),
+        ("greater", "torch.greater"),
+        ("size", "Tensor.size"),
+        ("to", "Tensor.to"),
+    ],
 )
 def test_the_nearest_spelling_comes_first(word: str, first: str) -> None:
     assert search(word)[0].targets[0] == first

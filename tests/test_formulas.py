@@ -129,7 +129,7 @@ def test_by_mapping_called_as_torch_flops_calls(run: Any) -> None:
 def test_a_name_nobody_knew_is_found_by_name(run: Any) -> None:
     MODULE_FLOPs_MAPPING["Gate"] = lambda module, result, *args: 77
     model = Model()
-    assert run(model, X)["gate"].total.flops == 77
+    assert ops(run(model, X))[0] == ("Gate", 77, "gate")
     del MODULE_FLOPs_MAPPING["Gate"]
     assert run(model, X)["gate"].total.flops == 3 + 6
 
@@ -331,12 +331,13 @@ def test_formulas_that_are_no_mapping() -> None:
         count(nn.GELU(), X, formulas=[nn.GELU])  # type: ignore[arg-type]
 
 
-def test_so_does_one_that_is_registered() -> None:
+@pytest.mark.parametrize("others", [None, {nn.Conv2d: lambda *_, out, **__: 1}])
+def test_so_does_one_that_is_registered(others: Any) -> None:
     fxflops.formula(nn.functional.gelu)(lambda x, *, out: 7)
     with pytest.warns(
         UserWarning, match=r"torch.nn.functional.gelu counted nothing: gelu is called here as torch.nn.GELU x1"
     ):
-        count(nn.GELU(), X)
+        count(nn.GELU(), X, formulas=others)
 
 
 @pytest.mark.parametrize("target", [Applied, Applied.apply])

@@ -128,16 +128,11 @@ def _spellings(key: Any, names: dict[Any, list[str]]) -> list[str]:
     """What a key of the table is called in a program."""
     if isinstance(key, str):
         return [key] if _exists(key) else []
-    if isinstance(key, tuple):
-        return [f"{'Tensor.' if key[0] == 'method' else ''}{key[1]}"]
     if isinstance(key, type):
         place = "nn" if vars(nn).get(key.__name__) == key else key.__module__
         return [f"{place}.{key.__name__}"]
     if key in names:
         return names[key]
-    attribute: Any = getattr(key, "__self__", None)
-    if hasattr(attribute, "__objclass__"):  # the getter of a property
-        return [f"Tensor.{attribute.__name__}"]
     name = getattr(key, "__name__", str(key))
     if name.startswith("__") and not is_method(key):  # a module's own: torch.__dir__
         return []

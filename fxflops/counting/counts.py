@@ -182,8 +182,10 @@ def overlooked(counted: Iterable[Counted], registry: FormulaRegistry, convention
 def _users_rows(registry: FormulaRegistry, convention: Convention) -> dict[Any, tuple[Formula, str]]:
     """The rows of a convention that are a user's by their keys, each with the op that it is of."""
     rows = {key: entry_for([key], row, "") for key, row in convention.rows.items() if not Formula("", row).is_ours}
-    known = {key: registry.find_class(key) if isinstance(key, type) else registry.find(key) for key in rows}
-    return {key: (row, key if isinstance(key, str) else getattr(known[key], "op", "")) for key, row in rows.items()}
+    return {
+        key: (row, key if isinstance(key, str) else getattr(_entry_at(key, registry), "op", ""))
+        for key, row in rows.items()
+    }
 
 
 def _spelled(target: Any) -> str:
@@ -196,7 +198,11 @@ def _spelled(target: Any) -> str:
 
 def entry_of(ran: Operation, registry: FormulaRegistry) -> Formula | None:
     """The formula that counts an operation."""
-    return registry.find_class(ran.target)[1] if isinstance(ran.target, type) else registry.find(ran.target)
+    return _entry_at(ran.target, registry)
+
+
+def _entry_at(target: Any, registry: FormulaRegistry) -> Formula | None:
+    return registry.find_class(target)[1] if isinstance(target, type) else registry.find(target)
 
 
 def dense(ran: Operation) -> Operation:
@@ -221,7 +227,7 @@ def _key_of(ran: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
     return next((key for key in (ran.target, ran.op) if key in rows), None)
 
 
-def _applied(entry: Formula, ran: Operation, module: nn.Module | None, tensors: Iterable[Spec], path: str = "") -> Cost:
+def _applied(entry: Formula, ran: Operation, module: nn.Module | None, tensors: Iterable[Spec], path: str) -> Cost:
     """The cost of an operation given and putting out these tensors: of one on nested ones, of each of their parts."""
     counts = [len(spec.facts["parts"]) for spec in tensors if spec.facts and "parts" in spec.facts]
     if not counts:

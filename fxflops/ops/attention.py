@@ -14,7 +14,6 @@ from ._spellings import named
 @formula(
     *named("scaled_dot_product_attention", "_scaled_dot_product_attention_math"),
     *named("_scaled_dot_product_attention_math_for_mps", "_scaled_dot_product_fused_attention_overrideable"),
-    op="attention",
 )
 def attention(
     query: Spec,

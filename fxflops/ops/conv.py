@@ -21,7 +21,6 @@ from ._spellings import named
     *named("conv1d", "conv2d", "conv3d", "_convolution_mode"),
     *named("mkldnn_convolution", "miopen_convolution", "miopen_depthwise_convolution", "_mps_convolution"),
     *named("_nnpack_spatial_convolution"),
-    op="conv",
 )
 def conv(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
     """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: i*prod(k) multiply-adds less 1 add, plus bias."""
@@ -61,7 +60,6 @@ def conv_tbc(input: Spec, weight: Spec, bias: Spec, pad: int = 0, *, out: Spec) 
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
     *named("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
     *named("miopen_convolution_transpose"),
-    op="conv_transpose",
 )
 def conv_transpose(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
     """input[*, i, *n], weight[i, o, *k] -> out[*, g*o, *m]: o*prod(k) multiply-adds per input, less 1 per output, plus bias.

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from string import ascii_letters
 from types import EllipsisType
 from typing import Any
 
@@ -17,7 +16,7 @@ from ._cost import contraction, summed
 from ._registry import formula
 from ._spellings import named
 
-Label = str | int | tuple[EllipsisType, int]
+Label = str | tuple[EllipsisType, int]
 Sizes = dict[Label, int]
 
 
@@ -58,9 +57,7 @@ def path_taken(operands: Sequence[Any], strategy: str) -> Sequence[Sequence[int]
     if len(given) < 3 or not optimizer.is_available():
         return ()
     contract_path = optimizer.get_opt_einsum().contract_path
-    path: Sequence[Sequence[int]] = contract_path(
-        _equation(operands), *map(tuple, given), shapes=True, optimize=strategy
-    )[0]
+    path: Sequence[Sequence[int]] = contract_path(operands[0], *map(tuple, given), shapes=True, optimize=strategy)[0]
     return path
 
 
@@ -69,30 +66,17 @@ def by_path(operands: Sequence[Any], path: Sequence[Sequence[int]]) -> Cost:
     return summed(*steps(operands, path))
 
 
-def _equation(operands: Sequence[Any]) -> str:
-    """The einsum as one string, where it is written with lists of numbers too."""
-    if isinstance(operands[0], str):
-        return operands[0]
-    written = ["".join("..." if t is ... else ascii_letters[t] for t in tokens) for tokens in operands[1::2]]
-    result = "->" + "".join("..." if t is ... else ascii_letters[t] for t in operands[-1]) if len(operands) % 2 else ""
-    return ",".join(written) + result
-
-
 def _numel(sizes: Sizes) -> int:
     return math.prod(sizes.values())
 
 
 def _parse(operands: Sequence[Any]) -> tuple[list[Sizes], set[Label]]:
-    """The labelled sizes of each operand, and the labels of the result, from either way to write an einsum."""
-    if isinstance(operands[0], str):
-        inputs, arrow, result = operands[0].replace(" ", "").partition("->")
-        subscripts = [_tokens(term) for term in inputs.split(",")]
-        output = _tokens(result) if arrow else None
-        specs = list(specs_in(tuple(operands[1:])))
-    else:
-        pairs = len(operands) // 2
-        specs, subscripts = list(operands[0 : 2 * pairs : 2]), list(operands[1 : 2 * pairs : 2])
-        output = operands[-1] if len(operands) % 2 else None
+    """The labelled sizes of each operand, and the labels of the result. An einsum written with lists of numbers torch itself
+    writes as an equation before it calls."""
+    inputs, arrow, result = operands[0].replace(" ", "").partition("->")
+    subscripts = [_tokens(term) for term in inputs.split(",")]
+    output = _tokens(result) if arrow else None
+    specs = list(specs_in(tuple(operands[1:])))
     labels = [_labels(tokens, spec.ndim) for tokens, spec in zip(subscripts, specs, strict=True)]
     counts = Counter(chain(*labels))
     broadcast = {label for label in counts if isinstance(label, tuple)}

@@ -66,13 +66,13 @@ def add(input: Any, other: Any, alpha: float = 1, *, out: Spec) -> Cost:
     return Cost(muls=0 if alpha == 1 else out.numel(), adds=out.numel())
 
 
-@formula(*named("mul", "multiply"), op="mul")
+@formula(*named("mul", "multiply"))
 def mul(*, out: Spec) -> Cost:
     """x[*] * y[*] -> out[*]: 1 multiply per output."""
     return Cost(muls=out.numel())
 
 
-@formula(*named("div", "divide", "true_divide"), op="div")
+@formula(*named("div", "divide", "true_divide"))
 def div(*, out: Spec) -> Cost:
     """x[*] / y[*] -> out[*]: 1 divide per output; a rounding mode is part of it."""
     return Cost(others=out.numel())
@@ -148,7 +148,6 @@ def searchsorted(sorted_sequence: Spec, *, out: Spec) -> Cost:
 @formula(
     nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
     *named("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout"),
-    op="dropout",
 )  # fmt: skip
 def dropout(
     input: Spec, p: float = 0.5, training: bool = True, inplace: bool = False, *, train: bool = True, out: Spec

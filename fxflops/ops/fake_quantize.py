@@ -19,7 +19,6 @@ from .quantized import CHOOSE, DEQUANTIZE, QUANTIZE
     *named("fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask"),
     *named("_fake_quantize_per_tensor_affine_cachemask_tensor_qparams"),
     *named("_fake_quantize_learnable_per_tensor_affine", "_fake_quantize_learnable_per_channel_affine"),
-    op="fake_quantize",
 )
 def fake_quantize(input: Spec, *, out: Any) -> Cost:
     """x[*] -> out[*]: quantize and dequantize: 6 per output; a mask for the backward is not counted."""

@@ -96,7 +96,7 @@ zero(
 )
 
 
-@formula(nn.Fold, *named("fold", "col2im"), op="fold")
+@formula(nn.Fold, *named("fold", "col2im"))
 def fold(input: Spec, *, out: Spec) -> Cost:
     """x[n, c*k, l] -> out[n, c, h, w]: 1 add per element of x, the first on each output is none."""
     return Cost(adds=max(math.prod(input) - out.numel(), 0))

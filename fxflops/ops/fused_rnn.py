@@ -109,9 +109,9 @@ def quantized_gru(input: Spec, *rest: Any, out: Any) -> Cost:
     return _packed_layers("gru", input, rest, out)
 
 
-formula(*named("quantized_lstm_cell"), op="lstm_cell")(lstm_cell_function)
-formula(*named("quantized_gru_cell"), op="gru_cell")(gru_cell_function)
-formula(*named("quantized_rnn_relu_cell", "quantized_rnn_tanh_cell"), op="rnn_cell")(rnn_cell_function)
+formula(*named("quantized_lstm_cell"))(lstm_cell_function)
+formula(*named("quantized_gru_cell"))(gru_cell_function)
+formula(*named("quantized_rnn_relu_cell", "quantized_rnn_tanh_cell"))(rnn_cell_function)
 
 
 @formula("quantized::quantized_lstm_cell_dynamic", op="lstm_cell")

@@ -33,7 +33,7 @@ def added_back(grad_output: Spec, *, out: Spec) -> Cost:
     return Cost(adds=max(grad_output.numel() - out.numel(), 0))
 
 
-@formula(*named("_segment_reduce_backward"), op="segment_reduce_backward")
+@formula(*named("_segment_reduce_backward"))
 def segment_reduce_backward(grad: Spec, output: Spec, data: Spec, reduce: str, *, out: Any) -> Cost:
     """grad[s, *], y[s, *], x[n, *] -> out[n, *]: sum: nothing; mean: 1 divide per element of grad.
 

@@ -16,7 +16,7 @@ from ._registry import formula
 from ._spellings import named
 
 
-@formula(*named("_scaled_dot_product_flash_attention_for_cpu_backward"), op="attention_backward")
+@formula(*named("_scaled_dot_product_flash_attention_for_cpu_backward"))
 def attention_backward(
     grad_out: Spec,
     query: Spec,

@@ -9,7 +9,7 @@ from ._spellings import named
 from .embedding import MODES
 
 
-@formula(*named("embedding_dense_backward"), op="embedding_backward")
+@formula(*named("embedding_dense_backward"))
 def embedding_backward(
     grad_output: Spec,
     indices: Spec,
@@ -49,7 +49,7 @@ def embedding_bag_dense_backward(
     )
 
 
-@formula(*named("_embedding_bag_backward"), op="embedding_bag_backward")
+@formula(*named("_embedding_bag_backward"))
 def embedding_bag_backward(
     grad: Spec,
     indices: Spec,

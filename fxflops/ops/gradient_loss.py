@@ -49,7 +49,7 @@ def soft_margin_loss_backward(grad_output: Spec, input: Spec, target: Spec, redu
     return _elements(Cost(muls=3, adds=1, others=3), out, reduction)
 
 
-@formula(*named("nll_loss_backward", "nll_loss2d_backward"), op="nll_loss_backward")
+@formula(*named("nll_loss_backward", "nll_loss2d_backward"))
 def nll_loss_backward(
     grad_output: Spec, input: Spec, target: Spec, weight: Spec | None, reduction: int, *, out: Spec
 ) -> Cost:
@@ -88,7 +88,7 @@ def multilabel_margin_loss_backward(grad_output: Spec, input: Spec, target: Spec
     return _elements(times(c * c // 4, Cost(adds=4, others=1)).plus(Cost(others=1)), Spec((rows,)), reduction)
 
 
-@formula(*named("_ctc_loss_backward"), op="ctc_loss_backward")
+@formula(*named("_ctc_loss_backward"))
 def ctc_loss_backward(
     grad: Spec, log_probs: Spec, targets: Spec, input_lengths: Any, target_lengths: Any, *, out: Spec
 ) -> Cost:

@@ -12,7 +12,7 @@ from ._registry import formula
 from ._spellings import named
 
 
-@formula(*named("linear_backward", "mkldnn_linear_backward"), op="linear_backward")
+@formula(*named("linear_backward", "mkldnn_linear_backward"))
 def linear_backward(input: Spec, grad_output: Spec, weight: Spec, output_mask: Sequence[bool], *, out: Any) -> Cost:
     """x[n, i], grad[n, o], weight[o, i] -> out[n, i], out_weight[o, i], out_bias[o]: o multiply-adds per out, n per out_weight."""
     to_input, to_weight, to_bias = output_mask
@@ -44,7 +44,7 @@ def matmul_backward(grad: Spec, input: Spec, other: Spec, mask: Sequence[bool], 
     return when(to_input, added_up(products, input.numel())).plus(when(to_other, added_up(products, other.numel())))
 
 
-@formula(*named("_cdist_backward"), op="cdist_backward")
+@formula(*named("_cdist_backward"))
 def cdist_backward(grad_output: Spec, x1: Spec, x2: Spec, p: float, cdist: Spec, *, out: Spec) -> Cost:
     """grad[*, m, n], x1[*, m, d], x2[*, n, d] -> out[*, m, d]: the derivative of each distance, n-1 adds per output.
 
@@ -55,7 +55,7 @@ def cdist_backward(grad_output: Spec, x1: Spec, x2: Spec, p: float, cdist: Spec,
     return _distances(p, differences, pairs).plus(Cost(adds=max(differences - out.numel(), 0)))
 
 
-@formula(*named("_pdist_backward"), op="pdist_backward")
+@formula(*named("_pdist_backward"))
 def pdist_backward(grad_output: Spec, input: Spec, p: float, pdist: Spec, *, out: Spec) -> Cost:
     """grad[n*(n-1)/2], x[n, d] -> out[n, d]: as _cdist_backward; 1 add to each of a pair."""
     differences, pairs = grad_output.numel() * input[-1], grad_output.numel()

@@ -17,7 +17,7 @@ from ._registry import formula
 from ._spellings import named
 
 
-@formula(*named("native_batch_norm_backward", "batch_norm_backward"), op="batch_norm_backward")
+@formula(*named("native_batch_norm_backward", "batch_norm_backward"))
 def batch_norm_backward(
     grad_out: Spec,
     input: Spec,
@@ -87,7 +87,7 @@ def batch_norm_backward_elements(
     return Cost(muls=2 * n + (2 + (weight is not None)) * c, adds=3 * n, others=2 * c)
 
 
-@formula(*named("native_layer_norm_backward"), op="layer_norm_backward")
+@formula(*named("native_layer_norm_backward"))
 def layer_norm_backward(
     grad_out: Spec,
     input: Spec,
@@ -105,7 +105,7 @@ def layer_norm_backward(
     return _normalized_backward(input, k, k, weight, output_mask)
 
 
-@formula(*named("native_group_norm_backward"), op="group_norm_backward")
+@formula(*named("native_group_norm_backward"))
 def group_norm_backward(
     grad_out: Spec,
     input: Spec,
@@ -124,7 +124,7 @@ def group_norm_backward(
     return _normalized_backward(input, C * HxW // group, C, weight, output_mask)
 
 
-@formula(*named("_fused_rms_norm_backward"), op="rms_norm_backward")
+@formula(*named("_fused_rms_norm_backward"))
 def rms_norm_backward(
     grad_out: Spec,
     input: Spec,
@@ -140,7 +140,7 @@ def rms_norm_backward(
     return _normalized_backward(input, k, k, weight, (*output_mask, False), centered=False)
 
 
-@formula(*named("_weight_norm_interface_backward"), op="weight_norm_backward")
+@formula(*named("_weight_norm_interface_backward"))
 def weight_norm_backward(grad_w: Spec, saved_v: Spec, saved_g: Spec, saved_norms: Spec, *, out: Any) -> Cost:
     """grad[n, *], v[n, *], g[n], norms[n] -> out_v[n, *], out_g[n]: 5 per element and 3 per row, of w = g * v / norm.
 

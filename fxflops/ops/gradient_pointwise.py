@@ -67,7 +67,7 @@ for _op, (_cost, _doc) in PER_OUTPUT.items():
     formula(*named(_op), op=_op)(per_output(_op, _cost, _doc))
 
 
-@formula(*named("rrelu_with_noise_backward"), op="rrelu_backward")
+@formula(*named("rrelu_with_noise_backward"))
 def rrelu_backward(
     grad_output: Spec, input: Spec, noise: Spec, lower: float, upper: float, training: bool, *, out: Spec
 ) -> Cost:
@@ -75,7 +75,7 @@ def rrelu_backward(
     return times(out.numel(), Cost(muls=1) if training else LEAKY)
 
 
-@formula(*named("_prelu_kernel_backward"), op="prelu_backward")
+@formula(*named("_prelu_kernel_backward"))
 def prelu_backward(grad_output: Spec, *, out: Any) -> Cost:
     """grad[*], x[*], weight[*] -> out[*], out_weight[*]: grad * weight and grad * x below 0: 3 per element."""
     return times(grad_output.numel(), Cost(muls=2, others=1))
@@ -125,13 +125,13 @@ def glu_backward(grad_output: Spec, *, out: Spec) -> Cost:
     return times(grad_output.numel(), Cost(muls=3, adds=1, others=1))
 
 
-@formula(*named("native_dropout_backward"), op="dropout_backward")
+@formula(*named("native_dropout_backward"))
 def dropout_backward(*, out: Spec) -> Cost:
     """grad[*], mask[*] -> out[*]: grad * mask * scale: 2 per output."""
     return Cost(muls=2 * out.numel())
 
 
-@formula(*named("_softmax_backward_data"), op="softmax_backward")
+@formula(*named("_softmax_backward_data"))
 def softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec) -> Cost:
     """grad[*, k], y[*, k] -> out[*, k]: y * (grad - sum of y * grad): 2k multiplies and 2k-1 adds per row."""
     return Cost(muls=2 * out.numel(), adds=2 * out.numel() - rows_along(out, dim))
@@ -143,7 +143,7 @@ def masked_softmax_backward(grad_output: Spec, output: Spec, mask: Spec, dim: in
     return softmax_backward(grad_output, output, -1 if dim is None else dim, out=out)
 
 
-@formula(*named("_log_softmax_backward_data"), op="log_softmax_backward")
+@formula(*named("_log_softmax_backward_data"))
 def log_softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec) -> Cost:
     """grad[*, k], y[*, k] -> out[*, k]: grad - exp(y) * sum of grad: k exps, k multiplies and 2k-1 adds per row."""
     return Cost(muls=out.numel(), adds=2 * out.numel() - rows_along(out, dim), others=out.numel())
@@ -152,7 +152,6 @@ def log_softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec
 @formula(
     *named("_fake_quantize_learnable_per_tensor_affine_backward"),
     *named("_fake_quantize_learnable_per_channel_affine_backward"),
-    op="fake_quantize_backward",
 )
 def fake_quantize_backward(grad: Spec, input: Spec, scale: Spec, *, out: Any) -> Cost:
     """grad[*], x[*], scale[c] -> out[*], out_scale[c], out_zero_point[c]: 7 per element, 2 sums and 4 operations per channel.

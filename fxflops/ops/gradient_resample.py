@@ -41,7 +41,7 @@ for _names, _settings in UPSAMPLINGS.items():
     formula(*named(*_backward), op="interpolate_backward")(upsampling_backward(_backward[0], *_settings))
 
 
-@formula(*named("grid_sampler_2d_backward", "grid_sampler_3d_backward"), op="grid_sample_backward")
+@formula(*named("grid_sampler_2d_backward", "grid_sampler_3d_backward"))
 def grid_sample_backward(
     grad_output: Spec,
     input: Spec,
@@ -82,7 +82,7 @@ def cudnn_grid_sample_backward(input: Spec, grid: Spec, grad_output: Spec, *, ou
     return grid_sample_backward(grad_output, input, grid, 0, 0, False, out=out)
 
 
-@formula(*named("affine_grid_generator_backward", "cudnn_affine_grid_generator_backward"), op="affine_grid_backward")
+@formula(*named("affine_grid_generator_backward", "cudnn_affine_grid_generator_backward"))
 def affine_grid_backward(grad: Spec, *, out: Spec) -> Cost:
     """grad[n, *, d] -> out[n, d, k]: a multiply and an add per point for each output, the first add is none."""
     n, d, _ = out

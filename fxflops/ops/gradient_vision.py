@@ -14,7 +14,7 @@ SPREAD = Cost(muls=4, adds=4)
 """A value given back to the four pixels it came from."""
 
 
-@formula("torchvision::_roi_align_backward", op="roi_align_backward")
+@formula("torchvision::_roi_align_backward")
 def roi_align_backward(
     grad: Spec,
     rois: Spec,
@@ -58,13 +58,13 @@ def ps_roi_align_backward(
     return roi_align_backward(grad, rois, spatial_scale, *sizes, sampling_ratio, out=out)
 
 
-@formula("torchvision::_roi_pool_backward", op="roi_pool_backward")
+@formula("torchvision::_roi_pool_backward")
 def roi_pool_backward(grad: Spec, *, out: Spec) -> Cost:
     """grad[k, c, y, x], argmax[k, c, y, x] -> out[n, c, h, w]: 1 add per element of grad, to where its maximum was."""
     return Cost(adds=grad.numel())
 
 
-@formula("torchvision::_deform_conv2d_backward", op="deform_conv2d_backward")
+@formula("torchvision::_deform_conv2d_backward")
 def deform_conv2d_backward(
     grad: Spec,
     input: Spec,

@@ -57,7 +57,7 @@ def scaled_grouped_mm_v2(
     return scaled_grouped_mm(input, mat2, scale_a, scale_b, offs, bias, out=out)
 
 
-@formula(*named("_scaled_mm"), op="scaled_mm")
+@formula(*named("_scaled_mm"))
 def scaled_mm(input: Spec, mat2: Spec, scale_a: Any, scale_b: Any, bias: Spec | None = None, *, out: Spec) -> Cost:
     """input[m, k] @ mat2[k, n] -> out[m, n]: k multiplies and k-1 adds, 2 multiplies by scales per output, plus bias."""
     return contraction(input[-1], out.numel(), bias is not None).plus(Cost(muls=2 * out.numel()))

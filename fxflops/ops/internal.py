@@ -29,7 +29,7 @@ for _name, _op, _function in (
     formula(*named(_name), op=_op)(_function)
 
 
-@formula("aten::_unsafe_masked_index", op="masked_index")
+@formula("aten::_unsafe_masked_index")
 def masked_index(*, out: Spec) -> Cost:
     """x[*], mask[n], index[n] -> out[n]: 1 selection per output."""
     return Cost(others=out.numel())

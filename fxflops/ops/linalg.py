@@ -32,7 +32,7 @@ def batch_of(A: Spec) -> int:
     return math.prod(A[:-2])
 
 
-@formula(*of_linalg("cholesky", "cholesky_ex"), *named("cholesky"), op="cholesky")
+@formula(*of_linalg("cholesky", "cholesky_ex"), *named("cholesky"))
 def cholesky(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n] -> L[*, n, n]: (n^3 - n)/6 multiplies and as many adds, n(n - 1)/2 divides and n roots per matrix."""
     n = A[-1]
@@ -40,7 +40,7 @@ def cholesky(A: Spec, *, out: Any) -> Cost:
     return times(batch_of(A), Cost(muls=products, adds=products, others=n * (n - 1) // 2 + n))
 
 
-@formula(*of_linalg("lu", "lu_factor", "lu_factor_ex"), *named("lu", "_lu_with_info"), op="lu")
+@formula(*of_linalg("lu", "lu_factor", "lu_factor_ex"), *named("lu", "_lu_with_info"))
 def lu(A: Spec, *, out: Any) -> Cost:
     """A[*, m, n] -> L[*, m, k], U[*, k, n]: for each pivot j < k (m-j-1)(n-j-1) multiplies, as many adds, m-j-1 divides."""
     m, n = A[-2:]
@@ -49,7 +49,7 @@ def lu(A: Spec, *, out: Any) -> Cost:
     return times(batch_of(A), Cost(muls=products, adds=products, others=divides))
 
 
-@formula(*of_linalg("ldl_factor", "ldl_factor_ex"), op="ldl")
+@formula(*of_linalg("ldl_factor", "ldl_factor_ex"))
 def ldl(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n] -> LD[*, n, n]: n^3/6 multiplies and as many adds, n(n - 1)/2 divides per matrix, in the main."""
     n = A[-1]
@@ -70,7 +70,7 @@ def geqrf(A: Spec, *, out: Any) -> Cost:
     return times(batch_of(A), Cost(muls=muls, adds=adds))
 
 
-@formula(*of_linalg("householder_product"), *named("orgqr"), op="householder_product")
+@formula(*of_linalg("householder_product"), *named("orgqr"))
 def householder_product(A: Spec, tau: Spec, *, out: Any) -> Cost:
     """A[*, m, n], tau[*, k] -> Q[*, m, n]: 4mnk - 2 (m + n) k^2 + 4/3 k^3 per matrix in the main."""
     return times(batch_of(A), _reflected(A[-2], A[-1], tau[-1]))
@@ -84,7 +84,7 @@ def ormqr(A: Spec, tau: Spec, other: Spec, left: bool = True, *, out: Any) -> Co
     return times(batch_of(other), Cost(muls=products + 2 * n * k, adds=products + n * k))
 
 
-@formula(*of_linalg("qr"), op="qr")
+@formula(*of_linalg("qr"))
 def qr(A: Spec, mode: str = "reduced", *, out: Any) -> Cost:
     """A[*, m, n] -> Q[*, m, k], R[*, k, n]: R as geqrf, Q as householder_product; only R in mode "r"."""
     m, n = A[-2:]
@@ -99,7 +99,7 @@ def qr_some(A: Spec, some: bool = True, *, out: Any) -> Cost:
     return qr(A, "reduced" if some else "complete", out=out)
 
 
-@formula(*of_linalg("svd"), op="svd")
+@formula(*of_linalg("svd"))
 def svd(A: Spec, full_matrices: bool = True, *, out: Any) -> Cost:
     """A[*, m, n] -> U[*, m, k], S[*, k], Vh[*, k, n]: 14 m n^2 + 8 n^3 per matrix, with m >= n; all of U: 4 m^2 n + 8 m n^2 + 9 n^3."""
     n, m = sorted(A[-2:])
@@ -125,7 +125,7 @@ def svdvals(A: Spec, *, out: Any) -> Cost:
     return _iterated(A, 4 * m * n**2 - 4 * n**3 // 3)
 
 
-@formula(*of_linalg("eigh"), op="eigh")
+@formula(*of_linalg("eigh"))
 def eigh(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n] -> L[*, n], V[*, n, n]: 9 n^3 per symmetric matrix."""
     return _iterated(A, 9 * A[-1] ** 3)
@@ -143,7 +143,7 @@ def eigh_native(A: Spec, UPLO: str = "L", compute_v: bool = True, *, out: Any) -
     return eigh(A, out=out) if compute_v else eigvalsh(A, out=out)
 
 
-@formula(*of_linalg("eig"), op="eig")
+@formula(*of_linalg("eig"))
 def eig(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n] -> L[*, n], V[*, n, n]: 25 n^3 per matrix."""
     return _iterated(A, 25 * A[-1] ** 3)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import times, when
+from ._cost import rows_of, times, when
 from ._registry import formula
 from ._spellings import named
 from .activation import log_softmax
@@ -153,7 +153,6 @@ def binary_cross_entropy_with_logits_native(
 @formula(
     nn.NLLLoss,
     *named("nll_loss", "nll_loss2d", "nll_loss_nd", "nll_loss_forward", "nll_loss2d_forward"),
-    op="nll_loss",
 )
 def nll_loss(
     input: Spec,
@@ -191,7 +190,7 @@ def cross_entropy(
     """
     classes = 1 if input.ndim > 1 else 0
     c = input[classes]
-    rows = input.numel() // c if c else 0
+    rows = rows_of(input.numel(), c)
     weighted, smoothed = weight is not None, label_smoothing != 0
     if target == input:
         row = Cost(muls=c * (1 + weighted + smoothed), adds=c - 1 + c * smoothed, others=1)

@@ -15,7 +15,7 @@ from ._spellings import named
 from .reduce import norm_of
 
 
-@formula(nn.Linear, *named("linear", "mkldnn_linear"), op="linear")
+@formula(nn.Linear, *named("linear", "mkldnn_linear"))
 def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
     """input[*, i], weight[o, i] -> out[*, o]: i multiplies and i-1 adds per output, one add more with a bias."""
     if weight.layout in SPARSE:
@@ -28,7 +28,6 @@ def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) ->
     *named("mm", "bmm", "mv", "dot", "vdot", "_int_mm"),
     *named("_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu", "_weight_int8pack_mm"),
     "aten::linalg_matmul",
-    op="matmul",
 )
 def matmul(input: Spec, other: Spec, *, out: Spec) -> Cost:
     """input[*, m, k] @ other[*, k, n] -> out[*, m, n]: k multiplies and k-1 adds per output; batch dims broadcast.
@@ -62,7 +61,7 @@ def vecdot(x: Spec, y: Spec, dim: int = -1, *, out: Spec) -> Cost:
     return contraction(x[dim], out.numel())
 
 
-@formula(*named("addmm", "_sparse_addmm"), op="addmm")
+@formula(*named("addmm", "_sparse_addmm"))
 def addmm(input: Spec, mat1: Spec, mat2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
     """beta * input[m, n] + alpha * mat1[m, k] @ mat2[k, n] -> out[m, n]: k multiplies and k adds per output.
 
@@ -101,7 +100,7 @@ def addr(input: Spec, vec1: Spec, vec2: Spec, beta: float = 1, alpha: float = 1,
     return _added(input, contraction(1, out.numel()), beta, alpha, out)
 
 
-@formula(*named("outer", "ger", "kron"), op="outer")
+@formula(*named("outer", "ger", "kron"))
 def outer(input: Spec, other: Spec, *, out: Spec) -> Cost:
     """input[m], other[n] -> out[m, n]: 1 multiply per output, a contraction over nothing."""
     return contraction(1, out.numel())
@@ -137,7 +136,7 @@ def bilinear(input1: Spec, input2: Spec, weight: Spec, bias: Spec | None = None,
     return contraction(i, out.numel() * j).plus(contraction(j, out.numel(), bias is not None))
 
 
-@formula(*named("multi_dot", "chain_matmul"), "aten::linalg_multi_dot", op="multi_dot")
+@formula(*named("multi_dot", "chain_matmul"), "aten::linalg_multi_dot")
 def multi_dot(*tensors: Any, out: Spec) -> Cost:
     """a[m, k], b[k, l] .. z[., n] -> out[m, n]: the products in the order that multiplies least."""
     matrices = list(specs_in(tensors))
@@ -154,7 +153,7 @@ def multi_dot(*tensors: Any, out: Spec) -> Cost:
     return best[0, len(matrices)]
 
 
-@formula(*named("cdist", "_cdist_forward"), op="cdist")
+@formula(*named("cdist", "_cdist_forward"))
 def cdist(x1: Spec, x2: Spec, p: float = 2.0, *, out: Spec) -> Cost:
     """x1[*, m, d], x2[*, n, d] -> out[*, m, n]: d subtractions, d powers and d-1 sums per output, and 1 root.
 

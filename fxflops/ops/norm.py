@@ -75,7 +75,7 @@ def group_norm_native(input: Spec, weight: Spec | None = None, bias: Spec | None
     return _normalized(out, weight, bias)
 
 
-@formula(nn.RMSNorm, *named("rms_norm", "_fused_rms_norm"), op="rms_norm")
+@formula(nn.RMSNorm, *named("rms_norm", "_fused_rms_norm"))
 def rms_norm(input: Spec, normalized_shape: Any, weight: Spec | None = None, *, out: Any) -> Cost:
     """input[*, k], weight[k] -> out[*, k]: 1 divide per output, 1 multiply by the weight."""
     return times(first(out).numel(), Cost(muls=0 if weight is None else 1, others=1))

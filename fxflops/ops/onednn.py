@@ -63,7 +63,7 @@ def qconv_binary(
 
 
 @formula("mkldnn::_linear_pointwise", op="linear")
-def linear_pointwise(input: Spec, weight: Spec, bias: Spec | None, attr: str = "none", *, out: Spec) -> Cost:
+def linear_pointwise(input: Spec, weight: Spec, bias: Spec | None, attr: str, *, out: Spec) -> Cost:
     """input[*, i], weight -> out[*, o]: as linear, 1 more for what follows."""
     return _followed(contraction(input[-1], out.numel(), bias is not None), attr, out, scaled=False)
 
@@ -89,7 +89,7 @@ def conv_pointwise(
     stride: Any,
     dilation: Any,
     groups: int,
-    attr: str = "none",
+    attr: str,
     *,
     out: Spec,
 ) -> Cost:

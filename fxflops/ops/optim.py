@@ -19,13 +19,13 @@ SCALED_ADD = Cost(muls=1, adds=1)
 """x + alpha * y."""
 
 
-@formula(*named("_fused_adam"), op="fused_adam")
+@formula(*named("_fused_adam"))
 def fused_adam(
     params: Tensors,
     *,
-    weight_decay: float = 0,
-    amsgrad: bool = False,
-    maximize: bool = False,
+    weight_decay: float,
+    amsgrad: bool,
+    maximize: bool,
     grad_scale: Any = None,
     out: Any,
 ) -> Cost:
@@ -38,13 +38,13 @@ def fused_adam(
     return times(_elements(params), element)
 
 
-@formula(*named("_fused_adamw"), op="fused_adamw")
+@formula(*named("_fused_adamw"))
 def fused_adamw(
     params: Tensors,
     *,
-    weight_decay: float = 0,
-    amsgrad: bool = False,
-    maximize: bool = False,
+    weight_decay: float,
+    amsgrad: bool,
+    maximize: bool,
     grad_scale: Any = None,
     out: Any,
 ) -> Cost:
@@ -53,16 +53,16 @@ def fused_adamw(
     return times(_elements(params), element)
 
 
-@formula(*named("_fused_sgd"), op="fused_sgd")
+@formula(*named("_fused_sgd"))
 def fused_sgd(
     params: Tensors,
     *,
-    weight_decay: float = 0,
-    momentum: float = 0,
-    dampening: float = 0,
-    nesterov: bool = False,
-    maximize: bool = False,
-    is_first_step: bool = False,
+    weight_decay: float,
+    momentum: float,
+    dampening: float,
+    nesterov: bool,
+    maximize: bool,
+    is_first_step: bool,
     grad_scale: Any = None,
     out: Any,
 ) -> Cost:
@@ -81,10 +81,8 @@ def fused_sgd(
     return times(_elements(params), element)
 
 
-@formula(*named("_fused_adagrad"), op="fused_adagrad")
-def fused_adagrad(
-    params: Tensors, *, weight_decay: float = 0, maximize: bool = False, grad_scale: Any = None, out: Any
-) -> Cost:
+@formula(*named("_fused_adagrad"))
+def fused_adagrad(params: Tensors, *, weight_decay: float, maximize: bool, grad_scale: Any = None, out: Any) -> Cost:
     """p[t][*], g[t][*], s[t][*] -> p[t][*]: 7 per element, 2 more with weight decay.
 
     s + g g: 2; sqrt(s) + eps: 2; p - rate * g / that: 3. 1 more each to maximize and to unscale g.
@@ -93,13 +91,13 @@ def fused_adagrad(
     return times(_elements(params), element)
 
 
-@formula(*named("_amp_foreach_non_finite_check_and_unscale"), op="amp_unscale")
+@formula(*named("_amp_foreach_non_finite_check_and_unscale"))
 def amp_unscale(grads: Tensors, *, out: Any) -> Cost:
     """g[t][*], inv_scale[1] -> g[t][*]: 1 multiply and 1 check for infinity per element."""
     return times(_elements(grads), Cost(muls=1, others=1))
 
 
-@formula(*named("_amp_update_scale"), op="amp_update_scale")
+@formula(*named("_amp_update_scale"))
 def amp_update_scale(*, out: Any) -> Cost:
     """scale[1], growth_tracker[1], found_inf[1] -> scale[1]: 5: was one found, 1 step more, were they enough, grown, finite."""
     return Cost(muls=1, adds=1, others=3)

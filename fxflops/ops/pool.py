@@ -70,7 +70,6 @@ def max_pool3d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
     *(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
     *named("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
     *named("_adaptive_avg_pool2d", "_adaptive_avg_pool3d", "mkldnn_adaptive_avg_pool2d"),
-    op="adaptive_avg_pool",
 )
 def adaptive_avg_pool(input: Spec, *, out: Spec) -> Cost:
     """input[*, n] -> out[*, m]: k-1 adds and 1 divide per output, where output i has the window n*i//m .. ceil(n*(i+1)/m)."""
@@ -81,7 +80,6 @@ def adaptive_avg_pool(input: Spec, *, out: Spec) -> Cost:
     *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
     *named("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
     *named("adaptive_max_pool1d_with_indices", "adaptive_max_pool2d_with_indices", "adaptive_max_pool3d_with_indices"),
-    op="adaptive_max_pool",
 )
 def adaptive_max_pool(input: Spec, *, out: Any) -> Cost:
     """input[*, n] -> out[*, m]: k-1 compares per output, where output i has the window n*i//m .. ceil(n*(i+1)/m)."""

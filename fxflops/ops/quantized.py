@@ -25,7 +25,7 @@ CHOOSE = Cost(adds=2, others=6)
 clamp(round(smallest - min / scale))."""
 
 
-@formula(*named("quantize_per_tensor", "quantize_per_channel"), op="quantize")
+@formula(*named("quantize_per_tensor", "quantize_per_channel"))
 def quantize(input: Any, *, out: Any) -> Cost:
     """x[*] -> out[*]: x / scale, rounded, plus the zero point, clamped: 4 per output."""
     return times(sum(spec.numel() for spec in specs_in(out)), QUANTIZE)
@@ -37,7 +37,7 @@ def quantize_dynamic(input: Spec, *, out: Spec) -> Cost:
     return choose_qparams(input, out=None).plus(quantize(input, out=out))
 
 
-@formula(*named("_choose_qparams_per_tensor"), op="choose_qparams")
+@formula(*named("_choose_qparams_per_tensor"))
 def choose_qparams(input: Spec, *, out: Any) -> Cost:
     """x[n] -> scale, zero_point: 2(n - 1) compares for the range, 8 for scale and zero point."""
     return CHOOSE.plus(Cost(others=2 * max(input.numel() - 1, 0)))
@@ -76,7 +76,7 @@ def add_relu(input: Spec, other: Any, alpha: float = 1, *, out: Spec) -> Cost:
     return add(input, other, alpha, out=out).plus(pointwise(out=out))
 
 
-@formula("quantized::cat", "quantized::cat_out", op="cat")
+@formula("quantized::cat", "quantized::cat_out")
 def cat(qx: Any, *, out: Spec) -> Cost:
     """q[t][*, n] -> out[*, n]: dequantize and quantize: 6 per output, as the scales may differ."""
     return _requantized(qx, Cost(), out)

@@ -15,13 +15,13 @@ from ._spellings import named
 from .linalg import svdvals
 
 
-@formula(*named("sum", "nansum", "sum_to_size", "_sparse_sum"), op="sum")
+@formula(*named("sum", "nansum", "sum_to_size", "_sparse_sum"))
 def sum(input: Spec, *, out: Spec) -> Cost:
     """x[*, k] -> out[*]: k - 1 adds per output; of a sparse one, what it holds is added up."""
     return Cost(adds=max(input.facts.get("nnz", input.numel()) - out.numel(), 0))
 
 
-@formula(*named("mean", "nanmean"), op="mean")
+@formula(*named("mean", "nanmean"))
 def mean(input: Spec, *, out: Spec) -> Cost:
     """x[*, k] -> out[*]: k - 1 adds and 1 divide per output."""
     return Cost(adds=max(input.numel() - out.numel(), 0), others=out.numel())
@@ -55,14 +55,14 @@ def count_nonzero(input: Spec, *, out: Spec) -> Cost:
     return Cost(adds=max(input.numel() - out.numel(), 0), others=input.numel())
 
 
-@formula(*named("var", "var_mean"), op="var")
+@formula(*named("var", "var_mean"))
 def var(input: Spec, *, out: Any) -> Cost:
     """x[*, k] -> out[*]: the mean (k - 1 adds, 1 divide), k subtractions, k squares, k - 1 adds, 1 divide per output."""
     n, outputs = input.numel(), first(out).numel()
     return Cost(muls=n, adds=n + 2 * max(n - outputs, 0), others=2 * outputs)
 
 
-@formula(*named("std", "std_mean"), op="std")
+@formula(*named("std", "std_mean"))
 def std(input: Spec, *, out: Any) -> Cost:
     """x[*, k] -> out[*]: the variance and 1 square root per output."""
     return var(input, out=out).plus(Cost(others=first(out).numel()))
@@ -71,7 +71,6 @@ def std(input: Spec, *, out: Any) -> Cost:
 @formula(
     *(target for target in named("norm") if target is not torch.linalg.norm),
     *named("linalg_vector_norm", "vector_norm", "frobenius_norm"),
-    op="norm",
 )
 def norm(input: Spec, p: Any = 2, *, ord: Any = None, out: Spec) -> Cost:
     """x[*, k] -> out[*]: p = 2: k squares, k - 1 adds, 1 root per output; 1: k absolutes, k - 1 adds; 0: k compares,
@@ -111,7 +110,7 @@ def dist(input: Spec, other: Spec, p: float = 2, *, out: Spec) -> Cost:
     return norm_of(p, k, 1).plus(Cost(adds=k))
 
 
-@formula(*named("pdist", "_pdist_forward"), op="pdist")
+@formula(*named("pdist", "_pdist_forward"))
 def pdist(input: Spec, p: float = 2, *, out: Spec) -> Cost:
     """x[n, d] -> out[n(n - 1)/2]: d subtractions per output, then as norm."""
     return norm_of(p, input[1] * out.numel(), out.numel()).plus(Cost(adds=input[1] * out.numel()))
@@ -174,19 +173,19 @@ def msort(input: Spec, *, out: Spec) -> Cost:
     return sort(input, 0, out=out)
 
 
-@formula(*named("median", "nanmedian"), op="median")
+@formula(*named("median", "nanmedian"))
 def median(input: Spec, dim: int | None = None, *, out: Any) -> Cost:
     """x[*, k] -> out[*]: as sort; without a dim, of all elements."""
     return sort(Spec((input.numel(),)) if dim is None else input, -1 if dim is None else dim, out=out)
 
 
-@formula(*named("quantile", "nanquantile"), op="quantile")
+@formula(*named("quantile", "nanquantile"))
 def quantile(input: Spec, q: Any, dim: int | None = None, *, out: Spec) -> Cost:
     """x[*, k] -> out[*]: as median; the interpolation is 2 adds and 1 multiply per output."""
     return median(input, dim, out=out).plus(Cost(muls=out.numel(), adds=2 * out.numel()))
 
 
-@formula(*named("unique", "_unique", "_unique2"), op="unique")
+@formula(*named("unique", "_unique", "_unique2"))
 def unique(
     input: Spec,
     sorted: bool = True,
@@ -244,13 +243,13 @@ def pairwise_distance(
     return norm_of(p if norm is None else norm, n, out.numel()).plus(Cost(adds=2 * n))
 
 
-@formula(*named("cross", "linalg_cross"), op="cross")
+@formula(*named("cross", "linalg_cross"))
 def cross(*, out: Spec) -> Cost:
     """a[*, 3] x b[*, 3] -> out[*, 3]: 2 multiplies and 1 subtraction per output."""
     return Cost(muls=2 * out.numel(), adds=out.numel())
 
 
-@formula(*named("bincount"), op="bincount")
+@formula(*named("bincount"))
 def bincount(input: Spec, *, out: Spec) -> Cost:
     """x[n] -> out[k]: 1 add per element."""
     return Cost(adds=input.numel())
@@ -299,7 +298,7 @@ def segment_reduce(data: Spec, reduce: str, *, out: Spec) -> Cost:
     return _joined(reduce, max(data.numel() - out.numel(), 0), out.numel())
 
 
-@formula(*named("index_put", "_index_put_impl", "_unsafe_index_put"), op="index_put")
+@formula(*named("index_put", "_index_put_impl", "_unsafe_index_put"))
 def index_put(input: Spec, indices: Any, values: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
     """x[*, m], index[n], values[n, m] -> out[*, m]: n m adds where they accumulate, nothing where they are put."""
     if not accumulate:

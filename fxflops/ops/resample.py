@@ -19,9 +19,7 @@ from .pool import adaptive_avg_pool
 TAPS = {"nearest": 0, "nearest-exact": 0, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4, "lanczos": 6}
 
 
-@formula(
-    nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d, *named("interpolate", "upsample"), op="interpolate"
-)
+@formula(nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d, *named("interpolate", "upsample"))
 def interpolate(
     input: Spec,
     size: Any = None,
@@ -78,7 +76,6 @@ zero(
 @formula(
     *named("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "_grid_sampler_2d_cpu_fallback"),
     "aten::cudnn_grid_sampler",
-    op="grid_sample",
 )
 def grid_sample(input: Spec, grid: Spec, mode: str | int = "bilinear", *, out: Spec) -> Cost:
     """input[n, c, *i], grid[n, *o, d] -> out[n, c, *o]: t multiplies and t-1 adds per output, for 2**d or 4**d taps."""
@@ -86,7 +83,7 @@ def grid_sample(input: Spec, grid: Spec, mode: str | int = "bilinear", *, out: S
     return _mixed(taps ** grid[-1], out)
 
 
-@formula(*named("affine_grid", "affine_grid_generator"), "aten::cudnn_affine_grid_generator", op="affine_grid")
+@formula(*named("affine_grid", "affine_grid_generator"), "aten::cudnn_affine_grid_generator")
 def affine_grid(theta: Spec, *, out: Spec) -> Cost:
     """theta[n, d, k] -> out[n, *, d]: k multiplies and k-1 adds per output, for a point of k-1 coordinates and 1."""
     return contraction(theta[-1], out.numel())

@@ -67,19 +67,19 @@ def rnn_function(input: Spec, *rest: Any, out: Any) -> Cost:
     return _function("rnn", input, rest)
 
 
-@formula(nn.LSTMCell, op="lstm_cell")
+@formula(nn.LSTMCell)
 def lstm_cell(module: nn.LSTMCell, input: Spec, hx: Any = None, *, out: Any) -> Cost:
     """input[*, i] -> out[*, h]: one step of an LSTM."""
     return _cell("lstm", module, input)
 
 
-@formula(nn.GRUCell, op="gru_cell")
+@formula(nn.GRUCell)
 def gru_cell(module: nn.GRUCell, input: Spec, hx: Any = None, *, out: Any) -> Cost:
     """input[*, i] -> out[*, h]: one step of a GRU."""
     return _cell("gru", module, input)
 
 
-@formula(nn.RNNCell, op="rnn_cell")
+@formula(nn.RNNCell)
 def rnn_cell(module: nn.RNNCell, input: Spec, hx: Any = None, *, out: Any) -> Cost:
     """input[*, i] -> out[*, h]: one step of an RNN."""
     return _cell("rnn", module, input)

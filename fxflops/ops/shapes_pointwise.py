@@ -34,7 +34,7 @@ def same(input: Spec, inplace: bool = False) -> Spec | None:
     return input if inplace else Spec(input, input.dtype)
 
 
-@shape(*spelled(" ".join(f"{name}_" for name in ("relu", *UNARY.split())), torch, Tensor), layout=POINTWISE)
+@shape(*spelled(" ".join(f"{name}_" for name in ("relu", *UNARY.split())), torch, Tensor))
 def in_place(input: Spec) -> Spec | None:
     """x[*] -> x[*]."""
     return input if input.dtype.is_floating_point else None
@@ -115,7 +115,7 @@ def arithmetic_reversed(input: Spec, other: Any) -> Spec | None:
     return None if isinstance(other, Spec) else together(input, other)
 
 
-@shape(*spelled("add_ sub_ mul_ div_ pow_ __iadd__ __isub__ __imul__ __itruediv__", Tensor), layout=POINTWISE)
+@shape(*spelled("add_ sub_ mul_ div_ pow_ __iadd__ __isub__ __imul__ __itruediv__", Tensor))
 def arithmetic_in_place(input: Spec, other: Any, *former: Any) -> Spec | None:
     """x[*], y[*] -> x[*]."""
     out = None if former else together(input, other)
@@ -144,9 +144,10 @@ def where(condition: Spec, input: Any, other: Any) -> Spec | None:
     """c[*], x[*], y[*] -> out[*], broadcast; where a choice is a number the kernel decides."""
     if not isinstance(input, Spec) or not isinstance(other, Spec) or condition.dtype is not torch.bool:
         return None
-    chosen = together(input, other)
-    sizes = None if chosen is None else broadcast(condition, chosen)
-    return None if chosen is None or sizes is None else Spec(sizes, chosen.dtype)
+    if (chosen := together(input, other)) is None:
+        return None
+    sizes = broadcast(condition, chosen)
+    return None if sizes is None else Spec(sizes, chosen.dtype)
 
 
 @shape(torch.masked_fill, Tensor.masked_fill)

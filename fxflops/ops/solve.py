@@ -15,7 +15,7 @@ from .linalg import batch_of, eigh, eigvalsh, geqrf, lu, of_linalg, ormqr, svd, 
 from .reduce import matrix_norm
 
 
-@formula(*of_linalg("solve_triangular"), op="solve_triangular")
+@formula(*of_linalg("solve_triangular"))
 def solve_triangular(A: Spec, B: Spec, *, left: bool = True, unitriangular: bool = False, out: Any) -> Cost:
     """A[*, n, n], B[*, n, r] -> X[*, n, r]: n(n - 1)/2 multiplies and as many adds, n divides per right-hand side."""
     return _substituted(A[-1], _right_hand_sides(A, out), not unitriangular)
@@ -29,13 +29,13 @@ def triangular_solve(
     return solve_triangular(A, B, unitriangular=unitriangular, out=out)
 
 
-@formula(*named("cholesky_solve"), "aten::_cholesky_solve_helper", op="cholesky_solve")
+@formula(*named("cholesky_solve"), "aten::_cholesky_solve_helper")
 def cholesky_solve(B: Spec, L: Spec, *, out: Any) -> Cost:
     """B[*, n, r], L[*, n, n] -> X[*, n, r]: two triangular solves."""
     return times(2, _substituted(L[-1], _right_hand_sides(L, out), True))
 
 
-@formula(*of_linalg("lu_solve"), op="lu_solve")
+@formula(*of_linalg("lu_solve"))
 def lu_solve(LU: Spec, *, out: Any) -> Cost:
     """LU[*, n, n], B[*, n, r] -> X[*, n, r]: two triangular solves, one of them without divides."""
     sides = _right_hand_sides(LU, out)
@@ -48,14 +48,14 @@ def lu_solve_native(B: Spec, LU_data: Spec, *, out: Any) -> Cost:
     return lu_solve(LU_data, out=out)
 
 
-@formula(*of_linalg("ldl_solve"), op="ldl_solve")
+@formula(*of_linalg("ldl_solve"))
 def ldl_solve(LD: Spec, *, out: Any) -> Cost:
     """LD[*, n, n], B[*, n, r] -> X[*, n, r]: two triangular solves without divides, and n divides per right-hand side."""
     sides = _right_hand_sides(LD, out)
     return times(2, _substituted(LD[-1], sides, False)).plus(Cost(others=LD[-1] * sides))
 
 
-@formula(*of_linalg("solve", "solve_ex"), "aten::_linalg_solve_ex", op="solve")
+@formula(*of_linalg("solve", "solve_ex"), "aten::_linalg_solve_ex")
 def solve(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n], B[*, n, r] -> X[*, n, r]: lu, then lu_solve."""
     return lu(A, out=out).plus(lu_solve(A, out=out))
@@ -67,7 +67,7 @@ def tensorsolve(A: Spec, B: Spec, *, out: Any) -> Cost:
     return solve(Spec((B.numel(), B.numel())), out=B)
 
 
-@formula(*of_linalg("inv", "inv_ex"), *named("inverse"), op="inv")
+@formula(*of_linalg("inv", "inv_ex"), *named("inverse"))
 def inv(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n] -> out[*, n, n]: n^3 - n multiplies, n(n - 1)^2 adds and n divides per matrix, by Gauss and Jordan."""
     n = A[-1]
@@ -89,20 +89,20 @@ def cholesky_inverse(L: Spec, *, out: Any) -> Cost:
     return times(batch_of(L), Cost(muls=muls, adds=adds))
 
 
-@formula(*of_linalg("det"), *named("det"), "aten::_linalg_det", op="det")
+@formula(*of_linalg("det"), *named("det"), "aten::_linalg_det")
 def det(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n] -> out[*]: lu, then n - 1 multiplies per matrix."""
     return lu(A, out=out).plus(Cost(muls=batch_of(A) * max(A[-1] - 1, 0)))
 
 
-@formula(*of_linalg("slogdet"), *named("slogdet", "logdet"), "aten::_linalg_slogdet", op="slogdet")
+@formula(*of_linalg("slogdet"), *named("slogdet", "logdet"), "aten::_linalg_slogdet")
 def slogdet(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n] -> sign[*], logabsdet[*]: lu, then n absolutes, n logarithms, n - 1 adds, n signs and n - 1 multiplies."""
     n, b = A[-1], batch_of(A)
     return lu(A, out=out).plus(Cost(muls=b * max(n - 1, 0), adds=b * max(n - 1, 0), others=3 * b * n))
 
 
-@formula(*of_linalg("lstsq"), op="lstsq")
+@formula(*of_linalg("lstsq"))
 def lstsq(A: Spec, B: Spec, *, out: Any) -> Cost:
     """A[*, m, n], B[*, m, r] -> X[*, n, r]: geqrf, ormqr on B, and a triangular solve, whatever the driver."""
     m, n = sorted(A[-2:], reverse=True)
@@ -112,7 +112,7 @@ def lstsq(A: Spec, B: Spec, *, out: Any) -> Cost:
     return geqrf(factored, out=out).plus(applied).plus(_substituted(n, batch * sides, True))
 
 
-@formula(*of_linalg("pinv"), *named("pinverse"), op="pinv")
+@formula(*of_linalg("pinv"), *named("pinverse"))
 def pinv(A: Spec, rcond: Any = None, hermitian: bool = False, *, out: Any) -> Cost:
     """A[*, m, n] -> out[*, n, m]: svd (eigh if hermitian), k compares and divides, and V / S times U': k multiply-adds."""
     n, k, b = A[-1], min(A[-2:]), batch_of(A)
@@ -121,7 +121,7 @@ def pinv(A: Spec, rcond: Any = None, hermitian: bool = False, *, out: Any) -> Co
     return factored.plus(scaled).plus(contraction(k, A.numel()))
 
 
-@formula(*of_linalg("matrix_rank"), op="matrix_rank")
+@formula(*of_linalg("matrix_rank"))
 def matrix_rank(A: Spec, tol: Any = None, hermitian: bool = False, *, out: Any) -> Cost:
     """A[*, m, n] -> out[*]: svdvals (eigvalsh if hermitian), k compares and k - 1 adds per matrix."""
     k, b = min(A[-2:]), batch_of(A)
@@ -129,7 +129,7 @@ def matrix_rank(A: Spec, tol: Any = None, hermitian: bool = False, *, out: Any) 
     return values.plus(times(b, Cost(adds=max(k - 1, 0), others=k)))
 
 
-@formula(*of_linalg("cond"), op="cond")
+@formula(*of_linalg("cond"))
 def cond(A: Spec, p: Any = None, *, out: Spec) -> Cost:
     """A[*, m, n] -> out[*]: svdvals and 1 divide; for p = "fro", 1, inf: inv, both norms and 1 multiply per matrix."""
     if p in (None, 2, -2):
@@ -146,7 +146,7 @@ def nuclear_norm(A: Spec, dim: Any = None, *, out: Spec) -> Cost:
     return svdvals(matrices, out=out).plus(Cost(adds=matrices[0] * max(min(m, n) - 1, 0)))
 
 
-@formula(*of_linalg("matrix_power"), *named("matrix_power"), op="matrix_power")
+@formula(*of_linalg("matrix_power"), *named("matrix_power"))
 def matrix_power(A: Spec, n: int, *, out: Any) -> Cost:
     """A[*, m, m] -> out[*, m, m]: log2 n squares and 1 product more per further 1 in n's binary; inv first where n < 0."""
     power = abs(n)
@@ -154,7 +154,7 @@ def matrix_power(A: Spec, n: int, *, out: Any) -> Cost:
     return when(n < 0, inv(A, out=A)).plus(times(products, contraction(A[-1], A.numel())))
 
 
-@formula(*of_linalg("matrix_exp"), *named("matrix_exp"), op="matrix_exp")
+@formula(*of_linalg("matrix_exp"), *named("matrix_exp"))
 def matrix_exp(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n] -> out[*, n, n]: 5 products per matrix: the Taylor polynomial of degree 18, https://doi.org/10.3390/math7121174
 
@@ -163,7 +163,7 @@ def matrix_exp(A: Spec, *, out: Any) -> Cost:
     return times(5, contraction(A[-1], A.numel()))
 
 
-@formula(*of_linalg("polar"), op="linalg_polar")
+@formula(*of_linalg("polar"))
 def linalg_polar(A: Spec, *, out: Any) -> Cost:
     """A[*, m, n] -> U[*, m, n], H[*, n, n]: svd, the products U V' and (V S) V'."""
     m, n = A[-2:]
@@ -171,14 +171,14 @@ def linalg_polar(A: Spec, *, out: Any) -> Cost:
     return svd(A, False, out=out).plus(contraction(k, b * (m + n) * n)).plus(Cost(muls=b * k * n))
 
 
-@formula(*of_linalg("matrix_sqrth"), op="matrix_sqrth")
+@formula(*of_linalg("matrix_sqrth"))
 def matrix_sqrth(A: Spec, *, out: Any) -> Cost:
     """A[*, n, n] -> out[*, n, n]: eigh, n roots, and the product (V S) V'."""
     n, b = A[-1], batch_of(A)
     return eigh(A, out=out).plus(contraction(n, A.numel())).plus(Cost(muls=b * n * n, others=b * n))
 
 
-@formula(*of_linalg("vander"), *named("vander"), op="vander")
+@formula(*of_linalg("vander"), *named("vander"))
 def vander(x: Spec, *, out: Spec) -> Cost:
     """x[*, n] -> out[*, n, N]: N - 2 multiplies per row."""
     return Cost(muls=out.numel() // out[-1] * max(out[-1] - 2, 0) if out.numel() else 0)

@@ -33,7 +33,7 @@ def corrcoef(input: Spec, *, out: Spec) -> Cost:
     return cov(input, out=out).plus(Cost(others=v + 3 * v * v))
 
 
-@formula(*named("trapezoid", "trapz"), op="trapezoid")
+@formula(*named("trapezoid", "trapz"))
 def trapezoid(y: Spec, x: Any = None, *, dim: int = -1, out: Spec) -> Cost:
     """y[*, k], x[k] -> out[*]: k - 1 sums of neighbours, as many multiplies by x's differences, k - 2 adds, 1 divide per output.
 
@@ -84,7 +84,7 @@ def histogram(
     return counted.plus(Cost(adds=(k - 1) + k, others=2 * k) if density else Cost())
 
 
-@formula(*named("histogramdd", "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors"), op="histogramdd")
+@formula(*named("histogramdd", "_histogramdd_from_bin_cts", "_histogramdd_from_bin_tensors"))
 def histogramdd(
     input: Spec, bins: Any, range: Any = None, weight: Any = None, density: bool = False, *, out: Any
 ) -> Cost:
@@ -119,13 +119,13 @@ def norm_except_dim(v: Spec, pow: float = 2, dim: int = 0, *, out: Spec) -> Cost
     return norm(v, pow, out=out)
 
 
-@formula(*named("_weight_norm", "_weight_norm_interface"), op="weight_norm")
+@formula(*named("_weight_norm", "_weight_norm_interface"))
 def weight_norm(v: Spec, g: Spec, *, out: Any) -> Cost:
     """v[*, k], g[k] -> out[*, k]: the norm of each slice, g divided by it, 1 multiply per output."""
     return norm(v, 2, out=g).plus(Cost(muls=v.numel(), others=g.numel()))
 
 
-@formula(*named("linalg__powsum"), op="powsum")
+@formula(*named("linalg__powsum"))
 def powsum(input: Spec, ord: Any = 2, *, out: Spec) -> Cost:
     """x[*, k] -> out[*]: as norm, without the root."""
     cost = norm(input, ord, out=out)

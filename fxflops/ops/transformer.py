@@ -16,7 +16,7 @@ from .matmul import linear
 from .norm import layer_norm
 
 
-@formula(*named("_native_multi_head_attention"), op="multi_head_attention")
+@formula(*named("_native_multi_head_attention"))
 def multi_head_attention(
     query: Spec,
     key: Spec,
@@ -68,7 +68,7 @@ def triton_multi_head_attention(
     return multi_head_attention(query, key, value, embed_dim, num_head, *weights, mask, False, out=out)
 
 
-@formula(*named("_transformer_encoder_layer_fwd"), op="transformer_encoder_layer")
+@formula(*named("_transformer_encoder_layer_fwd"))
 def transformer_encoder_layer(
     src: Spec,
     embed_dim: int,

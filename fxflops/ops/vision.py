@@ -17,7 +17,7 @@ SAMPLE = Cost(muls=4, adds=3)
 """A value between four pixels."""
 
 
-@formula("torchvision::roi_align", "torchvision::qroi_align", "torchvision::ps_roi_align", op="roi_align")
+@formula("torchvision::roi_align", "torchvision::qroi_align", "torchvision::ps_roi_align")
 def roi_align(
     input: Spec,
     rois: Spec,

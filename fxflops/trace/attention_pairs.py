@@ -75,9 +75,7 @@ def pairs_left(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any],
     with DisableTorchFunction(), disable_current_modes():
         if starts:
             lengths = [_values(start).diff().tolist() for start in starts]
-            return int(query.shape[-2]) * sum(
-                _triangle(q, k, corner) for q, k in zip(lengths[0], lengths[-1], strict=True)
-            )
+            return int(query.shape[-2]) * sum(_triangle(q, k, corner) for q, k in zip(*lengths, strict=True))
         mask = next((given[name] for name in MASKS if isinstance(given.get(name), torch.Tensor)), None)
         if isinstance(given.get("block_mask"), tuple):
             mask = _flex_mask(given["block_mask"], n, s, query.device)

@@ -19,7 +19,6 @@ INTEGERS_KEPT = 2**24
 """Integers and booleans are made with values up to this many: masks and positions, but no mask of 100,000 x 100,000."""
 MOVES = ("cpu", "cuda")
 SEQUENCES = ("arange", "range", "linspace", "logspace", "randperm")
-BY_TYPE = ("full", "new_full", "full_like")
 INTEGERS = ("randint", "randint_like", "tril_indices", "triu_indices")
 FACTORIES = frozenset(
     """
@@ -86,7 +85,8 @@ def _place_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> s
     dtype = DTYPES.get(dtype) or dtype
     most = SMALL if dtype.is_floating_point or dtype.is_complex else INTEGERS_KEPT
     like = args[0] if args and isinstance(args[0], torch.Tensor) and name.endswith("_like") else None
-    sizes = like.shape if like is not None else [size for arg in args for size in _sizes(arg)]
+    shape = next((value for value in (kwargs.get("size"), *args) if isinstance(value, (tuple, list))), args)
+    sizes = like.shape if like is not None else shape
     elements = 1
     for size in sizes:
         elements *= max(int(size), 1) if isinstance(size, int) else 1
@@ -99,19 +99,9 @@ def _dtype_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
         return torch.int64
     if args and isinstance(args[0], torch.Tensor):
         return args[0].dtype
-    if name in BY_TYPE:
-        values = [
-            v for v in (*args[(name == "full") :], *kwargs.values()) if isinstance(v, (bool, int, float, complex))
-        ]
-        if name == "full" and values:
-            values = values[:1]
-        if not any(isinstance(value, (float, complex)) for value in values):
-            return torch.int64
+    if name == "full" and not isinstance(args[1] if len(args) > 1 else kwargs.get("fill_value"), (float, complex)):
+        return torch.int64
     return torch.get_default_dtype()
-
-
-def _sizes(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,) if isinstance(value, int) else ()
 
 
 def _is_device(value: Any) -> bool:

@@ -39,7 +39,7 @@ def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
     """Whether a call may write to its arguments: in-place names, item assignment, ``out=``."""
     if isinstance(func, OpOverload):
         return bool(func._schema.is_mutable)
-    name = getattr(func, "__name__", "").partition(".")[0]
+    name = getattr(func, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
     return (
         in_place

@@ -46,6 +46,8 @@ def test_reductions(reduction: str, number: int) -> None:
     expected = recursion(LENGTHS, LABELS).plus(Cost(adds=N - 1, others=N + 1 if reduction == "mean" else 0))
     assert cost_of(F.ctc_loss, LOG_PROBS, TARGETS, LENGTHS, LABELS, reduction=reduction) == expected
     assert cost_of(torch.ctc_loss, LOG_PROBS, TARGETS, LENGTHS, LABELS, 0, number) == expected
+    if reduction == "mean":
+        assert cost_of(F.ctc_loss, LOG_PROBS, TARGETS, LENGTHS, LABELS) == expected
 
 
 def test_lengths_as_tensors_are_taken_for_the_longest() -> None:
@@ -56,3 +58,4 @@ def test_lengths_as_tensors_are_taken_for_the_longest() -> None:
     assert cost_of(F.ctc_loss, LOG_PROBS, *flat, reduction="none") == expected
     one = LOG_PROBS[:, 0], TARGETS[0], torch.tensor(T), torch.tensor(S)
     assert cost_of(F.ctc_loss, *one, reduction="none") == recursion((T,), (S,))
+    assert cost_of(F.ctc_loss, *one) == recursion((T,), (S,)).plus(Cost(others=2)), "the mean, of one"

@@ -52,6 +52,7 @@ def test_half_weights(name: str) -> None:
 @pytest.mark.parametrize("name", ["fbgemm_linear_int8_weight", "fbgemm_linear_int8_weight_fp32_activation"])
 def test_int8_weights(name: str) -> None:
     assert dynamic() == cost_by_name(f"aten::{name}", X, W, PACKED, B, 0.1, 0, B, out=OUT)
+    assert dynamic(bias=False) == cost_by_name(f"aten::{name}", X, W, PACKED, B, 0.1, 0, None, out=OUT)
 
 
 def test_4bit_weights() -> None:

@@ -77,6 +77,8 @@ def test_on_cuda(dropout: bool) -> None:
     bias, with_bias = Spec((N, S)), (True, True, True, True)
     found = cost_by_name(name, *start, bias, *saved, None, None, p, with_bias, out=(*GRADIENTS, bias))
     assert found == expected(dropout, bias=True)
+    of_each = Spec((*Q[:-1], S))  # of each pair its own: nothing is added up
+    assert cost_by_name(name, *start, of_each, *saved, None, None, p, with_bias, out=(*GRADIENTS, of_each)) == wanted
     name = "aten::_scaled_dot_product_fused_attention_overrideable_backward"
     sizes = None, None, N, S, p, False
     assert cost_by_name(name, *start, bias, without, *saved, *sizes, out=GRADIENTS) == wanted

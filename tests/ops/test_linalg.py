@@ -99,9 +99,11 @@ def test_geqrf_is_householder_in_the_main(shape: tuple[int, int]) -> None:
 
 
 def test_geqrf_by_hand() -> None:
-    """LAPACK Working Note 41, page 122: of 3 x 2 and of 2 x 3."""
+    """LAPACK Working Note 41, page 122: of m x n, m n^2 - n^3/3 + ... of each."""
     assert cost_of(torch.geqrf, torch.rand(3, 2)) == Cost(muls=2 * (2 * 3 + 1 - 4 / 3 + 3 + 23 / 6) // 1, adds=13)
     assert cost_of(torch.geqrf, torch.rand(2, 3)) == Cost(muls=2 * (6 - 1 - 4 / 3 + 6 + 23 / 6) // 1, adds=15)
+    assert cost_of(torch.geqrf, torch.rand(4, 3)) == Cost(muls=36 - 9 + 12 + 4.5 + 11.5, adds=36 - 9 + 4.5 + 2.5)
+    assert cost_of(torch.geqrf, torch.rand(3, 4)) == Cost(muls=36 - 9 + 24 - 4.5 + 11.5, adds=36 - 9 + 12 - 4.5 + 2.5)
 
 
 def test_a_product_of_reflections() -> None:

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.oracle import Number, cost_of, numbers, tallying
+from fxflops.records import Cost, Spec
+from tests.oracle import Number, cost_by_name, cost_of, numbers, tallying
 
 aten = torch.ops.aten
 compare = np.frompyfunc(Number.compare, 1, 1)
@@ -56,6 +57,15 @@ def test_products_of_fixed_rank(spellings, left, right):
         np.matmul(numbers(*left), numbers(*right))
     for spelling in spellings:
         assert tally == cost_of(spelling, torch.zeros(left), torch.zeros(right))
+
+
+def test_a_sparse_matrix_is_met_by_what_it_holds():
+    """6 elements, each by 3 columns or by one vector; of 4 x 3 and of 4 sums."""
+    sparse = Spec((4, 5), torch.float32, torch.sparse_coo, {"nnz": 6})
+    assert cost_by_name("aten::mm", sparse, Spec((5, 3)), out=Spec((4, 3))) == Cost(18, 18, 18 - 12)
+    assert cost_by_name("aten::mm", Spec((3, 4)), sparse, out=Spec((3, 5))) == Cost(18, 18, 18 - 15)
+    assert cost_by_name("aten::mv", sparse, Spec((5,)), out=Spec((4,))) == Cost(6, 6, 6 - 4)
+    assert cost_by_name("aten::matmul", Spec((4,)), sparse, out=Spec((5,))) == Cost(6, 6, 6 - 5)
 
 
 def test_macs_are_those_of_torch(torch_macs):

@@ -80,6 +80,8 @@ def test_real_products() -> None:
     x, w = Spec((4, I)), Spec((O, I))
     assert tally_of(linear) == cost_by_name("mkldnn::_linear_pointwise", x, w, B, "none", (), "", out=OUT)
     assert tally_of(linear) == cost_by_name("mkl::_mkl_linear", x, Spec((1,)), w, B, 4, out=OUT)
+    plain = tally_of(lambda: numbers(4, I) @ numbers(I, O))
+    assert plain == cost_by_name("mkldnn::_linear_pointwise", x, w, None, "none", (), "", out=OUT)
     relu = tally_of(lambda: np.exp(linear()))
     assert relu == cost_by_name("mkldnn::_linear_pointwise", x, w, B, "relu", (), "", out=OUT)
     joined = cost_by_name("mkldnn::_linear_pointwise.binary", x, OUT, w, B, "add", out=OUT)

@@ -115,6 +115,11 @@ def test_adagrad(options: dict[str, Any]) -> None:
     assert tally == step_of(torch.optim.Adagrad, foreach=False, fused=False, **options)
 
 
+PLAIN = dict.fromkeys(("weight_decay", "momentum", "dampening"), 0.0) | dict.fromkeys(
+    ("amsgrad", "maximize", "nesterov", "is_first_step"), False
+)
+
+
 def cost(name: str, *args: Any, out: Any = None, **options: Any) -> Cost:
     entry = BASE.get(f"aten::{name}")
     assert entry is not None
@@ -125,12 +130,12 @@ def test_unscaling_is_counted() -> None:
     lists = (Spec(SHAPE), Spec((5,)))
     with tallying() as tally:
         _ = numbers(12 + 5) / 2
-    plain = cost("_fused_adam", *([lists] * 6), lr=0.1)
-    scaled = cost("_fused_adam", *([lists] * 6), lr=0.1, grad_scale=Spec(()))
+    plain = cost("_fused_adam", *([lists] * 6), **PLAIN)
+    scaled = cost("_fused_adam", *([lists] * 6), **PLAIN, grad_scale=Spec(()))
     assert tally.others == scaled.others - plain.others
-    assert cost("_fused_adamw", *([lists] * 6), lr=0.1) == plain
-    assert cost("_fused_sgd", *([lists] * 3), lr=0.1, grad_scale=Spec(())).others == 17
-    assert cost("_fused_adagrad", *([lists] * 4), lr=0.1, grad_scale=Spec(())).others == 3 * 17
+    assert cost("_fused_adamw", *([lists] * 6), **PLAIN) == plain
+    assert cost("_fused_sgd", *([lists] * 3), **PLAIN, grad_scale=Spec(())).others == 17
+    assert cost("_fused_adagrad", *([lists] * 4), **PLAIN, grad_scale=Spec(())).others == 3 * 17
 
 
 def test_gradient_scaling() -> None:

@@ -66,6 +66,7 @@ def test_antialiasing_takes_more_taps_as_it_shrinks():
 def test_lanczos_has_six_taps():
     x = torch.zeros(2, 3, 10, 10, device="meta")
     assert mix(6 * 5 * 5, 12 * 12) == cost_of(aten._upsample_lanczos2d_aa.default, x, [5, 5], False)
+    assert mix(6 * 5 * 5, 12 * 12) == cost_of(F.interpolate, x, (5, 5), mode="lanczos", antialias=True)
 
 
 @pytest.mark.parametrize(("mode", "number", "taps"), [("bilinear", 0, 4), ("nearest", 1, 0), ("bicubic", 2, 16)])

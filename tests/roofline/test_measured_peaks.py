@@ -1,4 +1,4 @@
-"""Which device a run was made on; the ceilings of one in no table are measured, once."""
+"""Which device a run was made on; the measured_peaks of one in no table are measured, once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fxflops.errors import InputError
-from fxflops.roofline import measured_peaks as ceilings
+from fxflops.roofline import measured_peaks
 from fxflops.roofline.devices import Device, find_device
 from fxflops.roofline.measured_peaks import device_for, measured, tf32_allowed
 
@@ -62,7 +62,7 @@ def test_measured_once() -> None:
 
 def test_a_slow_moment_is_no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     """What other work delays by 8 ms at a time, but for one in twelve, is measured until it has been fast several times."""
-    monkeypatch.setattr(ceilings, "_PEAKS", {})
+    monkeypatch.setattr(measured_peaks, "_PEAKS", {})
     taken = count()
     speed = 1e11
 
@@ -70,15 +70,17 @@ def test_a_slow_moment_is_no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
         n = run.args[0].shape[0]
         return 2 * n**3 / speed + (0 if next(taken) % 12 == 11 else 8e-3)
 
-    monkeypatch.setattr(ceilings, "_fastest", delayed)
-    assert ceilings._gemm("cpu", 1, "f32") == (pytest.approx(speed), True)
-    monkeypatch.setattr(ceilings, "SECONDS_CAP", 0.05)
-    monkeypatch.setattr(ceilings, "_fastest", lambda where, run, times=4: 8e-3 + 2 * run.args[0].shape[0] ** 3 / speed)
-    busy = ceilings._gemm("cpu", 2, "f32")
+    monkeypatch.setattr(measured_peaks, "_fastest", delayed)
+    assert measured_peaks._gemm("cpu", 1, "f32") == (pytest.approx(speed), True)
+    monkeypatch.setattr(measured_peaks, "SECONDS_CAP", 0.05)
+    monkeypatch.setattr(
+        measured_peaks, "_fastest", lambda where, run, times=4: 8e-3 + 2 * run.args[0].shape[0] ** 3 / speed
+    )
+    busy = measured_peaks._gemm("cpu", 2, "f32")
     assert not busy.is_believed
-    monkeypatch.setattr(ceilings, "_fastest", delayed)
-    monkeypatch.setattr(ceilings, "SECONDS_CAP", 5.0)
-    assert ceilings._gemm("cpu", 2, "f32") == (pytest.approx(speed), True)
+    monkeypatch.setattr(measured_peaks, "_fastest", delayed)
+    monkeypatch.setattr(measured_peaks, "SECONDS_CAP", 5.0)
+    assert measured_peaks._gemm("cpu", 2, "f32") == (pytest.approx(speed), True)
 
 
 def test_smaller_caches_are_not_slower() -> None:

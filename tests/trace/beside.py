@@ -9,7 +9,7 @@ from torch import nn
 
 import fxflops
 from fxflops.report.report import Report
-from fxflops.run import model_run as own_run
+from fxflops.run import model_run
 from fxflops.trace.on_meta import MetaObserver
 
 
@@ -36,7 +36,7 @@ def facts_of(report: Report) -> dict[str, Any]:
 def kernels_asked(model: nn.Module, *args: Any, **settings: Any) -> Report:
     """The count of a run in which every call goes to the kernels of meta."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(own_run, "FastObserver", MetaObserver)
+        patch.setattr(model_run, "FastObserver", MetaObserver)
         return fxflops.count(model, *args, **settings)
 
 
@@ -47,5 +47,5 @@ def computed(model: nn.Module, *args: Any, **settings: Any) -> Report:
         raise NotImplementedError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(own_run, "_on_meta", refuse)
+        patch.setattr(model_run, "_on_meta", refuse)
         return fxflops.count(model, *args, **settings)

@@ -13,6 +13,9 @@ from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import fxflops
+from fxflops.ops import BASE
+from fxflops.records import Spec
+from fxflops.trace.attention_pairs import leaves_all, pairs_left, with_learning
 
 BATCH, HEADS, N, S, D = 2, 3, 5, 7, 4
 Q, K = torch.randn(BATCH, HEADS, N, D), torch.randn(BATCH, HEADS, S, D)
@@ -86,3 +89,46 @@ class TwoMasks(nn.Module):
 def test_each_call_has_the_pairs_of_its_own_mask() -> None:
     """What one mask leaves out the other keeps: together they keep every pair once."""
     assert fxflops.count(TwoMasks(), (Q, K), attention="exact").total_macs == BATCH * HEADS * N * S * 2 * D
+
+
+@pytest.mark.parametrize("given", [{}, {"attn_mask": None, "is_causal": False}, {"custom_mask_type": 0}])
+def test_nothing_given_leaves_all_pairs(given: dict[str, Any]) -> None:
+    entry = BASE.find(F.scaled_dot_product_attention)
+    assert entry is not None
+    assert leaves_all(entry, (Q, K, K), given)
+    for told in ({"is_causal": True}, {"attn_mask": Spec((N, S))}, {"custom_mask_type": 2}, {"cum_seq_q": Spec((3,))}):
+        assert not leaves_all(entry, (Q, K, K), {**given, **told})
+
+
+@pytest.mark.parametrize(
+    ("corner", "kept"), [(0, lambda i, j, n, s: True), (1, lambda i, j, n, s: i >= j), (2, lambda i, j, n, s: i + s - n >= j)]
+)  # fmt: skip
+def test_sequences_side_by_side(corner: int, kept: Callable[[int, int, int, int], bool]) -> None:
+    """Of 2 queries and 4 keys, of 3 and 1: each query meets the keys of its own sequence."""
+    q, k = torch.randn(1, 5, HEADS, D), torch.randn(1, 5, HEADS, D)
+    starts = torch.tensor([0, 2, 5], dtype=torch.int32), torch.tensor([0, 4, 5], dtype=torch.int32)
+    efficient = BASE.find(torch.ops.aten._efficient_attention_forward.default)
+    assert efficient is not None
+    pairs = sum(kept(i, j, n, s) for n, s in ((2, 4), (3, 1)) for i in range(n) for j in range(s))
+    assert pairs_left(efficient, (q, k, k, None, *starts, 3, 4, 0.0, corner), {}, q) == HEADS * pairs
+
+
+def test_whether_a_gradient_is_asked_for_is_known_of_tensors_alone() -> None:
+    learning, frozen = torch.ones(2, requires_grad=True), torch.ones(3)
+    specs = with_learning((learning, 3, None, frozen), (Spec((2,)), 3, None, Spec((3,))))
+    assert specs == ((2,), 3, None, (3,))
+    assert [spec.facts for spec in specs if isinstance(spec, Spec)] == [{"learns": True}, {"learns": False}]
+
+
+def masked_by_scores(q: torch.Tensor, k: torch.Tensor) -> Any:
+    return F.scaled_dot_product_attention(q, k, k, q @ k.transpose(-1, -2) > 0)
+
+
+def test_a_mask_that_has_no_values_is_read_in_a_run_that_computes() -> None:
+    counted = fxflops.count(Attends(masked_by_scores), (Q, K), attention="exact")
+    scores = BATCH * HEADS * N * S * D
+    assert counted.trace == "observed on real tensors"
+    assert counted.total_macs == scores + 2 * D * int((Q @ K.transpose(-1, -2) > 0).sum())
+    there = fxflops.analyze(Attends(masked_by_scores), (Q.to("meta"), K.to("meta")), attention="exact", repeats=0)
+    assert [missing.op for missing in there.missing] == ["attention"]
+    assert there.recount(attention="dense").total_macs == scores + BATCH * HEADS * N * S * 2 * D

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fxflops
+from fxflops.trace.autograd_owners import AutogradOwners
 
 X = torch.randn(4, 8)
 
@@ -194,3 +195,15 @@ def test_a_functions_own_backward_is_of_the_module_that_applied_it_and_takes_no_
     assert {call.seconds for call in back if call.op in ("sigmoid", "add")} == {None}
     counted = fxflops.count(Own(), torch.randn(3, 8), backward=True).by_module("backward")
     assert counted[""].own.flops == report.by_module("backward")[""].own.flops == 3 * 16 * 3
+
+
+def test_outside_of_a_backward_pass_a_call_is_where_it_is_made() -> None:
+    assert AutogradOwners().placed("here", []) == "here"
+
+
+def test_a_function_that_makes_no_calls_is_of_the_first_call_after() -> None:
+    tape = AutogradOwners()
+    out = Squashed.apply(X.clone().requires_grad_()) * 2
+    tape.own(0, out)
+    function = out.grad_fn.next_functions[0][0]
+    assert [[*node.metadata.values()] for node in (out.grad_fn, function)] == [[0], [0]]

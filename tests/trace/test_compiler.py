@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.overrides import BaseTorchFunctionMode
 
 import fxflops
+from fxflops.torch_internals import DisableTorchFunction, is_torch_function_enabled, len_torch_function_stack
+from fxflops.trace.compiler import run_operator
 
 FIRST = """
 import sys
@@ -117,3 +121,24 @@ def test_what_is_timed_is_not_compiled() -> None:
     model.compile(backend=backend)
     fxflops.analyze(model, torch.ones(1, 4), repeats=1, progress=False)
     assert not ran
+
+
+class Asks:
+    """An operator that says whether torch's functions work in it, and how many modes see them."""
+
+    def __init__(self, namespace: str) -> None:
+        self.namespace = namespace
+
+    def __call__(self) -> tuple[bool, int]:
+        return is_torch_function_enabled(), len_torch_function_stack()
+
+
+@pytest.mark.parametrize(
+    ("namespace", "disabled", "told"),
+    [("aten", True, (False, 1)), ("mylib", True, (True, 0)), ("aten", False, (True, 1)), ("mylib", False, (True, 1))],
+)
+def test_an_operator_of_others_has_torchs_functions_unseen(
+    namespace: str, disabled: bool, told: tuple[bool, int]
+) -> None:
+    with BaseTorchFunctionMode(), DisableTorchFunction() if disabled else nullcontext():
+        assert run_operator(Asks(namespace), (), {}) == told

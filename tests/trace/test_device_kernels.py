@@ -13,7 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fxflops
 from fxflops.model.pytree import fill, template_of, tensors_in
-from fxflops.torch_internals import TorchDispatchMode
+from fxflops.torch_internals import TorchDispatchMode, disable_current_modes, fake_tensors
+from fxflops.trace import device_kernels
 from fxflops.trace.device_kernels import DeviceKernels
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -171,3 +172,35 @@ def test_a_default_device_changes_no_kernel() -> None:
     run = DeviceKernels(torch.device("cpu"), lambda made: None).run
     with torch.no_grad(), torch.device("meta"):
         assert isinstance(run(F.scaled_dot_product_attention, (Q, K, K), {}), torch.Tensor)
+
+
+def keeping(q: torch.Tensor) -> torch.Tensor:
+    return q.detach() + q
+
+
+def hiding(q: torch.Tensor) -> torch.Tensor:
+    with disable_current_modes():
+        hidden = another(q)
+    return q + hidden
+
+
+def returning(q: torch.Tensor) -> torch.Tensor:
+    with disable_current_modes():
+        return another(q)
+
+
+def another(fake: Any) -> torch.Tensor:
+    """A fake tensor that no operator made."""
+    return fake_tensors()[0](fake.fake_mode, meta(2, 3), torch.device("cpu"))
+
+
+@pytest.mark.parametrize(("function", "known"), [(keeping, True), (hiding, False), (returning, False)])
+def test_a_call_is_made_again_where_all_its_tensors_are_known(
+    function: Any, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_kernels, "COMPOSITES", {function})
+    monkeypatch.setattr(device_kernels, "RECURRENT", [function])
+    with torch.no_grad():
+        out = DeviceKernels(torch.device("cpu"), lambda made: None).run(function, (meta(2, 3),), {})
+    assert (out is not NotImplemented) is known
+    assert not known or out.shape == (2, 3)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fxflops import analyze, count
+from fxflops.trace.device_mirror import DeviceMirror
 
 SEEN: list[Any] = []
 
@@ -148,3 +149,48 @@ def test_a_tensor_tells_the_type_that_it_has_on_its_own_device() -> None:
     assert [(call.op, call.out) for call in counted.calls] == [(call.op, call.out) for call in analyzed.calls]
     assert counted.calls[-1].out.dtype is torch.float64
     assert counted.total_flops == 2 * 4 * 4 * 2 + 2 * 4
+
+
+MANY = 2**21
+"""Too many floats to be made with values, and not too many integers."""
+
+
+@pytest.mark.parametrize(
+    ("func", "args", "device"),
+    [
+        *((getattr(torch, name), (0, MANY), "cpu") for name in ("arange", "range", "linspace", "logspace")),
+        (torch.randperm, (MANY,), "cpu"),
+        (torch.full, ((MANY,), 1), "cpu"),
+        (torch.full, ((MANY,), True), "cpu"),
+        (torch.full, ((MANY,), 1.0), "meta"),
+        (torch.full, ((2, 3), 1.0), "cpu"),
+        (torch.zeros, (MANY,), "meta"),
+        (torch.zeros, ((2, MANY),), "meta"),
+        (torch.zeros, ([2, 3],), "cpu"),
+        (torch.zeros, (2, MANY), "meta"),
+        (torch.randint, (50000, (2, 512)), "cpu"),
+        (torch.full, ((2, 512), 50256), "cpu"),
+        (torch.empty_strided, ((2**10, 2**9), (2**9, 1)), "cpu"),
+        (torch.Tensor.new_full, (torch.ones(1), (MANY,), 1), "meta"),
+        (torch.zeros_like, (torch.empty(MANY, device="meta"),), "meta"),
+        (torch.zeros_like, (torch.empty(MANY, device="meta", dtype=torch.bool),), "cpu"),
+    ],
+)
+def test_where_a_new_tensor_is_made(func: Any, args: tuple[Any, ...], device: str) -> None:
+    assert DeviceMirror(torch.device("cpu")).redirect(func, args, {}) == (args, {"device": device})
+
+
+def test_a_size_given_by_name_is_one() -> None:
+    for size, device in (((2, MANY), "meta"), ((2, 3), "cpu")):
+        kwargs = {"size": size, "fill_value": 1.0}
+        assert DeviceMirror(torch.device("cpu")).redirect(torch.full, (), kwargs) == ((), {**kwargs, "device": device})
+
+
+def test_asking_where_a_tensor_is_is_no_call() -> None:
+    class Where(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.get_device() == -1 and x.device.type == "cpu" and x.is_cpu else x
+
+    for backward in (False, True):
+        report = count(Where(), torch.ones(2, 3, requires_grad=True), backward=backward)
+        assert [call.op for call in report.calls if call.phase == "forward"] == ["mul"]

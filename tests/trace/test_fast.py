@@ -19,7 +19,7 @@ import fxflops
 from fxflops.ops import BASE
 from fxflops.records import Cost, typed
 from fxflops.report.report import Report
-from fxflops.run import model_run as own_run
+from fxflops.run import model_run
 from fxflops.trace.fast import FastObserver
 from fxflops.trace.leaves import settings_of
 from tests.trace.beside import computed, facts_of, kernels_asked
@@ -361,9 +361,9 @@ def test_what_a_model_cached_before_is_no_stranger(monkeypatch: pytest.MonkeyPat
     assert fxflops.count(model, x).total_flops == 2 * 2 * 8 * 8 + 2 * 8 + 8
     model(x)
     runs: list[bool] = []
-    on_meta = own_run._on_meta
+    on_meta = model_run._on_meta
     monkeypatch.setattr(
-        own_run, "_on_meta", lambda *args, **strays: (runs.append(bool(strays)), on_meta(*args, **strays))[1]
+        model_run, "_on_meta", lambda *args, **strays: (runs.append(bool(strays)), on_meta(*args, **strays))[1]
     )
     assert fxflops.count(model, x).total_flops == 2 * 2 * 8 * 8 + 2 * 8
     assert runs == [False]

@@ -78,3 +78,25 @@ def test_what_was_written_to_learns_through_a_function(run: Callable[..., fxflop
     assert (
         run(Filled(way), X, backward=True).total_backward_macs == 3 * 4 * 4
     )  # of the weight: the input learns nothing
+
+
+class Turned(nn.Module):
+    """Turns a table of its own over, between two products with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.ones(4, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x @ self.table
+        self.table.t_()
+        return y @ self.table
+
+
+def test_a_table_that_is_turned_over_lies_otherwise_from_then_on() -> None:
+    model = Turned()
+    report = fxflops.count(model, X)
+    assert report.trace == "observed on meta"
+    assert [call.out for call in report.calls if call.op == "matmul"] == [(3, 6), (3, 4)]
+    assert report.total_macs == 2 * 3 * 4 * 6
+    assert model.table.shape == (4, 6)

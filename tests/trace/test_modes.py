@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from torch.overrides import handle_torch_function, has_torch_function
 
 import fxflops
+from fxflops.torch_internals import fake_tensors
+from fxflops.trace.modes import has_own_dispatch
 
 
 def vendored(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -109,3 +111,16 @@ def test_an_error_that_the_model_catches_of_its_own_is_believed() -> None:
     report = fxflops.count(Probes(), torch.randn(4, 8))
     assert report.total_macs == 4 * 8 * 8
     assert report.trace == "observed on meta"
+
+
+class Wraps(torch.Tensor):
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("cls", "own"), [(torch.Tensor, False), (nn.Parameter, False), (fake_tensors()[0], False), (Wraps, True)]
+)
+def test_a_class_that_computes_its_operators_itself(cls: type, own: bool) -> None:
+    assert has_own_dispatch(cls) is own

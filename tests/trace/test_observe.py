@@ -148,3 +148,51 @@ def test_scripted_functions_are_counted_as_they_would_be_unscripted() -> None:
 
 def gated(x: torch.Tensor) -> torch.Tensor:
     return x * torch.sigmoid(x)
+
+
+def test_a_property_is_no_call() -> None:
+    class Turns(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.T.mT + x.data
+
+    assert [call.op for call in observed(Turns(), torch.ones(2, 4)).calls] == ["add"]
+
+
+class Runs(nn.Module):
+    def __init__(self, run: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.run(x)
+
+
+UNSEEN = "unseen write to torch.empty"
+
+
+def test_memory_that_was_left_empty_is_read() -> None:
+    missing = [
+        call for call in observed(Runs(lambda x: torch.empty(2, 4) + x), torch.ones(2, 4)).calls if call.op == UNSEEN
+    ]
+    assert [(call.args, call.out) for call in missing] == [(((2, 4), (2, 4)), None)]
+
+
+def test_a_higher_order_operator_may_have_written_everywhere() -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        held = torch.empty(2, 4)
+        y = torch.ops.higher_order.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+        return held + y[0]
+
+    assert UNSEEN not in {call.op for call in observed(Runs(run), torch.ones(2, 4)).calls}
+
+
+def test_operators_of_a_composite_are_of_the_module_that_calls_it() -> None:
+    torch.library.define("fxflops_observe::gated", "(Tensor x) -> Tensor")
+    torch.library.impl("fxflops_observe::gated", "CompositeImplicitAutograd")(gated)
+    model = nn.Sequential(Runs(torch.ops.fxflops_observe.gated), nn.Linear(4, 4))
+    for report in (
+        fxflops.count(model, torch.ones(2, 4, requires_grad=True), backward=True),
+        fxflops.analyze(model, torch.ones(2, 4, requires_grad=True), backward=True, trace="record", repeats=0),
+    ):
+        backward = [(call.op, call.path) for call in report.calls if call.phase == "backward"]
+        assert ("sigmoid_backward", "0") in backward

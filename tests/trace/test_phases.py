@@ -16,6 +16,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import fxflops
+from fxflops.torch_internals import CHECKPOINT_FILE
+from fxflops.trace.phases import is_comparing
 
 ROWS, INPUTS, OUTPUTS = 3, 8, 4
 X = torch.randn(ROWS, INPUTS)
@@ -260,3 +262,16 @@ def test_the_call_that_checkpoint_stops_counts_what_it_has_computed(name: str) -
 def test_an_operator_that_saves_its_result_has_run_when_checkpoint_stops_it() -> None:
     report = fxflops.count(Stopped(nn.Sequential(nn.Linear(INPUTS, OUTPUTS), nn.Tanh())), X, backward=True)
     assert report.total_recompute_flops == report.total_flops
+
+
+def test_checkpoint_compares_in_the_backward_pass_alone() -> None:
+    names = {"is_comparing": is_comparing, "__name__": checkpoint.__module__}
+    ask = eval(compile("lambda grad: told.append(is_comparing())", CHECKPOINT_FILE, "eval"), names)
+    told = names["told"] = list[bool]()
+    ask(None)
+    x = torch.ones(2, requires_grad=True)
+    x.register_hook(ask)
+    x.sum().backward()
+    x.register_hook(lambda grad: told.append(is_comparing()))  # who asks is no checkpoint
+    x.sum().backward()
+    assert told == [False, True, True, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 
 import fxflops
-from fxflops.trace.source import is_library
+from fxflops.trace.source import author_line, is_library
 
 TYPED_IN = """
 import torch, fxflops
@@ -39,3 +40,7 @@ def test_an_authors(file: str) -> None:
 def test_what_was_typed_in_has_lines_too() -> None:
     ran = subprocess.run([sys.executable, "-"], input=TYPED_IN, capture_output=True, text=True, check=True)
     assert ran.stdout == "<stdin>:7\n"
+
+
+def test_the_line_of_who_asks() -> None:
+    assert author_line() == f"{__file__}:{inspect.getsourcelines(test_the_line_of_who_asks)[1] + 1}"

@@ -1,0 +1,59 @@
+"""Arguments as formulas take them: by the op's own names, of overloads, methods and leaf modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fxflops.errors import FormulaError
+from fxflops.ops import Formula, apply
+from fxflops.records import Operation, Spec
+from tests.oracle import cost_of
+
+X, Y = torch.zeros(2, 3), torch.zeros(2, 4)
+IMAGE = torch.zeros(1, 2, 3, 3)
+
+
+def test_an_overload_s_own_names() -> None:
+    a, b, c = torch.zeros(2, 4), torch.zeros(2, 3), torch.zeros(3, 4)
+    cost = cost_of(torch.ops.aten.addmm.default, self=a, mat1=b, mat2=c)
+    assert (cost.macs, cost.adds) == (2 * 4 * 3, 2 * 4 * (2 + 1))
+
+
+@pytest.mark.parametrize(
+    ("module", "args", "kwargs", "flops"),
+    [
+        # 2 x 2 outputs: 4 sums over 3, then one over 4 and a bias
+        (nn.Bilinear(3, 4, 2), (X,), {"input2": Y}, 4 * (4 * (3 + 2) + 4 + 3 + 1)),
+        (nn.Bilinear(3, 4, 2), (), {"input1": X, "input2": Y}, 4 * (4 * (3 + 2) + 4 + 3 + 1)),
+        # 9 inputs of 2 channels meet 3 x 2 x 2 weights; 3 x 6 x 6 outputs, each with a bias
+        (nn.ConvTranspose2d(2, 3, 2, stride=2), (IMAGE, (6, 6)), {}, 2 * 9 * 2 * 12 - 3 * 36 + 3 * 36),
+    ],
+)
+def test_a_module_s_forward_given_more_than_its_input(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], flops: int
+) -> None:
+    assert cost_of(module, *args, **kwargs).flops == flops
+
+
+@pytest.mark.parametrize("method", ["sum", "norm"])
+def test_a_mapping_gives_a_method_itself_then_its_result(method: str) -> None:
+    """One is written in C, the other in Python."""
+    entry = Formula("own", lambda own, result, *args: 10 * own.numel() + result.numel(), style="mapping")
+    ran = Operation("own", getattr(torch.Tensor, method), (Spec((2, 3)), 1), {}, Spec((2,)))
+    assert apply(entry, ran).flops == 10 * 6 + 2
+
+
+@pytest.mark.parametrize(
+    ("style", "said"),
+    [("op", "by the op's own names"), ("module", "with the module first"), ("mapping", "as torch_flops calls it")],
+)
+def test_an_error_says_how_the_formula_was_called(style: Any, said: str) -> None:
+    def refuses(*args: Any, **kwargs: Any) -> int:
+        raise ValueError("no")
+
+    with pytest.raises(FormulaError, match=f"ValueError: no\nIt was called {said}; its signature is refuses"):
+        apply(Formula("own", refuses, style=style), Operation("own", torch.exp, (Spec((2,)),), {}, Spec((2,))))

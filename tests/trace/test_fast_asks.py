@@ -1,0 +1,125 @@
+"""What the fast path of a count asks for: each kind of call once, and the same counts come of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+from fxflops.run import model_run
+from fxflops.torch_internals import current_graph_task_id
+from fxflops.trace.observe import Observer
+from tests.trace.odd_models import Function, Stack, X
+from tests.trace.test_fast import assert_same
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The functions, and the operators of backward passes, that go the observer's own way."""
+    names: Counter[str] = Counter()
+    function, operator = Observer.function, Observer.operator
+
+    def of_function(self: Observer, func: Any, *rest: Any) -> Any:
+        names[func.__name__] += 1
+        return function(self, func, *rest)
+
+    def of_operator(self: Observer, func: Any, *rest: Any) -> Any:
+        names[func.name()] += current_graph_task_id() != -1
+        return operator(self, func, *rest)
+
+    monkeypatch.setattr(Observer, "function", of_function)
+    monkeypatch.setattr(Observer, "operator", of_operator)
+    return names
+
+
+def repeated(self: Any, x: torch.Tensor) -> torch.Tensor:
+    x = self.fc(x)
+    for _ in range(3):
+        torch._assert(x.ndim == 2, "rows")
+        x = torch.relu(x).view(2, 8)
+    return torch.linalg.det(x[:, :2]) + torch.linalg.det(x[:, :2])
+
+
+def test_functions_are_asked_for_once_where_no_rule_tells(asked: Counter[str]) -> None:
+    report = fxflops.count(Function(repeated), X)
+    assert +asked == {"linalg_det": 1}
+    assert report.by_operator()["det"].calls == 2
+
+
+def test_operators_of_equal_layers_are_asked_for_once(asked: Counter[str]) -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(5)))
+    report = fxflops.count(model, X, backward=True)
+    # the gradient of a weight, and that of an input; the first layer's input has none
+    assert (asked["aten::tanh_backward"], asked["aten::mm"]) == (1, 2)
+    assert report.by_operator("backward")["tanh_backward"].calls == 5
+    assert report.total_backward_macs == (5 + 4) * 2 * 8 * 8
+
+
+class Forces(nn.Module):
+    """Takes a gradient in its forward, of layers that are alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            x = self.fc(x).detach().requires_grad_()
+            energy = self.fc(self.fc(self.fc(x).tanh()).tanh())
+            return energy + torch.autograd.grad(energy, x, torch.ones_like(energy), retain_graph=True)[0]
+
+
+def test_a_gradient_stands_in_the_module_that_takes_it() -> None:
+    model = Stack(Forces(), nn.Linear(8, 8))
+    report = fxflops.count(model, X, backward=True)
+    assert report.trace == "observed on meta", report.trace_reason
+    assert {call.path for call in report.calls if call.phase == "gradient"} == {"0"}
+    assert report.by_module()["0"].own.macs == 3 * 2 * 8 * 8
+    assert_same(model, X, backward=True)
+
+
+class Flat(nn.Module):
+    """Calls a leaf that makes views, by name and often."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flat, self.fc = nn.Flatten(), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        x = x * 2
+        return [self.fc(self.flat(input=x)) for _ in range(3)]
+
+
+def test_views_of_a_leaf_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Any] = []
+    on_meta = model_run._on_meta
+    monkeypatch.setattr(
+        model_run, "_on_meta", lambda *args, **strays: (runs.append(strays), on_meta(*args, **strays))[1]
+    )
+    report = fxflops.count(Flat(), torch.randn(2, 2, 4))
+    assert (runs, report.trace) == ([{}], "observed on meta")  # not once more, to see who made them
+    assert_same(Flat(), torch.randn(2, 2, 4))
+
+
+class Pools(nn.Module):
+    """Keeps what one layer gives each time: the last time is the peak."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> list[torch.Tensor]:
+        x = (x * 2)[..., :32]
+        return [self.layer(x) for _ in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"), [(lambda: nn.MaxPool2d(2), (1, 4, 32, 40)), (lambda: nn.Linear(32, 32), (9, 9, 40))]
+)
+def test_what_a_leaf_makes_on_the_way_is_live_each_time(layer: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    assert_same(Pools(layer()), torch.randn(shape))
