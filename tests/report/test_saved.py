@@ -332,7 +332,7 @@ def test_a_convention_of_ones_own_is_known_by_name() -> None:
     report = count(BLOCKS, torch.randn(3, 8), convention=halves)
     again = Report.from_dict(report.to_dict())
     assert (again.convention, again.total_flops) == ("halves", report.total_macs // 2)
-    with pytest.raises(InputError, match="does not hold the convention 'halves'"):
+    with pytest.raises(InputError, match="has the name of the convention 'halves', not its rules"):
         again.recount(attention="exact")
     assert again.recount(halves) == report
 
