@@ -424,7 +424,7 @@ def test_conventions() -> None:
 )
 def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = out(command)
-    for module in ("cli_shown", "explain", "render.summary", "render.table", "render.tree"):
+    for module in ("cli.shown", "report.explain", "render.summary", "render.table", "render.tree"):
         monkeypatch.setattr(f"fxflops.{module}.terminal_width", lambda: 80)
     narrow = out(command)
     assert max(map(len, whole.splitlines())) > 80 >= max(map(len, narrow.splitlines()))
@@ -549,7 +549,7 @@ fxflops check timm:resnet50 --max-flops 9G --max-params 25M --max-memory 200MiB
 fxflops ops log_softmax
 fxflops conventions
 """.strip().splitlines()
-README += re.findall(r"^(?:\$ )?(fxflops \S.*)", (Path(__file__).parents[1] / "README.md").read_text("utf8"), re.M)
+README += re.findall(r"^(?:\$ )?(fxflops \S.*)", (Path(__file__).parents[2] / "README.md").read_text("utf8"), re.M)
 OVER_ON_PURPOSE = "--max-params 25M"
 
 
@@ -592,7 +592,7 @@ def test_version() -> None:
 def test_help_loads_no_torch(arguments: list[str]) -> None:
     code = f"""
 import sys
-from fxflops.cli import app
+from fxflops.cli.app import app
 try:
     app({arguments!r}, prog_name="fxflops")
 finally:
