@@ -75,7 +75,7 @@ def test_a_slow_moment_is_no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "SECONDS_CAP", 0.05)
     monkeypatch.setattr(ceilings, "_fastest", lambda where, run, times=4: 8e-3 + 2 * run.args[0].shape[0] ** 3 / speed)
     busy = ceilings._gemm("cpu", 2, "f32")
-    assert not busy.is_believed
+    assert not busy.is_reproducible
     monkeypatch.setattr(ceilings, "_fastest", delayed)
     monkeypatch.setattr(ceilings, "SECONDS_CAP", 5.0)
     assert ceilings._gemm("cpu", 2, "f32") == (pytest.approx(speed), True)
