@@ -5,8 +5,7 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
 - ``schema`` is "fxflops.report", ``schema_version`` is 1; a change that an older reader would misread raises the version.
 - ``model``, ``inputs``, ``trace``, ``trace_reason``, ``environment``, ``params``, ``convention``, ``attention``: the
   Report's attributes of these names.
-- ``totals``: the Report's ``total_*``, ``latency``, ``max_memory`` and ``complete``, for other readers: a Report that is
-  loaded sums its calls again.
+- ``totals``: the Report's ``total_*``, ``latency``, ``max_memory`` and ``complete``, for other readers: a Report sums anew.
 - ``calls``: every call in run order: ``op``, ``target`` (the function or class as called), ``args``, ``kwargs``, ``out``,
   ``settings`` (values, see below), ``path``, ``node``, ``site``, ``seconds``, ``phase``; and its count: ``cost`` is
   ``{macs, muls, adds, others}`` or null, ``rule`` a reason or ``{"formula": name, "counts": in words}``, ``missing`` the
@@ -205,10 +204,8 @@ def _timing(timing: Timing | None) -> dict[str, Any] | None:
 
 
 class Saved:
-    """The contents of a file: the run, its counts, and the convention and attention they were counted under.
-
-    Raises InputError if the data is not a report, has another schema version, or is damaged.
-    """
+    """The contents of a file: the run, its counts, and their convention and attention. InputError for damaged data, data
+    that is no report, and another schema version."""
 
     def __init__(self, data: Any) -> None:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:

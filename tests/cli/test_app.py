@@ -232,7 +232,7 @@ def test_the_sizes_that_torchvision_says() -> None:
     from fxflops.cli.models import load
 
     names = ["inception_v3", "fcn_resnet50", "r3d_18", "ssd300_vgg16", "efficientnet_b1"]
-    shapes = {name: load(f"torchvision:{name}", True).usual[0].shape for name in names}
+    shapes = {name: load(f"torchvision:{name}", True).default[0].shape for name in names}
     assert shapes == {
         "inception_v3": (1, 3, 299, 299),
         "fcn_resnet50": (1, 3, 520, 520),
@@ -343,11 +343,11 @@ def test_a_saved_report_is_explained_and_recounted() -> None:
     shown = out("run model.py:with_args --counts-only --convention fvcore --save a.json")
     assert out("run a.json") == shown
     assert out("run a.json --convention torch_flops").splitlines()[1].split()[3] == "48"
-    assert "a run that was made" in invoke("run a.json --repeats 3").stderr
+    assert "a.json is a saved report" in invoke("run a.json --repeats 3").stderr
     assert out("explain a.json torch_flops fvcore").startswith("torch_flops 48   fvcore 24")
     assert out("check a.json --max-flops 24").startswith("ok    FLOPs")
     assert invoke("check a.json --max-flops 24 --convention torch_flops").exit_code == 1
-    assert "inputs and settings are those of then" in invoke("check a.json --max-flops 24 --batch 2").stderr
+    assert "only --convention and --attention can be" in invoke("check a.json --max-flops 24 --batch 2").stderr
 
 
 @pytest.mark.parametrize(
@@ -474,15 +474,15 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input 1,3 --attention some", "unknown attention 'some'"),
         ("run model.py:make_model --input 1,3 --trace jit", "jit"),
         ("run model.py:make_model --input 1,3 --repeats some", "--repeats 'some'"),
-        ("run model.py:make_model --input 1,3 --repeats 3 --counts-only", "--counts-only makes none"),
+        ("run model.py:make_model --input 1,3 --repeats 3 --counts-only", "--counts-only does not run the model"),
         ("run model.py:make_model --input 1,3 --tree --columns cost", "--tree: no column 'cost'"),
         ("run model.py:make_model --input 1,3 --tree --table --sort-by inputs", "--tree: no column 'inputs'"),
         ("run model.py:make_model --input 1,3 --table --sort-by cost", "--table: no column 'cost'"),
         ("run model.py:make_model --input 1,3 --tree --units Q", "unknown units 'Q'"),
         ("run model.py:make_model --input 1,3 --depth 2", "--depth 2 needs --tree"),
         ("run model.py:make_model --input 1,3 --units G", "--units G needs --tree or --table"),
-        ("run model.py:make_model --input 1,3 --json --tree", "not with --tree or --table"),
-        ("run model.py:make_model --input 1,3 --save a.xyz", "the suffix says the format"),
+        ("run model.py:make_model --input 1,3 --json --tree", "leave out --tree and --table"),
+        ("run model.py:make_model --input 1,3 --save a.xyz", "the suffix must name a format"),
         ("run model.py:make_model --input 1,3 --save no/a.json", "there is no folder 'no'"),
         ("run model.py:with_args --batch 2", "comes with inputs of its own"),
         ("run model.py:with_args --batch 0", "--batch"),

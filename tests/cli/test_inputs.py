@@ -36,7 +36,7 @@ def test_a_dtype_by_any_of_its_names(written: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", ["int8", "bool", "i64", "torch.uint8"])
 def test_weights_are_real_or_complex(name: str) -> None:
-    with pytest.raises(InputError, match="is none of weights"):
+    with pytest.raises(InputError, match="cannot be that of weights"):
         dtype_of(name, of_weights=True)
     with pytest.raises(InputError, match="unknown dtype 'f31'") as error:
         dtype_of("f31", of_weights=True)
