@@ -103,7 +103,7 @@ def _made(given: Given, device: torch.device, dtype: torch.dtype, vocabulary: in
     device = torch.device("cpu") if needs_values else device
     try:
         if device.type == "cpu" and spec.nbytes > 2 * cap_of(device):
-            raise MemoryError(f"{size(spec.nbytes)}, more than the memory there is")
+            raise MemoryError(f"{size(spec.nbytes)}, more than this machine's memory")
         return _filled(given, spec, device, vocabulary)
     # torch raises RuntimeError for sizes that it cannot count, TypeError for dtypes that it cannot fill.
     except (RuntimeError, TypeError, MemoryError) as error:

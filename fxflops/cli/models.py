@@ -162,7 +162,7 @@ def _of_config(path: Path, transformers: ModuleType, types: Any) -> tuple[Any, A
         values = json.loads(path.read_text(encoding="utf8"))
         kind = values.get("model_type")
     except (ValueError, AttributeError) as error:
-        raise InputError(f"{path} is no config of transformers: {error}") from None
+        raise InputError(f"{path} is not a config of transformers: {error}") from None
     if kind not in types:
         raise InputError(
             f"{path}: transformers has no model_type {kind!r}{near(str(kind), types)}; custom code is not run"
@@ -245,7 +245,7 @@ def _imported(place: str) -> ModuleType:
         with _user_errors(f"import {place}"):
             return importlib.import_module(place)
     if path.suffix != ".py":
-        raise InputError(f"{place!r} is no Python file")
+        raise InputError(f"{place!r} is not a Python file")
     with _user_errors(place):
         return _executed(path, path.stat().st_mtime_ns)
 

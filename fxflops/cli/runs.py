@@ -110,7 +110,7 @@ def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str
     weights = _weights_of(name) if name.startswith("hf:") and asked.device != "meta" else None
     if weights is not None and weights > 2 * cap_of(torch.device("cpu")):
         raise InputError(
-            f"{name} has {size(weights)} of weights, more than the memory there is; --counts-only makes no weights"
+            f"{name} has {size(weights)} of weights, more than this machine's memory; --counts-only makes no weights"
         )
     with _quiet():
         model, args, kwargs = subject(name, asked, asked.device == "meta")

@@ -152,7 +152,9 @@ def find(columns: Sequence[Column], name: str) -> int:
                 return position
     spelled = {word.lower() for column in columns for word in (column.key, column.header)}
     near = ", ".join(get_close_matches(wanted, spelled, n=1))
-    raise InputError(f"no column {name!r}{f', but {near}' if near else ''}: one of {', '.join(map(_named, columns))}")
+    raise InputError(
+        f"no column {name!r}{f' (near: {near})' if near else ''}: one of {', '.join(map(_named, columns))}"
+    )
 
 
 def _named(column: Column) -> str:

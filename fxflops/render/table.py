@@ -113,7 +113,7 @@ def ordered(columns: Sequence[Column], rows: Sequence[Sequence[Any]], by: str | 
         return list(rows)
     position = find(columns, by)
     if rows and columns[position].is_number and all(row[position] is None for row in rows):
-        raise InputError(f"cannot sort by {by!r}: no row has a number there, it was not measured")
+        raise InputError(f"cannot sort by {by!r}: it was not measured")
     return sorted(rows, key=lambda row: _rank(row[position]))
 
 

@@ -62,7 +62,7 @@ def budgets_of(
 
 
 def _text(name: str, number: float) -> str:
-    """Return a number in full, followed by its short form where that is different."""
+    """Return a number in full, followed by its short form if that is different."""
     if name == "time":
         return units.seconds(number)
     readable: Callable[[float], str] = units.size if name == "memory" else units.count

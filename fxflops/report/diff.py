@@ -30,19 +30,19 @@ TOP_MODULES, TOP_OPERATORS = 10, 5
 
 
 class Change(NamedTuple):
-    """A quantity in ``a`` and in ``b``; None where it was not measured."""
+    """A quantity in ``a`` and in ``b``; None if it was not measured."""
 
     a: float | None
     b: float | None
 
     @property
     def difference(self) -> float | None:
-        """b minus a; None where either was not measured."""
+        """b minus a; None if either was not measured."""
         return None if self.a is None or self.b is None else self.b - self.a
 
     @property
     def ratio(self) -> float | None:
-        """b divided by a; None where a is 0 or either was not measured."""
+        """b divided by a; None if a is 0 or either was not measured."""
         return None if self.b is None or not self.a else self.b / self.a
 
 
@@ -107,7 +107,7 @@ class Diff(Tabular):
     def _parts(self) -> Iterator[str]:
         """Yield the lines that say in which modules (grouped by pattern) and operators the difference is.
 
-        They compare FLOPs; where those are equal, parameters; where those are equal too, seconds.
+        They compare FLOPs; if those are equal, parameters; if those are equal too, seconds.
         """
         for title, groups, top in (
             ("module", _by_pattern(self.modules), TOP_MODULES),

@@ -122,7 +122,7 @@ def explain(a: str, b: str, counted_a: Sequence[Counted], counted_b: Sequence[Co
 
 
 def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[tuple[Counted | None, Counted | None]]:
-    """Yield the two counts of each call, then of each module charge: None where a convention does not charge the module."""
+    """Yield the two counts of each call, then of each module charge: None if a convention does not charge the module."""
     yield from zip(a[:calls], b[:calls], strict=True)
     left, right = ({(e.call.path, e.call.target, i): e for i, e in _numbered(c[calls:])} for c in (a, b))
     for key in dict.fromkeys([*left, *right]):

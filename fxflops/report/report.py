@@ -252,7 +252,7 @@ class Report(Totals, Exports):
             try:
                 data = json.load(file)
             except (ValueError, RecursionError) as error:
-                raise InputError(f"{os.fspath(path)} is no JSON: {error}") from error
+                raise InputError(f"{os.fspath(path)} is not JSON: {error}") from error
         try:
             return cls.from_dict(data, model)
         except InputError as error:

@@ -209,7 +209,7 @@ class Saved:
 
     def __init__(self, data: Any) -> None:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise InputError("this is no report of fxflops: report.save('report.json') writes one")
+            raise InputError("this is not a report of fxflops: report.save('report.json') writes one")
         if data.get("schema_version") != VERSION:
             raise InputError(
                 f"the report has schema_version {data.get('schema_version')!r}, and this fxflops reads {VERSION}: "
@@ -256,7 +256,7 @@ class Saved:
         flops = sum(each.flops for each in self.counted if each.call.phase in PARTS[PHASES[0]])
         said = data["totals"]["total_flops"]
         if flops != said:
-            raise ValueError(f"its calls are {flops:,} FLOPs, and it says {said:,}")
+            raise ValueError(f"its calls add up to {flops:,} FLOPs, its total is {said:,}")
 
     def _history(self, memory: dict[str, Any]) -> Remembered:
         alive = (LiveTensor(**{**t, "spec": self._value(t["spec"])}) for t in memory["live_at_peak"])

@@ -203,7 +203,7 @@ class Totals:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The graph's nodes as they ran; none where the model ran without a graph."""
+        """The graph's nodes as they ran; none if the model ran without a graph."""
         return self._run.nodes
 
     @property

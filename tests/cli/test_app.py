@@ -491,7 +491,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("diff model.py:with_args", "Missing argument 'OTHER'"),
         ("diff none.json model.py:with_args", "there is no file 'none.json'"),
         ("check model.py:with_args", "no budget is given: one or more of --max-flops"),
-        ("check model.py:with_args --max-flops 4Q", "'4Q' is no number with a unit of k, M, G"),
+        ("check model.py:with_args --max-flops 4Q", "'4Q' is not a number with a unit of k, M, G"),
         ("check model.py:with_args --max-memory 2G", "2GiB, 500MB"),
         ("check model.py:with_args --max-time 1s --device meta", "no time was measured"),
         ("ops sofmax", "near: softmax"),
@@ -526,7 +526,7 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_json_file_that_is_no_report(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
     (tmp_path / "b.json").write_text("{")
-    assert "is no report of fxflops" in invoke("check a.json --max-flops 1").stderr
+    assert "is not a report of fxflops" in invoke("check a.json --max-flops 1").stderr
     assert invoke("check b.json --max-flops 1").exit_code == 2
 
 

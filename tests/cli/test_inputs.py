@@ -53,6 +53,6 @@ def test_sizes_that_nothing_can_hold(shape: tuple[int, ...], dtype: str, device:
 
 
 def test_an_input_larger_than_the_memory_is_not_tried() -> None:
-    with pytest.raises(InputError, match=r"4\.00 PiB, more than the memory there is"):
+    with pytest.raises(InputError, match=r"4\.00 PiB, more than this machine's memory"):
         tensors_of([Given("", (2**25, 2**25))], CPU, torch.float32, 2)
     assert tensors_of([Given("", (2**25, 2**25))], META, torch.float32, 2)[0][0].numel() == 2**50

@@ -146,7 +146,7 @@ def test_what_is_no_matter_of_meta_is_tried_once() -> None:
         ("--input 2,8 --dtype int8", "dtype 'int8' cannot be that of weights"),
         ("--input 2,8 --dtype bool", "dtype 'bool' cannot be that of weights"),
         ("--input 99999999999999999999,8", "no input of shape f32[99999999999999999999,8] can be made"),
-        ("--input 33554432,33554432", "4.00 PiB, more than the memory there is"),
+        ("--input 33554432,33554432", "4.00 PiB, more than this machine's memory"),
         ("--input 2,8 --device xla", "own_nets.py:linear cannot be moved: "),
     ],
 )

@@ -340,10 +340,10 @@ def test_a_convention_of_ones_own_is_known_by_name() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("no json", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
-        ("[]", "no report of fxflops"),
-        ('{"traceEvents": []}', "no report of fxflops"),
+        ("no json", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "not a report of fxflops"),
+        ('{"traceEvents": []}', "not a report of fxflops"),
         (f'{{"schema": "fxflops.report", "schema_version": {VERSION + 1}}}', f"reads {VERSION}"),
         ('{"schema": "fxflops.report"}', "schema_version None"),
         (f'{{"schema": "fxflops.report", "schema_version": {VERSION}}}', "damaged: KeyError: 'classes'"),
