@@ -1,1 +1,1 @@
-"""What fxflops is measured by, and beside whom."""
+"""Benchmarks: coverage, agreement, speed and fidelity of fxflops, beside other counters."""

@@ -1,7 +1,7 @@
-"""The CPU allocator's own account of a run, as ``torch.profiler`` gives it: every allocation, in the operator that made it.
+"""The CPU allocator's record of a run, from ``torch.profiler``: every allocation, with the operator that made it.
 
-A workspace is what is allocated and freed within one call of an operator that has a kernel of its own: nobody outside the
-kernel ever sees it. Operators that torch writes as compositions of others (``aten::linear``, ``aten::lstm``) have none.
+A workspace is memory that is allocated and freed within one call of an operator with a kernel of its own; nothing outside the
+kernel sees it. Operators that torch composes of others (``aten::linear``, ``aten::lstm``) have none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FACTORIES = frozenset(
 
 
 class Allocated(NamedTuple):
-    """The peak of a run, the same without workspaces, in bytes; and the operator in whose workspace most was live."""
+    """The peak of a run in bytes, with workspaces and without; and the operator whose workspace was live at the peak."""
 
     peak: int
     held: int
@@ -27,12 +27,12 @@ class Allocated(NamedTuple):
 
     @property
     def workspace(self) -> int:
-        """What workspaces add to the peak."""
+        """Bytes that workspaces add to the peak."""
         return self.peak - self.held
 
 
 class Event(NamedTuple):
-    """A change of ``nbytes`` at an address, within these calls of operators that have kernels, the outermost first."""
+    """An allocation (or free, if negative) of ``nbytes`` at an address; ``kernels`` are the calls it is in, outermost first."""
 
     address: int
     nbytes: int
@@ -41,7 +41,7 @@ class Event(NamedTuple):
 
 
 def allocated(run: Callable[[], Any], before: int = 0) -> Allocated:
-    """What the allocator does in a run, of one thread, before which so many bytes are live."""
+    """Return the peaks of a single-threaded run; ``before`` is the number of bytes live before it."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
     roots = profiler.profiler.kineto_results.experimental_event_tree()
@@ -49,7 +49,7 @@ def allocated(run: Callable[[], Any], before: int = 0) -> Allocated:
 
 
 def account(events: list[Event], before: int = 0) -> Allocated:
-    """The peaks of a sequence of allocations and frees."""
+    """Return the peaks of a sequence of allocations and frees."""
     workspaces, open_at = set[int](), dict[int, int]()
     for number, event in enumerate(events):
         if event.nbytes > 0:
@@ -70,7 +70,7 @@ def account(events: list[Event], before: int = 0) -> Allocated:
 
 
 def _events(node: Any, kernels: tuple[int, ...], operator: str = "") -> Iterator[Event]:
-    """The allocations below a node of the profiler's tree, in order."""
+    """Yield the allocations below a node of the profiler's tree, in order."""
     fields = node.extra_fields
     if hasattr(fields, "alloc_size"):
         if fields.alloc_size:
@@ -89,7 +89,7 @@ def _events(node: Any, kernels: tuple[int, ...], operator: str = "") -> Iterator
 
 @cache
 def _composites() -> frozenset[str]:
-    """The operators that are compositions of others, in all their overloads."""
+    """Return the operators that torch composes of others, in all overloads."""
     composite, kernels = (
         {name.partition(".")[0] for name in torch._C._dispatch_get_registrations_for_dispatch_key(key)}
         for key in ("CompositeImplicitAutograd", "CPU")

@@ -1,4 +1,4 @@
-"""Is what is measured what the model does? Sum of nodes against the model's own latency, peak memory, backward; and peers.
+"""Fidelity of measurements: the sum of nodes beside the model's own latency, peak memory, the backward pass; and peers.
 
     python benchmarks/fidelity.py [--processes 3] [--models resnet50,...] [--device cpu|cuda]
 
@@ -36,8 +36,8 @@ RESULTS = Path(__file__).parent / "results"
 Work = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 PAIRS = 5
 KEEPING = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""glibc keeps what is freed, as the allocators that PyTorch's tuning guide recommends do. Else a run's time depends by some
-15% on what ran before it: on how many pages the kernel has to bring anew."""
+"""Settings for glibc to keep freed memory, as the allocators in PyTorch's tuning guide do. Otherwise a run's time depends by
+some 15% on the pages that the system has to map again after the run before it."""
 
 
 def of_timm(name: str, batch: int) -> Work:
@@ -92,7 +92,7 @@ def seconds(run: Callable[[], Any], device: str) -> float:
 
 
 def by_torch_flops(model: nn.Module, args: Any, kwargs: Any) -> float:
-    """The sum of its nodes' milliseconds, in seconds."""
+    """Return the sum of torch_flops' nodes, in seconds."""
     import torch_flops
 
     counter = torch_flops.TorchFLOPsByFX(copy.deepcopy(model))
@@ -105,7 +105,7 @@ def by_torch_flops(model: nn.Module, args: Any, kwargs: Any) -> float:
 
 
 def by_flops_profiler(model: nn.Module, args: Any, kwargs: Any) -> float:
-    """Its modules without children, and what they are not, summed: the functionals' durations, in seconds."""
+    """Return the sum of flops-profiler's durations of modules without children, in seconds."""
     from flops_profiler.profiler import FlopsProfiler
 
     profiler = FlopsProfiler(model)
@@ -121,7 +121,7 @@ PEERS = {"torch_flops": by_torch_flops, "flops-profiler": by_flops_profiler}
 
 
 def measured(name: str, batch: int, device: str) -> dict[str, Any]:
-    """One process's ratios; a tool that raises says so."""
+    """Measure the ratios of one process; for a tool that raises, the name of its error."""
     torch.manual_seed(0)
     model, args, kwargs = MODELS[name](batch)
     model = model.eval().to(device)

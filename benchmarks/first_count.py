@@ -1,11 +1,11 @@
-"""What a first count is spent on, function by function, beside the least that it could take.
+"""The time of a first count by function, beside the least that it could take.
 
     python benchmarks/first_count.py [--models resnet50,vit_base_patch16_224,efficientnet_b0,densenet121]
 
-Each model of timm is built on meta and counted in one thread, over and over, as nothing is remembered from one count to the
-next; a timer of the CPU looks every millisecond which function runs, the builtins that it calls included. "At least" is what
-the model takes itself, its own Python and one empty tensor for each call that it makes, when the results are known beforehand.
-The table is ``benchmarks/results/first_count.md``.
+Each model of timm is built on meta and counted in one thread, over and over: nothing is cached between counts. A CPU timer
+samples the running function every millisecond, with the builtins that it calls. "At least" is the time of the model's own
+Python and one empty tensor for each call, with results that are known beforehand. The table is
+``benchmarks/results/first_count.md``.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ OURS = Path(fxflops.__file__).parent
 MODELS = "resnet50,vit_base_patch16_224,efficientnet_b0,densenet121"
 SECONDS, EVERY = 10.0, 0.001
 LEAST = 0.008
-"""The share of a function that has a line of its own in the table, in any of the models."""
+"""The least share, in any model, of a function with a line of its own in the table."""
 META = torch.device("meta")
 
 
 class Spent(Counter[str]):
-    """Milliseconds by function of fxflops, or package; ``facts`` of the model, and what else it takes."""
+    """Milliseconds by function of fxflops or by package; ``facts`` are figures of the model and other times."""
 
     facts: dict[str, Any]
 
 
 class Recorded(TorchFunctionMode):
-    """Keeps what every call puts out, and the second time gives an empty tensor like it."""
+    """A mode that records the result of every call, and in a second run returns an empty tensor like it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ class Recorded(TorchFunctionMode):
 
 
 def at_least(model: nn.Module, x: torch.Tensor) -> float:
-    """Milliseconds of the model's own Python and one empty tensor a call."""
+    """Return the milliseconds of the model's own Python and one empty tensor a call."""
     with Recorded() as mode:
         model(x)
 
@@ -84,7 +84,7 @@ def at_least(model: nn.Module, x: torch.Tensor) -> float:
 
 
 def at_best(run: Callable[[], Any], times: int) -> float:
-    """The fewest milliseconds that it took."""
+    """Return the milliseconds of the fastest of several runs."""
     took = []
     for _ in range(times):
         start = time.thread_time()
@@ -94,7 +94,7 @@ def at_best(run: Callable[[], Any], times: int) -> float:
 
 
 def spent_on(name: str) -> Spent:
-    """What a count of this model is spent on."""
+    """Sample the counts of this model for :data:`SECONDS`; return the milliseconds of one count by function."""
     model = timm.create_model(name).eval().to("meta")
     x = torch.empty(1, *model.default_cfg["input_size"], device="meta")
     seen: Counter[str] = Counter()
@@ -128,7 +128,7 @@ def spent_on(name: str) -> Spent:
 
 
 def place(frame: FrameType) -> str:
-    """A function of fxflops, those within it included, or the package that a function is of."""
+    """Return a function of fxflops (with those defined in it), or the package of any other function."""
     path = Path(frame.f_code.co_filename)
     if path.is_relative_to(OURS):
         return f"{path.relative_to(OURS).as_posix()}:{frame.f_code.co_qualname.partition('.<locals>')[0]}"
@@ -138,7 +138,7 @@ def place(frame: FrameType) -> str:
 
 @cache
 def functions_of(file: str) -> dict[str, str]:
-    """The first sentence of what each function and method of a file says of itself."""
+    """Return the first sentence of the docstring of each function and method in a file."""
     said: dict[str, str] = {}
 
     def visit(node: Any, before: str) -> None:
@@ -154,14 +154,14 @@ def functions_of(file: str) -> dict[str, str]:
 
 
 def about(where: str) -> str:
-    """What a function is for, as it says itself."""
+    """Return the first sentence of a function's docstring, or a line on a package."""
     told = {"torch": "calling modules and functions, kernels of what has no shape rule", "timm": "the model's own code"}
     file, _, function = where.partition(":")
     return functions_of(file).get(function, "") if function else told.get(where, "")
 
 
 def table(found: dict[str, Spent]) -> str:
-    """A line for each function that takes a share worth one, the dearest first; the rest in one."""
+    """Return the table: a line for each function with a large enough share, the slowest first, and one for the rest."""
     whole = {name: spent.total() for name, spent in found.items()}
     places = {where for name, spent in found.items() for where in spent if spent[where] >= LEAST * whole[name]}
     ordered = sorted(places, key=lambda where: -sum(spent[where] / whole[name] for name, spent in found.items()))

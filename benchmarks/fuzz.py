@@ -1,11 +1,11 @@
-"""Random nets, held to what is true of any: does anything that the library says of them disagree?
+"""Fuzzing with random nets: all numbers that fxflops gives for a net have to agree with each other and with others.
 
     python benchmarks/fuzz.py --nets 500 --seed 0
 
-Each net is drawn by hypothesis as the text of a module (``fuzz_nets.py``), and checked (``fuzz_checks.py``): counts agree with each
-other and with an independent counter (``fuzz_counter.py``), predicted memory with the CPU's allocator, and all is as it was
-before, also where something raises. What was found of each is kept in ``results/fuzz.jsonl``, so that runs add up: the nets of
-a seed that are there are not checked again. The table is ``results/fuzz.md``; a disagreement is shrunk to a few lines.
+Each net is drawn by hypothesis as the text of a module (``fuzz_nets.py``) and checked (``fuzz_checks.py``): counts agree with
+each other and with an independent counter (``fuzz_counter.py``), predicted memory agrees with the CPU's allocator, and the
+state is as before, also after an error. The results are kept in ``results/fuzz.jsonl``, so that runs add up: nets of a seed
+that are in it are not checked again. The table is ``results/fuzz.md``; a disagreement is shrunk to a few lines.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ LIMITS = [
 
 
 def drawn(number: int, use: Callable[[Net], None], count: int = AT_ONCE) -> None:
-    """Give the nets of a number to ``use``, one after the other."""
+    """Call ``use`` with the nets of a number, one after the other."""
 
     @seed(number)
     @settings(
@@ -77,7 +77,7 @@ def key_of(net: Net) -> str:
 
 
 def shrunk(net: Net, kind: str) -> Net:
-    """The net without all lines that the disagreement of this kind does without."""
+    """Return the net without the lines that a disagreement of this kind does not need."""
     before, smaller = None, net
     while before is not smaller:
         before = smaller
@@ -96,7 +96,7 @@ def kinds_of(net: Net, faults: bool = False) -> set[str]:
 
 
 def _smaller(net: Net) -> Any:
-    """The net without one line, whose result is then what it was made of; or returning one value."""
+    """Yield the net without one line, whose result is replaced by its input; and the net with one value for its result."""
     for i, part in reversed([*enumerate(net.parts)]):
         for j in reversed(range(len(part.lines))):
             other = copy.deepcopy(net)
@@ -121,7 +121,7 @@ def _renamed(text: str, line: Any) -> str:
 
 
 def checked(net: Net, number: int, faults: bool, shrink: bool) -> dict[str, Any]:
-    """What was found of a net, as it is kept; what disagrees is shrunk."""
+    """Check a net and return its row; a disagreement is shrunk."""
     began = time.perf_counter()
     try:
         result = Checked(net.text, net.seed, faults)
@@ -144,13 +144,13 @@ def checked(net: Net, number: int, faults: bool, shrink: bool) -> dict[str, Any]
 
 
 def net_of(kept: dict[str, Any]) -> Net:
-    """The net of a row in which something disagrees."""
+    """Return the net of a row with a disagreement."""
     parts = [Part(**{**part, "lines": [Line(**line) for line in part["lines"]]}) for part in kept["parts"]]
     return Net(**{**kept, "parts": parts})
 
 
 def again(rows: list[dict[str, Any]]) -> None:
-    """Check anew the nets of which something disagreed, and keep what still does."""
+    """Check the nets with a disagreement again, and keep the rows that still have one."""
     for i, row in enumerate(rows):
         if row["found"]:
             new = checked(net_of(row["net"]), row["seed"], row["faults"], shrink=True)
@@ -171,7 +171,7 @@ def known() -> list[dict[str, Any]]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """What was run, what disagrees, what is explained, and what was found on the way."""
+    """Return the table: the runs, the disagreements, those explained, and the defects found on the way."""
     kinds = Counter(kind for row in rows for kind in row["kinds"])
     notes = Counter(note for row in rows for note in {*row["notes"]})
     left = [row for row in rows if row["found"]]

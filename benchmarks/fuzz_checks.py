@@ -1,4 +1,4 @@
-"""What is held of a random net: counts that agree, with each other and with an independent counter; memory; state as before."""
+"""The checks of a random net: counts agree with each other and with an independent counter; memory; state as before."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
 class Checked:
-    """A net, checked: ``found`` are the disagreements, each with its kind; ``notes`` what could not be held."""
+    """The checks of one net: ``found`` are the disagreements, each with its kind; ``notes`` are checks that were left out."""
 
     def __init__(self, text: str, seed: int, faults: bool = False) -> None:
         self.text = text
@@ -81,7 +81,7 @@ class Checked:
             self._all(faults)
 
     def make(self, kept: bool = False) -> Made:
-        """The net, new; without gradients from before unless they are ``kept``: a count has none to add to."""
+        """Make the net anew. Gradients are cleared unless they are ``kept``: a count has none to add to."""
         model, args, kwargs = made(self.text, self.seed)
         if not kept:
             model.zero_grad()
@@ -127,7 +127,7 @@ class Checked:
             self._faults(learned is not None)
 
     def _truth(self, backward: bool) -> Independent | None:
-        """What the independent counter sees; None where the net itself raises."""
+        """Return what the independent counter sees; None if the net itself raises."""
         with checkpoints("recounted"):
             model, args, kwargs = self.make()
         model.train(backward)
@@ -149,7 +149,7 @@ class Checked:
         return counter
 
     def _held(self, name: str, way: Callable[[], Report], model: nn.Module, inputs: Any) -> Report | None:
-        """The report; the state must be the same before and after."""
+        """Return the report, and check that the state is the same before and after."""
         torch.manual_seed(self.seed)
         random.seed(self.seed)
         before = state(model, inputs)
@@ -164,7 +164,7 @@ class Checked:
         return report
 
     def _profiled(self, backward: bool) -> dict[str, Report]:
-        """Within profile() the net does what it does without: the same outputs, the same state afterwards."""
+        """Check that the net has the same outputs within profile() as without, and leaves the same state."""
         reports = {}
         for name, training in [("profile", False), *([("profile backward", True)] if backward else [])]:
             after, results = [], []
@@ -284,7 +284,7 @@ class Checked:
         )
 
     def _allocated(self, training: bool, name: str | None, mode: Any = None) -> int | None:
-        """The allocator's peak without workspaces, parameters, inputs and the optimizer's state included."""
+        """Return the allocator's peak without workspaces; parameters, inputs and the optimizer's state are included."""
         with checkpoints("forgetful"):
             model, args, kwargs = self.make()
         model.train(training)
@@ -316,7 +316,7 @@ class Checked:
             return None
 
     def _faults(self, backward: bool) -> None:
-        """Something raises at random calls: the error comes through, and all is as it was."""
+        """Raise an error at random calls, and check that it comes through and leaves all as it was."""
         rng = random.Random(self.seed)
         ways: list[tuple[str, Callable[..., Any]]] = [
             ("count", fxflops.count),

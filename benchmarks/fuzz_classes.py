@@ -1,4 +1,4 @@
-"""Classes that random nets are made with beside torch's own: layers that override parts, autograd functions, containers."""
+"""Classes for random nets beside torch's own: layers that override parts, autograd functions, containers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from torch.nn.utils import parametrize
 
 
 class Pair(NamedTuple):
-    """A result of two."""
+    """A result that holds two tensors."""
 
     first: Any
     second: Any
 
 
 class Scaled(nn.Linear):
-    """Its forward does more than its base's."""
+    """A layer whose forward does more than its base's."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) * 2
 
 
 class Computed(nn.Linear):
-    """Its weight is computed whenever it is read."""
+    """A layer whose weight is computed at each access."""
 
     def __init__(self, i: int, o: int) -> None:
         super().__init__(i, o)
@@ -46,14 +46,14 @@ class Kept(nn.Linear):
 
 
 class Called(nn.Linear):
-    """Its call does more than its forward."""
+    """A layer whose __call__ does more than its forward."""
 
     def __call__(self, x: torch.Tensor) -> Any:
         return super().__call__(x).relu()
 
 
 class Quiet(nn.LayerNorm):
-    """Another forward than its base's."""
+    """A layer with another forward than its base's."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return (x - x.mean(-1, keepdim=True)) * self.weight
@@ -74,7 +74,7 @@ class Hyper(nn.Module):
 
 
 class Standardized(nn.Conv2d):
-    """Overrides what its base's forward calls."""
+    """A layer that overrides a method that its base's forward calls."""
 
     def _conv_forward(self, x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch.Tensor:
         weight = weight - weight.mean((1, 2, 3), keepdim=True)
@@ -82,7 +82,7 @@ class Standardized(nn.Conv2d):
 
 
 class Reweighted1d(nn.Conv1d):
-    """The same, of one dimension."""
+    """The same as a one-dimensional convolution."""
 
     def _conv_forward(self, x: torch.Tensor, weight: torch.Tensor, bias: Any) -> torch.Tensor:
         return super()._conv_forward(x, weight * 0.5, None if bias is None else bias * 2)
@@ -119,7 +119,7 @@ class Attention(nn.Module):
 
 
 class Nested(nn.Module):
-    """Takes and returns containers."""
+    """A module that takes and returns containers."""
 
     def __init__(self, i: int, o: int) -> None:
         super().__init__()

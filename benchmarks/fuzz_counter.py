@@ -37,7 +37,7 @@ def _window(weight: Any) -> int:
 def convolution(
     x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool, out: Any
 ) -> int:
-    """Each output is met by a window of weights; transposed, each input is."""
+    """Count a window of weights for each output, of a transposed convolution for each input."""
     return (x if transposed else out).numel() * _window(weight)
 
 
@@ -63,7 +63,7 @@ def _rnn(x: Any, w_ih: Any, w_hh: Any, *rest: Any) -> int:
 
 
 def _rnn_backward(x: Any, w_ih: Any, w_hh: Any, w3: Any, w4: Any, hx: Any, *rest: Any) -> int:
-    """The gradients of both matrices, of the input, and of each state but the first, which few ask for."""
+    """Count the gradients of both matrices, of the input, and of each state but the first, which is rarely needed."""
     steps, batch = x.shape[0], x.shape[1]
     matrices = steps * batch * (w_ih.numel() + w_hh.numel())
     states = (steps - 1 + hx.requires_grad) * batch * w_hh.numel()
@@ -252,7 +252,7 @@ def in_thread(function: Callable[..., Any], *args: Any) -> Any:
 
 
 class _Also(TorchDispatchMode):
-    """The counter in another thread."""
+    """The part of the counter that runs in another thread."""
 
     def __init__(self, counter: Independent) -> None:
         super().__init__()

@@ -48,7 +48,7 @@ OUTPUTS = ["{0}"] * 3 + [
 
 
 class Faults:
-    """Called between all statements: raises at the call of a number, once."""
+    """A function called between all statements, which raises once, at a given call."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -102,7 +102,7 @@ def _checkpoints() -> dict[str, Any]:
 
 
 def names() -> dict[str, Any]:
-    """What the text of a net may use."""
+    """Return the names that the text of a net may use."""
     return {
         "torch": torch, "nn": nn, "F": F, "copy": copy, "random": random, "tick": tick, "in_thread": in_thread,
         **_checkpoints(), "SDPBackend": SDPBackend, "sdpa_kernel": sdpa_kernel,
@@ -114,7 +114,7 @@ def names() -> dict[str, Any]:
 
 @dataclass
 class Line:
-    """A statement as it stands in a class: what it makes, of what."""
+    """A statement in a class: the name of its result, and of the value it is made of."""
 
     kind: str
     init: str
@@ -174,7 +174,7 @@ class Net:
 
 
 def made(text: str, seed: int) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """The net of a text, new, and its inputs."""
+    """Make the net of a text, and its inputs."""
     space = names()
     exec(compile(text, "<net>", "exec"), space)
     torch.manual_seed(seed)
@@ -184,7 +184,7 @@ def made(text: str, seed: int) -> tuple[nn.Module, tuple[Any, ...], dict[str, An
 
 
 class Maker:
-    """Draws one net."""
+    """A maker that draws one net."""
 
     def __init__(self, draw: Draw) -> None:
         self.draw = draw
@@ -227,7 +227,7 @@ class Maker:
         return part
 
     def line(self, values: dict[str, torch.Tensor], space: dict[str, Any], depth: int) -> Line | None:
-        """One more statement, if it runs; its result is a new value."""
+        """Draw one more statement; None if it does not run. Its result is a new value."""
         name = [*values][-1] if self.draw(st.integers(0, 3)) else self.one([*values])
         x = values[name]
         kinds = [k for k in WEIGHTED if depth < DEEPEST or k not in ("module", "checkpoint", "thread")]
@@ -269,7 +269,7 @@ class Maker:
 
 @st.composite
 def nets(draw: Draw) -> Net:
-    """Nets of a few statements, that run."""
+    """Draw nets of a few statements that run."""
     before = random.getstate(), torch.get_rng_state()
     try:
         return Maker(draw).net()

@@ -1,4 +1,4 @@
-"""Steps of random nets, and what is compared of them: tensors, bytes, totals."""
+"""Steps of random nets, and comparisons of their tensors, bytes and totals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fxflops import Report
 
 @contextmanager
 def written_out() -> Iterator[None]:
-    """Attention and encoder layers without torch's one kernel for all of them, which any mode that watches switches off."""
+    """Run attention and encoder layers without torch's fused kernel, which any mode on the stack switches off."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -33,7 +33,7 @@ class Watching(TorchDispatchMode):
 
 
 def stepped(model: nn.Module, args: Any, kwargs: Any, training: bool) -> Any:
-    """A run, and its backward pass."""
+    """Run the net, and its backward pass."""
     out = model(*args, **kwargs)
     if training:
         roots = list({id(t): t for t in tensors(out) if t.requires_grad}.values())
@@ -42,7 +42,7 @@ def stepped(model: nn.Module, args: Any, kwargs: Any, training: bool) -> Any:
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in a value of containers and modules' attributes."""
+    """Return the tensors in a value, in its containers and modules' attributes."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):
@@ -54,7 +54,7 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def held_by(model: nn.Module, inputs: Any, optimizer: Any = None) -> int:
-    """Bytes of the storages that a model, its inputs and an optimizer's state stand on."""
+    """Return the bytes of the storages of a model, its inputs and an optimizer's state."""
     found = [*model.parameters(), *tensors(inputs), *tensors([vars(module) for module in model.modules()])]
     found += [t.grad for t in found if t.is_leaf and t.grad is not None]
     found += [] if optimizer is None else [*tensors([*optimizer.state.values()])]
@@ -62,13 +62,13 @@ def held_by(model: nn.Module, inputs: Any, optimizer: Any = None) -> int:
 
 
 def values(model: nn.Module, inputs: Any) -> list[Any]:
-    """All tensors of a model and its inputs, with their gradients."""
+    """Return all tensors of a model and its inputs, with their gradients."""
     found = [*tensors([vars(module) for module in model.modules()]), *tensors(inputs)]
     return [each for t in found for each in (t, t.grad if t.is_leaf else None)]
 
 
 def same(a: Any, b: Any, close: bool = False) -> bool:
-    """Whether two values of tensors are equal bit for bit, or ``close``: torch's kernels may take another way under a mode."""
+    """Return True if two values are equal bit for bit, or ``close``: under a mode torch may choose another kernel."""
     ours, theirs = [*tensors(a)], [*tensors(b)]
     alike = partial(torch.allclose, rtol=1e-3, atol=1e-4, equal_nan=True) if close else _equal
     return len(ours) == len(theirs) and all(
@@ -97,7 +97,7 @@ def totals(report: Report) -> dict[str, Any]:
 
 
 def operators(a: Report, b: Report) -> dict[str, Any]:
-    """The operators in which two reports differ: calls and FLOPs."""
+    """Return the operators in which two reports differ, with calls and FLOPs."""
     found = []
     for report in (a, b):
         rows: dict[Any, list[int]] = {}

@@ -1,4 +1,4 @@
-"""All that a model, its inputs and the process are, as plain values that can be compared bit for bit."""
+"""The state of a model, its inputs and the process, as plain values that can be compared bit for bit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 
 
 def frozen(value: Any, deep: int = 8, within: tuple[int, ...] = ()) -> Any:
-    """A value as plain values: tensors by their bytes, how they lie and who they are, containers and objects by what they hold."""
+    """Return a value as plain values: tensors as bytes, layout and identity, containers and objects as their contents."""
     if value is None or isinstance(value, (bool, int, float, str, bytes, complex, type, FunctionType)):
         return value
     if isinstance(value, torch.Tensor):
@@ -45,7 +45,7 @@ def _tensor(tensor: torch.Tensor, deep: int, within: tuple[int, ...]) -> Any:
 
 
 def state(model: nn.Module, inputs: Any) -> dict[str, Any]:
-    """What must be the same before and after."""
+    """Return the state that must be the same before and after."""
     paths = {path: frozen(vars(module), 5) for path, module in model.named_modules(remove_duplicate=False)}
     return {
         **{f"module {path!r}": (type(model.get_submodule(path)), held) for path, held in paths.items()},
@@ -55,7 +55,7 @@ def state(model: nn.Module, inputs: Any) -> dict[str, Any]:
 
 
 def process() -> dict[str, Any]:
-    """The generators and switches of the process."""
+    """Return the states of the process's generators and switches."""
     return {
         "torch's generator": torch.get_rng_state().numpy().tobytes(),
         "random": random.getstate(),
@@ -71,7 +71,7 @@ def process() -> dict[str, Any]:
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """Which of these is no longer as it was, and where; "" where all are."""
+    """Return the first state that has changed, with its place; "" if none has."""
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return "; ".join(f"{name}: {_difference(before.get(name), after.get(name))}" for name in names)
 

@@ -1,4 +1,4 @@
-"""What the statements of random nets are made of, as text: layers, functions, views, writes, control flow, state, gradients.
+"""The texts of random nets' statements: layers, functions, views, writes, control flow, state, gradients.
 
 A statement has lines for ``__init__`` and for ``forward``. ``{x}`` is the value it reads, ``{y}`` another of the same shape,
 ``{o}`` its result, ``{m}`` a fresh attribute, ``{L}`` the last size of x, ``{F}`` its second, ``{k}`` a size to choose, ``{p}`` 1 to 3,
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Statement(NamedTuple):
-    """Of which values: those of these numbers of dimensions, "" for any."""
+    """A statement, and the numbers of dimensions of the values that it takes ("" for any)."""
 
     kind: str
     ranks: str

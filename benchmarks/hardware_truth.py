@@ -1,4 +1,4 @@
-"""Do the counts agree with the hardware's own? FLOPs that its counters saw, beside ours, for GEMM, convolution, attention.
+"""The counts beside the hardware's: FLOPs of its performance counters, for GEMM, convolution and attention.
 
     python benchmarks/hardware_truth.py [--device cpu|cuda]
 
@@ -60,7 +60,7 @@ CASES: dict[str, Callable[[], tuple[nn.Module, torch.Tensor]]] = {
 
 
 def run(case: str, runs: int, device: str) -> None:
-    """The case itself, in the process that is watched; without TF32 or reduced precision, so that FP32 units compute."""
+    """Run the case in the process that is measured, without TF32 or reduced precision, so that FP32 units compute."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     model, x = CASES[case]()
     model, x = model.to(device), x.to(device)
@@ -80,7 +80,7 @@ def watched(command: list[str], case: str, runs: int, device: str) -> str:
 
 
 def by_perf(case: str) -> float:
-    """Operations of one run, from the difference of two processes."""
+    """Return the operations of one run, from the difference of two processes."""
 
     def operations(runs: int) -> int:
         total, seen = 0, False
@@ -100,7 +100,7 @@ def by_perf(case: str) -> float:
 
 
 def by_ncu(case: str) -> float:
-    """Operations of one run, of all its kernels."""
+    """Return the operations of one run, summed over its kernels."""
     output = watched(["ncu", "--csv", "--metrics", ",".join(NCU)], case, 1, "cuda")
     table = output[output.index('"ID"') :].splitlines()
     return sum(NCU[row["Metric Name"]] * float(row["Metric Value"].replace(",", "")) for row in csv.DictReader(table))

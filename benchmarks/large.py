@@ -32,7 +32,7 @@ CONTEXT = 2**17
 
 
 def language_model(config: Any) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
-    """A causal language model; the inputs of a prompt of 2,048 tokens, and of a token after 131,071."""
+    """Return a causal language model, with inputs for a prompt of 2,048 tokens and for one token after 131,071."""
     import transformers as hf
 
     model = hf.AutoModelForCausalLM.from_config(config)

@@ -1,4 +1,4 @@
-"""Is the peak of memory what the allocator says? Predicted by ``count()``, measured by storages, and allocated on the CPU.
+"""The peak of memory as ``count()`` predicts it, as storages measure it, and as the CPU's allocator has it.
 
     python benchmarks/memory_truth.py [--models resnet18,...] [--seconds 1200]
 
@@ -70,13 +70,13 @@ class NoChange(TorchDispatchMode):
 
 
 def bytes_of(tensors: Iterable[torch.Tensor]) -> int:
-    """Of the storages that tensors stand on, each once."""
+    """Return the bytes of the tensors' storages, each once."""
     storages = {s._cdata: s.nbytes() for t in tensors for part in stored(t) for s in [part.untyped_storage()]}
     return sum(storages.values())
 
 
 def checkpointed(model: nn.Module) -> None:
-    """Have the blocks of a model computed again in the backward pass: its own way where it has one, else its children."""
+    """Turn on activation checkpointing: the model's own if it has one, else of each of its children."""
     if getattr(model, "supports_gradient_checkpointing", False):
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         return
@@ -91,7 +91,7 @@ def checkpointed(model: nn.Module) -> None:
 
 
 def step(model: nn.Module, args: Any, kwargs: Any, optimizer: torch.optim.Optimizer | None) -> None:
-    """A run, with the backward pass and the optimizer's step where there is one; the outputs are held as a loop holds them."""
+    """Run the model, with the backward pass and the optimizer's step if there is one; outputs are kept as a loop keeps them."""
     if optimizer is None:
         with torch.no_grad():
             model(*args, **kwargs)
@@ -103,7 +103,7 @@ def step(model: nn.Module, args: Any, kwargs: Any, optimizer: torch.optim.Optimi
 
 
 def once(name: str, way: str) -> dict[str, Any]:
-    """The figures of one model, run in one way, in bytes."""
+    """Return the figures of one model, run in one way, in bytes."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
@@ -146,7 +146,7 @@ def once(name: str, way: str) -> dict[str, Any]:
 
 
 def measured(name: str, way: str) -> dict[str, Any]:
-    """The same in a process of its own."""
+    """Return the same, measured in a process of its own."""
     with PROCESSES.Pool(1) as pool:
         try:
             return pool.apply_async(once, (name, way)).get(timeout=300)
@@ -157,7 +157,7 @@ def measured(name: str, way: str) -> dict[str, Any]:
 
 
 def cause(row: dict[str, Any]) -> str:
-    """Why a prediction is off by more than 5%; "" where it is not."""
+    """Return the reason why a prediction is off by more than 5%; "" if it is not."""
     if abs(row["predicted"] / row["held"] - 1) <= OFF:
         return ""
     if row["way"] == INFERENCE and row["workspace of"] in FAST:
@@ -167,7 +167,7 @@ def cause(row: dict[str, Any]) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """The medians by way, then every row."""
+    """Return the medians for each way to run, then every row."""
     done = [row for row in rows if "error" not in row]
     lines = [
         "# Memory: predicted, measured by storages, and allocated",
@@ -219,7 +219,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def profiles(rows: list[dict[str, Any]]) -> list[str]:
-    """What a step takes within ``fxflops.profile()``."""
+    """Return the figures of a step within ``fxflops.profile()``."""
     found = [row for row in rows if "profiled" in row]
     if not found:
         return []

@@ -1,4 +1,4 @@
-"""How long a browser takes to open a report's page: of ViT-B/16 and ResNet-152 (over 600 modules and as many calls), from disk.
+"""The time a browser takes to open a report's page from disk: of ViT-B/16 and ResNet-152 (over 600 modules and calls).
 
     python benchmarks/page_load.py [--times 5]
 
@@ -49,7 +49,7 @@ MOMENTS = {
 
 
 def opened(page: Path) -> dict[str, float]:
-    """The milliseconds from the start of one opening to each of the moments."""
+    """Return the milliseconds from the start of one opening to each of the moments."""
     browser = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         sys.exit("no chromium: install one, or name it in CHROMIUM")

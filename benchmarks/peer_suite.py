@@ -1,4 +1,4 @@
-"""A peer's own tests, run over its adapter: what fails there that passes with the original.
+"""Run a peer's own tests over its adapter, and list those that fail there and pass with the original.
 
     python benchmarks/peer_suite.py CHECKOUT --as fvcore [tests/test_flop_count.py -k matmul ...]
 
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Peer:
-    """The package that an adapter stands in for, the adapter's module, and what is named otherwise there."""
+    """The package that an adapter replaces, the adapter's module, and names that differ between them."""
 
     package: str
     adapter: str
@@ -54,7 +54,7 @@ PEERS = {
 
 
 class Redirect(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads a peer's modules as they are, and then puts the adapter's names into them."""
+    """An import hook that loads a peer's modules and then puts the adapter's names into them."""
 
     def __init__(self, peer: Peer) -> None:
         whole = peer.adapter if peer.adapter == "fxflops" else f"fxflops.adapters.{peer.adapter}"
@@ -72,7 +72,7 @@ class Redirect(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return name == self._package or name.startswith(f"{self._package}.")
 
     def serve(self, module: ModuleType) -> None:
-        """Put the adapter's functions and classes in the place of those that bear the same name."""
+        """Replace functions and classes by the adapter's of the same name."""
         for name, value in self._served.items():
             theirs = vars(module).get(name)
             if theirs is not None and not isinstance(theirs, ModuleType) and type(theirs).__module__ != "typing":
@@ -93,7 +93,7 @@ class Redirect(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 class Outcomes:
-    """A plugin of pytest that keeps how each test ended: "" where it passed, else why not."""
+    """A pytest plugin that keeps each test's outcome: "" if it passed, else the reason."""
 
     def __init__(self) -> None:
         self.of: dict[str, str] = {}
@@ -126,7 +126,7 @@ def run_here(peer: Peer | None, tests: Sequence[str], file: Path) -> None:
 
 
 def outcomes_of(checkout: Path, name: str, tests: Sequence[str], redirected: bool) -> dict[str, str]:
-    """How each test ends with the original, or with the adapter."""
+    """Return each test's outcome with the original, or with the adapter."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "outcomes.json")
         command = [sys.executable, __file__, str(checkout), "--as", name, "--into", str(file)]
@@ -139,7 +139,7 @@ def outcomes_of(checkout: Path, name: str, tests: Sequence[str], redirected: boo
 
 
 def table(name: str, original: Mapping[str, str], ours: Mapping[str, str]) -> str:
-    """How many of the tests that pass with the original pass with the adapter, and those that do not, with their errors."""
+    """Return the number of tests that pass with the original and with the adapter, and the errors of those that do not."""
     passing = [test for test, reason in original.items() if not reason]
     failing = {test: ours.get(test, "not collected") for test in passing if ours.get(test, "not collected")}
     lines = [f"{name}: {len(passing) - len(failing)} of the {len(passing)} tests that pass with the original"]

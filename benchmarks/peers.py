@@ -11,7 +11,7 @@ from torch import nn
 
 
 class Number(NamedTuple):
-    """A number of a tool's, in the tool's word for its unit, with the convention that gives it ("~": the nearest)."""
+    """A tool's number, with the tool's name for its unit and the convention that gives the number ("~": the nearest)."""
 
     value: float
     unit: str
@@ -23,7 +23,7 @@ Answer = tuple[list[Number], Iterable[str]]
 
 
 def small_net() -> tuple[nn.Module, torch.Tensor]:
-    """What a tool counts first, where it is to be warm: no relative of a model that is measured."""
+    """Return the net that each tool counts for warm-up; it shares nothing with the models that are measured."""
     parts = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
     return nn.Sequential(*parts).eval(), torch.randn(1, 3, 8, 8)
 

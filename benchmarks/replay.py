@@ -1,4 +1,4 @@
-"""Recorded graphs give their model's outputs again: a sample over all libraries, each replayed twice in a row.
+"""Replay recorded graphs and compare with the model's outputs: a sample of all libraries, each replayed twice in a row.
 
     python benchmarks/replay.py [--each 20]
 
@@ -32,7 +32,7 @@ TIMM = ("vit_tiny_patch16_224", "resnet18", "mvitv2_tiny", "csatv2", "levit_128"
 
 
 def built(library: str, name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """A model with real tensors (those of timm are built on meta in the sweep)."""
+    """Build a model with real tensors (the sweep builds timm's on meta)."""
     if library == "timm":
         model = timm.create_model(name).eval()
         return model, (torch.randn(1, *model.pretrained_cfg["input_size"]),), {}
@@ -48,7 +48,7 @@ def outputs(run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[tor
 
 
 def compared(library: str, name: str) -> str | None:
-    """The table's cells; None for a model that does not run itself."""
+    """Return the cells of the table; None for a model that does not run itself."""
     torch.manual_seed(0)
     try:
         model, args, kwargs = built(library, name)
@@ -70,7 +70,7 @@ def pairs(one: list[torch.Tensor], other: list[torch.Tensor]) -> list[tuple[torc
 
 
 def difference(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest difference of two tensors, relative to the largest value; 0 where they are equal, NaNs too."""
+    """Return the largest difference of two tensors, relative to the largest value; 0 if they are equal (NaNs too)."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return float("inf")
     if one.dtype in (torch.quint8, torch.qint8):

@@ -1,4 +1,4 @@
-"""How long it takes to count a model never seen, and the same model at a new batch size: every counter, in fresh processes.
+"""The time to count a new model, and the same model at a new batch size: every counter, in fresh processes.
 
     python benchmarks/speed.py [--processes 5] [--models resnet50,...] [--tools fxflops,...]
 
@@ -72,7 +72,7 @@ def of_transformers(kind: str) -> nn.Module:
 
 
 def built(name: str) -> tuple[nn.Module, torch.Tensor]:
-    """The model in eval mode and its input, on the CPU."""
+    """Return the model in eval mode and its input, on the CPU."""
     torch.manual_seed(0)
     if name in TRANSFORMERS:
         return of_transformers(name).eval(), torch.randint(5, 900, (1, 128))
@@ -89,7 +89,7 @@ def built(name: str) -> tuple[nn.Module, torch.Tensor]:
 
 
 def of_fxflops(model: nn.Module, x: torch.Tensor) -> int:
-    """Count and read what a user reads; FLOPs."""
+    """Count and read the values that a user reads; return the FLOPs."""
     report = fxflops.count(model, x)
     _ = report.max_memory, report.by_module(), report.complete
     return int(report.total_flops)
@@ -101,7 +101,7 @@ def of_peer(tool: str) -> Callable[[nn.Module, torch.Tensor], float]:
 
 
 def once(name: str, tool: str) -> dict[str, Any]:
-    """The seconds and totals of one tool on one model, by batch size; of fxflops the total that FlopCounterMode is to have."""
+    """Return one tool's seconds and totals on one model by batch size; of fxflops, the total expected of FlopCounterMode."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     cold, tool = tool.endswith(COLD), tool.removesuffix(COLD)
@@ -129,7 +129,7 @@ def once(name: str, tool: str) -> dict[str, Any]:
 
 
 def measured(name: str, tool: str) -> dict[str, Any]:
-    """The same in a process of its own, forked from one that has imported everything and counted nothing."""
+    """Return the same, measured in a process forked from one that has imported everything and counted nothing."""
     with PROCESSES.Pool(1) as pool:
         try:
             return pool.apply_async(once, (name, tool)).get(timeout=300)
@@ -140,7 +140,7 @@ def measured(name: str, tool: str) -> dict[str, Any]:
 
 
 class Measurements:
-    """What was measured, by model and tool."""
+    """The measurements by model and tool."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self._rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -149,12 +149,12 @@ class Measurements:
         self.processes = max(map(len, self._rows.values()))
 
     def seconds(self, name: str, tool: str, batch: str) -> float | None:
-        """The median over the processes; None where the tool was not run, or raises."""
+        """Return the median over the processes; None if the tool was not run, or raises."""
         found = [row[batch] for row in self._rows.get((name, tool), []) if batch in row]
         return statistics.median(found) if found else None
 
     def error(self, name: str, tool: str) -> str:
-        """Why a tool did not count a model; "" where it did, or was not run."""
+        """Return the error for which a tool did not count a model; "" if it did, or was not run."""
         return next((row["error"] for row in self._rows.get((name, tool), []) if "error" in row), "")
 
     def check(self, name: str) -> None:
@@ -167,7 +167,7 @@ class Measurements:
 
 
 def table(rows: list[dict[str, Any]], names: list[str], tools: list[str]) -> str:
-    """A table for each batch size, and why some cells are empty."""
+    """Return a table for each batch size, and the reasons for empty cells."""
     found = Measurements(rows)
     lines = [
         "# Speed: the time to count",
@@ -188,7 +188,7 @@ def table(rows: list[dict[str, Any]], names: list[str], tools: list[str]) -> str
 
 
 def table_of(found: Measurements, batch: str, names: list[str], tools: list[str]) -> list[str]:
-    """Milliseconds and ratios at a batch size, with their geometric means at the bottom."""
+    """Return milliseconds and ratios at a batch size, with their geometric means at the bottom."""
     columns: dict[str, tuple[str, str]] = {
         "fxflops (ms)": (OURS, ""),
         "FlopCounterMode (ms)": (THEIRS, ""),

@@ -1,4 +1,4 @@
-"""How long the views of a large report take, and in how much memory: of a model of 12,500, 25,000 and 50,000 calls.
+"""The time and memory of the views of large reports: of models of 12,500, 25,000 and 50,000 calls.
 
     python benchmarks/speed_report.py [--blocks 2500,5000,10000]
 
@@ -45,7 +45,7 @@ class Block(nn.Module):
 
 
 def views(file: str) -> dict[str, Callable[[fxflops.Report], object]]:
-    """What is made of a report; ``file`` is a path without a suffix."""
+    """Return the views of a report by name, as functions; ``file`` is a path without a suffix."""
     return {
         "by_module()": lambda report: report.by_module(),
         "by_operator()": lambda report: report.by_operator(),
@@ -63,7 +63,7 @@ def views(file: str) -> dict[str, Callable[[fxflops.Report], object]]:
 
 
 def seconds_of(blocks: int) -> dict[str, float]:
-    """Seconds of each view, and how many MiB the process grew by, of which the report itself."""
+    """Return the seconds of each view, and the MiB by which the process grew: in all, and by the report itself."""
     model = nn.Sequential(*(Block() for _ in range(blocks))).eval()
     before = _grown_to()
     counted = fxflops.count(model, torch.randn(1, 8))
@@ -89,7 +89,7 @@ def _grown_to() -> float:
 
 
 def table(sizes: dict[int, dict[str, float]]) -> str:
-    """A line for each view, a column for each size."""
+    """Return the table: a line for each view, a column for each size."""
     lines = [
         "# Speed: the views of a large report",
         "",

@@ -47,8 +47,8 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def measured(library: str, name: str) -> Row:
-    """The seconds of both on one model, whether their totals are equal, and whether asking the kernels changes
-    nothing."""
+    """Return the seconds of both on one model, and True or False for two checks: their totals are equal, and a count by
+    kernels is the same."""
     row: Row = {"model": name}
     torch.manual_seed(0)
     try:
@@ -79,7 +79,7 @@ def measured(library: str, name: str) -> Row:
 
 
 def with_kernels(count: Callable[[], fxflops.Report]) -> fxflops.Report:
-    """A count in which every call goes to the kernels of meta."""
+    """Count with every call sent to the meta kernels."""
     fast, model_run.FastObserver = model_run.FastObserver, MetaObserver  # type: ignore[misc,assignment]
     try:
         return count()
@@ -88,13 +88,13 @@ def with_kernels(count: Callable[[], fxflops.Report]) -> fxflops.Report:
 
 
 def facts(report: fxflops.Report) -> tuple[Any, ...]:
-    """What a report says of a run, and what it adds up to."""
+    """Return the figures of a report that are compared."""
     calls = [(c.call.op, c.call.path, repr(c.call.args), repr(c.call.out), c.cost) for c in report.counted]
     return calls, repr(report.by_module()), repr(report.by_operator()), report.max_memory, repr(report.missing)
 
 
 def table(library: str, rows: list[Row]) -> str:
-    """The summary, then every model."""
+    """Return the table: the summary, then every model."""
     done = [row for row in rows if "error" not in row]
     ratios = {row["model"]: row["theirs"] / row["ours"] for row in done}
     values = [*ratios.values()]

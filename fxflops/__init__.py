@@ -44,7 +44,7 @@ if TYPE_CHECKING:
         profile,
     )
 else:
-    # Loaded when first asked for, and torch with them: `fxflops --help` and the completion of a command need none of it.
+    # The public names are imported at their first use, and torch with them: `fxflops --help` and shell completion need neither.
 
     def __getattr__(name):
         from importlib import import_module

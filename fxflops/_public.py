@@ -1,4 +1,4 @@
-"""The public names, from where each is defined."""
+"""The public names, each imported from the module that defines it."""
 
 from .api import analyze, count
 from .conventions import list_conventions

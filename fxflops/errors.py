@@ -1,4 +1,4 @@
-"""The errors fxflops raises: each says what failed, where, with which shapes, and what to do next."""
+"""The errors of fxflops. Each message says what failed, where, with which shapes, and what to do next."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TypeVar
 
 
 class FxflopsError(Exception):
-    """Base of every error that fxflops raises on purpose."""
+    """The base class of every error that fxflops raises on purpose."""
 
-    __str__ = Exception.__str__  # of one that is a KeyError too, which would show its message as a key
+    __str__ = Exception.__str__  # a subclass may also be a KeyError, whose __str__ would quote the message
 
 
 class TraceError(FxflopsError):
-    """The model cannot be turned into a graph by the tracer that was asked for."""
+    """The requested tracer cannot turn the model into a graph."""
 
 
 class InputError(FxflopsError):
@@ -24,18 +24,18 @@ class InputError(FxflopsError):
 
 
 HINTS = {
-    "<ndarray>": "a numpy array is no tensor: give torch.from_numpy(array)",
-    r"\bnot list\b|'list' object": "a list is one input: give a tuple of inputs, (a, b), or the one alone",
-    r"\bdevice meta\b|\bmeta and\b|\band meta\b": "count(model, args) takes a model on meta, whatever its inputs are on",
+    "<ndarray>": "a numpy array is not a tensor: give torch.from_numpy(array)",
+    r"\bnot list\b|'list' object": "a list is one input: give a single input as it is, several as a tuple, (a, b)",
+    r"\bdevice meta\b|\bmeta and\b|\band meta\b": "count(model, args) takes a model on meta, with inputs on any device",
 }
-"""What to do, by a sign of it in what a model raised."""
+"""Hints on what to do, by a pattern in the message of the model's own error."""
 
 
 class RunError(InputError):
-    """The model raised while it ran on these inputs; the original exception is the ``__cause__``, and its kind is the
-    error's too: ``except ValueError`` catches it where the model raised a ValueError.
+    """The model raised an error while it ran on these inputs.
 
-    ``node`` is the name of the graph's node that raised, "" where the model ran without a graph.
+    The original error is the ``__cause__``. The RunError is also of its type: ``except ValueError`` catches it if the model
+    raised a ValueError. ``node`` is the name of the graph node that raised; "" if the model ran without a graph.
     """
 
     def __init__(self, message: str, node: str = "") -> None:
@@ -49,14 +49,17 @@ class FormulaError(FxflopsError):
 
 
 class MissingFormulaError(FxflopsError):
-    """``strict=True`` and the run made calls that no formula knows."""
+    """The run made calls that have no formula, and ``strict=True`` was given."""
 
 
 E = TypeVar("E", bound=FxflopsError)
 
 
 def of_kind(error: E, *kinds: type[BaseException]) -> E:
-    """The same error, which ``except`` of these kinds catches too; as it is where Python knows no such class."""
+    """Return the error as one that is also of these types, so that ``except`` of them catches it.
+
+    It is returned as it is if Python cannot make a class of these bases.
+    """
     more = [kind for kind in kinds if not isinstance(error, kind) and not issubclass(kind, NOT_TO_RAISE)]
     try:
         cls = type(type(error).__name__, (type(error), *more), {"__module__": type(error).__module__})
@@ -69,13 +72,15 @@ def of_kind(error: E, *kinds: type[BaseException]) -> E:
 
 
 NOT_TO_RAISE = StopIteration, StopAsyncIteration
-"""What a generator cannot let through."""
+"""Errors that Python turns into a RuntimeError when they leave a generator."""
 
 
 @contextmanager
 def errors_of_kind(*kinds: type[BaseException]) -> Iterator[None]:
-    """Errors of fxflops that are raised meanwhile are of these kinds too; without any, of that which caused them, with what
-    it holds."""
+    """Make errors of fxflops that are raised in this block also of these types.
+
+    Without ``kinds``, make them also of the type of the error that caused them, with its attributes.
+    """
     try:
         yield
     except FxflopsError as error:
@@ -88,12 +93,12 @@ def errors_of_kind(*kinds: type[BaseException]) -> Iterator[None]:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """``; near: a, b`` for the known names like this one, or else those that it is a part of; "" where none is."""
+    """Return ``; near: a, b`` with up to four known names that are similar to this one, or contain it; "" for none."""
     names = list(known)
     found = get_close_matches(name, names, n=4) or [each for each in names if name.lower() in each.lower()][:4]
     return f"; near: {', '.join(found)}" if name and found else ""
 
 
 def not_installed(package: str) -> InputError:
-    """The error for a package that is needed, with the line that installs it."""
+    """Return the error for a missing package, with the line that installs it."""
     return InputError(f"{package} is not installed: pip install {package}")

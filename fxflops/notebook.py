@@ -1,4 +1,4 @@
-"""TorchFLOPsByFX, the notebook face: a drop-in for torch_flops 0.4.1 (https://github.com/zugexiaodui/torch_flops)."""
+"""TorchFLOPsByFX, a drop-in replacement for torch_flops 0.4.1 (https://github.com/zugexiaodui/torch_flops), for notebooks."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ MEMORY_FUNCTIONS = ("memory_allocated", "max_memory_allocated")
 
 
 class TorchFLOPsByFX:
-    """Counts, times and reads the memory of each node of a model's graph.
+    """Count the FLOPs and measure the time and memory of each node of a model's graph.
 
     >>> counter = TorchFLOPsByFX(model)          # doctest: +SKIP
     >>> counter.propagate(x)                     # doctest: +SKIP
     >>> counter.print_result_table()             # doctest: +SKIP
 
     Args:
-        model: left exactly as it was. It is run in eval mode, on the device where it is.
-        mem_func_name: "memory_allocated" (after each node) or "max_memory_allocated" (the peak within it). On CPU the
-            same numbers come from the live tensor storages.
+        model: the model. It runs in eval mode on its own device, and is left exactly as it was.
+        mem_func_name: "memory_allocated" (after each node) or "max_memory_allocated" (the peak within it). On a CPU the
+            numbers are those of the live tensor storages.
         ignore_ops: names of module classes, functions or methods (``"GELU"``, ``"softmax"``) whose FLOPs are left out.
-        trace, convention, formulas: as for :func:`fxflops.analyze`, but that the convention is torch_flops unless given.
+        trace, formulas: as for :func:`fxflops.analyze`.
+        convention: as for :func:`fxflops.analyze`; default: torch_flops.
     """
 
     def __init__(
@@ -66,9 +67,9 @@ class TorchFLOPsByFX:
 
     @property
     def graph_model(self) -> fx.GraphModule:
-        """The graph that ``propagate`` ran last; before, the model traced symbolically with forward's defaults.
+        """The graph of the last ``propagate``; before the first one, the model traced symbolically with forward's defaults.
 
-        Raises TraceError where that cannot be done: then only a run can be recorded, by ``propagate``.
+        Raises TraceError if that fails: then ``propagate`` has to record a run first.
         """
         if self._graph is None:
             if self._trace == "record":
@@ -91,7 +92,7 @@ class TorchFLOPsByFX:
         return self._report
 
     def propagate(self, *args: Any, **kwargs: Any) -> Report:
-        """Run the model on these inputs and measure every node; any number of times, the last one counts."""
+        """Run the model on these inputs and measure every node. It may be called again; the last call counts."""
         self._report, self._graph = analyzed(
             self._model, args, kwargs, trace=self._trace, convention=self._convention, formulas=self._formulas
         )
@@ -110,11 +111,11 @@ class TorchFLOPsByFX:
         units: str | None = None,
         tablefmt: str = "rst",
     ) -> list[list[Any]]:
-        """Print a row for each node, in run order; returns all rows, raw.
+        """Print a row for each node in run order; return all rows with raw values.
 
-        ``sort_by`` a column ("time", "flops", "mem_delta" ...), largest first; ``top`` rows only; ``columns`` to show;
-        ``where`` keeps rows by column: a value, or a function of the cell; ``units`` "auto" makes numbers readable;
-        ``tablefmt`` is tabulate's.
+        ``sort_by`` is a column ("time", "flops", "mem_delta" ...), largest first; ``top`` is the number of rows to print;
+        ``columns`` are the columns to print; ``where`` keeps the rows that have a value in a column, or pass a function of
+        the cell; ``units="auto"`` prints readable numbers; ``tablefmt`` is tabulate's.
         """
         from .render.table import result_table
 
@@ -134,7 +135,7 @@ class TorchFLOPsByFX:
         return self.result_table
 
     def print_total_flops(self, show: bool = True) -> int:
-        """Print and return the FLOPs of all nodes, those of ``ignore_ops`` left out."""
+        """Print and return the FLOPs of all nodes except those of ``ignore_ops``."""
         report = self.report
         left = [i for node in report.nodes if self._is_ignored(node) for i in self._calls_of[node.name]]
         ignored = sum(report.counted[i].flops for i in left)
@@ -146,7 +147,7 @@ class TorchFLOPsByFX:
         return total
 
     def print_total_time(self, show: bool = True) -> float | None:
-        """Print and return the time of all nodes together in ms; None where nothing is timed (meta)."""
+        """Print and return the sum of the nodes' times in ms; None if nothing is timed (on meta)."""
         seconds = self.report.total_time
         total = None if seconds is None else seconds * 1000
         if show:
@@ -170,7 +171,7 @@ class TorchFLOPsByFX:
             file.write("\n")
 
     def _flops_of(self, node: Node) -> int | str:
-        """A node's FLOPs, or torch_flops' word where there are none."""
+        """Return a node's FLOPs, or torch_flops' word for a node that is ignored or has no formula."""
         if self._is_ignored(node):
             return "ignored"
         counted = [self.report.counted[i] for i in self._calls_of[node.name]]
@@ -190,7 +191,11 @@ class TorchFLOPsByFX:
 
 
 def _shown_at(nodes: Iterable[Node], graph: fx.GraphModule) -> dict[str, range]:
-    """The calls of each node's row: a torch._assert's stand at the comparison of numbers that it checks, which is no call."""
+    """Return the calls shown in each node's row.
+
+    A comparison of Python numbers is no call, so that the torch._assert which checks it has its FLOP. As in torch_flops, the
+    row of the comparison shows it, if the comparison is a node.
+    """
     calls = {node.name: node.calls for node in nodes}
     for node in graph.graph.nodes:
         checked = (*node.args, *node.kwargs.values())[0] if node.target is assertion else None

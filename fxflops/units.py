@@ -1,4 +1,4 @@
-"""Numbers as people read them: counts in SI, bytes in KiB/MiB/GiB, seconds in the unit that fits."""
+"""Readable numbers: counts in SI units, bytes in KiB/MiB/GiB, seconds in the unit that suits them; and their parsers."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ NOT_MEASURED = "-"
 
 
 def count(value: float | None, unit: str | None = None) -> str:
-    """A count in SI units: ``35164979282 -> '35.16 G'``. ``unit`` fixes the prefix ("G"); "" gives the whole number."""
+    """Return a count in SI units: ``35164979282 -> '35.16 G'``. ``unit`` fixes the prefix ("G"); "" gives the whole number."""
     return NOT_MEASURED if value is None else _scaled(value, SI, unit, whole="")
 
 
 def amount(value: float, of: str) -> str:
-    """A count of something: ``amount(1.45e11, "FLOP/s") -> '145.0 GFLOP/s'``, ``amount(800, "FLOPs") -> '800 FLOPs'``."""
+    """Return a count with its noun: ``amount(1.45e11, "FLOP/s") -> '145.0 GFLOP/s'``, ``amount(800, "FLOPs") -> '800 FLOPs'``."""
     number = count(value)
     return f"{number}{of}" if " " in number else f"{number} {of}"
 
 
 def size(value: float | None, unit: str | None = None) -> str:
-    """Bytes in binary units: ``346030080 -> '330.0 MiB'``. ``unit`` fixes it ("MiB")."""
+    """Return bytes in binary units: ``346030080 -> '330.0 MiB'``. ``unit`` fixes the unit ("MiB")."""
     return NOT_MEASURED if value is None else _scaled(value, IEC, unit, whole="B")
 
 
 def seconds(value: float | None, unit: str | None = None) -> str:
-    """Seconds in the unit that fits: ``0.0021 -> '2.10 ms'``. ``unit`` fixes it ("ms")."""
+    """Return seconds in the unit that suits them: ``0.0021 -> '2.10 ms'``. ``unit`` fixes the unit ("ms")."""
     return NOT_MEASURED if value is None else _scaled(value, TIME, unit, whole=None)
 
 
 def percent(part: float | None, whole: float | None) -> float | None:
-    """The share in percent, None where either is unknown or the whole is 0."""
+    """Return a share in percent; None if either number is unknown or the whole is 0."""
     return None if part is None or not whole else 100.0 * part / whole
 
 
 def read_count(text: str) -> int:
-    """A count as people write it: ``"4.2G" -> 4200000000``. SI letters, large or small; ValueError says what is known."""
+    """Parse a count: ``"4.2G" -> 4200000000``. SI letters in either case; ValueError for other text lists the units."""
     return int(_read(text, SI, "4.2G, 30M or 8227340288"))
 
 
 def read_size(text: str) -> int:
-    """Bytes as people write them: ``"2GiB" -> 2147483648``, ``"2GB" -> 2000000000``; without a unit, bytes."""
+    """Parse a size: ``"2GiB" -> 2147483648``, ``"2GB" -> 2000000000``; a number without a unit is bytes."""
     return int(_read(text, {"": 1, **IEC, **DECIMAL}, "2GiB, 500MB or 1048576"))
 
 
 def read_seconds(text: str) -> float:
-    """Seconds as people write them: ``"50ms" -> 0.05``; without a unit, seconds."""
+    """Parse a time: ``"50ms" -> 0.05``; a number without a unit is seconds."""
     exact = {name: 1 / Fraction(round(1 / factor)) for name, factor in TIME.items()}
     return float(_read(text, {"": 1, **exact, "µs": exact["us"]}, "50ms, 1.5s or 800us"))
 
@@ -62,7 +62,9 @@ def _read(text: str, units: Mapping[str, int | Fraction], examples: str) -> Frac
     found = NUMBER.fullmatch(text.strip())
     factors = {name.lower(): factor for name, factor in units.items()}
     if found is None or found[3].lower() not in factors:
-        raise ValueError(f"{text!r} is no number with a unit of {', '.join(filter(None, units))}: {examples}")
+        raise ValueError(
+            f"{text!r} is not a number with a unit of {', '.join(filter(None, units))}, such as {examples}"
+        )
     number = re.sub("[,_]", "", found[1]) + (found[2] or "")
     return Fraction(number) * factors[found[3].lower()]
 

@@ -1,1 +1,1 @@
-"""Drop-in faces of other counters: the same names, signatures, return values and unit strings, over fxflops's own run."""
+"""Drop-in replacements for other counters: their names, signatures, return values and printed text, over fxflops's run."""

@@ -1,4 +1,4 @@
-"""What each module of a model is charged under DeepSpeed's conventions, and how long it takes, as the model is run."""
+"""The charges of each module under DeepSpeed's conventions, and its time, recorded while the user runs the model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .pytorch_profiler import clock_of
 
 @dataclass
 class Usage:
-    """What was charged, and seconds."""
+    """FLOPs and MACs charged, and seconds taken."""
 
     flops: int = 0
     macs: int = 0
@@ -34,10 +34,10 @@ class Usage:
 
 
 class Recording:
-    """Hooks on a model's modules while it is run by the user: what every call is charged and how long it takes.
+    """Hooks on a model's modules that record, while the user runs it, the charge and the time of every call.
 
-    Each outermost call of a module is counted before it runs, on the meta device, so that the clock sees the model
-    alone. What modules of an ``ignored`` class call belongs to the modules around them.
+    Each outermost call of a module is counted before it runs, on the meta device, so that the clock measures the model
+    alone. Calls in modules of an ``ignored`` class belong to the modules around them.
     """
 
     convention = "deepspeed"
@@ -57,26 +57,29 @@ class Recording:
         self._hooks.attach(self.modules, self._enter, self._leave)
 
     def reset(self) -> None:
-        """Forget what ran before."""
+        """Discard what was recorded."""
         self.own = {module: Usage() for module in self.modules}
 
     def stop(self) -> None:
-        """See no more calls; one that is running is timed to its end where PyTorch still says so."""
+        """Stop recording. A call that is running is still timed to its end if PyTorch still calls its hook."""
         self._hooks.detach()
         self._context.close()
 
     def total(self, module: nn.Module) -> Usage:
-        """What a module and all in it are charged, each once; its duration, or its children's where it is not called itself."""
+        """Return the charges of a module and all modules in it, each once.
+
+        The duration is the module's own, or the sum of its children's if it is not called itself.
+        """
         own = [self.own[inner] for inner in module.modules()]
         return Usage(sum(each.flops for each in own), sum(each.macs for each in own), self._duration(module))
 
     def _duration(self, module: nn.Module) -> float:
         return self.own[module].duration or sum(map(self._duration, module.children()))
 
-    # What the hooks see
+    # Hooks
 
     def _around(self) -> AbstractContextManager[Any]:
-        """What an outermost call runs in."""
+        """Return the context in which an outermost call runs."""
         return nullcontext()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -87,7 +90,7 @@ class Recording:
             self.counting = True
             try:
                 report = count(module, args, kwargs, mode="as_is", convention=self.convention)
-            except RunError as error:  # the model is about to raise it itself
+            except RunError as error:  # the model itself is about to raise the same: see _leave
                 self._failed = error
             else:
                 self._failed = None
@@ -98,9 +101,8 @@ class Recording:
             self._context.enter_context(self._around())
         self._running.append((module, self.now()))
 
-    def _leave(
-        self, module: nn.Module, *given: Any
-    ) -> None:  # no kwargs where another hook of this call has stopped us
+    def _leave(self, module: nn.Module, *given: Any) -> None:
+        # PyTorch gives no kwargs if another hook of this call has called stop().
         if self.counting or not self._running:
             return
         _, start = self._running.pop()
@@ -116,7 +118,7 @@ class Recording:
             setattr(self.own[owner], what, getattr(self.own[owner], what) + counted.flops)
 
     def _owned(self, outermost: nn.Module, report: Report) -> Iterator[tuple[nn.Module, Counted]]:
-        """The calls, each with the module that it belongs to."""
+        """Yield the counted calls, each with the module that it belongs to."""
         called = {scope.path for scope in report.scopes}
         for counted in report.counted:
             owner = self._owner(outermost, counted.call.path, called)
@@ -124,10 +126,10 @@ class Recording:
                 yield owner, counted
 
     def _owner(self, outermost: nn.Module, path: str, called: Collection[str]) -> nn.Module | None:
-        """The module of this path in the outermost, or if ignored the next around it that is called; None for none."""
+        """Return the module at this path, or the nearest one around it that is called and not ignored; None if none is."""
         module = outermost.get_submodule(path)
         while type(module) in self._ignored or path not in called:
-            if not path or type(module) in POINTWISE:  # the charge of an RNN is its hook's
+            if not path or type(module) in POINTWISE:  # the original charges RNNs in a hook of the module
                 return None
             path = path.rpartition(".")[0]
             module = outermost.get_submodule(path)

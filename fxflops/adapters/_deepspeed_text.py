@@ -1,4 +1,4 @@
-"""What DeepSpeed's profiler prints: numbers with their units, the classes of modules by depth, the model with its figures."""
+"""The text that DeepSpeed's profiler prints: numbers with units, the top classes at each depth, the model with its figures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from ._deepspeed_recording import Recording
-from .ptflops import largest_sums, twin
+from .ptflops import annotated_copy, largest_sums
 
 NOTATIONS = """\
 Notations:
@@ -46,40 +46,40 @@ Figures = dict[str, tuple[Callable[[nn.Module], float], Callable[[Any], str]]]
 
 
 def number_to_string(num: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """A number in "T", "G", "M", "K", "", "m", "u" or the one that fits: ``22360 -> '22.36 K'``, ``7 -> '7 '``."""
+    """Return a number in "T", "G", "M", "K", "", "m", "u" or the unit that suits it: ``22360 -> '22.36 K'``, ``7 -> '7 '``."""
     if units is None:
         units = next((unit for unit, size in SIZES.items() if num >= size), "u") if num else ""
     return f"{round(num / SIZES.get(units, 1), precision):g} {units}"
 
 
 def macs_to_string(macs: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """Multiply-accumulates: ``22360 -> '22.36 KMACs'``."""
+    """Return multiply-accumulates with a unit: ``22360 -> '22.36 KMACs'``."""
     return f"{number_to_string(macs, units, precision)}MACs"
 
 
 def flops_to_string(flops: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """FLOPs per second: ``22360 -> '22.36 KFLOPS'``."""
+    """Return FLOPs per second with a unit: ``22360 -> '22.36 KFLOPS'``."""
     return f"{number_to_string(flops, units, precision)}FLOPS"
 
 
 def bytes_to_string(b: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """Bytes, in thousands: ``22360 -> '22.36 KB'``."""
+    """Return bytes with a decimal unit: ``22360 -> '22.36 KB'``."""
     return f"{number_to_string(b, units, precision)}B"
 
 
 def params_to_string(params_num: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """A number of parameters, 10**9 of them a "B": ``4.1e9 -> '4.1 B'``."""
+    """Return a number of parameters with a unit, "B" for 10**9: ``4.1e9 -> '4.1 B'``."""
     units = units.replace("B", "G") if units else units
     return number_to_string(params_num, units, precision).replace("G", "B").strip()
 
 
 def duration_to_string(duration: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
-    """Seconds: ``0.0125 -> '12.5 ms'``."""
+    """Return seconds with a unit: ``0.0125 -> '12.5 ms'``."""
     return f"{number_to_string(duration, units, precision)}s"
 
 
 class Units(NamedTuple):
-    """How figures are written."""
+    """The functions that format figures."""
 
     number: Callable[[float], str]
     macs: Callable[[float], str]
@@ -95,13 +95,13 @@ def params_of(module: nn.Module) -> int:
 
 
 def expert_parallelism(parameter: nn.Parameter) -> int:
-    """Over how many ranks DeepSpeed spreads the experts that this parameter is of; 0 for one of no expert."""
+    """Return the number of ranks over which DeepSpeed spreads this parameter's experts; 0 if it belongs to none."""
     prefix, _, size = getattr(parameter, "group_name", "").partition("ep_size_")
     return int(size) if not prefix and size.isdecimal() else 0
 
 
 def is_tensor_parallel(model: nn.Module) -> bool:
-    """Whether DeepSpeed's first mixture of experts in the model shares each of its experts among ranks."""
+    """Return True if the first DeepSpeed mixture of experts in the model splits each expert among ranks."""
     experts = (module for module in model.modules() if any(map(_is_mixture, type(module).__mro__)))
     settings = (getattr(module, "enable_expert_tensor_parallelism", None) for module in experts)
     return next((bool(setting) for setting in settings if setting is not None), False)
@@ -112,7 +112,7 @@ def _is_mixture(cls: type) -> bool:
 
 
 def page(recording: Recording, step: int, engine: Any, recomputed: float, depths: int, top: int, each: bool) -> str:
-    """The figures of the model, and of the DeepSpeed engine if there is one; the top classes; the model if ``each``."""
+    """Return the figures of the model and of the engine, if any; the top classes; and, with ``each``, every module."""
     rows = [*_sizes(recording.model, engine), *_forward(recording, engine), *_step(recording, engine, recomputed)]
     parts = [
         f"{HEAD.format(step=step)}{NOTATIONS}",
@@ -126,7 +126,7 @@ def page(recording: Recording, step: int, engine: Any, recomputed: float, depths
 
 
 def _sizes(model: nn.Module, engine: Any) -> Rows:
-    """Of the engine, and the parameters."""
+    """Yield the rows of the engine's sizes and of the parameters."""
     experts = [(parameter.numel(), expert_parallelism(parameter)) for parameter in model.parameters()]
     of_experts = shared = nonexperts = 0
     if engine:
@@ -162,7 +162,7 @@ def _forward(recording: Recording, engine: Any) -> Rows:
 
 
 def _step(recording: Recording, engine: Any, recomputed: float) -> Rows:
-    """The backward's and the step's figures, by the timers of an engine."""
+    """Yield the rows of the backward and the optimizer's step, by the timers of an engine."""
     if not is_timed(engine):
         return
     flops, factor = recording.total(recording.model).flops, 2 + recomputed
@@ -185,12 +185,12 @@ def is_timed(engine: Any) -> bool:
 
 
 def elapsed(engine: Any, timer: str) -> float:
-    """Seconds by a timer of the engine."""
+    """Return the seconds on a timer of the engine."""
     return float(engine.timers(timer).elapsed(False)) / 1000.0
 
 
 def aggregated(recording: Recording, depths: int, top: int) -> str:
-    """The ``top`` classes of modules by each figure at the first ``depths`` depths; -1: at all but the innermost."""
+    """Return the ``top`` classes of modules by each figure at the first ``depths`` depths (-1: all but the innermost)."""
     figures: Figures = {
         "params": (params_of, params_to_string),
         "MACs": (lambda module: recording.total(module).macs, macs_to_string),
@@ -213,7 +213,7 @@ def by_depth(model: nn.Module, depths: int, top: int, figures: Figures) -> list[
 
 
 def detailed(recording: Recording) -> str:
-    """The model as PyTorch prints it, each module with its figures before its settings."""
+    """Return the model's repr, with each module's figures before its settings."""
     model = recording.model
     whole, params = recording.total(model), params_of(model)
 
@@ -229,7 +229,7 @@ def detailed(recording: Recording) -> str:
         settings = module.extra_repr()
         return ", ".join([*items, *([settings] if settings else [])])
 
-    return repr(twin(model, line))
+    return repr(annotated_copy(model, line))
 
 
 def _percent(part: float, whole: float) -> str:

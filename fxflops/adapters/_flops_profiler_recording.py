@@ -1,4 +1,4 @@
-"""What each module of a model is charged by flops-profiler, and in it each function, as the model is run."""
+"""The charges of each module and function under flops-profiler's conventions, recorded while the user runs the model."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from ._deepspeed_recording import Recording, Usage
 
 
 class FunctionRecording(Recording):
-    """Records by function too. A module that stands under two others is summed twice."""
+    """Record by function too. A module with two parents is summed under each."""
 
     convention = "flops_profiler"
 
     def reset(self) -> None:
-        """Forget what ran before."""
+        """Discard what was recorded."""
         super().reset()
         self._of_functions: dict[nn.Module, dict[str, Usage]] = {module: {} for module in self.modules}
 
-    def lose_outermost(self) -> None:
-        """Forget what the model's own forward was charged, but not what the modules in it were."""
+    def discard_own_functions(self) -> None:
+        """Discard the charges of functions that the model's own forward calls, but not those of the modules in it."""
         self.own[self.model] = Usage(duration=self.own[self.model].duration)
         self._of_functions[self.model] = {}
 
     def total(self, module: nn.Module) -> Usage:
-        """What a module and all in it are charged; its duration, or its children's where it is not called itself."""
+        """Return the charges of a module and all modules in it.
+
+        The duration is the module's own, or the sum of its children's if it is not called itself.
+        """
         own = self.own[module]
         total = Usage(own.flops, own.macs)
         for child in module.children():
@@ -39,7 +42,7 @@ class FunctionRecording(Recording):
         return total
 
     def functions(self, module: nn.Module) -> dict[str, Usage]:
-        """The same by function, a module's own before its children's."""
+        """Return the charges and times by function; a module's own functions come before its children's."""
         functions = {name: Usage(u.flops, u.macs, u.duration) for name, u in self._of_functions[module].items()}
         for child in module.children():
             for name, usage in self.functions(child).items():
@@ -47,7 +50,7 @@ class FunctionRecording(Recording):
         return functions
 
     def ran(self, name: str, seconds: float) -> None:
-        """A function that is replaced there took so long."""
+        """Add the time of a function that the original replaces."""
         usage = self._of_functions[self._running[-1][0]].get(name)
         if usage is not None:
             usage.duration += seconds
@@ -65,7 +68,7 @@ class FunctionRecording(Recording):
 
 
 class FunctionClock(TorchFunctionMode):
-    """Times the functions that flops-profiler replaces."""
+    """A mode that times the functions that flops-profiler replaces."""
 
     def __init__(self, recording: FunctionRecording) -> None:
         self._recording = recording
@@ -81,7 +84,7 @@ class FunctionClock(TorchFunctionMode):
 
 
 def name_of(target: Any) -> str:
-    """The name of the function that is charged where this one, or a module of this class, is called; "" for none."""
+    """Return the name of the function that is charged for this function or class of modules; "" if none is."""
     if isinstance(target, type):
         target = next((FORWARDS[cls] for cls in target.__mro__ if cls in FORWARDS), None)
     return target.__name__.removesuffix("_with_indices") if target in REPLACED else ""

@@ -1,4 +1,4 @@
-"""What flops-profiler prints: numbers with their units, the classes of modules by depth, the model with its figures."""
+"""The text that flops-profiler prints: numbers with units, the top classes at each depth, the model with its figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ._deepspeed_text import (
     params_of,
 )
 from ._flops_profiler_recording import FunctionRecording
-from .ptflops import scaled, twin
+from .ptflops import annotated_copy, scaled
 
 HEAD = """
 -------------------------- Flops Profiler --------------------------
@@ -34,32 +34,32 @@ SIZES = {"T": 10**12, "G": 10**9, "M": 10**6, "K": 10**3, "k": 10**3}
 
 
 def num_to_string(num: float, precision: int = 2) -> str:
-    """A number in the unit that fits: ``22360 -> '22.36 K'``."""
+    """Return a number in the unit that suits it: ``22360 -> '22.36 K'``."""
     return _scaled(num, "GMK", "", None, precision, "")
 
 
 def number_to_string(num: float, units: str | None = None, precision: int = 2) -> str:
-    """A number in "G", "M", "K" or the one that fits; one too small for that ends in a space."""
+    """Return a number in "G", "M", "K" or the unit that suits it; a number below 1000 ends in a space."""
     return _scaled(num, "GMK", "", units, precision, " ")
 
 
 def macs_to_string(macs: float, units: str | None = None, precision: int = 2) -> str:
-    """A number in "GMACs", "MMACs", "KMACs" or the one that fits."""
+    """Return a number in "GMACs", "MMACs", "KMACs" or the unit that suits it."""
     return _scaled(macs, "GMK", "MACs", units, precision, " MACs")
 
 
 def flops_to_string(flops: float, units: str | None = None, precision: int = 2) -> str:
-    """FLOPs per second in "TFLOPS", "GFLOPS", "MFLOPS", "KFLOPS" or the one that fits."""
+    """Return FLOPs per second in "TFLOPS", "GFLOPS", "MFLOPS", "KFLOPS" or the unit that suits them."""
     return _scaled(flops, "TGMK", "FLOPS", units, precision, " FLOPS")
 
 
 def params_to_string(params_num: float, units: str | None = None, precision: int = 2) -> str:
-    """A number in "M", "K", or in the one that fits, M or k, then always with two digits."""
+    """Return a number in "M" or "K"; without ``units`` in M or k, whichever suits it, always with two decimals."""
     return _scaled(params_num, "MK" if units else "Mk", "", units, precision if units else 2, "")
 
 
 def duration_to_string(duration: float, units: str | None = None, precision: int = 2) -> str:
-    """Seconds in "s", "ms", "us" or the one that fits."""
+    """Return seconds in "s", "ms", "us" or the unit that suits them."""
     for name, per_second in (("s", 1), ("ms", 10**3), ("us", 10**6)):
         if units == name or (units is None and duration * per_second > 1):
             return f"{round(duration * per_second, precision)} {name}"
@@ -74,7 +74,7 @@ UNITS = Units(num_to_string, macs_to_string, params_to_string, duration_to_strin
 
 
 def page(recording: FunctionRecording, step: int, engine: Any, depths: int, top: int, each: bool) -> str:
-    """The figures of the model, and of the DeepSpeed engine if there is one; the top classes; the model if ``each``."""
+    """Return the figures of the model and of the engine, if any; the top classes; and, with ``each``, every module."""
     model, usage = recording.model, recording.total(recording.model)
     params, parallel = params_of(model), engine.mp_world_size if engine else 1
     device = next((str(parameter.device) for parameter in model.parameters()), "cpu")
@@ -107,7 +107,7 @@ def _sizes(engine: Any) -> Rows:
 
 
 def _latencies(usage: Usage, engine: Any) -> Rows:
-    """The forward's; with the timers of an engine the backward's and the step's too."""
+    """Yield the rows of the forward's latency and, with the timers of an engine, those of the backward and the step."""
     if usage.duration:
         forward = elapsed(engine, "forward") if is_timed(engine) else usage.duration
         yield "fwd latency: ", duration_to_string(forward)
@@ -124,7 +124,7 @@ def _latencies(usage: Usage, engine: Any) -> Rows:
 
 
 def aggregated(recording: FunctionRecording, depths: int, top: int) -> str:
-    """The ``top`` classes of modules by each figure at the first ``depths`` depths; -1: at all but the innermost."""
+    """Return the ``top`` classes of modules by each figure at the first ``depths`` depths (-1: all but the innermost)."""
     figures: Figures = {
         "params": (params_of, params_to_string),
         "flops": (lambda module: recording.total(module).flops, num_to_string),
@@ -135,7 +135,7 @@ def aggregated(recording: FunctionRecording, depths: int, top: int) -> str:
 
 
 def detailed(recording: FunctionRecording) -> str:
-    """The model as PyTorch prints it, each module with what it and its functions are charged."""
+    """Return the model's repr, with the figures of each module and its functions before its settings."""
     model = recording.model
     whole, params = recording.total(model), params_of(model)
     in_functions = sum(usage.duration for usage in recording.functions(model).values())
@@ -163,7 +163,7 @@ def detailed(recording: FunctionRecording) -> str:
             f"module = {figures}, functionals = {of_functions}, functionals_duration = {seconds}, {module.extra_repr()}"
         )
 
-    return repr(twin(model, line))
+    return repr(annotated_copy(model, line))
 
 
 def _usage(usage: Usage) -> dict[str, str]:

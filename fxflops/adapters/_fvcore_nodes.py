@@ -1,4 +1,4 @@
-"""Calls as nodes of a torch.jit trace, as far as their names and arguments tell: what fvcore counts by, and its handles get."""
+"""The nodes of a torch.jit trace, which fvcore counts and gives to its handles, derived from calls without a trace."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..torch_internals import OpOverload, OpOverloadPacket
 
 
 class Value:
-    """What a handle is given in place of a ``torch._C.Value``: a tensor, a list or a constant, with its name and the kind of
-    node that made it; of a tensor that goes in, which no call tells, "prim::Param"."""
+    """A stand-in for ``torch._C.Value``, given to handles: a tensor, a list or a constant, with its name and the kind of the
+    node that made it. The maker of an input tensor is not known and taken to be "prim::Param"."""
 
     def __init__(self, value: Any, name: str = "", made_by: str = "") -> None:
         self._value = value
@@ -27,7 +27,7 @@ class Value:
         self._made_by = made_by
 
     def isCompleteTensor(self) -> bool:
-        """Whether it is a tensor."""
+        """Return True for a tensor."""
         return isinstance(self._value, Spec)
 
     def type(self) -> ValueType:
@@ -37,11 +37,11 @@ class Value:
         return ValueNode(self._value, self._name, self._made_by)
 
     def debugName(self) -> str:
-        """A name that no other value has, unlike the trace's not that of a variable."""
+        """Return a name that no other value has. Unlike a trace's it is not the name of a variable."""
         return self._name
 
     def toIValue(self) -> Any:
-        """A constant; None for what holds a tensor."""
+        """Return the value of a constant; None for a tensor and for a list that holds one."""
         return None if any(True for _ in specs_in(self._value)) else self._value
 
     def __repr__(self) -> str:
@@ -49,29 +49,29 @@ class Value:
 
 
 class ValueType:
-    """The type of a value: of a tensor its shape and dtype; its strides and device are not known, which is None."""
+    """The type of a value; of a tensor also its shape and dtype. Strides and device are not known: they are None."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
 
     def kind(self) -> str:
-        """ "TensorType", "IntType", "ListType" ..."""
+        """Return "TensorType", "IntType", "ListType" ..."""
         return next(name for types, name in KINDS if isinstance(self._value, types))
 
     def sizes(self) -> list[int]:
-        """The shape of a tensor."""
+        """Return the shape of a tensor."""
         return list(self._tensor())
 
     def dim(self) -> int:
-        """The number of dims of a tensor."""
+        """Return the number of dimensions of a tensor."""
         return self._tensor().ndim
 
     def dtype(self) -> torch.dtype:
-        """The dtype of a tensor."""
+        """Return the dtype of a tensor."""
         return self._tensor().dtype
 
     def scalarType(self) -> str:
-        """The dtype of a tensor as C++ calls it: "Float", "Long"."""
+        """Return the dtype of a tensor by its name in C++: "Float", "Long"."""
         return torch.empty(0, dtype=self.dtype()).type().rpartition(".")[2].removesuffix("Tensor")
 
     def strides(self) -> None:
@@ -82,7 +82,7 @@ class ValueType:
 
     def _tensor(self) -> Spec:
         if not isinstance(self._value, Spec):
-            raise of_kind(InputError(f"a value of {self.kind()} is no tensor: isCompleteTensor() tells"), RuntimeError)
+            raise of_kind(InputError(f"a value of {self.kind()} is not a tensor: see isCompleteTensor()"), RuntimeError)
         return self._value
 
 
@@ -95,7 +95,7 @@ class ValueNode:
         self._made_by = made_by
 
     def kind(self) -> str:
-        """ "prim::Constant", "prim::ListConstruct" ..."""
+        """Return "prim::Constant", "prim::ListConstruct" ..."""
         if self._made_by:
             return self._made_by
         if isinstance(self._value, Spec):
@@ -103,7 +103,7 @@ class ValueNode:
         return "prim::ListConstruct" if isinstance(self._value, tuple) else "prim::Constant"
 
     def inputs(self) -> Iterator[Value]:
-        """The items of a list."""
+        """Return the items of a list."""
         is_list = isinstance(self._value, tuple) and not isinstance(self._value, Spec)
         return (Value(item, f"{self._name}.{i}") for i, item in enumerate(self._value if is_list else ()))
 
@@ -116,9 +116,9 @@ KINDS: tuple[tuple[Any, str], ...] = (
 
 
 class JitNode(NamedTuple):
-    """One operator of the trace: its kind, "aten::add", what it takes and puts out, and the module it stands in.
+    """One operator of the trace: its kind ("aten::add"), inputs and outputs, and the path of the module that calls it.
 
-    ``flops`` are the convention's; where a call is several nodes, all are the first's. ``call`` is its position.
+    ``flops`` are the convention's; if one call is several nodes, the first has them all. ``call`` is the index of the call.
     """
 
     kind: str
@@ -130,7 +130,7 @@ class JitNode(NamedTuple):
 
 
 def nodes_of(position: int, counted: Counted) -> Iterator[JitNode]:
-    """The nodes of one call, that which is counted first."""
+    """Yield the nodes of one call; the one that is counted comes first."""
     call, flops = counted.call, counted.flops
     for part, (kind, arguments, outs) in enumerate(_parts(call)):
         kind = kind if "::" in kind else f"aten::{kind}"
@@ -142,7 +142,7 @@ def nodes_of(position: int, counted: Counted) -> Iterator[JitNode]:
 
 
 def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
-    """Name, arguments and results of each node of a call."""
+    """Yield the name, arguments and results of each node of a call."""
     out = call.out
     if isinstance(call.target, (OpOverload, OpOverloadPacket)):
         packet = call.target if isinstance(call.target, OpOverloadPacket) else call.target.overloadpacket
@@ -166,47 +166,47 @@ def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
 
 
 def python_ops() -> dict[FunctionType, Callable[..., int]]:
-    """Formulas for the forwards of all autograd.Functions but torch's own: each is one node, whatever is in it."""
+    """Return a formula for the forward of every autograd.Function but torch's own: in a trace each is one node."""
     return {
         cls.forward: _opaque
-        for cls in _below(torch.autograd.Function)
+        for cls in _subclasses(torch.autograd.Function)
         if isinstance(cls.forward, FunctionType) and cls.__module__.partition(".")[0] != torch.__name__
     }
 
 
-def _below(cls: Any) -> Iterator[Any]:
-    for below in cls.__subclasses__():
-        yield below
-        yield from _below(below)
+def _subclasses(cls: Any) -> Iterator[Any]:
+    for subclass in cls.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 def _opaque(*_: Any, out: Any) -> int:
-    """x -> out: a node whose inside fvcore does not see."""
+    """x -> out: nothing, as fvcore does not see inside the node."""
     return 0
 
 
 def is_python_op(call: Call) -> bool:
-    """Whether a call is an autograd.Function's."""
+    """Return True for the call of an autograd.Function's forward."""
     return call.op == "forward" and isinstance(call.target, FunctionType)
 
 
 def _name_of_python_op(call: Call) -> str:
-    """The class, which the context that its forward is given tells; one that takes none is written in it."""
+    """Return the class's name: from the context that its forward is given, or from the forward's qualified name."""
     context = call.args[0] if call.args and isinstance(call.args[0], str) else ""
     known = re.fullmatch(r"<(\w+)Backward>", context)
     return known[1] if known else call.target.__qualname__.rpartition(".")[0].rpartition(".")[2]
 
 
 def _products(given: Mapping[str, Any], out: Spec) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
-    """The two linear layers of an RNN's cell: of the input and of the state."""
+    """Yield the two linear layers of an RNN cell: of the input and of the state."""
     state = first(given["hx"]) if given.get("hx") is not None else out
-    for given_to, side in ((given["input"], "ih"), (state, "hh")):
+    for operand, side in ((given["input"], "ih"), (state, "hh")):
         weight, bias = (given.get(f"{kind}_{side}", given.get(f"{kind[0]}_{side}")) for kind in ("weight", "bias"))
-        yield "linear", [given_to, weight, bias], [Spec((*out[:-1], weight[0]), out.dtype)]
+        yield "linear", [operand, weight, bias], [Spec((*out[:-1], weight[0]), out.dtype)]
 
 
 def _others(call: Call, given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names of the other nodes of a call that is several."""
+    """Return the names of the further nodes of a call that is several nodes."""
     if call.op == "conv" and given.get("padding_mode", "zeros") != "zeros":
         return ("pad",)
     if call.op == "batch_norm" and given.get("num_batches_tracked") is not None and given["training"]:
@@ -217,7 +217,7 @@ def _others(call: Call, given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _given(call: Call) -> dict[str, Any]:
-    """The arguments of a call by name; a module's settings and tensors too."""
+    """Return the arguments of a call by name, with a module's settings and tensors."""
     if call.op == "einsum":
         equation = call.args[0] if isinstance(call.args[0], str) else None
         return {"equation": equation, "tensors": tuple(specs_in(call.args)), "path": None}
@@ -228,7 +228,7 @@ def _given(call: Call) -> dict[str, Any]:
 
 
 def _parameters(function: Any) -> list[str]:
-    """The names of a function's parameters, as far as they are known."""
+    """Return the names of a function's parameters, as far as they are known."""
     try:
         return [*inspect.signature(function).parameters]
     except (TypeError, ValueError):
@@ -237,7 +237,7 @@ def _parameters(function: Any) -> list[str]:
 
 
 def _in_order(name: str, given: Mapping[str, Any]) -> list[Any]:
-    """The arguments as the aten operator has them, its defaults for those not given; as given where none is known."""
+    """Return the arguments in the order of the aten operator, with its defaults; as given if there is no such operator."""
     schema = _schema(name)
     if schema is None:
         return list(given.values())
@@ -254,17 +254,17 @@ def _lookup(argument: Any, given: Mapping[str, Any]) -> Any:
 
 
 def _schema(name: str) -> Any:
-    """The schema of an aten operator: that on tensors, where it has several."""
+    """Return the schema of an aten operator; of several overloads, that on tensors. None if there is no such operator."""
     packet = getattr(torch.ops.aten, name, None)
     if not isinstance(packet, OpOverloadPacket):
         return None
     overloads = packet.overloads()
-    chosen = next((one for one in ("Tensor", "default", "int") if one in overloads), overloads[0])
-    return getattr(packet, chosen)._schema
+    overload = next((one for one in ("Tensor", "default", "int") if one in overloads), overloads[0])
+    return getattr(packet, overload)._schema
 
 
 def _name(call: Call, given: Mapping[str, Any]) -> str:
-    """The name of the aten operator that a call is in a trace."""
+    """Return the name of a call's aten operator in a trace."""
     if call.op == "setitem":
         return "copy_" if isinstance(call.args[-1], Spec) else "fill_"
     if call.op in ("conv", "conv_transpose"):
@@ -285,7 +285,7 @@ def _name(call: Call, given: Mapping[str, Any]) -> str:
 
 
 def _resampling(call: Call, given: Mapping[str, Any]) -> str:
-    """The operator that F.interpolate calls."""
+    """Return the name of the operator that F.interpolate calls."""
     dims = first(call.out).ndim - 2
     mode = given.get("mode", "nearest")
     if mode == "area":
@@ -295,7 +295,7 @@ def _resampling(call: Call, given: Mapping[str, Any]) -> str:
 
 
 def _plain(name: str) -> str:
-    """An operator's method as the function it is: ``__radd__``, ``__iadd__`` and ``iadd`` as ``add`` and ``add_``."""
+    """Return the aten name of a method: ``__radd__`` is ``add``, ``__iadd__`` and ``iadd`` are ``add_``."""
     name = name.removeprefix("__").removesuffix("__")
     if name in NAMES:
         return NAMES[name]
@@ -306,7 +306,7 @@ def _plain(name: str) -> str:
 
 
 def _snake(cls: type) -> str:
-    """The name of a class of torch as a function's: ``MaxPool2d`` as ``max_pool2d``."""
+    """Return a torch class's name as that of a function: ``MaxPool2d`` as ``max_pool2d``."""
     known = next((base for base in cls.__mro__ if base.__module__.startswith(nn.__name__)), cls)
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", known.__name__).lower()
 
@@ -333,7 +333,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), ("broadcast_tensors",)),
     "softmin": ("neg",), "softsign": ("abs", "add"), "tanhshrink": ("tanh",), "__rdiv__": ("reciprocal",),
 }  # fmt: skip
-"""What is a node beside the one that a call is named by."""
+"""The further nodes of calls that are several nodes."""
 NAMES = {
     **dict.fromkeys(("float", "double", "half", "bfloat16", "int", "long", "bool", "cuda", "cpu", "type"), "to"),
     **dict.fromkeys(("dropout1d", "dropout2d", "dropout3d"), "feature_dropout"),
@@ -344,4 +344,4 @@ NAMES = {
     "fold": "col2im", "unfold": "im2col", "norm": "linalg_vector_norm", "cross_entropy": "cross_entropy_loss",
     "nll_loss": "nll_loss_nd", "softmin": "softmax", "softsign": "div", "tanhshrink": "sub",
 }  # fmt: skip
-"""Where the name in a trace is another."""
+"""The names in a trace that differ from torch's function or method."""

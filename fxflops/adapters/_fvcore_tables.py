@@ -1,4 +1,4 @@
-"""What fvcore prints: a model's parameters, flops and activations by module, as a table or within the model's own text."""
+"""fvcore's tables: a model's parameters, flops and activations by module, as a table or inside the model's repr."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..counting.rollup import prefixes
 from .ptflops import printed
 
 Cells = dict[str, dict[str, Any]]
-"""By module (or parameter), by column."""
+"""The cells of a table: by module or parameter, then by column."""
 UNITS = ((1e14, 1e15, "P"), (1e11, 1e12, "T"), (1e8, 1e9, "G"), (1e5, 1e6, "M"), (1e2, 1e3, "K"))
 UNCALLED = (
     "N/A indicates a possibly missing statistic due to how the module was called. Missing values are still included in the "
@@ -21,7 +21,7 @@ UNCALLED = (
 
 
 class Analysis(Protocol):
-    """An analysis of a model, as far as its tables ask it."""
+    """The part of an analysis that the tables use."""
 
     _model: nn.Module
 
@@ -29,7 +29,10 @@ class Analysis(Protocol):
 
 
 def parameter_count(model: nn.Module) -> defaultdict[str, int]:
-    """Elements of every parameter, and of all of every module's; ``""`` is the model. A shared one is its first name's."""
+    """Return the elements of every parameter, and of all parameters in every module; ``""`` is the model.
+
+    A shared parameter counts under its first name.
+    """
     counts: defaultdict[str, int] = defaultdict(int)
     for name, parameter in model.named_parameters():
         for prefix in prefixes(name):
@@ -38,7 +41,7 @@ def parameter_count(model: nn.Module) -> defaultdict[str, int]:
 
 
 def parameter_count_table(model: nn.Module, max_depth: int = 3) -> str:
-    """The same as a table: sizes of modules and shapes of parameters, down to ``max_depth`` dots."""
+    """Return a table of modules with their number of elements, and parameters with their shapes, ``max_depth`` levels deep."""
     counts, shapes = parameter_count(model), _shapes(model)
     rows = [("model", _in_thousands(counts.pop("", 0)))]
 
@@ -59,10 +62,10 @@ def flop_count_table(
     activations: Analysis | None = None,
     show_param_shapes: bool = True,
 ) -> str:
-    """Parameters, flops and, if given, activations of each module down to ``max_depth``, as a table.
+    """Return a table of the parameters, flops and, if given, activations of each module, ``max_depth`` levels deep.
 
-    A module with one child and nothing to tell them apart is one row with it. It is indented by depth, as fvcore means
-    it; fvcore itself loses the indents with tabulate 0.10.
+    A module with one child and the same figures is shown as one row with it. Rows are indented by depth, as fvcore intends;
+    fvcore itself loses the indents with tabulate 0.10.
     """
     params = "#parameters or shape" if show_param_shapes else "#parameters"
     analyses: dict[str, Any] = (
@@ -82,7 +85,7 @@ def flop_count_table(
 
 
 def flop_count_str(flops: Analysis, activations: Analysis | None = None) -> str:
-    """The model as it prints itself, each module with its parameters, flops and, if given, activations after its settings."""
+    """Return the model's repr, with each module's parameters, flops and, if given, activations after its settings."""
     analyses: dict[str, Any] = {"#flops": flops} if activations is None else {"#flops": flops, "#acts": activations}
     zeros = dict.fromkeys((path for path, _ in flops._model.named_modules()), 0)
     counts = {"#params": parameter_count(flops._model), **{name: _counted(one) for name, one in analyses.items()}}
@@ -103,17 +106,17 @@ def flop_count_str(flops: Analysis, activations: Analysis | None = None) -> str:
     return (UNCALLED if anywhere else "") + printed(flops._model, lines_of)
 
 
-# What stands in the cells
+# Cells
 
 
 def _counted(analysis: Any) -> dict[str, Any]:
-    """An analysis' sums by module, without its warnings."""
+    """Return an analysis' sums by module, with its warnings turned off."""
     analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
     return dict(analysis.by_module())
 
 
 def _by_module(counts: Mapping[str, Mapping[str, Any]]) -> Cells:
-    """By module, then by column."""
+    """Turn columns of values by module into cells."""
     cells: Cells = {}
     for column, values in counts.items():
         for path, value in values.items():
@@ -122,8 +125,11 @@ def _by_module(counts: Mapping[str, Mapping[str, Any]]) -> Cells:
 
 
 def _without_zeros(cells: Cells, keep: Collection[str] = (), trivial_children: bool = False) -> Cells:
-    """Without the modules that have only zeros, but for those to ``keep`` and the model (of ``trivial_children``: and
-    those of whose children one is left); each after its children."""
+    """Return the cells without modules that have only zeros; each module comes after its children.
+
+    The modules in ``keep`` stay, or the model if there are none; with ``trivial_children`` also the modules that still have
+    a child.
+    """
     left: Cells = {}
 
     def visit(path: str) -> None:
@@ -143,13 +149,13 @@ def _formatted(cells: Cells, digits: int) -> Cells:
 
 
 def _size(number: float, digits: int) -> str:
-    """A number with its unit: ``145600 -> "0.146M"``."""
+    """Return a number with its unit: ``145600 -> "0.146M"``."""
     _, scale, unit = next((each for each in UNITS if abs(number) > each[0]), (0, 1, ""))
     return f"{number / scale:.{digits}f}".rstrip("0").rstrip(".") + unit if unit else str(number)
 
 
 def _in_thousands(number: int) -> str:
-    """A number of elements with one digit: ``37900000 -> "37.9M"``."""
+    """Return a number of elements with one decimal: ``37900000 -> "37.9M"``."""
     _, scale, unit = next((each for each in UNITS[2:] if number > each[0]), (0, 1, ""))
     return f"{number / scale:.1f}{unit}" if unit else str(number)
 
@@ -159,22 +165,22 @@ def _shapes(model: nn.Module) -> dict[str, str]:
 
 
 def _children(names: Collection[str], prefix: str) -> Iterator[str]:
-    """Those one level below a prefix, such as "" or "layer1."."""
+    """Return the names one level below a prefix, such as "" or "layer1."."""
     depth = prefix.count(".")
     return (name for name in list(names) if name and name.count(".") == depth and name.startswith(prefix))
 
 
-# As a table
+# Tables
 
 
 def _table(cells: Cells, max_depth: int, columns: Sequence[str]) -> str:
-    root, values = _forwarded("", cells)
+    root, values = _merged("", cells)
     shared = f"{root}." if root else ""
     rows = [[root or "model", *(values.get(column, "") for column in columns)]]
 
     def fill(prefix: str, depth: int) -> None:
         for child in _children(cells, prefix) if depth <= max_depth else ():
-            name, values = _forwarded(child, cells)
+            name, values = _merged(child, cells)
             texts = [name.removeprefix(shared), *(values.get(column) for column in columns)]
             rows.append(["" if text is None else " " * depth + text for text in texts])
             fill(f"{name}.", depth + 1)
@@ -183,8 +189,8 @@ def _table(cells: Cells, max_depth: int, columns: Sequence[str]) -> str:
     return _piped(("module", *columns), rows)
 
 
-def _forwarded(path: str, cells: Cells) -> tuple[str, dict[str, str]]:
-    """A module that has one child and the same cells is the child, and so on."""
+def _merged(path: str, cells: Cells) -> tuple[str, dict[str, str]]:
+    """Merge a module with its only child, as long as their cells do not differ; return the last name and the cells."""
     children = list(_children(cells, f"{path}." if path else ""))
     if len(children) != 1 or cells[path].keys() != cells[children[0]].keys():
         return path, cells[path]
@@ -192,11 +198,11 @@ def _forwarded(path: str, cells: Cells) -> tuple[str, dict[str, str]]:
     if any(mine != its and mine and its for _, mine, its in pairs):
         return path, cells[path]
     cells[children[0]] = {name: mine or its for name, mine, its in pairs}
-    return _forwarded(children[0], cells)
+    return _merged(children[0], cells)
 
 
 def _piped(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, with the spaces before cells kept; columns of numbers (and nothing) to the right."""
+    """Return a table in Markdown; spaces before a cell's text are kept, columns of numbers are aligned to the right."""
     columns = []
     for header, *body in zip(headers, *rows, strict=True):
         to_the_right = all(_is_number(cell) for cell in body if cell)

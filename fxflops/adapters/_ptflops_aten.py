@@ -1,4 +1,4 @@
-"""ptflops's backend "aten": a run on the real tensors, and what is dispatched in it by operator and outermost module."""
+"""ptflops's backend "aten": a run on the real tensors, and its counts by operator and top-level module."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from ..trace.leaves import Hooks
 from ..trace.modes import AtenMode
 
 Sums = dict[str, Counter[Any]]
-"""By outermost module ("Global": all of them), by operator."""
+"""Counts by top-level module ("Global": the whole model), then by operator."""
 
 
 class Dispatched:
-    """Counts operators as they are dispatched: by a user's hook, which is given a call's inputs and its outputs as tuples, else
-    as the convention does."""
+    """Count operators as they are dispatched: by the user's hook for the operator, else by the convention's formula.
+
+    A hook is called with the inputs and the outputs of a call, each as a tuple.
+    """
 
     def __init__(
         self, ignored: Collection[Any], hooks: Mapping[Any, Callable[[Any, Any], int]], file: TextIO, verbose: bool
@@ -35,7 +37,7 @@ class Dispatched:
         self._verbose = verbose
 
     def run(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """The sum of a run of the model in eval mode, which is then as it was before."""
+        """Run the model in eval mode, restore its state, and return the sum of the counts."""
         names, hooks = {child: name for name, child in model.named_children()}, Hooks()
         with holding(model.modules(), "eval"):
             snapshot = Snapshot(model.modules(), (args, kwargs))
@@ -49,7 +51,7 @@ class Dispatched:
         return self._total()
 
     def text(self, shown: Callable[[int], str]) -> str:
-        """The sums by outermost module and operator, each as ``shown``."""
+        """Return the counts by top-level module and operator as text; ``shown`` formats a count."""
         lines = [f"Total:{shown(self._total())}"]
         for name, sums in self._sums.items():
             lines += [f"Module:  {name}", *(f"{operator}: {shown(flops)}" for operator, flops in sums.items()), ""]

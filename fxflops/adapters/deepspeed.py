@@ -1,10 +1,12 @@
-"""The names of DeepSpeed's flops profiler over fxflops: FLOPs, MACs and time of a model module by module.
+"""DeepSpeed's flops profiler over fxflops: FLOPs, MACs and time of a model, module by module.
 
-They are those of ``deepspeed.profiling.flops_profiler``, without DeepSpeed; the counts are of ``convention="deepspeed"``
-and ``"deepspeed_macs"``. Unlike the original it replaces no function of torch and leaves no attribute or hook on the model,
-puts the model's mode and state back, times RNNs too, and counts where the original raises. It counts each call before it
-runs, which an engine's own timer of the forward has in it. What users of the original catch they catch here: wrong inputs
-are an AssertionError, figures asked for before ``start_profile`` an AttributeError, and what the model raises comes as it is.
+The names are those of ``deepspeed.profiling.flops_profiler``; DeepSpeed is not needed. The counts are those of
+``convention="deepspeed"`` and ``"deepspeed_macs"``. Unlike the original this replaces no function of torch, leaves no
+attribute or hook on the model, restores the model's mode and state, times RNNs too, and counts where the original raises.
+Each call is counted before it runs; an engine's own timer of the forward includes that time.
+
+Errors are those that users of the original catch: an AssertionError for wrong inputs, an AttributeError for figures before
+``start_profile``, and the model's own errors as they are.
 """
 
 from __future__ import annotations
@@ -47,15 +49,15 @@ __all__ = [
 
 
 class WrongInputError(InputError, AssertionError):
-    """No model, no input or no shape where one belongs, which the originals assert."""
+    """An argument is no model, no input or no shape; the originals raise an AssertionError."""
 
 
 class NotStartedError(InputError, AttributeError):
-    """Figures are asked for, and there are none; the originals look for them on the model."""
+    """There are no figures yet; the originals raise an AttributeError."""
 
 
 class FlopsProfiler:
-    """Profiles the runs of a model between ``start_profile`` and ``stop_profile``, in one's own loop.
+    """Profile the runs of a model between ``start_profile`` and ``stop_profile``, in your own loop.
 
     >>> prof = FlopsProfiler(model)                    # doctest: +SKIP
     >>> prof.start_profile()                           # doctest: +SKIP
@@ -65,8 +67,8 @@ class FlopsProfiler:
     >>> prof.end_profile()                             # doctest: +SKIP
     >>> loss.backward()                                # doctest: +SKIP
 
-    ``ds_engine`` is a DeepSpeed engine, whose sizes and timers are printed with the profile; by its timers the backward's
-    FLOPs per second are taken to be of twice the forward's FLOPs, and ``recompute_fwd_factor`` forwards more.
+    ``ds_engine`` is a DeepSpeed engine, whose sizes and timers are printed with the profile. The backward is then taken to
+    have twice the forward's FLOPs, and ``recompute_fwd_factor`` times the forward's more.
     """
 
     _recorder: ClassVar[type[Recording]] = Recording
@@ -80,7 +82,7 @@ class FlopsProfiler:
         self._recording: Recording | None = None
 
     def start_profile(self, ignore_list: Sequence[type] | None = None) -> None:
-        """Profile from now on. What modules of the classes in ``ignore_list`` call is charged to those around them."""
+        """Start profiling. Calls in modules of the classes in ``ignore_list`` are charged to the modules around them."""
         if not self._is_counted():
             self.end_profile()
             self._recording = self._recorder(self.model, ignore_list or ())
@@ -92,35 +94,35 @@ class FlopsProfiler:
             self._recording.stop()
 
     def reset_profile(self) -> None:
-        """Forget what was profiled so far."""
+        """Discard the results so far."""
         if self._recording is not None and not self._is_counted():
             self._recording.reset()
 
     def end_profile(self) -> None:
-        """Stop profiling and forget the results."""
+        """Stop profiling and discard the results."""
         if not self._is_counted():
             self.stop_profile()
             self._recording = None
             self.started = False
 
     def get_total_flops(self, as_string: bool = False) -> int | str:
-        """FLOPs of the forwards profiled."""
+        """Return the FLOPs of the profiled forwards."""
         return shown(self._profiled().total(self.model).flops, as_string, self._units.number)
 
     def get_total_macs(self, as_string: bool = False) -> int | str:
-        """Multiply-accumulates of the forwards profiled."""
+        """Return the multiply-accumulates of the profiled forwards."""
         return shown(self._profiled().total(self.model).macs, as_string, self._units.macs)
 
     def get_total_duration(self, as_string: bool = False) -> float | str:
-        """Seconds of the forwards profiled."""
+        """Return the seconds of the profiled forwards."""
         return shown(self._profiled().total(self.model).duration, as_string, self._units.duration)
 
     def get_total_params(self, as_string: bool = False) -> int | str:
-        """Parameters of the model, on this rank."""
+        """Return the number of the model's parameters on this rank."""
         return shown(text.params_of(self._profiled().model), as_string, self._units.params)
 
     def is_expert_tensor_parallelism_enabled(self) -> bool:
-        """Whether DeepSpeed's first mixture of experts in the model shares each of its experts among ranks."""
+        """Return True if the first DeepSpeed mixture of experts in the model splits each expert among ranks."""
         return text.is_tensor_parallel(self.model)
 
     def print_model_profile(
@@ -131,10 +133,10 @@ class FlopsProfiler:
         detailed: bool = True,
         output_file: str | None = None,
     ) -> None:
-        """Print the summary, the ``top_modules`` classes at each depth, and if ``detailed`` the model with all figures.
+        """Print the summary, the ``top_modules`` classes at each depth and, if ``detailed``, the model with all figures.
 
-        ``profile_step`` is what the summary names; ``module_depth`` how many depths are shown, all but the innermost by
-        default; ``output_file`` a path to write to in place of printing. Nothing is printed when nothing was started.
+        ``profile_step`` is a number for the summary; ``module_depth`` is the number of depths to show (-1: all but the
+        innermost); ``output_file`` is a path to write to instead of printing. Before ``start_profile`` nothing is printed.
         """
         recording = self._recording
         if recording is None:
@@ -150,7 +152,7 @@ class FlopsProfiler:
         path.write_text(f"{page}\n", encoding="utf8")
 
     def print_model_aggregated_profile(self, module_depth: int = -1, top_modules: int = 1) -> None:
-        """Print the ``top_modules`` classes of modules by each figure at the first ``module_depth`` depths."""
+        """Print, for each of the first ``module_depth`` depths, the ``top_modules`` classes by each figure."""
         print(self._aggregated(module_depth, top_modules) if self._recording else text.UNSTARTED)
 
     def _page(self, step: int, depths: int, top: int, detailed: bool) -> str:
@@ -161,7 +163,7 @@ class FlopsProfiler:
         return text.aggregated(self._profiled(), depths, top)
 
     def _is_counted(self) -> bool:
-        """Whether a hook of the model calls us before the model runs, as it is counted."""
+        """Return True during the count of a call: then it is one of the model's own hooks that calls the profiler."""
         return self._recording is not None and self._recording.counting
 
     def _profiled(self) -> Recording:
@@ -188,16 +190,16 @@ def get_model_profile(
     """Profile a run of the model in eval mode: ``(flops, macs, params)``, as strings or as numbers.
 
     Args:
-        input_shape: the shape of the only positional input; or else
-        args, kwargs: the inputs.
+        input_shape: the shape of the only positional input.
+        args, kwargs: the inputs, if no ``input_shape`` is given.
         print_profile: print the profile; see ``FlopsProfiler.print_model_profile`` for ``detailed``, ``module_depth``,
             ``top_modules`` and ``output_file``.
-        warm_up: how many runs come before the one that is timed.
+        warm_up: the number of runs before the one that is timed.
         as_string: ``("22.36 G", "11.17 GMACs", "109.48 M")`` rather than numbers.
         ignore_modules: classes of modules whose calls are charged to the modules around them.
         mode: "forward", or "generate", the method of transformers' models.
 
-    Raises an InputError, which is an AssertionError too, where the model or its inputs do not fit.
+    Raises an InputError, which is also an AssertionError, if the model or its inputs do not fit.
     """
     if mode not in ("forward", "generate"):
         raise WrongInputError(f"mode must be 'forward' or 'generate', not {mode!r}")
@@ -221,7 +223,7 @@ def shown(number: N, as_string: bool, text_of: Callable[[float], str]) -> N | st
 
 
 def asserted_model(model: Any) -> nn.Module:
-    """The model; an error that the originals' users catch for anything that is none."""
+    """Return the model; for anything else raise an error of the kinds that users of the originals catch."""
     return checked_model(model, AssertionError, AttributeError)
 
 
@@ -232,9 +234,9 @@ def profile_run(
     warm_up: int,
     ignored: Sequence[type] | None,
 ) -> None:
-    """Profile a run of a method, after so many others, in eval mode; what the runs changed is put back."""
+    """Profile a run of the method ``name`` in eval mode, after ``warm_up`` others; then restore the model's state."""
     model = profiler.model
-    with holding(model.modules(), "eval", reentrant=True):  # to count it, as it runs
+    with holding(model.modules(), "eval", reentrant=True):  # reentrant: the profiler counts the model inside this block
         method = model if name == "forward" else getattr(model, name)
         start = partial(profiler.start_profile, ignored)
         run_again(model, method, inputs, warm_up, start, profiler.stop_profile)
@@ -243,6 +245,7 @@ def profile_run(
 def inputs_of(
     model: nn.Module, shape: tuple[int, ...] | None, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the inputs as args and kwargs: those given, or a tensor of ones of this shape."""
     if shape is None and not args and not kwargs:
         raise WrongInputError(
             "give input_shape, the shape of the only input, or the inputs as args=[...], kwargs={...}"

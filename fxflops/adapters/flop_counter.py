@@ -1,9 +1,9 @@
-"""torch.utils.flop_counter's names over fxflops: FlopCounterMode, and all that the module has beside it.
+"""torch.utils.flop_counter's names over fxflops: FlopCounterMode, and everything else in that module.
 
-The counts are those of ``convention="torch"``, the formulas torch's own registry, read as it is when the mode is made. Unlike the
-original it counts what ran by a kernel that has no formula there, beside one that has (attention on a CPU, RNNs of oneDNN,
-fused encoder layers); what the backward pass computes stands in the module whose gradient it is, and modules under no_grad
-raise nothing. ``cond`` counts the larger of its branches, as there.
+The counts are those of ``convention="torch"``; the formulas are torch's own registry as it is when the mode is made. Unlike
+the original this also counts kernels for which torch has no formula although it has one for another kernel of the same
+operator (attention on a CPU, RNNs of oneDNN, fused encoder layers). Backward work is counted in the module whose gradient is
+computed, and modules under no_grad raise no error. As in the original, ``cond`` counts the larger of its branches.
 """
 
 from __future__ import annotations
@@ -56,20 +56,21 @@ def __getattr__(name: str) -> Any:
 
 
 class FlopCounterMode:
-    """Counts what runs in its ``with`` block, forward and backward, by module and by operator.
+    """Count the operators that run in a ``with`` block, forward and backward, by module and by operator.
 
     >>> with FlopCounterMode(display=False) as counter:  # doctest: +SKIP
     ...     model(x).sum().backward()                    # doctest: +SKIP
     >>> counter.get_total_flops()                        # doctest: +SKIP
 
     Args:
-        mods: not needed, as in the original, which warns of it too.
-        depth: how many levels of modules the table has; None for all.
-        display: print the table as the block is left.
+        mods: not needed; like the original, this warns if it is given.
+        depth: the number of levels of modules in the table; None for all.
+        display: print the table at the end of the block.
         custom_mapping: formulas by operator (``torch.ops.aten.add``), called with the shapes of its arguments and
             ``out_shape``; with the tensors themselves and ``out_val`` where they have the attribute ``_get_raw``.
-        skip_unsupported: run higher-order operators and Triton kernels that have no formula, uncounted, with a warning, and
-            Triton kernels that have one; without it torch tries its rules for the former, and the latter do not run.
+        skip_unsupported: run higher-order operators and Triton kernels without a formula, with a warning and uncounted, and
+            run Triton kernels that have one. Otherwise torch applies its rules for higher-order operators, and Triton
+            kernels do not run.
     """
 
     def __init__(
@@ -106,19 +107,19 @@ class FlopCounterMode:
             print(self.get_table(self.depth))
 
     def get_total_flops(self) -> int:
-        """All FLOPs."""
+        """Return the sum of all FLOPs."""
         return sum(self.flop_counts[GLOBAL].values())
 
     def get_flop_counts(self) -> Counts:
-        """The FLOPs of each operator in each module: ``{"Global": {aten.addmm: 80}, "Linear": {aten.addmm: 80}}``."""
+        """Return the FLOPs by module and operator: ``{"Global": {aten.addmm: 80}, "Linear": {aten.addmm: 80}}``."""
         return {name: dict(counts) for name, counts in self.flop_counts.items()}
 
     def get_unsupported_ops(self) -> Counter[str]:
-        """What ran without a formula because of ``skip_unsupported``, and how often."""
+        """Return the operators that ran without a formula under ``skip_unsupported``, with their numbers of calls."""
         return self._unsupported.copy()
 
     def get_table(self, depth: int | None = None) -> str:
-        """The same as a table, of the modules of so many levels (None: as many as the mode was made for)."""
+        """Return the FLOPs as a table of ``depth`` levels of modules; default: the depth given to the mode."""
         from tabulate import tabulate
 
         depth = depth or self.depth or 999999
@@ -131,7 +132,7 @@ class FlopCounterMode:
         return tabulate(rows or [(GLOBAL, "0", "0%")], HEADER, colalign=("left", "right", "right"))
 
     def _rows(self, name: str, indent: int, total: int) -> Iterator[tuple[str, str, str]]:
-        """The lines of a module: its own, then one for each operator."""
+        """Yield the lines of a module: its own, then one for each operator."""
         unit = max(0, min(len(SUFFIXES) - 1, (len(str(total)) - 2) // 3))
         pad, counts = " " * (indent + name.count(".")), self.flop_counts[name]
         for label, flops in ((name, sum(counts.values())), *((f" - {op}", flops) for op, flops in counts.items())):
@@ -144,7 +145,7 @@ class FlopCounterMode:
 
 
 class _FlopCounterMode(TorchDispatchMode):
-    """The dispatch mode of a counter; torch.library registers rules for operators under modes by their class."""
+    """The dispatch mode of a counter. A class of its own, as torch.library registers rules for operators by a mode's class."""
 
     supports_higher_order_operators = True
 
@@ -200,7 +201,7 @@ class _FlopCounterMode(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _apart(self, branch: Callable[..., Any], operands: Any) -> tuple[Any, Counts]:
-        """What a branch returns, and what was counted in it alone."""
+        """Run a branch of ``cond``; return its result and its own counts."""
         counter, before, found = self.counter, self.counter.flop_counts, _none()
         counter.flop_counts = found
         try:
@@ -211,15 +212,16 @@ class _FlopCounterMode(TorchDispatchMode):
 
 
 def _flops_of(ran: Operation) -> int:
-    """What the convention counts for an operator."""
+    """Return the convention's FLOPs for an operator."""
     (counted,) = count_calls([Call(ran)], find_convention("torch"), BASE, lambda path: nn.Module())
     return counted.flops
 
 
 class _Modules:
-    """The modules that run, by the names that the original gives them: the class of the outermost, then its attributes.
+    """The running modules, named as in the original: the class of the outermost, then attribute names.
 
-    An autograd node is marked with the modules that ran as it was made, in its own metadata: nothing is held on to.
+    The metadata of an autograd node gets the names of the modules that were running when it was made. No tensor or node is
+    kept alive by it.
     """
 
     def __init__(self) -> None:
@@ -239,7 +241,7 @@ class _Modules:
             hook.remove()
 
     def names(self) -> set[str]:
-        """Those of the modules that run, or whose gradients are being computed."""
+        """Return the names of the modules that are running, or whose gradients are being computed."""
         node = current_autograd_node() if current_graph_task_id() != -1 else None
         made_in: set[str] = set() if node is None else node.metadata.get(self, set())
         return {GLOBAL, *made_in, *(name for _, name in self._running)}
@@ -256,11 +258,11 @@ class _Modules:
         if self._is_other_thread() or module not in [each for each, _ in self._running]:
             return
         self._mark(out)
-        while self._running.pop()[0] is not module:  # one that raised before its hooks
+        while self._running.pop()[0] is not module:  # a module above it on the stack raised before its hook was called
             pass
 
     def _mark(self, value: Any) -> None:
-        """The nodes that lead to these tensors, as far as they are not marked yet, are of the modules that run."""
+        """Mark the autograd nodes of these tensors, and unmarked nodes before them, with the running modules."""
         names = self.names()
         found: list[Any] = [tensor.grad_fn for tensor in tensors_in(value) if tensor.requires_grad]
         while found:
@@ -270,7 +272,7 @@ class _Modules:
                 found.extend(earlier for earlier, _ in node.next_functions)
 
     def _name(self, module: nn.Module) -> str:
-        """The module's name; with it its parts have theirs."""
+        """Return the module's name; at the first query, name the modules inside it too."""
         name = self._known.setdefault(module, type(module).__name__)
         for path, part in module.named_modules(prefix=name):
             self._known.setdefault(part, path)

@@ -1,9 +1,9 @@
-"""flops-profiler's names over fxflops: the package that was DeepSpeed's flops profiler in 2023; today's is :mod:`.deepspeed`.
+"""flops-profiler's names over fxflops: DeepSpeed's flops profiler as it was in 2023; for today's see :mod:`.deepspeed`.
 
-The counts are of ``convention="flops_profiler"`` and ``"flops_profiler_macs"``, and of a module that stands under two
-others, as there, once for each. Unlike the original it replaces no function of torch and leaves no attribute or hook on the
-model, works again on the same model, prints models with RNNs, and counts where the original raises. What the original calls
-the backward's FLOPs, twice the forward's, is not text.
+The counts are those of ``convention="flops_profiler"`` and ``"flops_profiler_macs"``; as in the original, a module with two
+parents is counted under each. Unlike the original this replaces no function of torch, leaves no attribute or hook on the
+model, can profile the same model again, prints models with RNNs, and counts where the original raises. The original also
+prints FLOPs of the backward, which are only twice the forward's; they are left out here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 
 
 class FlopsProfiler(deepspeed.FlopsProfiler):
-    """Profiles the runs of a model between ``start_profile`` and ``stop_profile``, in one's own loop.
+    """Profile the runs of a model between ``start_profile`` and ``stop_profile``, in your own loop.
 
     ``ds_engine`` is a DeepSpeed engine, whose sizes and timers are printed with the profile.
     """
@@ -53,7 +53,7 @@ class FlopsProfiler(deepspeed.FlopsProfiler):
         super().__init__(model, ds_engine)
 
     def get_total_functional_duration(self, as_string: bool = False) -> float | str:
-        """Seconds of those of the forwards' functions that are charged."""
+        """Return the seconds of the functions that are charged, over the profiled forwards."""
         seconds = sum(usage.duration for usage in self._profiled().functions(self.model).values())
         return shown(seconds, as_string, duration_to_string)
 
@@ -86,25 +86,25 @@ def get_model_profile(
 ) -> tuple[int, int, int] | tuple[str, str, str]:
     """Profile a run of the model in eval mode: ``(flops, macs, params)``, as numbers or as strings.
 
-    The original calls ``model.forward``, and so loses the functions that the outermost forward calls itself (not those
-    of the modules in it); the counts here are the same. :class:`FlopsProfiler` around ``model(x)`` has them all.
+    The original calls ``model.forward``, past the hooks, and so misses the functions that the model's own forward calls (but
+    not those of the modules in it); the counts here are the same. :class:`FlopsProfiler` around ``model(x)`` has them all.
 
     Args:
-        input_shape: the shape of the only positional input; or else
-        args, kwargs: the inputs.
+        input_shape: the shape of the only positional input.
+        args, kwargs: the inputs, if no ``input_shape`` is given.
         print_profile: print the profile; see ``FlopsProfiler.print_model_profile`` for ``detailed``, ``module_depth``,
             ``top_modules`` and ``output_file``.
-        warm_up: how many runs come before the one that is timed.
+        warm_up: the number of runs before the one that is timed.
         as_string: ``("22.36 G", "11.17 GMACs", "109.48 M")`` rather than numbers.
         ignore_modules: classes of modules whose calls are charged to the modules around them.
         func_name: the method to run: "forward", or "generate" of a model of transformers.
 
-    Raises an InputError, which is an AssertionError too, where the model or its inputs do not fit.
+    Raises an InputError, which is also an AssertionError, if the model or its inputs do not fit.
     """
     profiler = FlopsProfiler(model)
     profile_run(profiler, func_name, inputs_of(profiler.model, input_shape, args, kwargs), warm_up, ignore_modules)
     if func_name == "forward":
-        profiler._profiled().lose_outermost()
+        profiler._profiled().discard_own_functions()
     total, params = profiler._profiled().total(profiler.model), params_of(profiler.model)
     if print_profile:
         profiler.print_model_profile(warm_up, module_depth, top_modules, detailed, output_file)

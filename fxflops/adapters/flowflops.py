@@ -1,8 +1,8 @@
-"""flowflops's name over fxflops: OneFlow's counter, on models of torch.
+"""flowflops's name over fxflops: OneFlow's counter, for models of torch.
 
-The counts are of ``convention="flowflops_eager"`` and ``"flowflops_graph"``. In mode "eager" they are, as there, for one
-sample, and of a module that stands under two others once for each. What flowflops prints for each layer its documentation
-does not show: here it is what ptflops, from which it comes, prints.
+The counts are those of ``convention="flowflops_eager"`` and ``"flowflops_graph"``. As in the original, mode "eager" counts
+for one sample, and a module with two parents under each. The documentation of flowflops does not show its text for each
+layer: here it is that of ptflops, from which flowflops comes.
 """
 
 from __future__ import annotations
@@ -37,24 +37,25 @@ def get_model_complexity_info(
     param_units: str | None = None,
     output_precision: int = 2,
 ) -> tuple[str | int, str | int]:
-    """FLOPs of a forward in eval mode and trainable parameters: ``(flops, params)``.
+    """Return the FLOPs of a forward in eval mode and the number of trainable parameters: ``(flops, params)``.
 
     Args:
         input_res: the shape of the input with its batch dimension: ``(1, 3, 224, 224)``.
-        print_per_layer_stat: print the model to ``ost`` with what each module is charged, in mode "eager".
+        print_per_layer_stat: print the model to ``ost`` with the charge of each module, in mode "eager".
         as_strings: ``("4.12 GMac", "25.56 M")`` rather than ``(4121925096, 25557032)``.
-        input_constructor: makes from ``input_res`` the one input, or a dict of keyword inputs.
-        verbose: print to ``ost`` which classes of modules have no charge of their own, in mode "eager".
+        input_constructor: a function from ``input_res`` to the only input, or to a dict of keyword inputs.
+        verbose: print the classes of modules without a charge of their own to ``ost``, in mode "eager".
         ignore_modules: classes of modules that are not counted, in mode "eager".
-        custom_modules_hooks: for classes of modules, a forward hook that adds to ``module.__flops__``, in mode "eager";
-            its tensors have shapes, but no values.
+        custom_modules_hooks: for each class of modules, a forward hook that adds to ``module.__flops__``, in mode "eager";
+            it is called with meta tensors.
         mode: "eager" counts modules, "graph" operators.
-        flops_units: "GMac", "MMac", "KMac" or "Mac"; default: the one that fits.
-        param_units: "B", "M" or "K"; default: the one that fits.
-        output_precision: digits after the point.
+        flops_units: "GMac", "MMac", "KMac" or "Mac"; default: the one that suits the number.
+        param_units: "B", "M" or "K"; default: the one that suits the number.
+        output_precision: decimals.
 
     Raises:
-        InputError: the model or the arguments do not fit. RunError: the model raised.
+        InputError: the model or the arguments do not fit.
+        RunError: the model raised.
     """
     checked_model(model, AssertionError)
     if not isinstance(input_res, tuple) or not input_res:

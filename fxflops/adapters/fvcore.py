@@ -1,14 +1,14 @@
-"""fvcore.nn's names over fxflops: operators and modules with what each is charged, handles, tables.
+"""fvcore.nn's names over fxflops: counts by operator and module, handles, tables.
 
-The counts are of ``convention="fvcore"``, on a run that leaves the model as it was: fvcore's own trace updates the
-statistics of batch norms, and leaves hooks where the model raises. A model need not be traceable, nor its inputs and outputs
-be tensors: whatever :func:`fxflops.count` takes. nn.Linear is "linear", as today's torch traces it; the "addmm" of
-fvcore's documentation is that of an older torch.
+The counts are those of ``convention="fvcore"``, on a run that leaves the model as it was; fvcore's own trace updates the
+statistics of batch norms, and leaves hooks behind if the model raises. The model need not be traceable, nor its inputs and
+outputs tensors: all that :func:`fxflops.count` takes will do. nn.Linear is "linear", as today's torch traces it; fvcore's
+documentation shows the "addmm" of an older torch.
 
-What a trace shows beside calls is not here; what fvcore skips differs by it: the arithmetic on sizes, which are tensors in
-a trace (``aten::mul`` for ``x.shape[0] * 2``), properties (``x.T``), and what is inside F.local_response_norm and F.lp_pool,
-one operator each here. What no output needs, which a trace drops, is counted here. Counts are ints: fvcore's of an einsum
-are floats.
+Three things differ from fvcore. ``unsupported_ops`` lists calls only: not the arithmetic on sizes, which are tensors in a
+trace (``aten::mul`` for ``x.shape[0] * 2``), not properties (``x.T``), and not the inside of F.local_response_norm and
+F.lp_pool, which are one operator each. Calls that no output needs are counted; a trace drops them. Counts are ints; fvcore's
+count of an einsum is a float.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CONVENTION = "fvcore"
 
 
 def charged(inputs: list[Value], outputs: list[Value]) -> int:
-    """The handle that stands for the convention: what it counts is in the report, and nothing is computed here."""
+    """Stand for the convention's count, which is in the report; never called."""
     raise NotImplementedError
 
 
@@ -78,12 +78,12 @@ IGNORED = frozenset(
     split_with_sizes squeeze stack t to transpose type_as unbind unsqueeze unsqueeze_ view zeros zeros_like
     """.split()
 )
-"""What fvcore does not list as unsupported: it computes nothing, or next to nothing."""
+"""Operators that fvcore does not list as unsupported, since they compute nothing, or next to nothing."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What an analysis finds, by module: counts, skipped operators, and which modules were not called."""
+    """The result of an analysis by module: the counts, the skipped operators, and the modules that were not called."""
 
     counts: dict[str, Counter[str]]
     unsupported_ops: dict[str, Counter[str]]
@@ -91,9 +91,9 @@ class Statistics:
 
 
 class JitModelAnalysis:
-    """Sums over a model's run of what handles make of its operators; computed when first asked for.
+    """Sums, over a model's run, of the numbers that handles give its operators. They are computed at the first query.
 
-    ``inputs`` is a tuple of positional inputs, or the one input.
+    ``inputs`` is a tuple of positional inputs, or the only input.
     """
 
     _handles: ClassVar[Mapping[str, Handle]] = {}
@@ -112,52 +112,52 @@ class JitModelAnalysis:
         self._enable_warn_unsupported_ops = self._enable_warn_uncalled_mods = True
         self._warn_trace, self._ancestor_mode = "no_tracer_warning", "owner"
 
-    # What was counted
+    # Queries
 
     def total(self, module_name: str = "") -> int:
-        """The sum over all operators of a module."""
+        """Return the sum over all operators of a module."""
         return sum(self.by_operator(module_name).values())
 
     def by_operator(self, module_name: str = "") -> Counter[str]:
-        """The sums of a module by operator: ``Counter({"conv": 194616, "linear": 80040})``."""
+        """Return the sums of a module by operator: ``Counter({"conv": 194616, "linear": 80040})``."""
         return self._analyze().counts[self.canonical_module_name(module_name)]
 
     def by_module(self) -> Counter[str]:
-        """The sums of every module by its name; ``""`` is the model."""
+        """Return the sum of every module by its name; ``""`` is the model."""
         return Counter({path: sum(counts.values()) for path, counts in self._analyze().counts.items()})
 
     def by_module_and_operator(self) -> dict[str, Counter[str]]:
-        """For every module, the sums by operator."""
+        """Return, for every module, the sums by operator."""
         return self._analyze().counts
 
     def unsupported_ops(self, module_name: str = "") -> Counter[str]:
-        """How often each operator without a handle was met in a module, those that are ignored left out."""
+        """Return the number of calls in a module of each operator without a handle; ignored operators are left out."""
         return self._analyze().unsupported_ops[self.canonical_module_name(module_name)]
 
     def uncalled_modules(self) -> set[str]:
-        """The modules in which no operator was met: not used, not called as modules, or without operators."""
+        """Return the modules in which no operator was called: not used, not called as modules, or without operators."""
         return self._analyze().uncalled
 
     def canonical_module_name(self, name: str) -> str:
-        """The name under which a module is counted: of one that has several, the first."""
+        """Return the name under which a module is counted: the first, if it has several."""
         if name not in self._aliases:
             missing = f"{type(self._model).__name__} has no module {name!r}; by_module() lists them"
             raise of_kind(InputError(missing), KeyError)
         return self._aliases[name]
 
-    # How
+    # Settings
 
     def set_op_handle(self: T, *args: Any, **kwargs: Handle | None) -> T:
-        """Count operators by handles of one's own, given as name and handle by turns, or as keywords.
+        """Count operators by your own handles, given as alternating names and handles, or as keywords.
 
-        A handle takes the operator's inputs and outputs, as lists of :class:`Value`, and
-        returns a number or a Counter. None: the operator is not listed as unsupported; as in fvcore, one that has a handle
+        A handle takes the operator's inputs and outputs, as lists of :class:`Value`, and returns a number or a Counter.
+        With None for a handle the operator is no longer listed as unsupported; as in fvcore, an operator that has a handle
         is still counted by it.
 
         >>> FlopCountAnalysis(model, inputs).set_op_handle("aten::sigmoid", lambda inputs, outputs: 100)  # doctest: +SKIP
         """
         if len(args) % 2:
-            raise of_kind(InputError("set_op_handle() takes a name and a handle by turns"), TypeError)
+            raise of_kind(InputError("set_op_handle() takes alternating names and handles"), TypeError)
         for name, handle in [*zip(args[::2], args[1::2], strict=True), *kwargs.items()]:
             if handle is None:
                 self._ignored_ops.add(name)
@@ -167,15 +167,15 @@ class JitModelAnalysis:
         return self
 
     def clear_op_handles(self: T) -> T:
-        """Forget all handles, those of fvcore too."""
+        """Remove all handles, fvcore's own too."""
         self._op_handles, self._ignored_ops, self._stats = {}, set(IGNORED), None
         return self
 
     def copy(
         self, new_model: nn.Module | None = None, new_inputs: Tensor | tuple[Tensor, ...] | None = None
     ) -> JitModelAnalysis:
-        """The same handles and warnings for another model or other inputs; as in fvcore, ignored operators and the ancestor
-        mode are not taken along."""
+        """Return an analysis of another model or other inputs with the same handles and warnings; as in fvcore, ignored
+        operators and the ancestor mode are not copied."""
         model = self._model if new_model is None else new_model
         return (
             JitModelAnalysis(model, self._inputs if new_inputs is None else new_inputs)
@@ -186,24 +186,24 @@ class JitModelAnalysis:
         )
 
     def tracer_warnings(self: T, mode: str) -> T:
-        """Which warnings to let through as the model runs: "all", "no_tracer_warning" (the same: nothing is traced by
-        torch.jit) or "none"."""
+        """Set the warnings to let through while the model runs: "all", "no_tracer_warning" (the same here, as torch.jit
+        traces nothing) or "none"."""
         self._warn_trace = _one_of(mode, "all", "no_tracer_warning", "none")
         return self
 
     def ancestor_mode(self: T, mode: str) -> T:
-        """Which modules an operator belongs to: "owner": the module that calls it, and those that hold that module;
-        "caller": all whose forward is running. (fvcore does not heed it once something was asked for.)"""
+        """Set the modules that an operator belongs to. "owner": the module that calls it, and its ancestors; "caller": all
+        modules whose forward is running. (fvcore ignores this after the first query.)"""
         self._ancestor_mode, self._stats = _one_of(mode, "owner", "caller"), None
         return self
 
     def unsupported_ops_warnings(self: T, enabled: bool) -> T:
-        """Whether to log what :meth:`unsupported_ops` returns."""
+        """Turn the log of what :meth:`unsupported_ops` returns on or off."""
         self._enable_warn_unsupported_ops = enabled
         return self
 
     def uncalled_modules_warnings(self: T, enabled: bool) -> T:
-        """Whether to log what :meth:`uncalled_modules` returns."""
+        """Turn the log of what :meth:`uncalled_modules` returns on or off."""
         self._enable_warn_uncalled_mods = enabled
         return self
 
@@ -230,7 +230,7 @@ class JitModelAnalysis:
         return self._stats
 
     def _count(self, node: JitNode) -> Counter[str] | None:
-        """What the handle of a node makes of it; None where it has none."""
+        """Return the count that a node's handle gives; None if it has no handle."""
         handle = self._op_handles.get(node.kind)
         if handle is None:
             return None
@@ -241,7 +241,7 @@ class JitModelAnalysis:
         return Counter({renamed or node.kind.rpartition("::")[2]: counted})
 
     def _run(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
-        """The model's nodes, each with the names of the modules that it belongs to."""
+        """Return the report and the model's nodes, each with the names of the modules that it belongs to."""
         if self._nodes is None or self._nodes[0] != self._ancestor_mode:
             with warnings.catch_warnings():
                 if self._warn_trace == "none":
@@ -255,7 +255,7 @@ class JitModelAnalysis:
         return report, [(node, list(prefixes(node.path))) for node in _nodes(report)]
 
     def _called(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
-        """From a recorded graph, whose nodes know which modules were running."""
+        """Return the same from a recorded graph, whose nodes know which modules were running."""
         registry = BASE.derive(python_ops())
         with running(self._model, self._inputs, None, "as_is", False) as subject:
             recorder = Recorder(subject.model, subject.bound())
@@ -269,7 +269,7 @@ class JitModelAnalysis:
         return report, [(node, list(dict.fromkeys(["", *callers.get(node.call, ())]))) for node in _nodes(report)]
 
     def _with_callers(self, seen: set[str], report: Report) -> set[str]:
-        """Also those of the modules that were called in which another of them stands, under whatever name."""
+        """Add the called modules that contain a seen module, under any of its names."""
         for path in sorted({scope.path for scope in report.scopes} - seen, key=len, reverse=True):
             inside = f"{path}." if path else ""
             if any(name.startswith(inside) and self._aliases[name] in seen for name in self._aliases if name != path):
@@ -292,7 +292,7 @@ class JitModelAnalysis:
 
 
 class FlopCountAnalysis(JitModelAnalysis):
-    """A model's flops by module and operator, as fvcore counts them: 1 per multiply-accumulate.
+    """Count a model's flops by module and operator as fvcore does: 1 per multiply-accumulate.
 
     >>> FlopCountAnalysis(nn.Linear(8, 4), torch.randn(5, 8)).total()
     160
@@ -302,7 +302,7 @@ class FlopCountAnalysis(JitModelAnalysis):
 
 
 class ActivationCountAnalysis(JitModelAnalysis):
-    """The elements that a model's convolutions and matrix products put out, by module and operator.
+    """Count the elements that a model's convolutions and matrix products output, by module and operator.
 
     >>> ActivationCountAnalysis(nn.Linear(8, 4), torch.randn(5, 8)).total()
     20
@@ -314,14 +314,14 @@ class ActivationCountAnalysis(JitModelAnalysis):
 def flop_count(
     model: nn.Module, inputs: tuple[Any, ...], supported_ops: Mapping[str, Handle] | None = None
 ) -> tuple[defaultdict[str, float], Counter[str]]:
-    """Billions of flops by operator, and how often each unsupported one was met."""
+    """Return billions of flops by operator, and the number of calls of each unsupported operator."""
     return _in_units(FlopCountAnalysis(model, inputs).set_op_handle(**(supported_ops or {})), 1e9)
 
 
 def activation_count(
     model: nn.Module, inputs: tuple[Any, ...], supported_ops: Mapping[str, Handle] | None = None
 ) -> tuple[defaultdict[str, float], Counter[str]]:
-    """Millions of activations by operator, and how often each unsupported one was met."""
+    """Return millions of activations by operator, and the number of calls of each unsupported operator."""
     return _in_units(ActivationCountAnalysis(model, inputs).set_op_handle(**(supported_ops or {})), 1e6)
 
 
@@ -336,7 +336,7 @@ def _nodes(report: Report) -> Iterator[JitNode]:
 
 
 def _has_forward(module: nn.Module) -> bool:
-    """Whether a module is meant to be called, and does something then."""
+    """Return True if a module has a forward that does something: containers and nn.Identity have none."""
     bare: Iterable[type[nn.Module]] = (nn.ModuleList, nn.ModuleDict, nn.Module, nn.Identity)
     return all(type(module).forward is not cls.forward for cls in bare)
 

@@ -1,7 +1,7 @@
 """ptflops's names over fxflops: multiply-adds and parameters of a model, printed module by module.
 
-The counts are of ``convention="ptflops"``, and of a module that stands under two others, as there, once for each. Unlike
-the original it leaves training flags, attributes and hooks as they were, and replaces no functions of torch.
+The counts are those of ``convention="ptflops"``; as in the original, a module with two parents is counted under each. Unlike
+the original this leaves training flags, attributes and hooks as they were, and replaces no function of torch.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..torch_internals import tree_map
 from ._ptflops_aten import Dispatched
 
 Hook = Callable[[Any, Any, Any], Any]
-"""As a forward hook: called with a module, its inputs and its output it adds to ``module.__flops__``."""
+"""A hook of the user's: called with a module, its inputs and its output, as a forward hook, it adds to ``module.__flops__``."""
 
 FUNCTIONS = replace(convention.CONVENTION, modules=None)
 FLOPS_UNITS = {"GMac": 10**9, "MMac": 10**6, "KMac": 10**3}
@@ -54,23 +54,23 @@ def get_model_complexity_info(
     output_precision: int = 2,
     backend_specific_config: Mapping[str, Any] = {},
 ) -> tuple[str | int | None, str | int | None]:
-    """Multiply-adds of a forward in eval mode, for one sample, and trainable parameters: ``(macs, params)``.
+    """Return the multiply-adds of a forward in eval mode, for one sample, and the number of trainable parameters.
 
-    Where the model raises, what it raised is printed and ``(None, None)`` returned.
+    If the model raises, the error is printed and ``(None, None)`` is returned.
 
     Args:
-        input_res: the shape of one input without its batch dimension, or what ``input_constructor`` is given.
-        print_per_layer_stat: print the model to ``ost`` with what each module is charged.
+        input_res: the shape of one input without its batch dimension, or the argument of ``input_constructor``.
+        print_per_layer_stat: print the model to ``ost`` with the charge of each module.
         as_strings: ``("4.13 GMac", "25.56 M")`` rather than numbers.
-        input_constructor: makes from ``input_res`` the one input, or a dict of keyword inputs.
-        verbose: print to ``ost`` which classes of modules (operators) have no charge of their own.
-        ignore_modules: classes of modules that are not counted; of backend "aten" operators such as torch.ops.aten.mm.
-        custom_modules_hooks: for classes of modules, a forward hook that adds to ``module.__flops__``; its tensors have
-            shapes, but no values. Of backend "aten": for operators, what counts a call from its inputs and its outputs.
-        backend: "pytorch" counts modules and functions, "aten" what they dispatch, by a run on the real tensors.
-        flops_units: "GMac", "MMac", "KMac" or "Mac"; default: the one that fits.
-        param_units: "B", "M" or "K"; default: the one that fits.
-        output_precision: digits after the point.
+        input_constructor: a function from ``input_res`` to the only input, or to a dict of keyword inputs.
+        verbose: print the classes of modules (backend "aten": the operators) without a charge of their own to ``ost``.
+        ignore_modules: classes of modules that are not counted; with backend "aten", operators (torch.ops.aten.mm).
+        custom_modules_hooks: for each class of modules, a forward hook that adds to ``module.__flops__``; it is called with
+            meta tensors. With backend "aten": for each operator, a function from its inputs and outputs to its count.
+        backend: "pytorch" counts modules and functions; "aten" the operators dispatched in a run on the real tensors.
+        flops_units: "GMac", "MMac", "KMac" or "Mac"; default: the one that suits the number.
+        param_units: "B", "M" or "K"; default: the one that suits the number.
+        output_precision: decimals.
         backend_specific_config: ``{"count_functional": False}`` counts modules alone.
     """
     checked_model(model, AssertionError)
@@ -122,19 +122,19 @@ def inputs_of(
     constructor: Callable[[tuple[int, ...]], Any] | None,
     given: tuple[int, ...],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What the model is run with: a tensor of its first parameter's dtype and device, or what a constructor makes."""
+    """Return args and kwargs for the model: a tensor of zeros of this shape, or the result of ``constructor(given)``."""
     made = filled(model, shape, 0) if constructor is None else constructor(given)
     return ((), made) if isinstance(made, dict) else ((made,), {})
 
 
 def filled(model: nn.Module, shape: tuple[int, ...], value: float) -> torch.Tensor:
-    """A tensor of the dtype and on the device of the model's first parameter."""
+    """Return a tensor filled with ``value``, with the dtype and device of the model's first parameter."""
     like = next(model.parameters(), torch.empty(0))
     return torch.full(shape, value, dtype=like.dtype, device=like.device)
 
 
 def samples(args: tuple[Any, ...]) -> int:
-    """How many samples the first positional input holds; without one it is said that 1 is assumed."""
+    """Return the number of samples in the first positional input; without one, print a warning and return 1."""
     if args:
         return len(args[0])
     print("Warning! No positional inputs found for a module, assuming batch size is 1.")
@@ -146,9 +146,9 @@ def trainable(module: nn.Module) -> int:
 
 
 class Tree:
-    """The modules of a model as ptflops sums them: a charged one stands for all in it, others for their children.
+    """The modules of a model as ptflops sums them: a charged module stands for all modules in it, any other for its children.
 
-    A module that stands under two others is summed twice.
+    A module with two parents is summed under each.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Tree:
         self._known = known
 
     def read(self, scopes: Iterable[Scope], samples: int) -> None:
-        """Take over what each module is charged in a run of so many samples."""
+        """Read the charge of each module from the module calls of a run of ``samples`` samples."""
         modules = dict(self._model.named_modules())
         self._flops = dict.fromkeys(modules.values(), 0)
         for scope in scopes:
@@ -176,24 +176,24 @@ class Tree:
         self._samples = samples
 
     def warn(self, file: TextIO) -> None:
-        """Print which classes have no charge, innermost first, but for plain containers."""
+        """Print the classes without a charge, innermost first, except plain containers."""
         plain = (nn.Sequential, nn.ModuleList, *self._ignored)
         for cls in dict.fromkeys(map(type, innermost_first(self._model))):
             if cls not in plain and not self._is_charged(cls):
                 print(f"Warning: module {cls.__name__} is treated as a zero-op.", file=file)
 
     def flops(self, module: nn.Module) -> float:
-        """What the charged modules in this one cost for one sample."""
+        """Return the charges in this module for one sample."""
         return self._sum(module, self._flops.__getitem__) / self._samples
 
     def params(self, module: nn.Module) -> int:
-        """Trainable parameters of the charged modules in this one."""
+        """Return the number of trainable parameters of the charged modules in this one."""
         return self._sum(module, lambda charged: 0 if type(charged) in self._ignored else trainable(charged))
 
     def annotated(
         self, flops: float, params: int, flops_units: str | None, param_units: str | None, precision: int
     ) -> str:
-        """The model printed as PyTorch does, each module with its part of all ``flops`` and ``params``."""
+        """Return the model's repr, with each module's share of all ``flops`` and ``params``."""
 
         def line(module: nn.Module) -> str:
             own_params, own_flops = self.params(module), self.flops(module)
@@ -205,7 +205,7 @@ class Tree:
                 f"{module.extra_repr()}"
             )
 
-        return repr(twin(self._model, line))
+        return repr(annotated_copy(self._model, line))
 
     def _sum(self, module: nn.Module, value: Callable[[nn.Module], int]) -> int:
         if self._is_charged(type(module)):
@@ -223,22 +223,22 @@ TWICE = (
 
 
 def innermost_first(module: nn.Module) -> Iterator[nn.Module]:
-    """Every module, after its children, at each place where it stands."""
+    """Yield every module after its children; a module with two parents is yielded under each."""
     for child in module.children():
         yield from innermost_first(child)
     yield module
 
 
 def charged_by(hook: Hook, module: nn.Module, scope: Scope) -> int:
-    """What a hook of the user's adds to ``__flops__`` for one call; it is given a twin of the module to write to."""
-    shadow = twin(module, nn.Module.extra_repr)
-    vars(shadow)["__flops__"] = 0
-    hook(shadow, meta(scope.args), meta(scope.out))
-    return int(vars(shadow)["__flops__"])
+    """Return what a user's hook adds to ``__flops__`` for one call. The hook writes to a copy of the module."""
+    shallow = annotated_copy(module, nn.Module.extra_repr)
+    vars(shallow)["__flops__"] = 0
+    hook(shallow, meta(scope.args), meta(scope.out))
+    return int(vars(shallow)["__flops__"])
 
 
 def meta(value: Any) -> Any:
-    """Empty meta tensors in place of specs."""
+    """Replace the specs in a value by empty meta tensors."""
     return tree_map(
         lambda leaf: torch.empty(tuple(leaf), dtype=leaf.dtype, device="meta") if isinstance(leaf, Spec) else leaf,
         value,
@@ -246,16 +246,16 @@ def meta(value: Any) -> Any:
     )
 
 
-def twin(module: nn.Module, line: Callable[[nn.Module], str]) -> nn.Module:
-    """A module that shares all with the given one, but for its settings' line, and so all in it."""
+def annotated_copy(module: nn.Module, line: Callable[[nn.Module], str]) -> nn.Module:
+    """Return a shallow copy of a module and its children, whose ``extra_repr`` is ``line`` of the original."""
     other = type(module).__new__(type(module))
-    parts = {name: None if child is None else twin(child, line) for name, child in module._modules.items()}
+    parts = {name: None if child is None else annotated_copy(child, line) for name, child in module._modules.items()}
     vars(other).update(vars(module), _modules=parts, extra_repr=lambda: line(module))
     return other
 
 
 def largest_sums(modules: Iterable[nn.Module], value: Callable[[nn.Module], float], most: int) -> dict[str, Any]:
-    """The classes of the modules with the largest sums of a value, and these."""
+    """Return the ``most`` classes with the largest sums of a value over their modules, with these sums."""
     sums: dict[str, Any] = {}
     for module in modules:
         sums[type(module).__name__] = sums.get(type(module).__name__, 0) + value(module)
@@ -263,7 +263,7 @@ def largest_sums(modules: Iterable[nn.Module], value: Callable[[nn.Module], floa
 
 
 def printed(module: nn.Module, lines_of: Callable[[nn.Module, str], list[str]], path: str = "") -> str:
-    """The module as PyTorch prints it, each at its path with these lines before its children."""
+    """Return the module's repr; the lines of ``lines_of(module, path)`` take the place of each module's settings."""
     children = [
         f"({name}): " + printed(child, lines_of, f"{path}.{name}" if path else name).replace("\n", "\n  ")
         for name, child in module._modules.items()
@@ -276,17 +276,17 @@ def printed(module: nn.Module, lines_of: Callable[[nn.Module, str], list[str]], 
 
 
 def flops_to_string(flops: float, units: str | None = None, precision: int = 2) -> str:
-    """A number of multiply-adds in "GMac", "MMac", "KMac" or "Mac", or in the one that fits: ``429248 -> '429.25 KMac'``."""
+    """Return multiply-adds in "GMac", "MMac", "KMac", "Mac" or the unit that suits them: ``429248 -> '429.25 KMac'``."""
     return scaled(flops, FLOPS_UNITS, units, precision, " Mac")
 
 
 def params_to_string(params_num: int, units: str | None = None, precision: int = 2) -> str:
-    """A number of parameters in "B", "M" or "K", or in the one that fits, M or k: ``61706 -> '61.71 k'``."""
+    """Return a number of parameters in "B", "M" or "K"; without ``units`` in M or k: ``61706 -> '61.71 k'``."""
     return scaled(params_num, PARAM_UNITS if units else {"M": 10**6, "k": 10**3}, units, precision, "")
 
 
 def scaled(number: float, sizes: Mapping[str, int], unit: str | None, precision: int, plain: str) -> str:
-    """A number in a unit, or in the first that it fills; where that is none of these, as it is with ``plain`` behind it."""
+    """Return a number in ``unit``, or in the first unit that it reaches; if it reaches none, as it is, followed by ``plain``."""
     if unit is None:
         unit = next((name for name, size in sizes.items() if number >= size), "")
     return f"{round(number / sizes[unit], precision)} {unit}" if unit in sizes else f"{number}{plain}"

@@ -1,8 +1,8 @@
 """pytorch-profiler's names over fxflops: a model's multiply-adds, parameters and time, module by module.
 
-The counts are of ``convention="pytorch_profiler"``. The time is that of the model's own run, without the counting. Unlike
-the original it leaves training flags, attributes and hooks as they were, and a module called several times counts and
-takes as long as all its calls in the last run of the model.
+The counts are those of ``convention="pytorch_profiler"``. The time is that of the model's own run, without the counting.
+Unlike the original this leaves training flags, attributes and hooks as they were, and sums the counts and times of a module
+over all its calls in the last run of the model.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def get_model_profile(
     """Profile a run of the model in eval mode: ``(MACs, params)``, as strings or as numbers.
 
     Args:
-        input_res: the shape of one input without its batch dimension, or what ``input_constructor`` is given.
-        input_constructor: makes the keyword inputs from ``input_res``.
-        print_profile: print the model with what each module is charged.
+        input_res: the shape of one input without its batch dimension, or the argument of ``input_constructor``.
+        input_constructor: a function from ``input_res`` to the keyword inputs.
+        print_profile: print the model with the charge of each module.
         print_aggregated_profile: print the ``top_num`` classes of modules at ``depth`` (-1: the innermost).
-        warm_up: how many runs come before the one that is timed.
+        warm_up: the number of runs before the one that is timed.
         as_strings: ``("429.25 KMac", "61.71 k")`` rather than ``(429248, 61706)``.
         ignore_modules: classes of modules that are not counted.
     """
@@ -79,7 +79,7 @@ def run_again(
     start: Callable[[], None],
     stop: Callable[[], None],
 ) -> None:
-    """Run a method of the model so often, then once more between ``start`` and ``stop``; each time from the same state."""
+    """Run a method ``warm_up`` times, then once between ``start`` and ``stop``; each run starts from the same state."""
     args, kwargs = inputs
     snapshot = Snapshot(model.modules(), inputs)
     try:
@@ -94,11 +94,11 @@ def run_again(
 
 
 def add_profile_methods(model: nn.Module) -> nn.Module:
-    """Give this model, until its ``stop_profile()``, the methods to profile its own runs with; the model is returned.
+    """Add methods to the model that profile its runs, until its ``stop_profile()``; return the model.
 
-    ``start_profile(ignore_list=None)``, ``stop_profile()``; of the last run since then ``get_total_flops()``,
-    ``get_total_duration()`` (seconds), ``get_total_params()``, each also as ``compute_...``, and
-    ``print_model_profile()``, ``print_model_aggregated_profile(depth=-1, top_num=3)``.
+    The methods are ``start_profile(ignore_list=None)`` and ``stop_profile()``; for the last run since the start
+    ``get_total_flops()``, ``get_total_duration()`` (seconds) and ``get_total_params()``, each also as ``compute_...``; and
+    ``print_model_profile()`` and ``print_model_aggregated_profile(depth=-1, top_num=3)``.
     """
     session = Session(checked_model(model))
     for name in METHODS:
@@ -108,10 +108,10 @@ def add_profile_methods(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def training_profile(model: nn.Module, config: Mapping[str, Any] | str | Path) -> Iterator[None]:
-    """Run a training loop in this block: the forward of one step is profiled and printed.
+    """Profile and print the forward of one step of the training loop in this block.
 
-    ``config`` is a DeepSpeed config, or the JSON file it is in. Of its keys these are read: ``"pytorch_profiler": true``
-    (without it nothing is done), ``profile_step`` (5; the first is 0), ``profile_depth`` (-1) and ``profile_top_num`` (3).
+    ``config`` is a DeepSpeed config, or the path of its JSON file. Four keys are read: ``"pytorch_profiler": true`` (without
+    it nothing is profiled), ``profile_step`` (default 5; the first is 0), ``profile_depth`` (-1) and ``profile_top_num`` (3).
     """
     given = config if isinstance(config, Mapping) else json.loads(Path(config).read_text(encoding="utf8"))
     enabled, step, depth, top_num = ({**DEFAULTS, **given}[name] for name in DEFAULTS)
@@ -141,7 +141,7 @@ def training_profile(model: nn.Module, config: Mapping[str, Any] | str | Path) -
 
 
 class Session:
-    """What the methods of a profiled model work on."""
+    """The state behind the methods of a profiled model."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
@@ -151,14 +151,14 @@ class Session:
     def start_profile(
         self, ignore_list: Collection[type] | None = None, then: Callable[[], None] | None = None
     ) -> None:
-        """Watch the model's runs from now on, without modules of these classes; ``then`` is done once, after the next."""
+        """Start to record the model's runs; modules of ``ignore_list`` count nothing. ``then`` is called after the next run."""
         self.end()
         self._ignored = ignore_list
         self._watch = Stopwatch(self._model, then)
         self._watch.attach()
 
     def stop_profile(self) -> None:
-        """Stop watching and take all methods off the model."""
+        """Stop recording and remove the methods from the model."""
         self.end()
         for name in METHODS:
             vars(self._model).pop(name, None)
@@ -169,20 +169,20 @@ class Session:
         self._watch = self._known = None
 
     def get_total_flops(self) -> int:
-        """Multiply-adds of the last run."""
+        """Return the multiply-adds of the last run."""
         return self._profile().flops()
 
     def get_total_duration(self) -> float:
-        """Seconds of the last run."""
+        """Return the seconds of the last run."""
         return self._profile().seconds(self._model)
 
     def get_total_params(self) -> int:
-        """Trainable parameters."""
-        self._profile()  # InputError where there was no run
+        """Return the number of trainable parameters."""
+        self._profile()  # raises InputError if there was no run
         return trainable(self._model)
 
     def print_model_profile(self) -> None:
-        """Print the model with what each module is charged."""
+        """Print the model with the charge of each module."""
         print(self._profile().tree())
 
     def print_model_aggregated_profile(self, depth: int = -1, top_num: int = 3) -> None:
@@ -190,7 +190,7 @@ class Session:
         print(self._profile().aggregated(depth, top_num))
 
     def _profile(self) -> Profile:
-        """Counted when it is first asked for, on the inputs that the run was given."""
+        """Return the profile of the last run; the first query after a run counts it, on the inputs of the run."""
         watch = self._watch
         if watch is None or watch.runs == 0:
             raise of_kind(InputError("nothing to show: call start_profile(), then run the model"), AttributeError)
@@ -210,9 +210,10 @@ METHODS = (
 
 
 class Stopwatch:
-    """Hooks that take the ``seconds`` of each module in the model's last run, and what inputs it was given.
+    """Hooks that record the ``seconds`` of each module in the model's last run, and the inputs of that run.
 
-    A CUDA device is waited for around each module. ``then`` is called once, after a run; it is detached before.
+    CUDA devices are synchronized before and after each module. ``then`` is called once, after the next run, with the hooks
+    detached.
     """
 
     def __init__(self, model: nn.Module, then: Callable[[], None] | None = None) -> None:
@@ -248,7 +249,7 @@ class Stopwatch:
 
 
 def clock_of(tensors: Iterable[torch.Tensor]) -> Callable[[], float]:
-    """A clock that waits for the CUDA devices on which these lie."""
+    """Return a clock that synchronizes the CUDA devices of these tensors before it is read."""
     devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
 
     def now() -> float:
@@ -260,7 +261,7 @@ def clock_of(tensors: Iterable[torch.Tensor]) -> Callable[[], float]:
 
 
 class Profile:
-    """What each module of a model is charged, how long it took and how many trainable parameters it has."""
+    """The charge, the time and the trainable parameters of each module of a model."""
 
     def __init__(
         self, model: nn.Module, report: Report, seconds: Mapping[nn.Module, float], ignored: Collection[type] | None
@@ -278,11 +279,11 @@ class Profile:
         return 0.0 if type(module) in self._ignored else self._seconds.get(module, 0.0)
 
     def tree(self) -> str:
-        """The model printed as PyTorch does, with its figures before its settings."""
+        """Return the model's repr, with each module's figures before its settings."""
         return printed(self._model, lambda module, path: [self._line(module)])
 
     def aggregated(self, depth: int, top_num: int) -> str:
-        """The classes of the modules at this depth (at most the model's) with the largest sums of each figure."""
+        """Return the ``top_num`` classes of modules at this depth (-1: the innermost) with the largest sums of each figure."""
         levels = [[self._model]]
         while children := [child for module in levels[-1] for child in module.children()]:
             levels.append(children)
@@ -313,12 +314,12 @@ class Profile:
 
 
 def params_to_string(params_num: float, units: str | None = None, precision: int = 2) -> str:
-    """A number of parameters with its unit, or in "M" or "k": ``61706 -> '61.71 k'``."""
+    """Return a number of parameters in "M", "k" or the unit given: ``61706 -> '61.71 k'``."""
     return scaled(params_num, {"M": 10**6, "k": 10**3, "K": 10**3}, units, precision, "")
 
 
 def duration_to_string(duration: float, units: str | None = None, precision: int = 2) -> str:
-    """Seconds with the unit that fits, or in "s", "ms" or "us": ``0.001201 -> '1.2 ms'``."""
+    """Return seconds in "s", "ms", "us" or the unit that suits them: ``0.001201 -> '1.2 ms'``."""
     scales = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
     unit = units or next((name for name, scale in scales.items() if duration > scale), "")
     return f"{round(duration / scales[unit], precision)} {unit}" if unit else str(duration)

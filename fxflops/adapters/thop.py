@@ -1,8 +1,8 @@
 """thop's names over fxflops: ``profile``, ``profile_origin`` and ``clever_format``.
 
-The counts are of ``convention="thop"``. Unlike the original it leaves buffers, hooks and training flags as they were, and a
-module that stands under several others counts once, where it is met first; the original hooks it, and sums it, once for
-each. Only handlers of ``custom_ops`` need a run on the real tensors.
+The counts are those of ``convention="thop"``. Unlike the original this leaves buffers, hooks and training flags as they were,
+and counts a module with several parents once, under the first; the original hooks and sums it once for each. The model runs
+on real tensors only for the handlers of ``custom_ops``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from .ptflops import innermost_first
 __all__ = ["clever_format", "default_dtype", "profile", "profile_origin"]
 
 default_dtype = torch.float64
-"""Of the ``total_ops`` that handlers add to."""
+"""The dtype of ``total_ops``, the buffer that handlers add to."""
 
 Handlers = Mapping[type[nn.Module], Callable[[nn.Module, tuple[Any, ...], Any], None]]
 Layers = dict[str, tuple[float, float, "Layers"]]
-"""By a child's name: its MACs, its parameters, and its own children (none where it is charged as a whole)."""
+"""By a child's name: its MACs, its parameters, and its own children (none if it is charged as a whole)."""
 
 PRINTED = {
     rules.zero: "zero_ops",
@@ -50,7 +50,7 @@ NAMES: dict[type[nn.Module], str] = {
     nn.GRU: "count_gru",
     nn.LSTM: "count_lstm",
 }
-"""What the original calls the rule of each class that it knows, where it prints it."""
+"""The name of each class's rule in the original, which prints it."""
 
 
 def profile(
@@ -61,14 +61,14 @@ def profile(
     ret_layer_info: bool = False,
     report_missing: bool = False,
 ) -> tuple[float, float] | tuple[float, float, Layers]:
-    """``(MACs, params)`` of a run of the model in eval mode; only parameters of called modules of known classes count.
+    """Return ``(MACs, params)`` of a run in eval mode; parameters count only in called modules whose class has a rule.
 
     Args:
         inputs: the positional inputs.
-        custom_ops: by exact class, ``handler(module, inputs, output)`` that adds to ``module.total_ops``; it is called
-            after each call of such a module, whose children then count nothing.
-        verbose: print which rule each class has.
-        ret_layer_info: give a third result, the same sums of each module: ``{name: (MACs, params, {...})}``.
+        custom_ops: for each exact class, a ``handler(module, inputs, output)`` that adds to ``module.total_ops``; it is
+            called after each call of such a module, whose children then count nothing.
+        verbose: print the rule of each class.
+        ret_layer_info: return a third result, the sums of each module: ``{name: (MACs, params, {...})}``.
         report_missing: print classes without a rule too.
     """
     model, handlers = checked_model(model, AttributeError), custom_ops or {}
@@ -85,7 +85,7 @@ def profile_origin(
     verbose: bool = True,
     report_missing: bool = False,
 ) -> tuple[float, float]:
-    """The same for modules without children alone; here all of their parameters count."""
+    """Return ``(MACs, params)`` as :func:`profile` does, of modules without children only; all their parameters count."""
     model, handlers = checked_model(model, AttributeError), custom_ops or {}
     childless = [module for module in innermost_first(model) if not any(True for _ in module.children())]
     if verbose or report_missing:
@@ -97,7 +97,10 @@ def profile_origin(
 
 
 def clever_format(nums: float | Iterable[float], format: str = "%.2f") -> str | tuple[str, ...]:
-    """Numbers with the unit T, G, M, K or B (none): ``[4089184256, 25557032] -> ('4.09G', '25.56M')``; of one, a string."""
+    """Return numbers with the unit T, G, M, K or B (none): ``[4089184256, 25557032] -> ('4.09G', '25.56M')``.
+
+    For one number the result is a string.
+    """
     texts = tuple(_scaled(number, format) for number in (nums if isinstance(nums, Iterable) else (nums,)))
     return texts[0] if len(texts) == 1 else texts
 
@@ -112,7 +115,7 @@ def _scaled(number: float, format: str) -> str:
 def _charges(
     model: nn.Module, inputs: Sequence[Any], handlers: Handlers, modules: Sequence[nn.Module]
 ) -> dict[nn.Module, tuple[float, float]]:
-    """MACs and parameters of each of these modules whose class has a handler or a rule."""
+    """Return MACs and parameters of each of these modules whose class has a handler or a rule."""
     rows = count(model, tuple(inputs), convention=rules.CONVENTION).by_module()
     handled = _handled(model, inputs, handlers, [module for module in modules if type(module) in handlers])
     paths = {module: path for path, module in model.named_modules()}
@@ -128,7 +131,7 @@ def _charges(
 def _handled(
     model: nn.Module, inputs: Sequence[Any], handlers: Handlers, modules: Sequence[nn.Module]
 ) -> dict[nn.Module, float]:
-    """What the handlers add up on these modules in a run of the model, which is then brought back to how it was."""
+    """Return the sums of the handlers on these modules in a run of the model; its state is restored afterwards."""
     if not modules:
         return {}
     with torch.no_grad(), holding(model.modules(), "eval"):
@@ -147,7 +150,7 @@ def _handled(
 def _sums(
     module: nn.Module, charges: Mapping[nn.Module, tuple[float, float]], met: set[nn.Module]
 ) -> tuple[float, float, Layers]:
-    """A module's own MACs and all of its children's; as the original has it, without parameters of its own."""
+    """Return the sums of a module and its children; like the original's, they leave out its own parameters."""
     ops, _ = charges.get(module, (0.0, 0.0))
     params: float = 0
     layers: Layers = {}
@@ -165,7 +168,7 @@ def _sums(
 
 
 def _print_rules(modules: Iterable[nn.Module], handlers: Handlers, report_missing: bool) -> None:
-    """A line for each class: the rule that it has, or in red that it has none."""
+    """Print a line for each class: its rule, or in red that it has none."""
     for cls in dict.fromkeys(type(module) for module in modules):
         if cls in handlers:
             print(f"[INFO] Customize rule {handlers[cls].__qualname__}() {cls}.")

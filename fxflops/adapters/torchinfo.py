@@ -1,8 +1,8 @@
 """torchinfo's names over fxflops: ``summary``, the statistics it returns and the enums of its settings.
 
-The mult-adds are of ``convention="torchinfo"``; of a pruned weight, here too, what its mask leaves. Unlike the original
-the model runs on meta, where it is and as it was: it is neither moved to ``device`` nor trained, and parameters without a
-shape get theirs in a copy; nothing is cached; an output that is no tensor and has none is shown as "--", where it raises.
+The mult-adds are those of ``convention="torchinfo"``; as in the original, a pruned weight counts what its mask leaves. Unlike
+the original this counts on meta and leaves the model as it was: it is not moved to ``device``, its training flags stay, and
+lazy parameters get their shapes in a copy. Nothing is cached. An output without tensors is shown as "--"; the original raises.
 """
 
 from __future__ import annotations
@@ -58,20 +58,21 @@ def summary(
     verbose: int | None = None,
     **kwargs: Any,
 ) -> ModelStatistics:
-    """The model's calls of modules, with sizes, parameters and mult-adds: returned, and printed unless ``verbose`` is 0.
+    """Return the calls of the model's modules, with sizes, parameters and mult-adds; print them unless ``verbose`` is 0.
 
     Args:
-        input_size: the shape of the input, or several, batches included unless there is a ``batch_dim``.
-        input_data: instead of it, a tensor or numpy array, a sequence of positional inputs or a mapping of named ones.
-            Without either the model does not run: there are its modules and parameters alone.
-        batch_dim: the dimension of the batch, which the sizes then do not have; shown as 1.
-        cache_forward_pass, device: taken for the original's sake; a run costs little, and it is made where the model is.
-        col_names: of :class:`ColumnSettings`; default ("output_size", "num_params").
-        col_width, depth: of the columns after the first; how many levels of modules to show.
-        dtypes: of the inputs of ``input_size``: ``torch.long`` or, as they were once called, ``torch.LongTensor``; default float.
+        input_size: the shape of the input, or a list of shapes, with the batch dimension unless ``batch_dim`` is given.
+        input_data: instead of ``input_size``, a tensor or numpy array, a sequence of positional inputs or a mapping of named
+            ones. Without either the model does not run; its modules and parameters are listed.
+        batch_dim: the position of the batch dimension, if the sizes do not have it; it is shown as 1.
+        cache_forward_pass, device: ignored; the original has them. A run costs little, and uses the model's own device.
+        col_names: values of :class:`ColumnSettings`; default ("output_size", "num_params").
+        col_width: the width of the columns after the first.
+        depth: the number of levels of modules to show.
+        dtypes: of the inputs of ``input_size``: ``torch.long`` or, in the old spelling, ``torch.LongTensor``; default float.
         mode: "eval" (the default) or "train".
-        row_settings: of :class:`RowSettings`; default ("depth",).
-        verbose: 0 prints nothing, 1 the table, 2 with each layer's parameters; default 1, at a prompt of Python 0.
+        row_settings: values of :class:`RowSettings`; default ("depth",).
+        verbose: 0 prints nothing, 1 the table, 2 also each layer's parameters; default 1, but 0 in an interactive Python.
         kwargs: inputs by name.
     """
     model = checked_model(model, AttributeError, TypeError)
@@ -83,7 +84,7 @@ def summary(
         verbose = 0 if getattr(sys, "ps1", None) else 1
     _check(input_size, input_data, columns, col_width, verbose)
     if device is not None:
-        torch.device(device)  # which refuses what is none
+        torch.device(device)  # raises for an unknown device
     here = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     if input_size is not None:
         sizes: Any = _sizes(input_size)
@@ -133,7 +134,7 @@ def _check(input_size: Any, input_data: Any, columns: Iterable[ColumnSettings], 
 
 
 def _sizes(given: Sequence[Any]) -> list[Sequence[int]]:
-    """The shapes of several inputs, of whichever spelling: ``(1, 3)``, ``[1, 3]``, ``[(1, 3), (2,)]`` or with tuples."""
+    """Return the shapes of the inputs, from ``(1, 3)``, ``[1, 3]``, ``[(1, 3), (2,)]`` or a tuple of tuples."""
     if not isinstance(given, (list, tuple)):
         wrong = f"input_size must be a shape or several, such as (1, 3, 224, 224), not {given!r}"
         raise of_kind(InputError(wrong), TypeError)
@@ -151,7 +152,7 @@ def _flat(sizes: Any) -> Iterator[Any]:
 def _made(
     sizes: Sequence[Any], dtypes: Sequence[Any], batch_dim: int | None, device: torch.device
 ) -> list[torch.Tensor]:
-    """Inputs of these shapes: numbers from 0 to 1, cut to the dtype."""
+    """Make inputs of these shapes: random numbers from 0 to 1, converted to the dtypes."""
     generator = torch.Generator().manual_seed(0)
     made = [torch.rand(*size, generator=generator) for size in sizes]
     if batch_dim is not None:
@@ -160,7 +161,7 @@ def _made(
 
 
 def _bytes(data: Any) -> int:
-    """Of the storages of all tensors in it, as Python objects."""
+    """Return the bytes of all tensors in the data, as sys.getsizeof gives them for their storages."""
     if _is_data(data):
         return sys.getsizeof(torch.as_tensor(data).untyped_storage())
     parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, (list, tuple)) else ()
@@ -172,12 +173,12 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _is_data(value: Any) -> bool:
-    """A tensor, or an array of numpy."""
+    """Return True for a tensor or a numpy array."""
     return _is_tensor(value) or hasattr(value, "__array_interface__")
 
 
 def _with_shapes(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
-    """The model; where parameters have no shape before the first run, a copy that has run."""
+    """Return the model; if it has lazy parameters, a copy that has run once, so that they have shapes."""
     lazy = [tensor for tensor in (*model.parameters(), *model.buffers()) if is_lazy(tensor)]
     if not lazy:
         return model
@@ -192,7 +193,7 @@ def _with_shapes(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _places(place: LayerInfo) -> Iterator[LayerInfo]:
-    """A row for this place and each in it where a module stands, in the order of the model."""
+    """Yield a row for this module and each one inside it, in the order of the model; a shared module has several rows."""
     yield place
     for name, child in place.module._modules.items():
         if child is not None:
@@ -206,9 +207,9 @@ def _called(
     mode: str,
     batch_dim: int | None,
 ) -> list[LayerInfo]:
-    """A row for each call of a module in a run, in the order in which they begin, at the last place where it stands.
+    """Return a row for each call of a module in a run, in the order in which the calls begin.
 
-    Those of scripted modules, which tell no calls, come first.
+    A shared module is shown at its last place. Scripted modules come first: their calls cannot be hooked.
     """
     places = list(_places(LayerInfo(type(model).__name__, model, 0)))
     place_of = {place.module: place for place in places if not isinstance(place.module, torch.jit.ScriptModule)}
@@ -220,7 +221,7 @@ def _called(
     def enter(module: nn.Module, *_: Any) -> None:
         if threading.get_ident() != thread:
             return
-        if module is model:  # it may run again, where meta will not do
+        if module is model:  # the start of a run; after a failure on meta the model runs once more on real tensors
             rows[:], running[:] = scripted, []
         rows.append(copy.copy(place_of[module]))
         running.append(rows[-1])
@@ -242,7 +243,7 @@ def _called(
 
 
 def _specs(value: Any) -> Any:
-    """The value as specs; in place of an object that bundles tensors (torchvision's ImageList) the ``tensors`` of it."""
+    """Return the value as specs; an object with an attribute ``tensors`` (torchvision's ImageList) counts as those."""
     if hasattr(value, "tensors"):
         return _specs(value.tensors)
     if isinstance(value, (tuple, list)):
@@ -253,7 +254,7 @@ def _specs(value: Any) -> Any:
 
 
 def _mark_recursive(rows: Iterable[LayerInfo]) -> None:
-    """Of several rows of one module, all but the first."""
+    """Mark, of several rows of one module, all but the first as recursive."""
     met: set[int] = set()
     for row in rows:
         row.is_recursive = row.layer_id in met
@@ -261,7 +262,7 @@ def _mark_recursive(rows: Iterable[LayerInfo]) -> None:
 
 
 def _with_containers(rows: Sequence[LayerInfo]) -> list[LayerInfo]:
-    """The rows, with those of containers that are not called themselves (ModuleList ...) before what is called in them."""
+    """Insert the rows of containers that are never called (ModuleList ...) before the rows of the calls inside them."""
     met = {row.layer_id for row in rows}
     shown: list[LayerInfo] = []
     open_at: dict[int, LayerInfo] = {}
@@ -278,13 +279,13 @@ def _with_containers(rows: Sequence[LayerInfo]) -> list[LayerInfo]:
 
 
 def _above(row: LayerInfo) -> list[LayerInfo]:
-    """The places that a row stands in, from the outermost, without the model itself."""
+    """Return the ancestors of a row from the outermost, without the model itself."""
     parent = row.parent_info
     return [] if parent is None or parent.depth == 0 else [*_above(parent), parent]
 
 
 def _nest(rows: Sequence[LayerInfo]) -> None:
-    """Number the rows of each depth, and give each those below it."""
+    """Number the rows of each depth, and give each row its ``children``, the rows below it."""
     numbers: dict[int, int] = {}
     for i, row in enumerate(rows):
         numbers[row.depth] = row.depth_index = numbers.get(row.depth, 0) + 1

@@ -1,4 +1,4 @@
-"""What torchinfo's summary returns: rows of module calls, their sums, and the table that is printed of them."""
+"""The result of torchinfo's summary: rows of module calls, their sums, and the printed table."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Mode(str, Enum):
 
 @unique
 class RowSettings(str, Enum):
-    """What to show in a row's name, and which rows."""
+    """The settings of rows: the parts of their names, and the rows to hide."""
 
     DEPTH = "depth"
     VAR_NAMES = "var_names"
@@ -36,7 +36,7 @@ class RowSettings(str, Enum):
 
 @unique
 class ColumnSettings(str, Enum):
-    """The columns there are."""
+    """The columns of the table."""
 
     KERNEL_SIZE = "kernel_size"
     INPUT_SIZE = "input_size"
@@ -49,7 +49,7 @@ class ColumnSettings(str, Enum):
 
 @unique
 class Units(str, Enum):
-    """Units of counts."""
+    """The units of counts."""
 
     AUTO = "auto"
     MEGABYTES = "M"
@@ -60,7 +60,7 @@ class Units(str, Enum):
 
 @unique
 class Verbosity(IntEnum):
-    """What is printed: nothing, the table, the table with each layer's parameters."""
+    """The amount printed: nothing, the table, or the table with each layer's parameters."""
 
     QUIET, DEFAULT, VERBOSE = 0, 1, 2
 
@@ -81,10 +81,9 @@ INDENT = 5
 
 @dataclass(eq=False, repr=False)
 class LayerInfo:
-    """A module at its place in the model or, once it is called, one call of it.
+    """A module at its place in the model or, if it was called, one call of it; ``children`` are the rows below it.
 
-    ``macs`` are the mult-adds of its own and its children's parameters; a call is ``is_recursive`` if its module stands in
-    an earlier row. ``children`` are the rows below it.
+    ``macs`` are the mult-adds of its own and its children's parameters; ``is_recursive``: an earlier row has the same module.
     """
 
     var_name: str
@@ -129,7 +128,7 @@ class LayerInfo:
         return f"{self.class_name}: {self.depth}"
 
     def called(self, args: Any, out: Any, batch_dim: int | None) -> None:
-        """Take over the sizes of what the module was called with and gave, as specs."""
+        """Record the sizes of the module's arguments and output, which are given as specs."""
         self.executed = True
         self.input_size = _shown_size(args, batch_dim)
         self.output_size = _shown_size(out, batch_dim)
@@ -140,7 +139,7 @@ class LayerInfo:
 
     @property
     def trainable(self) -> str:
-        """ "True", "False" or "Partial"; "--" without parameters."""
+        """The text "True", "False" or "Partial"; "--" without parameters."""
         if self.num_params == 0:
             return NONE
         if self.trainable_params in (0, self.num_params):
@@ -148,18 +147,18 @@ class LayerInfo:
         return "Partial"
 
     def leftover_params(self) -> int:
-        """Parameters that no row below it has."""
+        """Return the number of parameters that no row below it has."""
         return self.num_params - sum(child.leftover_params() for child in self._below())
 
     def leftover_trainable_params(self) -> int:
-        """The trainable ones of them."""
+        """Return the number of trainable parameters that no row below it has."""
         return self.trainable_params - sum(child.leftover_trainable_params() for child in self._below())
 
     def _below(self) -> Iterable[LayerInfo]:
         return (child for child in self.children if not child.is_recursive)
 
     def get_layer_name(self, show_var_name: bool, show_depth: bool) -> str:
-        """``Linear (fc): 2-1``: the class, the name in its parent, the depth and the number in it."""
+        """Return ``Linear (fc): 2-1``: the class, the name in its parent, the depth and the number at that depth."""
         name = self.class_name
         if show_var_name and self.var_name:
             name += f" ({self.var_name})"
@@ -168,14 +167,14 @@ class LayerInfo:
         return name
 
     def macs_to_str(self, reached_max_depth: bool) -> str:
-        """Mult-adds of a leaf, or of all below a row that is the deepest shown."""
+        """Return the mult-adds of a leaf, or of all leaves below a row at the greatest depth shown."""
         if self.macs <= 0 or not (self.is_leaf_layer or reached_max_depth):
             return NONE
         leaves = [self] if self.is_leaf_layer else [child for child in self.children if child.is_leaf_layer]
         return f"{sum(leaf.macs for leaf in leaves):,}"
 
     def num_params_to_str(self, reached_max_depth: bool) -> str:
-        """Parameters of a leaf, or of all below a row that is the deepest shown; those left over of any other."""
+        """Return the parameters of a leaf or of a row at the greatest depth shown; of any other, those no row below has."""
         if self.num_params == 0:
             return NONE
         if self.is_recursive:
@@ -186,7 +185,7 @@ class LayerInfo:
         return f"{leftover:,}" if leftover > 0 else NONE
 
     def params_percent(self, total_params: int, reached_max_depth: bool, precision: int = 2) -> str:
-        """The same as a share of all."""
+        """Return the same number as a share of all parameters."""
         if total_params and self.is_recursive:
             return RECURSIVE
         params = self.num_params if reached_max_depth or self.is_leaf_layer else self.leftover_params()
@@ -196,7 +195,7 @@ class LayerInfo:
 
 
 def _counted(module: nn.Module, name: str, parameter: nn.Parameter) -> tuple[str, int]:
-    """The name that a parameter counts under and its elements; of a pruned one, those that its mask leaves."""
+    """Return a parameter's name (without pruning's ``_orig``) and its elements; of a pruned one, those its mask leaves."""
     buffers = dict(module.named_buffers())
     used = in_use(name, buffers)
     return used, parameter.numel() if used == name else int(buffers[f"{used}_mask"].sum())
@@ -208,7 +207,7 @@ def _shown_size(value: Any, batch_dim: int | None) -> list[Any]:
 
 
 def _with_one(value: Any, size: list[int], batch_dim: int | None) -> list[int]:
-    """The size with 1 along ``batch_dim``, but for a tensor that is no part of anything."""
+    """Return the size with 1 along ``batch_dim``; unchanged for a value that is a single tensor."""
     if batch_dim is None or batch_dim >= len(size) or isinstance(value, Spec):
         return size
     return [*size[:batch_dim], 1, *size[batch_dim + 1 :]]
@@ -216,7 +215,7 @@ def _with_one(value: Any, size: list[int], batch_dim: int | None) -> list[int]:
 
 @dataclass
 class FormattingOptions:
-    """How the table is printed."""
+    """The settings of the printed table."""
 
     max_depth: int
     verbose: int
@@ -241,21 +240,21 @@ class FormattingOptions:
             self.layer_name_width = math.ceil(longest / INDENT) * INDENT
 
     def get_total_width(self) -> int:
-        """Of a line."""
+        """Return the width of a line."""
         return len(self.col_names) * self.col_width + self.layer_name_width
 
     def format_row(self, name: str, values: Mapping[ColumnSettings, str]) -> str:
-        """A line of the table."""
+        """Return a line of the table."""
         cells = "".join(f"{values.get(column, ''):<{self.col_width}} " for column in self.col_names)
         return f"{name:<{self.layer_name_width}} {cells}".rstrip() + "\n"
 
     def header_row(self) -> str:
-        """The titles."""
+        """Return the line of titles."""
         shown = (" (var_name)" if self.show_var_name else "") + (":depth-idx" if self.show_depth else "")
         return self.format_row(f"Layer (type{shown})", TITLES)
 
     def layers_to_str(self, layers: Iterable[LayerInfo], total_params: int) -> str:
-        """The rows down to the greatest depth."""
+        """Return the rows down to the greatest depth."""
         return "".join(
             self._row(layer, total_params)
             for layer in layers
@@ -286,7 +285,7 @@ class FormattingOptions:
 
 
 class ModelStatistics:
-    """The rows of a model and their sums; printed, the table. Without a run ``total_input`` is None."""
+    """The rows of a model and their sums; it prints as a table. ``total_input`` is None if the model was not run."""
 
     def __init__(
         self,
@@ -302,7 +301,7 @@ class ModelStatistics:
         leaves = [layer for layer in summary_list if layer.is_leaf_layer]
         first_met = [layer for layer in summary_list if not layer.is_recursive]
         self.total_mult_adds = sum(layer.macs for layer in leaves)
-        # Each output once more for its gradient
+        # Each output counts twice: once for its gradient.
         self.total_output_bytes = 2 * sum(layer.output_bytes for layer in leaves if layer.num_params > 0)
         self.total_param_bytes = sum(layer.param_bytes for layer in first_met if layer.is_leaf_layer)
         # A leaf has nothing below it: all its parameters are left over.
@@ -330,24 +329,24 @@ class ModelStatistics:
 
     @staticmethod
     def float_to_megabytes(num: float) -> float:
-        """The megabytes of so many floats of 4 bytes."""
+        """Return the megabytes of ``num`` floats of 4 bytes."""
         return num * 4 / 1e6
 
     @staticmethod
     def to_megabytes(num: float) -> float:
-        """Bytes in megabytes."""
+        """Return bytes in megabytes."""
         return num / 1e6
 
     @staticmethod
     def to_readable(num: float, units: Units = Units.AUTO) -> tuple[Units, float]:
-        """A count with its unit; AUTO is T, G or M."""
+        """Return a unit and the count in it; AUTO is T, G or M."""
         if units == Units.AUTO:
             units = Units.TERABYTES if num >= 1e12 else Units.GIGABYTES if num >= 1e9 else Units.MEGABYTES
         return units, num / SCALES[units]
 
     @staticmethod
     def format_output_num(num: float, units: Units) -> str:
-        """A count as it follows its name: ``" (M): 1.82"``; ``": 1,820"`` without a unit."""
+        """Return a count as it follows its name: ``" (M): 1.82"``; ``": 1,820"`` without a unit."""
         units, scaled = ModelStatistics.to_readable(num, units)
         unit = "" if units == Units.NONE else f" ({units.value})"
         return f"{unit}: {int(scaled):,d}" if float(scaled).is_integer() else f"{unit}: {scaled:,.2f}"

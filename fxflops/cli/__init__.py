@@ -1,1 +1,1 @@
-"""The command line, one file a group of commands."""
+"""The command line: the commands in app.py, and what they read, load and show in the other files."""

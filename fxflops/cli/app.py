@@ -1,19 +1,18 @@
 """The command line: ``fxflops run``, ``explain``, ``diff``, ``check``, ``ops``, ``conventions``.
 
-On stdout is the result and nothing else; notes and errors go to stderr. The exit code is 0 where all is well, 1 where a
-budget is passed or ``--strict`` finds something uncounted, 2 where the question makes no sense. What needs torch is
-imported within the commands, so that help and completion come at once.
+Only results are printed on stdout; notes and errors go to stderr. The exit code is 0 for success, 1 if a budget is
+exceeded or ``--strict`` finds an operation without a formula, 2 for wrong arguments. The commands import torch when they
+run, so that help and completion are fast.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -21,11 +20,6 @@ from typer.core import TyperGroup
 from ..errors import FxflopsError, InputError, MissingFormulaError
 from . import options as option
 from .options import examples
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..report.report import Report
 
 OVER, USAGE = 1, 2
 OPTIONS = {
@@ -36,11 +30,11 @@ OPTIONS = {
     "backward=True": "--backward",
     "give integers, of dtype torch.long": "give integers: --input-ids 1,128 or --input 1,128:i64",
 }
-"""How errors of the library name what to give, and what that is here."""
+"""Python arguments in the library's error messages, and the options that replace them on the command line."""
 
 
 class Commands(TyperGroup):
-    """The commands; errors that fxflops raises on purpose are a message and an exit code."""
+    """The group of commands; it turns an FxflopsError into a message and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -68,21 +62,21 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """The entry point of the ``fxflops`` command and of ``python -m fxflops``."""
+    """Run the ``fxflops`` command; also called by ``python -m fxflops``."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that has no letter for a bar of the summary
+            stream.reconfigure(errors="replace")  # some terminals cannot encode the summary's bars
     app(prog_name="fxflops")
 
 
 def print_version(asked: bool) -> None:
-    """The versions that numbers depend on."""
+    """Print the versions of fxflops and torch, and exit."""
     if asked:
         try:
-            torchs = version("torch")
+            torch_version = version("torch")
         except PackageNotFoundError:
-            torchs = "not installed"
-        typer.echo(f"fxflops {import_module('fxflops').__version__} (torch {torchs})")
+            torch_version = "not installed"
+        typer.echo(f"fxflops {import_module('fxflops').__version__} (torch {torch_version})")
         raise typer.Exit
 
 
@@ -96,7 +90,7 @@ def top(
 
 
 @app.command(
-    short_help="What a model computes, and what that takes.",
+    short_help="Count and time a model.",
     epilog=examples(
         "fxflops run timm:resnet50",
         "fxflops run torchvision:swin_t --batch 8 --counts-only --tree --depth 2",
@@ -133,11 +127,11 @@ def run(
     json: option.AsJson = False,
     save: option.Save = None,
 ) -> None:
-    """Run a model on random inputs and show what it computes, where, how long it takes and how much memory.
+    """Run a model on random inputs and show its FLOPs, time and memory, module by module.
 
-    Of a report that was saved as JSON, show what it holds.
+    Given a report saved as JSON, show that report.
     """
-    from .shown import Shown
+    from .shown import Shown, check_suffix, colored, write
 
     shown = Shown(tree, table, depth, top, sort_by, columns, units, json)
     shown.check()
@@ -147,8 +141,8 @@ def run(
     for path in save or ():
         check_suffix(path)
     if (counts_only or is_saved(model)) and (trace, repeats) != ("auto", "auto"):
-        made = "--counts-only makes none" if counts_only else f"{model} is of a run that was made"
-        raise InputError(f"--trace and --repeats are of a run; {made}")
+        reason = "--counts-only does not run the model" if counts_only else f"{model} is a saved report"
+        raise InputError(f"--trace and --repeats are for running a model; {reason}")
     if repeats != "auto" and not repeats.isdecimal():
         raise InputError(f"--repeats {repeats!r}: auto or a whole number from 0")
     runs = partial(analyzed, trace=trace, repeats=repeats if repeats == "auto" else int(repeats))
@@ -161,11 +155,11 @@ def run(
     except MissingFormulaError as error:
         if json:
             raise
-        raise MissingFormulaError(str(error).partition("\n")[0]) from None  # the report shows which
+        raise MissingFormulaError(str(error).partition("\n")[0]) from None  # the report above names the calls
 
 
 @app.command(
-    short_help="Why two counters give two numbers.",
+    short_help="Explain why two counters give two numbers.",
     epilog=examples(
         "fxflops explain timm:resnet50 torch_flops fvcore",
         "fxflops explain torchvision:swin_t deepspeed ptflops",
@@ -178,7 +172,7 @@ def explain(
         str,
         typer.Argument(
             metavar="CONVENTION",
-            help="What one counter counts, as fvcore; see fxflops conventions.",
+            help="A counter, such as fvcore; see fxflops conventions.",
             autocompletion=option.conventions,
         ),
     ],
@@ -191,7 +185,7 @@ def explain(
     train: option.Train = False,
     attention: option.Attention = None,
 ) -> None:
-    """Why two conventions give two totals for a model: op by op, with what each counts."""
+    """Explain why two conventions give different totals for a model: op by op, with what each of them counts."""
     from ..conventions import find_convention
     from .runs import Asked, counted, loaded_or
 
@@ -202,7 +196,7 @@ def explain(
 
 
 @app.command(
-    short_help="What grew from one model to another.",
+    short_help="Compare two models.",
     epilog=examples(
         "fxflops diff timm:resnet50 timm:resnet101",
         "fxflops diff model.py:before model.py:after --input 1,3,64,64",
@@ -222,7 +216,7 @@ def diff(
     attention: option.Attention = None,
     json: option.TableAsJson = False,
 ) -> None:
-    """What grew from one model, or saved report, to another, and where."""
+    """Show what grew, and where, from one model or saved report to another."""
     from ..render.exports import as_json
     from .runs import Asked, both
 
@@ -240,7 +234,7 @@ def diff(
 
 
 @app.command(
-    short_help="Hold a model to budgets, as in CI.",
+    short_help="Check a model against budgets, as in CI.",
     epilog=examples(
         "fxflops check timm:resnet50 --max-flops 9G --max-memory 200MiB",
         "fxflops check model.py:make_model --input 1,3,64,64 --max-macs 50M",
@@ -266,9 +260,9 @@ def check(
     attention: option.Attention = None,
     json: option.TableAsJson = False,
 ) -> None:
-    """Hold a model, or a saved report, to budgets: exit code 0 within all of them, 1 otherwise.
+    """Check a model, or a saved report, against budgets: exit code 0 if it is within all of them, 1 otherwise.
 
-    Memory is predicted, unless --max-time runs the model. What is not fully counted fails.
+    Memory is predicted, unless --max-time runs the model. A model that is not fully counted fails.
     """
     limits: dict[str, Any] = {
         "max_flops": max_flops,
@@ -283,6 +277,7 @@ def check(
     from ..render.exports import as_json
     from ..report.budget import budgets_of
     from .runs import Asked, analyzed, counted, loaded_or
+    from .shown import incomplete_lines
 
     asked = Asked(
         tuple(input or ()), input_ids, batch, device, dtype, train, convention=convention, attention=attention
@@ -299,7 +294,7 @@ def check(
 
 
 @app.command(
-    short_help="The operations that are counted.",
+    short_help="List the operations that are counted.",
     epilog=examples(
         "fxflops ops softmax", "fxflops ops conv2d", "fxflops ops scaled_dot_product_attention", "fxflops ops"
     ),
@@ -307,7 +302,7 @@ def check(
 def ops(
     search: Annotated[str, typer.Argument(metavar="[SEARCH]", help="Part of an op's name or spelling.")] = "",
 ) -> None:
-    """The operations that are counted: what each counts, and how it is reached."""
+    """List the operations that are counted: what is counted for each, and which functions and modules it stands for."""
     from ..counting.catalogue import catalogue
     from ..counting.catalogue import search as matching
     from .shown import ops_text
@@ -315,9 +310,9 @@ def ops(
     typer.echo(ops_text(matching(search) if search else catalogue(), brief=not search))
 
 
-@app.command(short_help="The counters whose numbers can be had.", epilog=examples("fxflops conventions"))
+@app.command(short_help="List the counters whose numbers fxflops gives.", epilog=examples("fxflops conventions"))
 def conventions() -> None:
-    """The conventions, one for each counter that papers quote, with what each counts."""
+    """List the conventions, one for each counter whose numbers papers quote, with what each counts."""
     from ..conventions import list_conventions
     from .shown import listed
 
@@ -325,48 +320,10 @@ def conventions() -> None:
 
 
 def in_options(text: str) -> str:
-    """What an error says, with options for arguments of Python."""
+    """Return the text of an error, with options in place of Python arguments."""
     for argument, own in OPTIONS.items():
         text = text.replace(argument, own)
     return text
-
-
-def incomplete_lines(report: Report, allowed: bool) -> list[str]:
-    """What is not in the counts, and whether that is allowed; nothing for a complete report."""
-    if report.complete:
-        return []
-    said = "allowed" if allowed else "--allow-incomplete lets it pass"
-    missing = [f"      {each.op} x{each.calls}, first in {each.path or 'the root'}" for each in report.missing]
-    return [f"INCOMPLETE  ({said})  FLOPs and MACs are lower bounds; not counted:", *missing]
-
-
-def check_suffix(path: Path) -> None:
-    """InputError for a file that cannot be written, before anything is run."""
-    from ..report.html import plotly_script
-    from ..report.report import FORMATS
-
-    if not path.name.lower().endswith(tuple(FORMATS)):
-        raise InputError(f"--save {path}: the suffix says the format, one of {', '.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise InputError(f"--save {path}: there is no folder {str(path.parent)!r}")
-    if path.name.lower().endswith(".html"):
-        plotly_script()
-
-
-def write(report: Report, path: Path) -> None:
-    """The report into a file, in the format of its suffix."""
-    from .runs import note
-
-    try:
-        report.save(path)
-    except OSError as error:
-        raise InputError(f"--save {path}: {error.strerror or error}") from None
-    note(f"wrote {path}")
-
-
-def colored() -> bool:
-    """Whether stdout is a terminal whose user wants colours (https://no-color.org)."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 if __name__ == "__main__":

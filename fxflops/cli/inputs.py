@@ -1,4 +1,4 @@
-"""Inputs as the command line writes them, ``1,3,224,224``, ``mask=1,128:bool``, and the tensors they stand for."""
+"""Inputs as written on the command line, ``1,3,224,224`` or ``mask=1,128:bool``, and the tensors made for them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ DTYPES = {name: dtype for name, dtype in vars(torch).items() if isinstance(dtype
 }
 WRITTEN = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:[,x]\d+)*)(?::(?P<dtype>[\w.]+))?")
 TOKENS = "tokens"
-"""In place of a dtype: numbers of words, drawn from the model's vocabulary."""
+"""Given in place of a dtype: random token ids below the size of the model's vocabulary."""
 
 
 class Given(NamedTuple):
-    """An input: by position where it has no ``name``; ``dtype`` one of :data:`DTYPES`, :data:`TOKENS`, or "" for the
-    model's own."""
+    """An input as the user gives it. Without a ``name`` it goes by position; ``dtype`` is a key of :data:`DTYPES`,
+    :data:`TOKENS`, or "" for the dtype of the model."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class Given(NamedTuple):
 
 
 def read_input(text: str) -> Given:
-    """``[name=]1,3,224,224[:dtype]``; InputError says how it is written."""
+    """Read ``[name=]1,3,224,224[:dtype]``; InputError for other text."""
     found = WRITTEN.fullmatch(text.replace(" ", ""))
     if found is None:
         raise InputError(f"--input {text!r}: write a shape, such as 1,3,224,224 or name=1,3,224,224:f16")
@@ -45,7 +45,7 @@ def read_input(text: str) -> Given:
 
 
 def read_tokens(text: str) -> Given:
-    """The shape of ``--input-ids``."""
+    """Read the shape given as ``--input-ids``; InputError for other text."""
     given = read_input(text)
     if given.name or given.dtype:
         raise InputError(f"--input-ids {text!r}: write a shape alone, such as 1,128")
@@ -53,8 +53,10 @@ def read_tokens(text: str) -> Given:
 
 
 def dtype_of(name: str, of_weights: bool = False) -> torch.dtype:
-    """The dtype of this name, "f16", "fp16", "float16" or "torch.float16"; InputError names those there are, of weights
-    the real and complex ones."""
+    """Return the dtype of this name: "f16", "fp16", "float16" or "torch.float16".
+
+    Raises InputError for an unknown name and, with ``of_weights``, for a dtype that is neither real nor complex.
+    """
     bare = re.sub(r"^fp(?=\d)", "f", name.removeprefix("torch."))
     found = DTYPES.get(bare)
     known = {each: dtype for each, dtype in DTYPES.items() if not of_weights or _is_inexact(dtype)}
@@ -62,7 +64,7 @@ def dtype_of(name: str, of_weights: bool = False) -> torch.dtype:
         some = ", ".join(each for each in DTYPE_NAMES.values() if each in known)
         raise InputError(f"unknown dtype {name!r}{near(bare, known)}; one of {some} ...")
     if bare not in known:
-        raise InputError(f"dtype {name!r} is none of weights: a real or complex one, as f16 or bf16")
+        raise InputError(f"dtype {name!r} cannot be that of weights: give a real or complex one, such as f16 or bf16")
     return found
 
 
@@ -71,7 +73,7 @@ def _is_inexact(dtype: torch.dtype) -> bool:
 
 
 def device_of(name: str) -> torch.device:
-    """The device of this name; InputError where torch has none such here."""
+    """Return the device of this name; InputError if torch finds none."""
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -84,29 +86,27 @@ def device_of(name: str) -> torch.device:
 def tensors_of(
     inputs: Iterable[Given], device: torch.device, dtype: torch.dtype, vocabulary: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and named inputs: real numbers are random, integers 0 (1 in a mask), booleans true, tokens random.
+    """Make the positional and the named inputs: real numbers and tokens are random, booleans true, integers 0 (1 in a
+    mask).
 
-    For a model on meta, integers and booleans are on the CPU: masks and positions are to keep their values. InputError
-    for what there is no room for.
+    For a model on meta, integers and booleans are on the CPU, so that masks and positions have values. Raises InputError
+    for an input that cannot be made, or that has no room in memory.
     """
     made = [(each.name, _made(each, device, dtype, vocabulary)) for each in inputs]
     return tuple(tensor for name, tensor in made if not name), {name: tensor for name, tensor in made if name}
 
 
 def _made(given: Given, device: torch.device, dtype: torch.dtype, vocabulary: int) -> torch.Tensor:
-    chosen = torch.int64 if given.dtype == TOKENS else dtype_of(given.dtype) if given.dtype else dtype
-    spec = Spec(given.shape, chosen)
-    real = not _is_inexact(chosen) and device.type == "meta"
-    device = torch.device("cpu") if real else device
+    dtype = torch.int64 if given.dtype == TOKENS else dtype_of(given.dtype) if given.dtype else dtype
+    spec = Spec(given.shape, dtype)
+    needs_values = not _is_inexact(dtype) and device.type == "meta"
+    device = torch.device("cpu") if needs_values else device
     try:
         if device.type == "cpu" and spec.nbytes > 2 * cap_of(device):
-            raise MemoryError(f"{size(spec.nbytes)}, more than the memory there is")
+            raise MemoryError(f"{size(spec.nbytes)}, more than this machine's memory")
         return _filled(given, spec, device, vocabulary)
-    except (
-        RuntimeError,
-        TypeError,
-        MemoryError,
-    ) as error:  # of sizes that torch cannot count, and dtypes it cannot fill
+    # torch raises RuntimeError for sizes that it cannot count, TypeError for dtypes that it cannot fill.
+    except (RuntimeError, TypeError, MemoryError) as error:
         raise InputError(f"no input of shape {spec!r} can be made on {device}: {str(error).splitlines()[0]}") from error
 
 
@@ -114,24 +114,24 @@ def _filled(given: Given, spec: Spec, device: torch.device, vocabulary: int) -> 
     if given.dtype == TOKENS:
         return torch.randint(vocabulary, spec, device=device)
     if _is_inexact(spec.dtype):
-        drawn = spec.dtype if spec.dtype.itemsize > 1 else torch.float32  # torch draws no float8
+        drawn = spec.dtype if spec.dtype.itemsize > 1 else torch.float32  # torch.randn makes no float8
         return torch.randn(spec, device=device, dtype=drawn).to(spec.dtype)
     return torch.full(spec, int(spec.dtype is torch.bool or "mask" in given.name), device=device, dtype=spec.dtype)
 
 
 def place_of(model: nn.Module) -> torch.device:
-    """Where the model's parameters are."""
+    """Return the device of the model's first parameter or buffer; the CPU if it has none."""
     tensor = next((t for tensors in (model.parameters(), model.buffers()) for t in tensors), None)
     return torch.device("cpu") if tensor is None else tensor.device
 
 
 def precision_of(model: nn.Module) -> torch.dtype:
-    """The dtype of its first real parameter."""
+    """Return the dtype of the model's first real parameter; torch's default if it has none."""
     dtypes = (parameter.dtype for parameter in model.parameters())
     return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.get_default_dtype())
 
 
 def vocabulary_of(model: nn.Module) -> int:
-    """How many words the model's first embedding knows."""
+    """Return the number of rows of the model's first embedding; 2 if it has none."""
     embeddings = (module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding))
     return next(embeddings, 2)

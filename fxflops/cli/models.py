@@ -1,5 +1,5 @@
-"""Models by name: of timm, torchvision and transformers with random weights, never downloaded, or what the user's own
-code makes."""
+"""Load models by name: from timm, torchvision and transformers, with random weights and no download, or from the user's
+own code."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ FORMS = """\
   torchvision:swin_t               a model of torchvision
   hf:bert  hf:LlamaForCausalLM     a model type or class of transformers, with its config's defaults
   hf:path/to/config.json           the same with a config of yours
-  file.py:make_model               a module, or a function that gives one, or (model, args), or (model, args, kwargs)
+  file.py:make_model               a module, or a function that returns one, or (model, args), or (model, args, kwargs)
   package.module:make_model        the same from a package"""
-WORDS = 128
-FRAMES = 16
-SIDE = 224
+DEFAULT_TOKENS, DEFAULT_FRAMES, DEFAULT_SIDE = 128, 16, 224
+"""Sizes of inputs for models that do not say which they take: tokens, frames of a video, pixels of an image's side."""
 
 
 class Loaded(NamedTuple):
-    """A model and its inputs: ``given`` by whoever made it, as args and kwargs, or the ``usual`` ones it says itself.
+    """A model and its inputs: ``given`` are args and kwargs from the user's own code, ``default`` are those that fit a
+    library's model.
 
-    ``note`` says what of them was chosen for it.
+    ``note`` says which sizes of the default inputs were our choice.
     """
 
     model: nn.Module
-    usual: tuple[Given, ...] = ()
+    default: tuple[Given, ...] = ()
     note: str = ""
     given: tuple[Any, Any] | None = None
 
@@ -54,7 +54,10 @@ def is_from_a_library(name: str) -> bool:
 
 
 def load(name: str, on_meta: bool = False) -> Loaded:
-    """The model of this name, ``on_meta`` without weights; InputError for one that there is not, with those near."""
+    """Load the model of this name; with ``on_meta`` its weights are not allocated.
+
+    Raises InputError for an unknown name, with similar ones, and for a model that cannot be made.
+    """
     if not is_from_a_library(name):
         place, _, attribute = name.rpartition(":")
         if place and attribute:
@@ -62,22 +65,22 @@ def load(name: str, on_meta: bool = False) -> Loaded:
         if name.endswith(".py"):
             makers = ", ".join(f"{name}:{maker}" for maker in _makers(_imported(name)))
             raise InputError(
-                f"which model of {name}? {f'one of {makers}' if makers else 'nothing in it is one or makes one'}"
+                f"which model of {name}? {f'one of {makers}' if makers else 'no module and no function is in it'}"
             )
         raise InputError(f"unknown model {name!r}{_known_to_timm(name)}. A model is one of\n{FORMS}")
     library, _, rest = name.partition(":")
-    with _alone(), _built(on_meta):
+    with _offline(), _built(on_meta):
         try:
             return LIBRARIES[library](rest)
         except FxflopsError:
             raise
         except Exception as error:
-            raise InputError(f"{name} cannot be made{' on meta' * on_meta}: {_told(error)}") from error
+            raise InputError(f"{name} cannot be made{' on meta' * on_meta}: {_message(error)}") from error
 
 
 @contextmanager
 def _built(on_meta: bool) -> Iterator[None]:
-    """The same random weights each time, or none."""
+    """Build a model with the same random weights each time; on meta, without weights."""
     torch.manual_seed(0)
     with torch.device("meta") if on_meta else nullcontext():
         yield
@@ -88,7 +91,7 @@ def _of_timm(name: str) -> Loaded:
     if not timm.is_model(name):
         raise InputError(f"timm has no model {name!r}{_near(name.partition('.')[0], timm.list_models())}")
     model = timm.create_model(name, pretrained=False)
-    size = (getattr(model, "pretrained_cfg", None) or {}).get("input_size", (3, SIDE, SIDE))
+    size = (getattr(model, "pretrained_cfg", None) or {}).get("input_size", (3, DEFAULT_SIDE, DEFAULT_SIDE))
     return Loaded(model, (Given("", (1, *size)),))
 
 
@@ -107,17 +110,19 @@ def _of_torchvision(name: str) -> Loaded:
 
 
 def _inputs_of_torchvision(model: nn.Module, name: str, kind: str, models: Any) -> tuple[tuple[Given, ...], str]:
-    """The input that the model's first weights were trained for, and what is to be said of it."""
+    """Return the inputs that the model's first published weights were trained for, and a note on sizes we chose."""
     if kind == "detection":
         resize: Any = model.transform
         height, width = resize.fixed_size[::-1] if resize.fixed_size else (resize.min_size[-1],) * 2
         return (Given("", (1, 3, height, width)),), ""
     transforms = next(iter(models.get_model_weights(name))).transforms()
     said = getattr(transforms, "crop_size", None) or getattr(transforms, "resize_size", None)
-    height, width = (said[0], said[-1]) if said else (SIDE, SIDE)
+    height, width = (said[0], said[-1]) if said else (DEFAULT_SIDE, DEFAULT_SIDE)
     if kind == "video":
-        return (Given("", (1, 3, FRAMES, height, width)),), f"{FRAMES} frames; --input 1,3,T,H,W for others"
-    note = "" if said else f"images of {SIDE} x {SIDE}; --input 1,3,H,W for others"
+        return (
+            Given("", (1, 3, DEFAULT_FRAMES, height, width)),
+        ), f"{DEFAULT_FRAMES} frames; --input 1,3,T,H,W for others"
+    note = "" if said else f"images of {DEFAULT_SIDE} x {DEFAULT_SIDE}; --input 1,3,H,W for others"
     return (Given("", (1, 3, height, width)),) * (2 if kind == "optical_flow" else 1), note
 
 
@@ -152,39 +157,39 @@ def _of_transformers(name: str) -> Loaded:
 
 
 def _of_config(path: Path, transformers: ModuleType, types: Any) -> tuple[Any, Any]:
-    """The config in a file and the class that its ``architectures`` name, None where they name none."""
+    """Return the config in a file and the model class that its ``architectures`` name, None if they name none."""
     try:
         values = json.loads(path.read_text(encoding="utf8"))
         kind = values.get("model_type")
     except (ValueError, AttributeError) as error:
-        raise InputError(f"{path} is no config of transformers: {error}") from None
+        raise InputError(f"{path} is not a config of transformers: {error}") from None
     if kind not in types:
         raise InputError(
-            f"{path}: transformers has no model_type {kind!r}{near(str(kind), types)}; code of its own is not run"
+            f"{path}: transformers has no model_type {kind!r}{near(str(kind), types)}; custom code is not run"
         )
     return types[kind].from_dict(values), _architecture(transformers, next(iter(values.get("architectures") or ()), ""))
 
 
 def _architecture(transformers: ModuleType, name: str) -> Any:
-    """The model class of this name; None where it is none."""
+    """Return the model class of this name; None if there is none."""
     found = getattr(transformers, name, None)
     is_model = isinstance(found, type) and issubclass(found, nn.Module) and getattr(found, "config_class", None)
     return found if is_model else None
 
 
 def _inputs_of_transformers(model: Any, config: Any) -> tuple[tuple[Given, ...], str]:
-    """Tokens or an image, where that is the main input, and what is to be said of them; none for others."""
+    """Return tokens or an image, if that is the main input, and a note on sizes we chose; no inputs for other models."""
     if model.main_input_name == "input_ids" and hasattr(config, "vocab_size"):
-        words = min(WORDS, getattr(config, "max_position_embeddings", None) or WORDS)
+        tokens = min(DEFAULT_TOKENS, getattr(config, "max_position_embeddings", None) or DEFAULT_TOKENS)
         parameters = inspect.signature(model.forward).parameters
         decoder = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters
         names = ["input_ids", *(["decoder_input_ids"] if decoder else [])]
-        note = f"{' and '.join(names)} of {words} tokens, without a mask; --input-ids 1,512 for others"
-        return tuple(Given(name, (1, words), TOKENS) for name in names), note
+        note = f"{' and '.join(names)} of {tokens} tokens, without a mask; --input-ids 1,512 for others"
+        return tuple(Given(name, (1, tokens), TOKENS) for name in names), note
     if model.main_input_name == "pixel_values":
         said = getattr(config, "image_size", None)
-        height, width = (said[0], said[-1]) if isinstance(said, (list, tuple)) else (said or SIDE,) * 2
-        note = "" if said else f"an image of {SIDE} x {SIDE}; --input pixel_values=1,3,H,W for others"
+        height, width = (said[0], said[-1]) if isinstance(said, (list, tuple)) else (said or DEFAULT_SIDE,) * 2
+        note = "" if said else f"an image of {DEFAULT_SIDE} x {DEFAULT_SIDE}; --input pixel_values=1,3,H,W for others"
         return (Given("pixel_values", (1, getattr(config, "num_channels", 3), height, width)),), note
     return (), ""
 
@@ -196,7 +201,8 @@ LIBRARIES = {"timm": _of_timm, "torchvision": _of_torchvision, "hf": _of_transfo
 
 
 def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
-    """What ``attribute`` of a file or module is or gives: a module, alone or with args, or with args and kwargs."""
+    """Load ``attribute`` of a file or module: a model, or a function that returns a model, (model, args) or (model, args,
+    kwargs)."""
     name = f"{place}:{attribute}"
     module = _imported(place)
     found: Any = module
@@ -205,7 +211,7 @@ def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
             raise InputError(f"{place} has no {attribute!r}{_near(attribute, _makers(module))}")
         found = getattr(found, part)
     if not isinstance(found, nn.Module) and callable(found):
-        with _told_where(f"{name}()"), _built(on_meta):
+        with _user_errors(f"{name}()"), _built(on_meta):
             found = found()
     parts = found if isinstance(found, tuple) else (found,)
     if not parts or not isinstance(parts[0], nn.Module) or len(parts) > 3:
@@ -214,14 +220,14 @@ def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
             if isinstance(found, tuple)
             else type(found).__name__
         )
-        raise InputError(f"{name} gives {kind}: a torch.nn.Module, (model, args) or (model, args, kwargs) is wanted")
+        raise InputError(f"{name} gives {kind}, not a torch.nn.Module, (model, args) or (model, args, kwargs)")
     if len(parts) == 1:
         return Loaded(parts[0])
     return Loaded(parts[0], given=(parts[1], parts[2] if len(parts) == 3 else None))
 
 
 def _imported(place: str) -> ModuleType:
-    """A file as a module, with what lies beside it to be imported; or a module by name, from where the user is."""
+    """Import a file, which may import its neighbours; or a module by name, also from the current directory."""
     is_file = place.endswith(".py") or os.sep in place
     path = Path(place).expanduser().resolve()
     if is_file and not path.is_file():
@@ -236,50 +242,51 @@ def _imported(place: str) -> ModuleType:
             missing = True
         if missing:
             raise InputError(f"there is no module {place!r} to import. A model is one of\n{FORMS}")
-        with _told_where(f"import {place}"):
+        with _user_errors(f"import {place}"):
             return importlib.import_module(place)
     if path.suffix != ".py":
-        raise InputError(f"{place!r} is no Python file")
-    with _told_where(place):
+        raise InputError(f"{place!r} is not a Python file")
+    with _user_errors(place):
         return _executed(path, path.stat().st_mtime_ns)
 
 
 @cache
 def _executed(path: Path, changed: int) -> ModuleType:
-    """A file as a module, run once for as long as it is not ``changed``: what it registers can be registered once."""
+    """Run a file as a module, once unless its time of change differs: it may register things that cannot be registered
+    twice."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses and pickles look their module up
+    sys.modules.setdefault(path.stem, module)  # dataclasses and pickle look their module up there
     spec.loader.exec_module(module)
     return module
 
 
 @contextmanager
-def _told_where(what: str) -> Iterator[None]:
-    """What the user's own code raises becomes an InputError with its last line outside of libraries."""
+def _user_errors(what: str) -> Iterator[None]:
+    """Turn an error of the user's own code into an InputError with the last line of the traceback outside libraries."""
     try:
         yield
     except Exception as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_library(f.filename)]
         own = [f for f in frames if f"{os.sep}site-packages{os.sep}" not in f.filename] or frames
         at = f"\n  at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
-        raise InputError(f"{what} raised {_told(error, at)}") from error
+        raise InputError(f"{what} raised {_message(error, at)}") from error
 
 
 def _makers(module: ModuleType) -> list[str]:
-    """The names in a module that may be or make a model."""
+    """Return the names in a module that are models, or callables that might make one."""
     named = [(name, value) for name, value in vars(module).items() if not name.startswith("_")]
     made_here = {n for n, value in named if callable(value) and getattr(value, "__module__", "") == module.__name__}
     return [name for name, value in named if isinstance(value, nn.Module) or name in made_here]
 
 
-# Words
+# Packages, the network, and messages
 
 
 def _package(name: str) -> Any:
-    """A library that is needed; InputError with the line that installs it."""
+    """Import a library; InputError with the line to install it if it is missing."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -289,8 +296,8 @@ def _package(name: str) -> Any:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
-    """Without the network: what a library would download is an error."""
+def _offline() -> Iterator[None]:
+    """Keep libraries from downloading: what they would download is an error."""
     before = os.environ.get("HF_HUB_OFFLINE")
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
@@ -303,13 +310,13 @@ def _alone() -> Iterator[None]:
 
 
 def _near(name: str, known: Iterable[str]) -> str:
-    """``; near: a, b`` for the known names like this one; some of them where none is and they are few."""
+    """Return ``; near: a, b`` with the known names similar to this one; if there are none, all known names if they are few."""
     names = list(known)
     return near(name, names) or (f"; it has {', '.join(names)}" if 0 < len(names) <= 8 else "")
 
 
 def _known_to_timm(name: str) -> str:
-    """The whole name, where only the library was left out."""
+    """Return a hint with the whole name, if timm has a model of this name."""
     try:
         timm = importlib.import_module("timm")
     except ImportError:
@@ -317,6 +324,6 @@ def _known_to_timm(name: str) -> str:
     return f"; timm has it: timm:{name}" if timm.is_model(name) else ""
 
 
-def _told(error: Exception, at: str = "") -> str:
+def _message(error: Exception, at: str = "") -> str:
     full = "\n--counts-only makes no weights" if "allocate" in str(error) else ""
     return f"{type(error).__name__}: {error}{at}{full}"

@@ -1,4 +1,4 @@
-"""What the commands share: the options that several of them have, each once, and how their words are read."""
+"""The arguments and options of the commands, each defined once, and the readers of their values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
-    """What typer takes to read a value: its errors become those of the command line."""
+    """Return a parser for typer that calls ``read`` and turns its ValueError into an error of the command line."""
 
     def parser(text: str) -> T:
         try:
@@ -29,7 +29,7 @@ def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def examples(*lines: str) -> str:
-    """The end of a command's help. A line ``# ...`` says what the next one does."""
+    """Return the end of a command's help: its examples, one a line."""
     return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
 
 
@@ -47,11 +47,11 @@ HELP_MODEL = (
 )
 
 PACKAGES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
-"""The packages of models that are named by a library's prefix."""
+"""The package to install for each prefix of a model's name."""
 
 
-def there(name: str) -> str:
-    """The name of a model whose library, or file, is there: InputError before torch is loaded for one that is not."""
+def check_model(name: str) -> str:
+    """Return a model's name; raise InputError, before torch is loaded, if its library or file does not exist."""
     library, colon, _ = name.partition(":")
     package = PACKAGES.get(library, "") if colon else ""
     if package and package not in sys.modules and find_spec(package) is None:
@@ -62,34 +62,40 @@ def there(name: str) -> str:
     return name
 
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help=HELP_MODEL, show_default=False, callback=there)]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=HELP_MODEL, show_default=False, callback=check_model)]
 Other = Annotated[
-    str, typer.Argument(metavar="OTHER", help="Another, or another report.", show_default=False, callback=there)
+    str,
+    typer.Argument(metavar="OTHER", help="The other model, or saved report.", show_default=False, callback=check_model),
 ]
 
 Input = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[NAME=]SHAPE[:DTYPE]",
-        help="An input, as 1,3,224,224 or mask=1,128:bool; once for each, in order. Default: what the model says itself.",
+        help="An input: 1,3,224,224 or mask=1,128:bool. Repeat it for more, in order. Default: inputs that fit the model.",
     ),
 ]
-InputIds = Annotated[str | None, typer.Option(metavar="SHAPE", help="Random tokens as input_ids, as 1,128.")]
-Batch = Annotated[int | None, typer.Option(min=1, metavar="N", help="The first size of every input.")]
+InputIds = Annotated[
+    str | None, typer.Option(metavar="SHAPE", help="Random tokens as input_ids, of a shape such as 1,128.")
+]
+Batch = Annotated[int | None, typer.Option(min=1, metavar="N", help="The first dimension of every input.")]
 Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1 or meta.")]
-Dtype = Annotated[str | None, typer.Option(metavar="DTYPE", help="Of the weights and real inputs: bf16, f16, f64 ...")]
-Train = Annotated[bool, typer.Option("--train", help="Run in train mode, not in eval mode.")]
+Dtype = Annotated[
+    str | None, typer.Option(metavar="DTYPE", help="Dtype of weights and real inputs: bf16, f16, f64 ...")
+]
+Train = Annotated[bool, typer.Option("--train", help="Run in train mode instead of eval mode.")]
 Backward = Annotated[
     bool,
     typer.Option(
-        "--backward", help="The backward pass, too, from the sum of the outputs; in eval mode without --train."
+        "--backward",
+        help="Run the backward pass too, from the sum of the outputs; in eval mode unless --train is given.",
     ),
 ]
 Convention = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="What counts how much; see fxflops conventions. Default: fxflops.",
+        help="The counter whose rules to count by; see fxflops conventions. Default: fxflops.",
         autocompletion=conventions,
     ),
 ]
@@ -97,47 +103,56 @@ Attention = Annotated[
     str | None,
     typer.Option(
         metavar="dense|exact",
-        help="All pairs of queries and keys, or those that a mask leaves. Default: dense.",
+        help="Count all pairs of queries and keys (dense), or those that a mask leaves (exact). Default: dense.",
         autocompletion=lambda: ["dense", "exact"],
     ),
 ]
-Strict = Annotated[bool, typer.Option("--strict", help="Fail (exit code 1) where an operation has no formula.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail (exit code 1) if an operation has no formula.")]
 
 Trace = Annotated[
     str,
     typer.Option(
         metavar="auto|symbolic|record",
-        help="How the graph is made.",
+        help="The way to make the graph: trace symbolically, record a run, or auto.",
         autocompletion=lambda: ["auto", "symbolic", "record"],
     ),
 ]
 Repeats = Annotated[
-    str, typer.Option(metavar="auto|N", help="How often to time; auto: until stable or 2 s are over, 0: not at all.")
+    str, typer.Option(metavar="auto|N", help="Number of timed runs; auto: until stable or 2 s are over, 0: no timing.")
 ]
-CountsOnly = Annotated[bool, typer.Option("--counts-only", help="Count on the meta device: no weights, no time.")]
+CountsOnly = Annotated[bool, typer.Option("--counts-only", help="Count on the meta device, without weights or times.")]
 
-AsTree = Annotated[bool, typer.Option("--tree", help="The modules, too, one inside the other.")]
-AsTable = Annotated[bool, typer.Option("--table", help="Every operation, too, in run order.")]
+AsTree = Annotated[bool, typer.Option("--tree", help="Show the modules as a tree, too.")]
+AsTable = Annotated[bool, typer.Option("--table", help="Show every operation in run order, too.")]
 Depth = Annotated[int | None, typer.Option(min=0, metavar="N", help="Levels of the --tree.")]
 Top = Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows of the --table.")]
-SortBy = Annotated[str | None, typer.Option(metavar="COLUMN", help="Largest first: flops, time, memory ...")]
+SortBy = Annotated[
+    str | None, typer.Option(metavar="COLUMN", help="Column to sort by, largest first: flops, time, memory ...")
+]
 Columns = Annotated[str | None, typer.Option(metavar="A,B,...", help="The columns to show.")]
 Units = Annotated[str | None, typer.Option(metavar="UNIT", help="One unit for all rows: G, M, ms, MiB ...")]
-AsJson = Annotated[bool, typer.Option("--json", help="The report as JSON, and nothing else, on stdout.")]
-TableAsJson = Annotated[bool, typer.Option("--json", help="As JSON, for other programs.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON on stdout, and nothing else.")]
+TableAsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 Save = Annotated[
     list[Path] | None,
-    typer.Option(metavar="FILE", help="Write the report: .html, .json, .csv, .md ... by suffix; once for each file."),
+    typer.Option(
+        metavar="FILE", help="Write the report to FILE: .html, .json, .csv, .md ... Repeat it for more files."
+    ),
 ]
 
-MaxFlops = Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, help="As 4.2G; K, M, G, T, P.")]
-MaxMacs = Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, help="As 2.1G.")]
-MaxParams = Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, help="As 30M.")]
-MaxMemory = Annotated[int | None, typer.Option(metavar="BYTES", parser=SIZE, help="At the peak: 2GiB, 500MB ...")]
+MaxFlops = Annotated[
+    int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit, such as 4.2G; K, M, G, T, P.")
+]
+MaxMacs = Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit, such as 2.1G.")]
+MaxParams = Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit, such as 30M.")]
+MaxMemory = Annotated[int | None, typer.Option(metavar="BYTES", parser=SIZE, help="Limit at the peak: 2GiB, 500MB ...")]
 MaxTime = Annotated[
     float | None,
-    typer.Option(metavar="TIME", parser=SECONDS, help="Of one run: 50ms, 1.5s ...; seconds where no unit is said."),
+    typer.Option(
+        metavar="TIME", parser=SECONDS, help="Limit for one run: 50ms, 1.5s ...; seconds if no unit is given."
+    ),
 ]
 AllowIncomplete = Annotated[
-    bool, typer.Option("--allow-incomplete", help="Pass although operations without a formula are not in the counts.")
+    bool,
+    typer.Option("--allow-incomplete", help="Pass even if operations without a formula are missing from the counts."),
 ]

@@ -1,4 +1,4 @@
-"""From what the command line says to a report: the model loaded and placed, its inputs made, counted or run."""
+"""From options to a report: load the model, move it, make its inputs, and count or run it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CONVENTION, ATTENTION = "fxflops", "dense"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What all commands let a user say of a model and how to count it; None and () where nothing is said."""
+    """The options of all commands that name the inputs and the way to count; None and () if they are not given."""
 
     input: Sequence[str] = ()
     input_ids: str | None = None
@@ -55,27 +55,28 @@ class Asked:
     attention: str | None = None
 
     def check(self) -> None:
-        """InputError for a word that means nothing, before a model is loaded for it."""
+        """Raise InputError for a value that is not known, before the model is loaded."""
         self.given()
         find_convention(self.convention or CONVENTION)
         check_attention(self.attention or ATTENTION)
         self.placed()
 
     def of_saved(self) -> Asked:
-        """What of it may be asked of a report that was saved."""
+        """Return the options that apply to a saved report: convention and attention."""
         return Asked(convention=self.convention, attention=self.attention)
 
     def given(self) -> tuple[Given, ...]:
+        """Return the inputs given by ``--input`` and ``--input-ids``."""
         tokens = [] if self.input_ids is None else [read_tokens(self.input_ids)]
         return (*map(read_input, self.input), *tokens)
 
     def placed(self) -> tuple[torch.device | None, torch.dtype | None]:
-        """The device and the dtype that are named."""
+        """Return the device and the dtype, None where not given."""
         device = None if self.device is None else device_of(self.device)
         return device, None if self.dtype is None else dtype_of(self.dtype, of_weights=True)
 
     def settings(self) -> dict[str, Any]:
-        """The arguments that count and analyze share."""
+        """Return the keyword arguments that count() and analyze() share."""
         return {
             "mode": "train" if self.train else "eval",
             "backward": self.backward,
@@ -85,13 +86,13 @@ class Asked:
 
 
 def counted(name: str, asked: Asked) -> Report:
-    """The model counted, without computing and without weights or inputs of size, unless it needs values."""
+    """Return the report of a model counted on meta; on real tensors if the model needs values and has room."""
     asked.check()
     if asked.device is not None:
         return _counted(name, asked, asked.device == "meta")
     try:
         report = _counted(name, asked, True)
-        # Of a mask that was made on meta
+        # A mask made on meta has no values, so that its pairs are unknown.
         if all(missing.why != UNKNOWN_PAIRS for missing in report.missing) or not _may_have_room(name):
             return report
         reason = UNKNOWN_PAIRS
@@ -104,12 +105,12 @@ def counted(name: str, asked: Asked) -> Report:
 
 
 def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str = "auto") -> Report:
-    """The model run on real tensors, every operation counted and timed."""
+    """Return the report of a model run on real tensors, with every operation counted and timed."""
     asked.check()
     weights = _weights_of(name) if name.startswith("hf:") and asked.device != "meta" else None
     if weights is not None and weights > 2 * cap_of(torch.device("cpu")):
         raise InputError(
-            f"{name} has {size(weights)} of weights, more than the memory there is; --counts-only makes none"
+            f"{name} has {size(weights)} of weights, more than this machine's memory; --counts-only makes no weights"
         )
     with _quiet():
         model, args, kwargs = subject(name, asked, asked.device == "meta")
@@ -117,18 +118,18 @@ def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str
 
 
 def is_saved(target: str) -> bool:
-    """Whether a target is a report in a file, and no model."""
+    """Return True if a target is a saved report, not a model."""
     return target.endswith(".json") and not is_from_a_library(target)
 
 
 def loaded_or(make: Callable[[str, Asked], Report], target: str, asked: Asked) -> Report:
-    """The report saved in a file, counted as it was unless asked otherwise; of anything else, what ``make`` makes of it."""
+    """Return the report saved in a file, recounted if a convention or attention is given; for a model, call ``make``."""
     if not is_saved(target):
         return make(target, asked)
     if not Path(target).is_file():
         raise InputError(f"there is no file {target!r}")
     if asked != asked.of_saved():
-        raise InputError(f"{target} is a report of a run that was made: inputs and settings are those of then")
+        raise InputError(f"{target} is a saved report: only --convention and --attention can be given for it")
     report = Report.load(target)
     if (asked.convention, asked.attention) == (None, None):
         return report
@@ -136,13 +137,13 @@ def loaded_or(make: Callable[[str, Asked], Report], target: str, asked: Asked) -
 
 
 def both(a: str, b: str, asked: Asked) -> tuple[Report, Report]:
-    """The reports of two targets, counted or saved; beside a saved one inputs and settings are of the model alone."""
+    """Return the reports of two targets; for a saved report, options of inputs apply to the other one only."""
     one, other = (asked.of_saved() if is_saved(x) and not is_saved(y) else asked for x, y in ((a, b), (b, a)))
     return loaded_or(counted, a, one), loaded_or(counted, b, other)
 
 
 def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """The model on its device in its dtype, and its inputs."""
+    """Return the model on its device and in its dtype, its args and its kwargs."""
     with working(f"loading {name}"):
         loaded = load(name, on_meta)
     model, (device, dtype) = checked_model(loaded.model), asked.placed()
@@ -157,7 +158,7 @@ def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[An
 
 
 def note(text: str) -> None:
-    """A word to the user that is no result."""
+    """Print a note for the user to stderr: stdout is for results."""
     print(f"fxflops: {text}", file=sys.stderr)
 
 
@@ -168,12 +169,12 @@ def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
 
 
 def _may_have_room(name: str) -> bool:
-    """Whether the CPU has room for a model's weights, or that cannot be told."""
+    """Return True if the CPU has room for a model's weights, or if their size cannot be found."""
     return (_weights_of(name) or 0) < cap_of(torch.device("cpu"))
 
 
 def _weights_of(name: str) -> int | None:
-    """Bytes of a model's weights, found without making them; None where it cannot be made so."""
+    """Return the bytes of a model's weights, found on meta; None if the model cannot be made there."""
     try:
         with _quiet():
             model = load(name, True).model
@@ -193,9 +194,9 @@ def _inputs(
             )
         return _moved(loaded.given, asked)
     if not inputs:
-        if loaded.note and loaded.usual:
+        if loaded.note and loaded.default:
             note(f"{name}: {loaded.note}")
-        inputs = loaded.usual or _none_wanted(name, model)
+        inputs = loaded.default or _none_wanted(name, model)
     inputs = tuple(each.of_batch(asked.batch) for each in inputs)
     args, kwargs = tensors_of(_by_position(inputs, model), device, dtype, vocabulary_of(model))
     bind(
@@ -208,16 +209,16 @@ def _inputs(
 
 
 def _by_position(inputs: Sequence[Given], model: nn.Module) -> Iterator[Given]:
-    """Tokens go by position into a forward that calls them otherwise."""
+    """Yield the inputs; tokens go by position if the forward has no parameter ``input_ids``."""
     parameters = signature_of(model).parameters
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     for each in inputs:
-        is_odd = each.name == "input_ids" and not takes_any and each.name not in parameters
-        yield each._replace(name="") if is_odd else each
+        is_renamed = each.name == "input_ids" and not takes_any and each.name not in parameters
+        yield each._replace(name="") if is_renamed else each
 
 
 def _none_wanted(name: str, model: nn.Module) -> tuple[Given, ...]:
-    """No input at all, for a forward that needs none."""
+    """Return no inputs for a forward that needs none; raise InputError for one that does."""
     parameters = signature_of(model).parameters
     is_any_wanted = any(
         each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
@@ -227,13 +228,13 @@ def _none_wanted(name: str, model: nn.Module) -> tuple[Given, ...]:
         return ()
     names = ", ".join([*list(parameters)[:8], *(["..."] if len(parameters) > 8 else [])])
     raise InputError(
-        f"{name} says no inputs of its own: give --input 1,3,224,224, --input NAME=1,80,3000 or --input-ids 1,128\n"
+        f"{name} has no default inputs: give --input 1,3,224,224, --input NAME=1,80,3000 or --input-ids 1,128\n"
         f"  {type(model).__name__}.forward takes ({names})"
     )
 
 
 def _moved(given: tuple[Any, Any], asked: Asked) -> tuple[Any, Any]:
-    """The inputs that came with a model, on the device and in the dtype asked for."""
+    """Return the inputs that came with a model, on the device and in the dtype asked for."""
     template, tensors = template_of(given)
     device, dtype = asked.placed()
     args, kwargs = fill(
@@ -244,18 +245,18 @@ def _moved(given: tuple[Any, Any], asked: Asked) -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """What models print is no result."""
+    """Send what a model prints to stderr: stdout is for results."""
     with contextlib.redirect_stdout(sys.stderr):
         yield
 
 
 def _is_of_meta(error: BaseException | None) -> bool:
-    """Whether an error, or one that it comes of, is told of the meta device."""
+    """Return True if an error, or one that caused it, is about the meta device."""
     return error is not None and (bool(_on_meta(error)) or _is_of_meta(error.__cause__ or error.__context__))
 
 
 def _on_meta(error: BaseException) -> list[str]:
-    """The lines of an error that name the meta device, or something of it, but those of the author's place."""
+    """Return the lines of an error that name the meta device, without the line that names the author's file."""
     lines = [line.strip() for line in str(error).splitlines()]
     return [line for line in lines if "meta" in line.lower() and not line.startswith("at ")]
 

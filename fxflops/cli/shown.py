@@ -1,10 +1,13 @@
-"""A report as the command line shows it: the summary, and the tree and the table that are asked for; or JSON.
+"""The text that the command line prints for a report: the summary, with a tree and a table if asked for, or JSON; and the
+files that it writes.
 
-What is asked is checked without torch, whose import takes seconds.
+Options are checked without torch, whose import takes seconds.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -19,15 +22,17 @@ from ..render.text import align, terminal_width, wrapped
 from ..render.tree import tree
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from ..counting.catalogue import Row
     from ..report.report import Report
 
-USUAL = ("phase", "op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
+DEFAULT_COLUMNS = ("phase", "op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What to show beside the summary, and how; as the options of ``fxflops run``."""
+    """The options of ``fxflops run`` that say what to show beside the summary."""
 
     tree: bool = False
     table: bool = False
@@ -39,9 +44,9 @@ class Shown:
     json: bool = False
 
     def check(self) -> None:
-        """InputError for what cannot be shown, before anything is run."""
+        """Raise InputError for options that do not fit together, before a model is run."""
         if self.json and (self.tree or self.table):
-            raise InputError("--json is the report as data and nothing else: not with --tree or --table")
+            raise InputError("--json prints the report as data and nothing else: leave out --tree and --table")
         of = {"tree": self.tree, "table": self.table, "tree or --table": self.tree or self.table}
         options = (
             ("--depth", self.depth, "tree"),
@@ -63,20 +68,23 @@ class Shown:
                     raise InputError(f"--{view}: {error}") from None
 
     def _columns(self, known: Sequence[Column]) -> list[str] | None:
-        """The columns asked for, without those that only another view shown has; None for a view's usual ones."""
+        """Return the columns to show in the view that has the columns ``known``; None for its default ones.
+
+        A name that only the other view has is left out here.
+        """
         names = [] if self.columns is None else [name.strip() for name in self.columns.split(",")]
         shown = [each for is_shown, each in ((self.tree, MODULE_COLUMNS), (self.table, OPERATIONS)) if is_shown]
         return [name for name in names if _has(known, name) or not any(_has(each, name) for each in shown)] or None
 
     def text(self, report: Report, color: bool = False) -> str:
-        """All of it, one below the other."""
+        """Return the report as text: the summary, then the tree and the table if asked for; or JSON."""
         if self.json:
             return report.to_json() or ""
         views = ([self._tree(report, color)] if self.tree else []) + ([self._table(report)] if self.table else [])
         return "\n\n".join([summary(report._summary, color=color), *views])
 
     def _tree(self, report: Report, color: bool) -> str:
-        """The modules; where there was a backward pass, once for each phase."""
+        """Return the module tree; if there was a backward pass, a tree for each phase."""
         asked: dict[str, Any] = {"depth": self.depth, "sort_by": self.sort_by, "columns": self._columns(MODULE_COLUMNS)}
         trees = {
             phase: tree(report.tree(phase=phase).root, units=self.units, color=color, **asked)
@@ -86,12 +94,12 @@ class Shown:
         return "\n\n".join(trees.values() if len(trees) == 1 else (f"{p}\n{text}" for p, text in trees.items()))
 
     def _table(self, report: Report) -> str:
-        """The operations in run order, in the columns asked for or, of the usual ones, those that were measured."""
+        """Return the operations in run order, in the columns asked for; by default those that were measured."""
         table, columns = report.table, self._columns(OPERATIONS)
         header = [replace(column, key=column.header) for column in OPERATIONS]
-        usual = [find(OPERATIONS, key) for key in USUAL]
+        default = [find(OPERATIONS, key) for key in DEFAULT_COLUMNS]
         by = None if self.sort_by is None else find(OPERATIONS, self.sort_by)
-        measured = [i for i in usual if any(row[i] not in (None, "forward") for row in table.rows)]
+        measured = [i for i in default if any(row[i] not in (None, "forward") for row in table.rows)]
         return grid(
             header,
             table.rows,
@@ -113,13 +121,13 @@ def _has(known: Sequence[Column], name: str) -> bool:
 
 
 def listed(lines: Iterable[str]) -> str:
-    """Lines of a name and what is said of it, that one wrapped in its own column on a terminal."""
+    """Join lines of a name and its explanation; on a terminal the explanation is wrapped in its own column."""
     width = terminal_width()
     return "\n".join(wrapped(line, width, len(line) - len(line.partition("  ")[2].lstrip())) for line in lines)
 
 
 def ops_text(rows: Iterable[Row], brief: bool) -> str:
-    """Ops with what each counts: a line each, or with how each is reached."""
+    """Return ops with what each counts; without ``brief``, also with the functions and modules that are counted as it."""
     from ..counting.catalogue import counts
 
     if brief:
@@ -131,3 +139,41 @@ def ops_text(rows: Iterable[Row], brief: bool) -> str:
         reached = [f"as {', '.join(row.targets)}"] if row.targets else []
         blocks += [row.op, *map(wrapper.fill, [counts(row), *reached])]
     return "\n".join(blocks)
+
+
+def incomplete_lines(report: Report, allowed: bool) -> list[str]:
+    """Return the lines that list the ops missing from the counts; none for a complete report."""
+    if report.complete:
+        return []
+    said = "allowed" if allowed else "--allow-incomplete lets it pass"
+    missing = [f"      {each.op} x{each.calls}, first in {each.path or 'the root'}" for each in report.missing]
+    return [f"INCOMPLETE  ({said})  FLOPs and MACs are lower bounds; not counted:", *missing]
+
+
+def check_suffix(path: Path) -> None:
+    """Raise InputError for a file that cannot be written, before a model is run."""
+    from ..report.html import plotly_script
+    from ..report.report import FORMATS
+
+    if not path.name.lower().endswith(tuple(FORMATS)):
+        raise InputError(f"--save {path}: the suffix must name a format, one of {', '.join(FORMATS)}")
+    if not path.parent.is_dir():
+        raise InputError(f"--save {path}: there is no folder {str(path.parent)!r}")
+    if path.name.lower().endswith(".html"):
+        plotly_script()
+
+
+def write(report: Report, path: Path) -> None:
+    """Write the report to a file, in the format of its suffix."""
+    from .runs import note
+
+    try:
+        report.save(path)
+    except OSError as error:
+        raise InputError(f"--save {path}: {error.strerror or error}") from None
+    note(f"wrote {path}")
+
+
+def colored() -> bool:
+    """Return True if stdout is a terminal and its user has not turned colours off (https://no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""Conventions: what counts how much, as tables over the base formulas: one file each, with what differs."""
+"""Conventions: the rules by which other tools count. One file for each tool; it holds what differs from the base formulas."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ MAIN = ("fxflops", "torch_flops", "torch", "fvcore", "thop", "deepspeed")
 
 
 class Conventions(dict[str, str]):
-    """Conventions' names, each with a line that says what it counts; shown as two lists, the main ones first."""
+    """The conventions by name, each with a line on what it counts; printed as two lists, the main ones first."""
 
     def __repr__(self) -> str:
         width = max(map(len, self))
@@ -69,7 +69,7 @@ class Conventions(dict[str, str]):
 
 
 def find_convention(name: str | Convention) -> Convention:
-    """The convention of this name (or the one given); InputError names those there are."""
+    """Return the convention of this name; InputError for an unknown one lists them all. A Convention is returned as it is."""
     if isinstance(name, Convention):
         return name
     if name not in CONVENTIONS:
@@ -80,7 +80,7 @@ def find_convention(name: str | Convention) -> Convention:
 
 
 def list_conventions() -> Conventions:
-    """Each convention's name with a line that says what it counts; the base and the five most used come first.
+    """Return the conventions by name, each with a line on what it counts; the base and the five most used come first.
 
     >>> list_conventions()["thop"]
     'thop: the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element'

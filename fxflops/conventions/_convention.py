@@ -1,4 +1,4 @@
-"""What a convention is."""
+"""The Convention: a table of the rules by which a tool counts, over the base formulas."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ from typing import Any
 from ..records import Cost, FormulaFunction, Operation, Scope, Spec, specs_in
 
 ModuleRule = Callable[[Scope], "int | None"]
-"""What one call of a module is charged; None for one that the tool passes over."""
+"""A function that returns the charge of one call of a module; None if the tool ignores the module."""
 
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """A name, a line that says what it counts, and how it differs from the base, "fxflops".
+    """The rules of a tool: a name, a line on what it counts, and its differences from the base, "fxflops".
 
-    ``rows`` are formulas of its own, by exact spelling (a module class, a function, an operator such as
-    ``operator.add``) or by op; they take what ``formulas=`` takes (under a module class the module first, then what its
-    forward is given; otherwise the op's own parameters by their names), and what no formula counts they do not count
-    either. What has none is valued by ``of`` from the base cost, in real operations of complex
-    numbers too, and the operation (default: the base cost itself; :func:`nothing` for tools that count only what they name).
-    ``modules`` is for tools that hook modules: it gives a class's rule, None for a class that the tool does not know.
-    What a rule charges comes on top of what the rows give a leaf's call, and stands for all modules inside the charged
-    one. ``registered`` gives the formula that the tool's own users told it for an operation, which comes before all but
-    fxflops's users', for what has no formula here too. MACs stay the base formulas', under every convention. What the tool sees:
+    ``rows`` are the tool's own formulas, by exact spelling (a module class, a function, an operator such as
+    ``operator.add``) or by op. They are called as formulas in ``formulas=`` are: for a module class with the module, then
+    the arguments of its forward; otherwise with the op's parameters by name. A call that no base formula counts stays
+    uncounted, with a row too.
 
-    - ``integers``: no difference between integers and real numbers;
+    ``of`` gives the cost of an operation without a row, from its base cost (in real operations, of complex numbers too) and
+    the operation. The default is the base cost; :func:`nothing` is for tools that count only what they name.
+
+    ``modules`` is for tools that hook modules: it returns the rule of a class, None for a class that the tool does not know.
+    The charge of a rule is added to the row's cost of a leaf's call, and stands for all modules inside the charged one.
+
+    ``registered`` returns the formula that the tool's own users registered for an operation. It precedes everything but
+    formulas of fxflops's users, and counts operations without a base formula too. MACs are those of the base formulas under
+    every convention. Three flags say what the tool sees:
+
+    - ``integers``: it counts operations on integers like those on real numbers;
     - ``childless``: rows hold only for calls made in a module without children;
     - ``by_name``: it replaces functions by name, and misses those that a module keeps (``self.act = F.gelu``).
 
@@ -46,12 +51,12 @@ class Convention:
 
 
 def given(scope: Scope) -> Spec:
-    """The first tensor that a module was called with."""
+    """Return the first tensor among a module call's arguments."""
     return next(specs_in((scope.args, dict(scope.kwargs))))
 
 
 def flops_of_einsum(equation: str, operands: Iterable[Spec]) -> float:
-    """What numpy says of its best order of products, in its four digits."""
+    """Return the flops that numpy prints for its best order of products, rounded by it to four digits."""
     import numpy as np
 
     zeros = [np.broadcast_to(np.zeros(()), tuple(operand)) for operand in operands]
@@ -60,7 +65,7 @@ def flops_of_einsum(equation: str, operands: Iterable[Spec]) -> float:
 
 
 def nothing(cost: Cost, ran: Operation) -> Cost:
-    """Not counted by this tool."""
+    """Count nothing; keep the MACs."""
     return Cost(macs=cost.macs)
 
 

@@ -1,4 +1,4 @@
-"""The functions that DeepSpeed's profiler and its kin replace, each with its row, and the modules that call them."""
+"""The functions that DeepSpeed's profiler and its descendants replace, each with its row, and the modules that call them."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ REPLACED: dict[Any, Row] = {
     **dict.fromkeys((torch.add, torch.Tensor.add, torch.mul, torch.Tensor.mul), elementwise),
     torch.einsum: einsum,
 }
-"""The functions that flops-profiler replaces, or that call those, each with its row."""
+"""The functions that flops-profiler replaces, and functions that call those, each with its row."""
 
 FORWARDS: dict[Any, Any] = {
     nn.Linear: F.linear,
@@ -122,7 +122,7 @@ FORWARDS: dict[Any, Any] = {
 def convention_of(
     name: str, summary: str, replaced: Mapping[Any, Row], modules: Mapping[type, ModuleRule] | None = None
 ) -> Convention:
-    """The convention of a tool that replaces these functions: the modules whose forward calls one have its row, too."""
+    """Return the convention of a tool that replaces these functions; modules whose forward calls one get its row too."""
     forwards = {cls: replaced[function] for cls, function in FORWARDS.items() if function in replaced}
     return Convention(
         name,
@@ -136,7 +136,7 @@ def convention_of(
 
 
 def macs_of(replaced: Mapping[Any, Row]) -> dict[Any, Row]:
-    """The rows that charge the macs of others."""
+    """Return rows that charge the macs of these rows."""
     rows = {row: _macs_of(row) for row in replaced.values()}
     return {function: rows[row] for function, row in replaced.items()}
 

@@ -1,4 +1,4 @@
-"""Rows and rules that several tools have alike."""
+"""Rows and module rules that several tools share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ._convention import flops_of_einsum, given
 DIMS = (1, 2, 3)
 POOLINGS = ("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool")
 
-# Of functions, and of the modules whose forward calls them
+# Rows of functions, and of the modules whose forward calls them
 
 
 def per_input(input: Spec, *, out: Any) -> Cost:
@@ -62,7 +62,7 @@ def instance_norm(
     return normalized(input, weight, out=out)
 
 
-# Of tools that replace functions; the docstrings say flops, the macs stand beside them
+# Rows of tools that replace functions; the docstrings give the flops
 
 
 def linear(input: Spec, weight: Spec, *, out: Spec) -> Cost:
@@ -91,7 +91,7 @@ def conv_padded_alike(
 ) -> Cost:
     """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: 2 i prod(k) per output, and 1 with a bias.
 
-    padding="same" it takes for as much on both sides: 1 output less in a dim where the kernel needs an odd number.
+    padding="same" is taken to be equal on both sides: 1 output less in each dimension where the kernel needs an odd number.
     """
     n, o, *sizes = out
     if padding == "same" and padding_mode == "zeros":
@@ -129,11 +129,11 @@ def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, out: Spec) -> Cost:
 
 
 def einsum(equation: str, *operands: Spec, out: Spec) -> Cost:
-    """a[m, k], b[k, n] -> out[m, n]: the flops of numpy's best order of products, in its four digits; no macs."""
+    """a[m, k], b[k, n] -> out[m, n]: the flops that numpy prints, in four digits, for its best order of products; no macs."""
     return Cost(others=int(flops_of_einsum(equation.replace(" ", ""), operands)))
 
 
-# Of hooked modules
+# Rules of hooked modules
 
 
 def each_input(scope: Scope) -> int:
@@ -147,7 +147,7 @@ def each_output(scope: Scope) -> int:
 
 
 POINTWISE = {nn.RNN: 1, nn.GRU: 7, nn.LSTM: 10, nn.RNNCell: 1, nn.GRUCell: 7, nn.LSTMCell: 10}
-"""What an RNN's step does with each hidden unit beside its products."""
+"""Operations for each hidden unit in a step of an RNN, beside its products."""
 
 
 def recurrent(scope: Scope, product: Callable[[Spec], int] = Spec.numel) -> int:

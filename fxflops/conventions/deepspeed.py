@@ -1,15 +1,15 @@
-"""DeepSpeed's flops profiler (https://github.com/deepspeedai/DeepSpeed), as it is in DeepSpeed 0.19.8: its flops.
+"""The flops of DeepSpeed's flops profiler (https://github.com/deepspeedai/DeepSpeed), as of DeepSpeed 0.19.8.
 
 It replaces functions of torch.nn.functional and of torch, and methods of tensors, by ones that charge their arguments;
-RNNs are charged by hooks. What it replaces is also charged where torch's own functions call it, so F.local_response_norm
-is four charges. Other operators than ``x @ y``, torch.softmax and Tensor.baddbmm are free. The macs that stand beside the
-flops are :mod:`.deepspeed_macs`; the numbers of its package of 2023 :mod:`.flops_profiler`.
+RNNs are charged by hooks. A replaced function is also charged when torch's own functions call it, so F.local_response_norm
+is four charges. Operators other than ``x @ y``, torch.softmax and Tensor.baddbmm are free. The macs that it prints beside
+the flops are :mod:`.deepspeed_macs`; the numbers of its package of 2023 are :mod:`.flops_profiler`.
 
-Where it raises (F.scaled_dot_product_attention and pools that are given their inputs by name, an image without a batch)
-this is what it means. Not as in the tool is what depends on how a function is found. It does not see one imported by name
-before it replaced them (``from torch.nn.functional import gelu``), nor the second name of one (torch.conv2d is F.conv2d),
-nor Python's ``sum`` of tensors, which looks here like ``x.add(y)``. It charges F.upsample twice, as itself and as the
-F.interpolate that it calls, and so einops.einsum, which calls torch.einsum.
+Where the tool raises (F.scaled_dot_product_attention and pools with inputs passed by name, an image without a batch), the
+count is what its rules intend. One thing is not as in the tool: its number depends on how a function is looked up. It misses
+a function imported by name before it replaced them (``from torch.nn.functional import gelu``), the second name of a function
+(torch.conv2d is F.conv2d), and Python's ``sum`` of tensors, which is the same call as ``x.add(y)`` here. It charges F.upsample
+twice, as itself and as the F.interpolate that it calls, and likewise einops.einsum, which calls torch.einsum.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ REPLACED: dict[Any, Row] = {
     **dict.fromkeys((operator.matmul, torch.Tensor.__matmul__), product),
     **dict.fromkeys((torch.add, torch.Tensor.add, torch.mul, torch.Tensor.mul), elementwise),
 }
-"""The functions that it replaces, or that call those, each with its row."""
+"""The functions that it replaces, and functions that call those, each with its row."""
 
 CONVENTION = convention_of(
     "deepspeed",

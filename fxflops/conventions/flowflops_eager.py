@@ -1,8 +1,8 @@
-"""flowflops in its mode "eager" (https://github.com/Oneflow-Inc/flow-OpCounter), OneFlow's counter, on torch's modules.
+"""flowflops, OneFlow's counter, in its mode "eager" (https://github.com/Oneflow-Inc/flow-OpCounter), on torch's modules.
 
-It hooks modules of the exact classes below and sums what they are charged, as ptflops does, from which it comes; functions
-are not seen. Its documentation states a factor 2 for convolutions: its numbers have none. ResNet-50 is 4121925096.
-flowflops divides the sum by the batch; here is the whole run.
+Like ptflops, from which it comes, it hooks modules of the exact classes below and sums their charges; functions are not
+counted. Its documentation states a factor of 2 for convolutions, but its numbers have none. ResNet-50 is 4121925096. The tool
+divides the sum by the batch size; here it is that of the whole run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ._convention import Convention, given, nothing
 
 
 def linear(scope: Scope) -> int:
-    """x[n, *, i], weight[o, i] -> out[n, *, o]: n times what the whole batch costs: i per output, and the biases once."""
+    """x[n, *, i], weight[o, i] -> out[n, *, o]: n times the cost of the whole batch, i per output and the biases once."""
     x, out = given(scope), first(scope.out)
     biases = out[-1] if scope.settings["bias"] is not None else 0
     return (x.numel() * out[-1] + biases) * x[0]

@@ -1,10 +1,10 @@
-"""flowflops in its mode "graph" (https://github.com/Oneflow-Inc/flow-OpCounter), OneFlow's counter, on torch's operators.
+"""flowflops, OneFlow's counter, in its mode "graph" (https://github.com/Oneflow-Inc/flow-OpCounter), on torch's operators.
 
-It compiles a model into a graph of OneFlow's operators and sums what those below cost by the shapes of their inputs, most
-for one sample; ``linear`` is a product and a sum there, ``mean`` a sum and a division, InstanceNorm and GroupNorm several.
-Its documentation states a factor 2 for convolutions: its numbers have none. ResNet-50 is 4127444456. flowflops raises a
-KeyError on an operator that it does not know; here that costs nothing. What GroupNorm is made of is not documented: it
-costs here what it does in the mode "eager".
+It compiles a model into a graph of OneFlow's operators and sums the costs of those below by the shapes of their inputs, of
+most for one sample. There ``linear`` is a product and a sum, ``mean`` a sum and a division, InstanceNorm and GroupNorm are
+several operators. Its documentation states a factor of 2 for convolutions, but its numbers have none. ResNet-50 is 4127444456.
+The tool raises a KeyError for an unknown operator; here it costs nothing. The operators of GroupNorm are not documented; here
+it costs the same as in the mode "eager".
 """
 
 from __future__ import annotations

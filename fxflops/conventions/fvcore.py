@@ -1,13 +1,14 @@
 """fvcore 0.1.5 (https://github.com/facebookresearch/fvcore/blob/main/docs/flop_count.md), which calls its number flops.
 
 It traces the model with torch.jit and sums 1 per multiply-accumulate of linear, matmul, mm, bmm, addmm, einsum and
-convolutions, none for biases; normalizations, adaptive_avg_pool2d, nearest and bilinear upsampling of images and
-grid_sample by their elements. What the trace shows under any other name is 0: scaled_dot_product_attention, whole RNNs
+convolutions, without biases; and normalizations, adaptive_avg_pool2d, nearest and bilinear upsampling of images and
+grid_sample by their elements. Operators with any other name in the trace are 0: scaled_dot_product_attention, whole RNNs
 (not cells), baddbmm, mv, convolutions with ``padding="same"``. ResNet-50 is 4111512576.
 
-Where it raises (a matmul by a vector, a normalization of more than five dims) this is what it means. Not as in fvcore:
-it leaves out what no output needs, what is done in a torch.autograd.Function, and what is scripted, none of which a call
-tells; and it counts operators that are called as torch.ops.aten, which cannot be told from those that others call.
+Where the tool raises (a matmul by a vector, a normalization of more than five dims), the count is what its rules intend. Some
+calls are not as in fvcore. It leaves out calls that no output needs, calls inside a torch.autograd.Function and calls in
+scripted code; here these look like any other call. It counts operators called as torch.ops.aten; here they are free, since
+they look the same as the operators that other calls make.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def conv(
     input: Spec, weight: Spec, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
     padding_mode: str = "zeros", *, out: Spec,
 ) -> int:  # fmt: skip
-    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output; 0 where the padding is a word."""
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output; 0 if the padding is a word ("same")."""
     return 0 if isinstance(padding, str) and padding_mode == "zeros" else _windows(input, weight, out)
 
 
@@ -79,7 +80,8 @@ def convolution(
 
 
 def _windows(input: Spec, weight: Spec, places: Spec) -> int:
-    """The whole weight for each place, of as many samples as there are; a complex product is done in three real ones."""
+    """Return the size of the weight times the number of places and samples, three times that for complex numbers (a complex
+    product is three real ones)."""
     samples = input[0] if input.ndim == weight.ndim else 1
     parts = 3 if input.dtype.is_complex else 1
     return parts * samples * weight.numel() * math.prod(places[2 - weight.ndim :])
@@ -96,9 +98,9 @@ def cell_function(input: Spec, hx: Any, w_ih: Spec, w_hh: Spec, *, out: Any) -> 
 
 
 def einsum(*operands: Any, out: Spec) -> int:
-    """a[m, k], b[k, n] -> out[m, n]: half the flops of numpy's best order of products, in its four digits.
+    """a[m, k], b[k, n] -> out[m, n]: half the flops that numpy prints, in four digits, for its best order of products.
 
-    Of the two batched products that fvcore knows by heart, one per multiply-accumulate.
+    For the two batched products that fvcore treats apart it is 1 per multiply-accumulate.
     """
     equation, specs = _as_equation(operands)
     letters = dict.fromkeys(letter for letter in equation if letter.isalpha())
@@ -111,7 +113,8 @@ def einsum(*operands: Any, out: Spec) -> int:
 
 
 def _as_equation(operands: Sequence[Any]) -> tuple[str, list[Spec]]:
-    """The equation without spaces, and the operands; of ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` as torch writes it."""
+    """Return the equation without spaces, and the operands. For ``einsum(a, [0, 1], b, [1, 2], [0, 2])`` the equation is
+    made in torch's letters."""
     if isinstance(operands[0], str):
         return operands[0].replace(" ", ""), list(specs_in(tuple(operands)))
     pairs = len(operands) // 2
@@ -134,7 +137,7 @@ def batch_norm_native(
     return batch_norm(input, running_mean, running_var, weight, bias, training, out=out)
 
 
-# By their elements
+# Pooling, upsampling and sampling
 
 
 def per_output(input: Spec, *, out: Spec) -> int:

@@ -1,4 +1,4 @@
-"""fxflops itself: the base, over which every other convention is a table. It has no rows: the formulas say what it counts."""
+"""fxflops itself: the base of every other convention. It has no rows: the formulas of the ops say what it counts."""
 
 from __future__ import annotations
 

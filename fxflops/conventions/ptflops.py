@@ -1,14 +1,14 @@
 """ptflops 0.7.5 (https://github.com/sovrasov/flops-counter.pytorch), its default backend, "pytorch".
 
 It hooks modules of the exact classes below, and replaces some functions of torch and torch.nn.functional and some methods
-of tensors; both charge, so that nn.ReLU, whose forward calls F.relu, is charged twice. What a hooked module is charged
-stands for the hooked modules in it (the linear layers of timm's Attention). Operators (``x + y``, ``x @ y``) are free.
-ptflops divides what the hooks charge by the batch, and not what the functions are charged; here is the whole run.
+of tensors. Both charge, so that nn.ReLU, whose forward calls F.relu, is charged twice. The charge of a hooked module stands
+for the hooked modules in it (the linear layers of timm's Attention). Operators (``x + y``, ``x @ y``) are free. The tool
+divides the charges of hooks by the batch size, but not those of functions; here both are of the whole run.
 
-Where it raises (attention or pooling that is given its input by name) this is what it means. Not as in ptflops is what
-depends on how a function is found: it charges F.upsample twice, as itself and as the F.interpolate that it calls, and does
-not see a function imported by name before it replaced it (``from torch.nn.functional import relu``). A module under two
-parents it sums once for each.
+Where the tool raises (attention or pooling with an input passed by name), the count is what its rules intend. Two things are
+not as in ptflops. Its number depends on how a function is looked up: it charges F.upsample twice, as itself and as the
+F.interpolate that it calls, and misses a function imported by name before it replaced it (``from torch.nn.functional import
+relu``). It sums a module with two parents under each.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from ..records import FormulaFunction, Scope, Spec, specs_in
 from ._convention import Convention, given, nothing
 from ._rows import DIMS, POINTWISE, POOLINGS, each_input, each_output, elementwise, per_input
 
-# What its hooks charge a module
+# Rules of hooked modules
 
 
 def hook_of(cls: type) -> Callable[[Scope], int] | None:
-    """The hook of a class; those of libraries that are not imported here are known by name."""
+    """Return the rule of a class, None if it has none. Classes of other libraries are known by name and not imported."""
     return HOOKS.get(cls) or HOOKS.get(f"{cls.__module__}.{cls.__qualname__}")
 
 
@@ -129,7 +129,7 @@ HOOKS: dict[Any, Callable[[Scope], int]] = {
     "timm.models.vision_transformer.Attention": timm_attention,
 }
 
-# What the functions that it replaces are charged
+# Rows of replaced functions
 
 
 def interpolate(
@@ -186,7 +186,7 @@ ROWS: dict[Any, FormulaFunction] = {
     **dict.fromkeys((torch.mul, torch.Tensor.mul, torch.add, torch.Tensor.add), elementwise),
     "lp_pool": lp_pool,
     "local_response_norm": local_response_norm,
-    # What the forwards of these call
+    # Modules whose forward calls one of these functions
     **dict.fromkeys((nn.ReLU, nn.PReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Softmax, nn.Softmax2d), per_input),
     **{getattr(nn, f"{name.title().replace('_', '')}{dims}d"): per_input for name in POOLINGS for dims in DIMS},
     nn.Upsample: interpolate,

@@ -1,11 +1,12 @@
 """ptflops 0.7.5 (https://github.com/sovrasov/flops-counter.pytorch), its second backend, "aten".
 
 It sums the multiply-accumulates of mm, addmm, bmm and convolution as torch dispatches them, and 1 for each bias that these
-add: of linear layers, matmul, einsum, RNNs. All else is 0: scaled_dot_product_attention, baddbmm, a product by a vector.
+add: in linear layers, matmul, einsum, RNNs. All else is 0: scaled_dot_product_attention, baddbmm, a product by a vector.
 
-Not as in ptflops is what depends on the kernel that is chosen: an LSTM in float on a CPU, one kernel that it leaves out, counts
-by the products that it is made of elsewhere; attention is the fused kernel also where torch takes the plain products; and
-a bias counts too where the input of a linear layer does not lie in order, and is added after the product.
+The number of ptflops depends on the kernel that torch chooses; here it does not. An LSTM in float on a CPU, one kernel that
+the tool leaves out, counts by the products that it consists of on other devices. Attention always counts as the fused kernel,
+even where torch computes it by plain products. A bias always counts, even where torch adds it after the product, because the
+input of the linear layer is not contiguous.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def convolution(
 
 
 def _windows(input: Spec, weight: Spec, places: Spec) -> int:
-    """The whole weight for each place, of as many samples as there are."""
+    """Return the size of the weight times the number of places and samples."""
     samples = input[0] if input.ndim == weight.ndim else 1
     return samples * weight.numel() * math.prod(places[2 - weight.ndim :])
 
@@ -82,8 +83,10 @@ def einsum(*operands: Any, out: Spec) -> int:
 
 
 def products(cost: Cost, ran: Operation) -> Cost:
-    """Of recurrent layers the products, and the biases, which each step adds as often as it takes its weights; of what is made
-    of products these alone."""
+    """1 per multiply-accumulate of the products in RNNs, tensordot, multi_dot and inner, and 1 per bias of an RNN.
+
+    The step of an RNN adds its biases as often as it multiplies by its weights.
+    """
     weights, biases = (
         sum(spec.numel() for name, spec in ran.settings.items() if name.startswith(kind) and isinstance(spec, Spec))
         for kind in ("weight_", "bias_")
@@ -101,7 +104,7 @@ OPERATORS: dict[OpOverloadPacket, Callable[..., int]] = {
     aten.addmm: product_and_sum,
     aten.convolution: convolution,
 }
-"""What it counts of what is dispatched."""
+"""The dispatched operators that it counts, each with its formula."""
 
 CONVENTION = Convention(
     "ptflops_aten",

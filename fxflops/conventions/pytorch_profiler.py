@@ -1,10 +1,10 @@
-"""pytorch-profiler, the ancestor of DeepSpeed's profiler: multiply-adds of what modules call from torch.nn.functional.
+"""pytorch-profiler, the ancestor of DeepSpeed's profiler: multiply-adds of the torch.nn.functional calls of modules.
 
-It is not to be had any more; the rows are what its documentation prints (LeNet5, 429.248 KMac) and its facts tell. It
-replaced the functions of torch.nn.functional, so a spelling of ``torch`` or of tensors is not seen, and it summed them
-when a module without children returned, so what is called in a module with children is not seen either: the softmax
-at the end of that LeNet5. Where it raised (one-dim convolutions, scale factors, leaky_relu) this is what it meant.
-Of a module called several times it kept the last call; here all are counted.
+It is no longer available; the rows follow its documentation, which prints a LeNet5 of 429.248 KMac. It replaced the functions
+of torch.nn.functional, so that functions of ``torch`` and methods of tensors are free. It summed the charges when a module
+without children returned, so that calls made in a module with children are free too: the softmax at the end of that LeNet5.
+Where it raised (one-dimensional convolutions, scale factors, leaky_relu), the count is what its rules intended. Of a module
+called several times it kept the last call; here all calls are counted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def recurrent(
 ) -> Cost:
     """input[a, b, i] -> out[a, b, h]: for each of a*b the weights and biases of a cell and its pointwise operations.
 
-    Both directions are charged what the first is.
+    Both directions are charged the same.
     """
     directions, units = (2 if bidirectional else 1), proj_size or hidden_size
     widths = [input_size] + [units * directions] * (num_layers - 1)
@@ -79,7 +79,7 @@ def recurrent_cell(input: Spec, weight_ih: Spec, hidden_size: int, bias: bool, *
 
 
 def cell(weight_ih: Spec, inputs: int, hidden: int, outputs: int, bias: bool) -> int:
-    """What one step of a cell is charged."""
+    """Return the charge of one step of a cell."""
     gates = weight_ih[0] // hidden
     return hidden * (gates * (inputs + outputs + 2 * bias) + POINTWISE[gates])
 

@@ -1,12 +1,12 @@
-"""thop 0.1.1.post2209072238 (https://github.com/Lyken17/pytorch-OpCounter): the MACs of ``profile``.
+"""The MACs that ``profile`` of thop 0.1.1.post2209072238 returns (https://github.com/Lyken17/pytorch-OpCounter).
 
-It hooks modules of the exact classes below, in eval mode; a module of any other class (a subclass too) is the sum of its
-children, functions and operators are free, and so are biases. What a hooked module is charged stands for its children,
-but for nn.Sequential. All its rules end in whole numbers, so its float is our int.
+It hooks modules of the exact classes below, in eval mode. A module of any other class (a subclass too) is the sum of its
+children; functions, operators and biases are free. The charge of a hooked module stands for its children, except for
+nn.Sequential. All rules give whole numbers, so that its float is an int here.
 
-Where it raises (nn.Softmax without a dim, a module that is given its input by name) this is what it means. Not as in thop
-is a module that stands under two others: thop hooks it twice and sums it once for each, and leaves one of the hooks on it,
-which raises at the model's next run.
+Where the tool raises (nn.Softmax without a dim, a module with its input passed by name), the count is what its rules intend.
+A module with two parents is not as in thop, which hooks it twice, sums it under each, and leaves one of the hooks on it, so
+that the model's next run raises.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def upsample(scope: Scope) -> int:
     return first(scope.out).numel() * PER_UPSAMPLED.get(scope.settings["mode"], 0)
 
 
-# An RNN's step by hidden unit: gates, each with an add of its two products, and what is done with the gates.
+# The step of an RNN, per hidden unit: the number of gates (each with an add of its two products), and the operations on them.
 GATES: dict[type, tuple[int, int]] = {
     **dict.fromkeys((nn.RNNCell, nn.RNN), (1, 0)),
     **dict.fromkeys((nn.GRUCell, nn.GRU), (3, 4)),
@@ -94,7 +94,7 @@ def recurrent(scope: Scope) -> int:
 
 
 def times(scope: Scope) -> int:
-    """How many steps of how many sequences an RNN makes; of a packed batch, as if all were as long as the longest."""
+    """Return the steps of an RNN times its sequences; a packed batch counts as if all were as long as the longest."""
     data, *packed = specs_in(scope.args[0] if scope.args else scope.kwargs["input"])
     if not packed:
         return math.prod(data[:2])

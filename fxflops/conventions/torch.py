@@ -1,12 +1,13 @@
-"""FlopCounterMode (https://docs.pytorch.org/docs/stable/utils.html, torch/utils/flop_counter.py), of the kernels that run on
-the model's device.
+"""torch's FlopCounterMode (https://docs.pytorch.org/docs/stable/utils.html, torch/utils/flop_counter.py), for any kernel.
 
-2 per multiply-accumulate of mm, addmm, bmm, baddbmm, convolution and scaled_dot_product_attention, and of what is made of
-them there (linear, RNNs, einsum); integer products too. Everything else is 0, contractions too whose aten operators have
-no formula in it: in-place products, and whatever is a product with a vector (mv, dot). Complex numbers count as real ones,
-but for convolutions, which torch makes of three real ones. A formula that is registered with ``register_flop_formula``
-counts what it is for. What the original leaves out for want of a formula of one kernel among several is counted: CPU
-attention before torch 2.15, RNNs of oneDNN, fused encoder layers; its number depends on device, grad mode and kernel there.
+It counts 2 per multiply-accumulate of mm, addmm, bmm, baddbmm, convolution and scaled_dot_product_attention, and of
+operations that consist of them (linear, RNNs, einsum); integer products too. Everything else is 0, even contractions whose
+aten operators have no formula in it: in-place products, and products with a vector (mv, dot). Complex numbers count as real
+ones, except in convolutions, for which torch makes three real ones. Formulas registered with ``register_flop_formula`` are
+applied.
+
+The original's number depends on device, grad mode and kernel, as some kernels of an operator have no formula: CPU attention
+before torch 2.15, RNNs of oneDNN, fused encoder layers. Here they are counted.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ..torch_internals import OpOverload, OpOverloadPacket
 from ._convention import Convention
 
 FLOP_COUNTER = "torch.utils.flop_counter"
-"""Torch's module: what is registered there is known once somebody has imported it."""
+"""The module with torch's registry. It is read only if somebody has imported it: before, nothing can be registered."""
 COUNTED = frozenset(
     """
     addmm attention attention_backward baddbmm conv conv_transpose corrcoef cov gru gru_cell inner linear
@@ -34,21 +35,21 @@ COUNTED = frozenset(
     rnn_cell scaled_mm tensordot transformer_encoder_layer
     """.split()
 )
-"""The ops whose kernels have formulas in it, or decompose into such."""
+"""The ops whose kernels have formulas in the original, or decompose into kernels that have."""
 OMITTED = frozenset(
     "conv_tbc _addmm_activation _sparse_addmm _int_mm _dyn_quant_matmul_4bit _mixed_dtypes_linear".split()
 )
-"""Functions and operators of those ops that have kernels of their own, without a formula."""
+"""Functions and operators of those ops with kernels of their own that have no formula."""
 OMITTED_FAMILIES = ("_weight_int", "fbgemm_", "quantized_")
 
 REAL_PARTS = {"conv": 3, "conv_transpose": 3}
-"""The real products that torch makes of one of complex numbers; 1 where it computes with them as they are."""
+"""The real products that torch makes for a complex one; the default is 1."""
 
 
 def doubled(cost: Cost, ran: Operation) -> Cost:
-    """2 per multiply-accumulate, nothing for anything else; operators of other libraries than aten are not known.
+    """2 per multiply-accumulate, nothing for anything else; operators of libraries other than aten are not known.
 
-    A fused kernel of attention's backward computes the scores again: a product more than the 4 of the gradients.
+    A fused kernel of attention's backward computes the scores again: one product besides the 4 of the gradients.
     """
     if not _is_counted(ran):
         return Cost(macs=cost.macs)
@@ -65,7 +66,7 @@ def doubled(cost: Cost, ran: Operation) -> Cost:
 
 
 def _is_counted(ran: Operation) -> bool:
-    """Whether the kernels of an operation have formulas: those of a product with a vector have none."""
+    """Return True if the kernels of an operation have formulas; those of a product with a vector have none."""
     target, name = ran.target, _name(ran.target)
     if ran.op not in COUNTED or name in OMITTED or name.startswith(OMITTED_FAMILIES) or name.endswith("_"):
         return False
@@ -79,19 +80,19 @@ def _is_counted(ran: Operation) -> bool:
 
 
 def _operands(ran: Operation) -> list[Spec]:
-    """The two matrices of a product, from left to right."""
+    """Return the two matrices of a product, from left to right."""
     operands = [*ran.inputs()][:2]
     return operands[::-1] if ran.target is torch.Tensor.__rmatmul__ else operands
 
 
 def _name(target: Any) -> str:
-    """The bare name of a function or an operator; no form in place but Python's own ends in an underscore."""
+    """Return the name of a function or operator. That of an in-place form ends in an underscore, except Python's ``__i*__``."""
     name = str(getattr(target, "__name__", "")).partition(".")[0]
     return name.strip("_") if name.startswith("__") else name
 
 
 def registered(ran: Operation) -> FormulaFunction | None:
-    """The formula that somebody registered with torch for what ran: for its operator, or for the one that a function calls."""
+    """Return the formula that a user registered with torch for the operator that ran, or that the function called."""
     module = sys.modules.get(FLOP_COUNTER)
     known: dict[Any, Any] = {} if module is None else module.flop_registry
     theirs = {packet: formula for packet, formula in known.items() if formula.__module__ != FLOP_COUNTER}
@@ -102,7 +103,7 @@ def registered(ran: Operation) -> FormulaFunction | None:
         return _as_row(theirs[target], ran.args, dict(ran.kwargs))
     names = () if isinstance(target, OpOverloadPacket) else (_name(target), ran.op, f"_{ran.op}")
     for packet in (getattr(torch.ops.aten, name, None) for name in names):
-        if packet in theirs and not _overload(packet)._can_decompose():  # what is taken apart is not seen there
+        if packet in theirs and not _overload(packet)._can_decompose():  # the original only sees its decomposition
             return _as_row(theirs[packet], *_bound(packet, ran))
     return None
 
@@ -112,7 +113,7 @@ def _overload(packet: Any) -> Any:
 
 
 def _bound(packet: Any, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of an operation as its operator takes them, by its schema: those that have a place first."""
+    """Return the arguments of an operation as its operator's schema has them: positional ones, then keywords."""
     known = _overload(packet)._schema.arguments
     names, keywords = (tuple(a.name for a in known if a.kwarg_only is only) for only in (False, True))
     args, kwargs = arguments((names, keywords, False, False), ran)
@@ -121,7 +122,7 @@ def _bound(packet: Any, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]
 
 
 def _as_row(formula: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FormulaFunction:
-    """A formula of torch's kind, with what it is to be called with: tensors, of which it takes the shapes or what it wants."""
+    """Return a row that calls a formula of torch's kind with meta tensors, of which the formula takes the shapes."""
 
     def row(input: Any = None, *_: Any, out: Any, **__: Any) -> Any:
         return formula(*tensors(args), **tensors(kwargs), out_val=tensors(out))
@@ -150,9 +151,9 @@ def conv_backward(
     *,
     out: Any,
 ) -> Cost:
-    """grad[b, o, *m], x[b, c, *n], weight[o, i, *k] -> ...: 2 per multiply-accumulate, the weight's ``groups`` times too many.
+    """grad[b, o, *m], x[b, c, *n], weight[o, i, *k] -> ...: 2 per multiply-accumulate, ``groups`` times too many for the weight.
 
-    conv_backward_flop takes all channels of the input for the weight's gradient, those of other groups too.
+    conv_backward_flop takes all channels of the input for the weight's gradient, also those of other groups.
     """
     positions = prod((input if transposed else grad_output)[2:])
     flops = 2 * positions * input[0] * weight.numel() if output_mask[0] else 0

@@ -1,4 +1,4 @@
-"""torch_flops (https://github.com/zugexiaodui/torch_flops): the base but for two rows, which its published totals rest on.
+"""torch_flops (https://github.com/zugexiaodui/torch_flops): the base with two rows that its published totals depend on.
 
 The totals are those of its README: ViT-B/16 35,164,979,282 and ResNet-50 8,227,340,288.
 """
@@ -13,19 +13,19 @@ from ._convention import Convention
 
 
 def max_pool(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
-    """input[*, h, w] -> out[*, y, x]: kernel_size - 1 compares per output, an int read as it is written.
+    """input[*, h, w] -> out[*, y, x]: kernel_size - 1 compares per output, an int taken as it is written.
 
-    torch_flops takes the int of ``MaxPool2d(3)`` for a window of 3, not 3 x 3; ResNet-50's published total holds
-    2 compares per output there. A window written as a tuple costs its product - 1.
+    torch_flops takes the int of ``MaxPool2d(3)`` for a window of 3, not 3 x 3: ResNet-50's published total has 2 compares per
+    output there. A window written as a tuple costs its product - 1.
     """
     window = kernel_size if isinstance(kernel_size, int) else Spec(kernel_size).numel()
     return Cost(others=(window - 1) * first(out).numel())
 
 
 def assertion(condition: Any, *, out: Any) -> Cost:
-    """condition -> (): the one comparison of Python numbers that a ``torch._assert`` checks; none on a tensor's truth.
+    """condition -> (): 1 for the comparison of Python numbers that a ``torch._assert`` checks; 0 if it checks a tensor.
 
-    ViT-B/16's published total holds the two comparisons of its input size.
+    ViT-B/16's published total has the two comparisons of its input size.
     """
     return Cost(others=int(isinstance(condition, bool)))
 

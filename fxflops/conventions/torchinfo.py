@@ -1,11 +1,12 @@
 """torchinfo 1.8.0 (https://github.com/TylerYep/torchinfo): its total mult-adds.
 
-Each call of a module without children is charged its own parameters, by their names and the sizes of its output;
+Each call of a module without children is charged for its own parameters, by their names and the sizes of its output;
 functions, operators and modules with children (also nn.MultiheadAttention) are free.
 
-Where it raises (a parameter named weight or bias, and an output without sizes) this is what it means. Not as in torchinfo:
-of a pruned weight it counts what the mask leaves, which no shape tells; a module whose children are empty containers it
-takes for one without; a parameter that one module has under two names it counts once.
+Where the tool raises (a parameter named weight or bias, and an output without sizes), the count is what its rules intend.
+Three things are not as in torchinfo: of a pruned weight it counts only what the mask leaves, which shapes do not tell; it takes
+a module whose children are empty containers for one without children; and it counts a parameter with two names in one module
+once.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def by_parameters(scope: Scope) -> int | None:
 
 
 def in_use(name: str, attributes: Mapping[str, Any]) -> str:
-    """The name of the tensor that a parameter stands for: ``weight`` for ``weight_orig`` where it is pruned."""
+    """Return the name of the tensor that a parameter stands for: ``weight`` for ``weight_orig`` if it is pruned."""
     pruned = name.removesuffix("_orig")
     return pruned if f"{pruned}_mask" in attributes else name
 
@@ -44,7 +45,7 @@ def mult_adds(cls: str, params: Iterable[tuple[str, int]], size: Sequence[int]) 
 
 
 def size_of(value: Any) -> tuple[int, ...]:
-    """The sizes of the tensor taken for the whole output: of a sequence the first, of a mapping the last; () without one."""
+    """Return the sizes of the tensor that stands for the output: the first of a sequence, the last of a mapping; () for none."""
     if isinstance(value, Mapping) and value:
         value = list(value.values())[-1]
     while not isinstance(value, Spec):

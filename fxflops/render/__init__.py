@@ -1,1 +1,1 @@
-"""Rendering: functions from plain rolled-up data to strings. They know neither the Report nor the terminal's state."""
+"""Rendering: functions from plain data to strings. They know nothing of the Report, which calls them."""

@@ -1,4 +1,4 @@
-"""The columns of tables and trees, each once: key, header, kind of value; and the words for columns and units."""
+"""The columns of tables and trees: key, header and kind of value; and the names that users give to columns and units."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Kind = Literal["text", "number", "flops", "elements", "s", "ms", "B", "delta", "
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """``key`` is what users call it, ``header`` what stands above it, ``kind`` what its values are.
+    """A column: ``key`` is its name for users, ``header`` the text above it, ``kind`` the kind of its values.
 
-    Values may be missing (None) or words ("not_recognized") in any kind.
+    A value of any kind may also be None (not measured) or a word ("not_recognized").
     """
 
     key: str
@@ -32,7 +32,7 @@ class Column:
         return self.kind != "text"
 
     def show(self, value: Any, unit: str | None = None) -> str:
-        """The value as text: ``unit`` None is raw, "auto" the one that fits, otherwise the one that is named."""
+        """Return the value as text. ``unit`` None shows the raw number, "auto" the unit that suits it, "G" or "ms" that one."""
         if value is None:
             return readable.NOT_MEASURED
         if isinstance(value, bool) or not isinstance(value, Real):
@@ -42,13 +42,13 @@ class Column:
         return sign + (_raw(number, self.kind) if unit is None else _scaled(number, self.kind, unit))
 
     def unit(self, units: str | None, otherwise: str | None = None) -> str | None:
-        """What ``units`` says about this column; ``otherwise`` where it names a unit of another kind, or none."""
-        if units is None or self.kind not in FAMILIES:
+        """Return ``units`` if it is "auto" or a unit of this column's kind; ``otherwise`` if not."""
+        if units is None or self.kind not in UNITS_OF:
             return otherwise
-        return units if units == "auto" or units in FAMILIES[self.kind] else otherwise
+        return units if units == "auto" or units in UNITS_OF[self.kind] else otherwise
 
 
-FAMILIES: dict[str, Iterable[str]] = {
+UNITS_OF: dict[str, Iterable[str]] = {
     "flops": readable.SI,
     "elements": (),
     "s": readable.TIME,
@@ -121,12 +121,12 @@ EXPENDABLE = (
     "target", "counts", "node", "bytes_before", "bytes_after", "int_ops", "activations", "own_params", "own_macs",
     "own_flops", "own_seconds", "macs", "bytes_peak", "params", "output", "inputs",
 )  # fmt: skip
-"""What a table loses where a line has no room for all of it, in this order."""
+"""Columns that a table leaves out, in this order, if its lines are too long for the terminal."""
 ALIASES = {"memory": ("mem_delta", "bytes_peak")}
 
 
 def column_of(header: str, values: Iterable[Any] = ()) -> Column:
-    """The column under a header: a unit in parentheses or a known ending tells its kind, its values otherwise."""
+    """Return the Column for a header. Its kind follows from a unit in parentheses or a known ending, else from the values."""
     key, _, unit = header.partition("(")
     lower = key.lower()
     if lower == "mem_delta":
@@ -144,7 +144,7 @@ def column_of(header: str, values: Iterable[Any] = ()) -> Column:
 
 
 def find(columns: Sequence[Column], name: str) -> int:
-    """The position of the column that the user calls ``name``: its header or its bare name, in any case."""
+    """Return the position of the column with this key or header, in any case; InputError if there is none."""
     wanted = name.lower()
     for spelling in (wanted, *ALIASES.get(wanted, ())):
         for position, column in enumerate(columns):
@@ -152,17 +152,19 @@ def find(columns: Sequence[Column], name: str) -> int:
                 return position
     spelled = {word.lower() for column in columns for word in (column.key, column.header)}
     near = ", ".join(get_close_matches(wanted, spelled, n=1))
-    raise InputError(f"no column {name!r}{f', but {near}' if near else ''}: one of {', '.join(map(_named, columns))}")
+    raise InputError(
+        f"no column {name!r}{f' (near: {near})' if near else ''}: one of {', '.join(map(_named, columns))}"
+    )
 
 
 def _named(column: Column) -> str:
-    """Its key, and its header where that says something else."""
+    """Return the column's key, with its header in parentheses if that is another word."""
     header = column.header.lower().replace(" ", "_").partition("(")[0]
     return column.key if header in (column.key.lower(), "%") else f"{column.key} ({column.header})"
 
 
 def pick(columns: Sequence[Column], names: Sequence[str] | str | None) -> list[int]:
-    """The positions of the columns named, in that order; all of them for None. A string may name several ("a,b")."""
+    """Return the positions of the columns named, in that order; all for None. One string may name several ("a,b")."""
     if names is None:
         return list(range(len(columns)))
     listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
@@ -172,24 +174,24 @@ def pick(columns: Sequence[Column], names: Sequence[str] | str | None) -> list[i
 
 
 def expendable(columns: Sequence[Column]) -> list[int]:
-    """The positions of the columns that a table can do without, first the one that it can best."""
+    """Return the positions of the :data:`EXPENDABLE` columns, in the order in which they are left out."""
     return [i for key in EXPENDABLE for i, column in enumerate(columns) if column.key == key]
 
 
 def check_units(units: str | None) -> None:
-    """Refuses units that no column knows."""
+    """Raise InputError for a unit that no column knows."""
     if units is not None and units not in UNITS:
         raise InputError(f"unknown units {units!r}: one of {', '.join(unit for unit in UNITS if unit)}")
 
 
 def check_number(name: str, value: int | None, least: int) -> None:
-    """Refuses a ``top`` or ``depth`` that is too small to show anything."""
+    """Raise InputError for a ``top`` or ``depth`` that is too small to show anything."""
     if value is not None and value < least:
         raise InputError(f"{name}={value!r}: an int of at least {least}, or None for all")
 
 
 def module_values(row: TreeRow, flops: int, seconds: float | None) -> dict[str, float | None]:
-    """A module's value for each of MODULE_COLUMNS; ``flops`` and ``seconds`` are the whole that shares are of."""
+    """Return a module's values by the keys of MODULE_COLUMNS; its shares are of the totals ``flops`` and ``seconds``."""
     return {
         "calls": row.calls,
         "params": row.params,
@@ -203,8 +205,8 @@ def module_values(row: TreeRow, flops: int, seconds: float | None) -> dict[str, 
 
 
 def module_cell(column: Column, values: dict[str, float | None], units: str | None, missing: int) -> str:
-    """One cell of a module's row; counts that miss calls are marked as the lower bounds they are."""
-    text = column.show(values[column.key], column.unit(units, otherwise="auto") if column.kind in FAMILIES else None)
+    """Return the text of one cell in a module's row; a count with ``missing`` calls is marked ">=", as a lower bound."""
+    text = column.show(values[column.key], column.unit(units, otherwise="auto") if column.kind in UNITS_OF else None)
     return f">= {text}" if missing and column.kind == "flops" else text
 
 

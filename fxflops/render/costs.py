@@ -1,4 +1,4 @@
-"""Where the cost is: the modules and operators that hold most of it, the rest as "other"."""
+"""The modules and operators that cost most, and the rest as "other"."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from .text import align, bar, cells, paint, plain
 MOST_MODULES = 8
 MOST_OPERATORS = 4
 DOMINANT = 90.0
+"""Percent of the FLOPs at which a module is shown as its children."""
 BAR = 20
 OTHER = "other"
 
 
 def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
-    """The modules that cost most as a table, with bars of their share of the time, of FLOPs where nothing was timed."""
+    """Return a table of the modules that cost most, with bars of their share of the time, or of FLOPs if not timed."""
     rows = costs(data)
     if not rows:
         return []
@@ -37,7 +38,7 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
 
 
 def costs(data: Summary) -> list[TreeRow]:
-    """The modules that cost most, largest first, their ``path`` as shown; what is left of the whole in a row "other"."""
+    """Return the modules that cost most, largest first, with ``path`` as it is shown; the rest is a row "other"."""
     items = folded(data.modules)
     while (heavy := _dominant(items, data.flops)) is not None:
         items = [item for item in items if item is not heavy] + folded(heavy.row.children)
@@ -54,7 +55,7 @@ def costs(data: Summary) -> list[TreeRow]:
 
 
 def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
-    """The operators' shares of FLOPs, and of the time where it was measured, as labelled parts of a line."""
+    """Return the operators' shares of FLOPs, and of the time if measured: a label and the parts of each line."""
     names = [op.name for op in data.operators]
     by_flops = _shares(names, [op.flops for op in data.operators])
     by_time = _shares(names, [op.seconds or 0.0 for op in data.operators])
@@ -62,7 +63,10 @@ def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
 
 
 def _dominant(items: Sequence[Fold], flops: int) -> Fold | None:
-    """A module with nearly all FLOPs: a wrapper, better shown as what is in it, unless that is one block repeated."""
+    """Return a module with nearly all FLOPs, to be shown as its children; None if there is none.
+
+    A module that only repeats one block is no such wrapper: it is shown itself, with the number of blocks.
+    """
     for item in items:
         inside = folded(item.row.children)
         is_heavy = (units.percent(item.row.flops, flops) or 0.0) >= DOMINANT
@@ -72,7 +76,7 @@ def _dominant(items: Sequence[Fold], flops: int) -> Fold | None:
 
 
 def _shown(item: Fold) -> TreeRow:
-    """All that a fold stands for in one row, named by its path and how often it, or the one block in it, is repeated."""
+    """Return one row for a fold, named by its path and the number of repeats (of itself, or of the one block in it)."""
     inside = folded(item.row.children)
     count, row = item.count, item.total()
     if count == 1 and _is_one_block(inside):
@@ -81,7 +85,7 @@ def _shown(item: Fold) -> TreeRow:
 
 
 def _is_worth_a_line(row: TreeRow, data: Summary) -> bool:
-    """It has a share that does not print as 0.0, or one that nobody knows: not counted and not timed."""
+    """Return True if its share does not print as 0.0, or is unknown because it is neither counted nor timed."""
     flops, seconds = units.percent(row.flops, data.flops), units.percent(row.seconds, data.nodes_seconds)
     return max(flops or 0.0, seconds or 0.0) >= 0.05 or (row.missing > 0 and seconds is None)
 
@@ -91,7 +95,7 @@ def _is_one_block(items: Sequence[Fold]) -> bool:
 
 
 def _shares(names: Sequence[str], values: Sequence[float]) -> list[str]:
-    """``linear 95.2%`` for the largest, and the rest together."""
+    """Return ``linear 95.2%`` for each of the largest, and one share for the rest."""
     whole = sum(values)
     ranked = sorted(zip(names, values, strict=True), key=lambda pair: -pair[1])
     shown = [(plain(name), value) for name, value in ranked[:MOST_OPERATORS] if value]

@@ -1,4 +1,4 @@
-"""The plain data that renderers take. What was not measured is None, never 0."""
+"""The plain data that renderers take. A value that was not measured is None, never 0."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NO_OPS: Mapping[str, int] = {}
 
 
 class TreeRow(NamedTuple):
-    """One module. Its numbers are of its whole subtree; ``own_*`` of what is done in it directly, outside its children.
+    """One module. Its numbers are those of its subtree; ``own_*`` are those of its own calls, outside its children.
 
-    ``name`` is its name in the parent ("" for the root), ``children`` are in run order, ``own_ops`` tells how often each
-    operator was called directly in it, and ``missing`` is the number of calls in the subtree that have no formula.
+    ``name`` is its name in the parent ("" for the root), ``children`` are in run order, ``own_ops`` is the number of its
+    own calls by operator, and ``missing`` is the number of calls in the subtree that have no formula.
     """
 
     name: str
@@ -41,18 +41,18 @@ class TreeRow(NamedTuple):
 
     @property
     def was_called(self) -> bool:
-        """It or anything in it was called; a ModuleList is not called itself, what it holds is."""
+        """True if the module or one inside it was called: a ModuleList is never called, its items are."""
         return self.calls > 0 or any(child.was_called for child in self.children)
 
     def walk(self) -> Iterator[TreeRow]:
-        """This row and all below it."""
+        """Yield this row and all rows below it, parents first."""
         yield self
         for child in self.children:
             yield from child.walk()
 
 
 class OperatorShare(NamedTuple):
-    """What all calls of one operator cost together."""
+    """The cost of all calls of one operator."""
 
     name: str
     calls: int
@@ -62,12 +62,13 @@ class OperatorShare(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the one-screen summary shows.
+    """The data of the one-screen summary.
 
-    ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"), ``latency`` the median, lowest
-    and highest seconds of the forward and the number of repeats, ``backward_latency`` those of the backward pass, ``memory`` the bytes at the peak by category, ``modules`` the rows of
-    the top level, ``remarks`` sentences on calls, ``paste`` the lines that would count what is missing,
-    ``compiled`` that the model was, and yet ran as it is written.
+    ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"); ``latency`` is the median, lowest
+    and highest seconds of the forward and the number of repeats, ``backward_latency`` the same of the backward pass;
+    ``memory`` is the bytes at the peak by category; ``modules`` are the rows of the top level; ``remarks`` are sentences
+    on calls; ``paste`` are the lines to paste that count what is missing; ``compiled`` is True for a compiled model,
+    which was run eagerly nevertheless.
     """
 
     title: str

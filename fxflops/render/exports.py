@@ -1,7 +1,7 @@
-"""Tables: rows under columns, with the same exports wherever rows come from. Values are raw: ints, seconds, bytes, text.
+"""Tables with their exports: CSV, Markdown, LaTeX, JSON, HTML, DataFrame. Values are raw: ints, seconds, bytes, text.
 
-Names in a model are the author's, so text is made harmless for what it is written into: a spreadsheet takes no cell for
-a formula, a page no name for an element, LaTeX none for a command.
+Names in a model may hold any characters, so text is escaped for the format it is written into: a spreadsheet must not
+take it for a formula, nor HTML for an element, nor LaTeX for a command.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Cells = tuple[Any, ...]
 V = TypeVar("V")
 
 MOST_SHOWN = 60
-NOTHING = (None, 0, "")
+EMPTY = (None, 0, "")
 USUAL = {"phase": "forward"}
-"""What need not be said where every row has it."""
+"""A column whose every row has this value is not printed."""
 UNIT_OF = {"s": "s", "ms": "ms", "B": "B", "delta": "B", "%": "%"}
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 LATEX = {
@@ -43,15 +43,15 @@ MARKDOWN = re.compile(r"[\\`*|]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 class Exports:
-    """What can be written as a table. Each ``to_*`` returns a string, or with a path writes that file, as pandas does."""
+    """The exports of a table. Each ``to_*`` returns a string or, given a path, writes that file, as in pandas."""
 
     def _as_table(self) -> Table:
         return self.table  # type: ignore[attr-defined, no-any-return]
 
     def to_dataframe(self) -> pandas.DataFrame:
-        """A ``pandas.DataFrame`` of the raw values, its columns called by their keys (``flops``, ``seconds``).
+        """Return a ``pandas.DataFrame`` of the raw values; its columns are the keys (``flops``, ``seconds``).
 
-        Raises FxflopsError where pandas is not installed.
+        Raises FxflopsError if pandas is not installed.
         """
         try:
             import pandas
@@ -63,18 +63,21 @@ class Exports:
             values = [row[i] for row in table.rows]
             known = [value for value in values if value is not None]
             whole = known and len(known) < len(values) and all(isinstance(value, int) for value in known)
-            frame[column.key] = pandas.Series(values, dtype="Int64" if whole else None)  # else NaN makes floats of them
+            frame[column.key] = pandas.Series(values, dtype="Int64" if whole else None)  # with NaN, ints become floats
         return pandas.DataFrame(frame)
 
     def to_csv(self, path: Path | None = None) -> str | None:
-        """CSV of the raw values under their keys. Text that a spreadsheet would take for a formula (it begins with
-        ``= + - @``, a tab or a line break) gets an apostrophe before it."""
+        """Return CSV of the raw values under their keys, or write it to ``path``.
+
+        Text that a spreadsheet would take for a formula (it begins with ``= + - @``, a tab or a line break) gets an
+        apostrophe before it.
+        """
         table = self._as_table()
         rows = [[column.key for column in table.columns], *([_defused(value) for value in row] for row in table.rows)]
         return written("".join(map(_csv_line, rows)), path)
 
     def to_markdown(self, path: Path | None = None) -> str | None:
-        """A table in GitHub's Markdown."""
+        """Return a table in GitHub's Markdown, or write it to ``path``."""
         table = self._as_table()
         right = ["---:" if column.is_number else ":---" for column in table.columns]
         lines = [table._titles(), right, *table._texts()]
@@ -82,7 +85,7 @@ class Exports:
         return written("".join(f"| {' | '.join(line)} |\n" for line in escaped), path)
 
     def to_latex(self, path: Path | None = None) -> str | None:
-        """A ``tabular`` environment that needs no package."""
+        """Return a ``tabular`` environment that needs no LaTeX package, or write it to ``path``."""
         table = self._as_table()
         sides = "".join("r" if column.is_number else "l" for column in table.columns)
         header, *body = (" & ".join(map(_latex, line)) + r" \\" for line in (table._titles(), *table._texts()))
@@ -91,14 +94,14 @@ class Exports:
 
 
 class Tabular(Exports):
-    """What is a table and nothing else; in notebooks the text that it prints as."""
+    """A result that is a table: it can be selected from and exported; notebooks show the text that it prints as."""
 
     def select(
         self, columns: Sequence[str] | str | None = None, *, sort_by: str | None = None, top: int | None = None
     ) -> Table:
-        """Some of it: the ``columns`` named, the ``top`` rows by ``sort_by`` (numbers descending, text ascending).
+        """Return a part of it: the ``columns`` named, the ``top`` rows by ``sort_by`` (numbers descending, text ascending).
 
-        Columns are known by their keys and by their headers. InputError names them all where one is unknown.
+        A column is named by its key or its header. InputError for an unknown one lists them all.
         """
         table = self._as_table()
         shown = pick(table.columns, columns)
@@ -108,18 +111,18 @@ class Tabular(Exports):
         )
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """A dict for each row, raw values by the columns' keys."""
+        """Return a dict for each row: raw values by the columns' keys."""
         table = self._as_table()
         keys = [column.key for column in table.columns]
         return [dict(zip(keys, row, strict=True)) for row in table.rows]
 
     def to_json(self, path: Path | None = None) -> str | None:
-        """A JSON list with an object for each row."""
+        """Return a JSON list with an object for each row, or write it to ``path``. NaN and infinities become null."""
         rows = [{key: _finite(value) for key, value in row.items()} for row in self.to_dicts()]
         return written(as_json(rows), path)
 
     def to_html(self, path: Path | None = None) -> str | None:
-        """A ``<table>`` element, without styles."""
+        """Return a ``<table>`` element without styles, or write it to ``path``."""
         table = self._as_table()
         return written(table._html(table.rows), path)
 
@@ -129,7 +132,7 @@ class Tabular(Exports):
 
 @dataclass(frozen=True)
 class Table(Tabular):
-    """Rows under columns; iterating gives the rows, tuples of raw values. What was not measured is None.
+    """Rows under columns; iterating yields the rows, tuples of raw values. A value that was not measured is None.
 
     >>> print(Table("ops", (Column("op", "op"), Column("flops", "FLOPs", "flops")), (("relu", 1500),)))
     op      FLOPs
@@ -151,8 +154,9 @@ class Table(Tabular):
         return iter(self.rows)
 
     def __str__(self) -> str:
-        """As people read it: in units that fit, the first rows where there are many, without columns that hold nothing."""
-        idle = [(*NOTHING, USUAL.get(column.key)) for column in self.columns]
+        """Return the table as readable text: in units that suit the values, the first rows only if there are many, without
+        columns that hold nothing."""
+        idle = [(*EMPTY, USUAL.get(column.key)) for column in self.columns]
         used = [i for i, _ in enumerate(self.columns) if any(row[i] not in idle[i] for row in self.rows)]
         shown = used or range(len(self.columns))
         header = [replace(self.columns[i], key=self.columns[i].header) for i in shown]
@@ -183,7 +187,7 @@ class Table(Tabular):
         return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n"
 
     def _titles(self) -> list[str]:
-        """The headers, with the unit of what is raw."""
+        """Return the headers, with the unit of raw values."""
         return [
             f"{column.header} ({UNIT_OF[column.kind]})"
             if column.kind in UNIT_OF and column.header != "%"
@@ -196,9 +200,9 @@ class Table(Tabular):
 
 
 class Rows(dict[str, V], Tabular):
-    """A mapping from keys to rows that is a table too: shown by ``print`` and in notebooks, exported by ``to_*``.
+    """A mapping from keys to rows that is also a table: ``print`` and notebooks show it, ``to_*`` export it.
 
-    ``cells`` gives the table's rows for a key and its row.
+    ``cells(key, row)`` gives the table's lines for one entry of the mapping.
     """
 
     def __init__(
@@ -215,7 +219,7 @@ class Rows(dict[str, V], Tabular):
 
     @property
     def table(self) -> Table:
-        """The same as a Table."""
+        """The mapping as a Table."""
         return Table(self._name, self._columns, tuple(line for key in self for line in self._cells(key, self[key])))
 
     def __missing__(self, key: object) -> V:
@@ -229,7 +233,7 @@ class Rows(dict[str, V], Tabular):
 
 
 def written(text: str, path: Path | None) -> str | None:
-    """The text itself, or None once it is in the file of this path."""
+    """Return the text if ``path`` is None; otherwise write it to that file and return None."""
     if path is None:
         return text
     with open(path, "w", encoding="utf8", errors="backslashreplace", newline="") as file:
@@ -238,9 +242,9 @@ def written(text: str, path: Path | None) -> str | None:
 
 
 def as_json(data: Any) -> str:
-    """JSON that is harmless within HTML too: no ``<`` is left in it.
+    """Return JSON that is also safe inside HTML: it contains no ``<``.
 
-    Raises InputError for what is no JSON, an infinite number among it.
+    Raises InputError for values that JSON cannot hold, infinite numbers among them.
     """
     try:
         return json.dumps(data, allow_nan=False, check_circular=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -253,13 +257,13 @@ def _finite(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    """A raw value as text on one line; "" for None."""
+    """Return a raw value as text on one line; "" for None."""
     return "" if value is None else plain(str(value))
 
 
 def _csv_line(row: Sequence[Any]) -> str:
     line = io.StringIO()
-    csv.writer(line, lineterminator="\r\n").writerow(row)  # with it a lone carriage return is quoted too
+    csv.writer(line, lineterminator="\r\n").writerow(row)  # "\r\n" makes it quote a lone carriage return too
     return line.getvalue()[:-2] + "\n"
 
 
@@ -272,5 +276,5 @@ def _markdown(text: str) -> str:
 
 
 def _latex(text: str) -> str:
-    """The text for LaTeX; a bracket or star at its beginning would be taken for an argument of the line break before."""
+    """Escape the text for LaTeX. After the ``\\\\`` of the line before, a leading bracket or star would be its argument."""
     return ("{}" if text.startswith(("[", "*")) else "") + "".join(LATEX.get(c, c) for c in text)

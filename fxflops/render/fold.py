@@ -1,4 +1,4 @@
-"""Folding: consecutive siblings that are alike become one row."""
+"""Folding: consecutive identical siblings become one row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .data import TreeRow
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """``count`` modules alike, under one name ("0..11"); ``row`` is one of them, its times the mean over all of them."""
+    """``count`` identical modules under one name ("0..11"); ``row`` is the first of them, with the mean of their times."""
 
     name: str
     row: TreeRow
@@ -19,12 +19,12 @@ class Fold:
 
     @property
     def path(self) -> str:
-        """The first one's path with the common name at its end."""
+        """The path of the first module, with the common name at its end."""
         parent, dot, _ = self.row.path.rpartition(".")
         return f"{parent}{dot}{self.name}"
 
     def total(self) -> TreeRow:
-        """All of them together, without children."""
+        """Return a row with the sums over all of them, without children."""
         row, n = self.row, self.count
         return row._replace(
             calls=row.calls * n,
@@ -38,22 +38,22 @@ class Fold:
 
 
 def folded(rows: Sequence[TreeRow], fold: bool = True) -> list[Fold]:
-    """The rows with consecutive alike ones folded; each for itself without ``fold``."""
+    """Fold consecutive identical rows; with ``fold`` False each row stays by itself."""
     if not fold:
         return [Fold(row.name, row) for row in rows]
-    groups = [list(group) for _, group in groupby(rows, key=likeness)]
+    groups = [list(group) for _, group in groupby(rows, key=fingerprint)]
     return [Fold(common_name([row.name for row in group]), mean(group), len(group)) for group in groups]
 
 
-def likeness(row: TreeRow) -> Hashable:
-    """Equal for modules of the same class, sizes and counts, all the way down. Times and memory do not matter."""
+def fingerprint(row: TreeRow) -> Hashable:
+    """Return a key that is equal for modules of the same class, sizes and counts, all the way down; times do not matter."""
     counts = (row.cls, row.calls, row.params, row.macs, row.flops, row.own_flops, row.missing)
-    inside = tuple((child.name, likeness(child)) for child in row.children)
+    inside = tuple((child.name, fingerprint(child)) for child in row.children)
     return counts, tuple(row.own_ops.items()), inside
 
 
 def mean(rows: Sequence[TreeRow]) -> TreeRow:
-    """One row for rows that are alike: times averaged, the highest peak, the same for their children."""
+    """Merge identical rows into one: the mean of their times, the highest peak, and the same for their children."""
     if len(rows) == 1:
         return rows[0]
     return rows[0]._replace(
@@ -65,7 +65,7 @@ def mean(rows: Sequence[TreeRow]) -> TreeRow:
 
 
 def common_name(names: Sequence[str]) -> str:
-    """``0..11`` for names that count up, ``query,key,value`` for a few, ``first..last`` otherwise."""
+    """Return ``0..11`` for names that count up, ``query,key,value`` for a few names, ``first..last`` otherwise."""
     if len(names) == 1:
         return names[0]
     start = int(names[0]) if names[0].isascii() and names[0].isdigit() else -1

@@ -1,4 +1,4 @@
-"""The report as HTML: one self-contained block, a module tree to unfold and a table of nodes to sort."""
+"""The report as a block of HTML that needs no other file: a module tree to unfold and tables to sort."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .summary import facts, missing_lines, paste_where
 from .text import escaped
 from .tree import label, measured, own_row
 
-# Only greys that are half transparent and the page's own colour: legible on a light and on a dark page.
+# Half-transparent greys and the page's own text colour are legible on a light and on a dark page.
 STYLE = """
 .fxflops{font:13px/1.5 system-ui,sans-serif;color:inherit;max-width:72em;overflow-x:auto}
 .fxflops table{border-collapse:collapse;color:inherit;font:inherit}
@@ -39,8 +39,8 @@ STYLE = """
 .fxflops .missing{color:#d9483b;white-space:pre-wrap}
 """
 
-# Sorts the table by the header clicked: numbers descending, text ascending, the other way round when it is clicked again;
-# cells without a value last. It needs no ids, so any number of reports can stand on one page.
+# Sorts the table by the clicked header: numbers descending, text ascending, and the other way round at the second click;
+# cells without a value come last. It uses no element ids, so that several reports can stand on one page.
 SORT = (
     "var h=event.target.closest('th'),b=this.nextElementSibling;if(h){var i=h.cellIndex,n=h.className,"
     "d=n?'descending':'ascending',a=n?'ascending':'descending',t=h.getAttribute('aria-sort')===d;"
@@ -62,9 +62,9 @@ def html(
     of: int | None = None,
     units: str | None = None,
 ) -> str:
-    """The summary, the module tree, the operators and, where given, a table of ``noun``.
+    """Return the summary, the module tree, the operators and, if ``rows`` are given, a table of them called ``noun``.
 
-    ``of`` is how many there are where ``rows`` are not all; ``units`` as in every table.
+    ``of`` is the total number if ``rows`` are only some; ``units`` is as for :func:`~fxflops.render.table.grid`.
     """
     table = ""
     if header is not None and rows is not None:
@@ -73,7 +73,7 @@ def html(
 
 
 def _operators(data: Summary) -> str:
-    """The operators as a table."""
+    """Return the table of operators."""
     if not data.operators:
         return ""
     timed = any(op.seconds is not None for op in data.operators)
@@ -88,7 +88,7 @@ def _operators(data: Summary) -> str:
 
 
 def _head(data: Summary) -> str:
-    """The facts of the summary and, last, what is missing."""
+    """Return the figures of the summary and, last, the missing ops."""
     lines = [(fact.label, fact.value, fact.separator.join(fact.details)) for fact in facts(data)]
     lines += [(name, "", " · ".join(shares)) for name, shares in operator_shares(data)]
     body = "".join(
@@ -110,7 +110,7 @@ def _tree(root: TreeRow) -> str:
 
 
 def _module(item: Fold, root: TreeRow, columns: Sequence[Column], level: int) -> str:
-    """A module's row; one with children can be unfolded, and the root is."""
+    """Return a module's row with its children inside, folded up; the root is open."""
     row = item.row
     name, *said = label(item)
     line = _row(name, "  ".join(filter(None, said)), row, root, columns, level)
@@ -145,7 +145,7 @@ def _table(
     units: str | None,
     is_open: bool = False,
 ) -> str:
-    """A table to unfold, and to be sorted by a click on a header."""
+    """Return a table that can be unfolded, and that a click on a header sorts."""
     columns = [column_of(title, (row[i] for row in rows)) for i, title in enumerate(header)]
     titles = "".join(
         f'<th{_side(column)}><button type="button">{escaped(column.key if units else column.header)}</button></th>'
@@ -162,7 +162,7 @@ def _table(
 
 
 def _cell(column: Column, value: Any, units: str | None) -> str:
-    """A cell with the bare value beside the text, for sorting; words among numbers have none."""
+    """Return a cell with its raw value in ``data-v``, for sorting; a word in a column of numbers has none."""
     sortable = isinstance(value, Real) if column.is_number else value is not None
     bare = f' data-v="{escaped(str(value))}"' if sortable else ""
     exact = f' title="{escaped(column.show(value))}"' if units and sortable and column.is_number else ""

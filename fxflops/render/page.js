@@ -18,7 +18,7 @@ const CONFIG = {
   modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"],
 };
 
-// Numbers as people read them, like units.py.
+// Readable numbers, formatted as units.py does.
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const DIGITS = [1, 2].map((n) => new Intl.NumberFormat("en", { minimumFractionDigits: n, maximumFractionDigits: n }));
@@ -137,12 +137,12 @@ function insideOf(tiles) {
   return inside;
 }
 
-// Siblings that follow each other and are alike all the way down, as one tile: what they have together.
+// Merge consecutive siblings that are identical all the way down into one tile with the sums of their values.
 function folded(tiles) {
   const inside = insideOf(tiles), counted = data.metrics.filter((metric) => metric.kind === "count").map((metric) => tiles.own[metric.name]);
   const kinds = new Map(), likeness = tiles.parent.map(() => 0);
   for (let i = tiles.parent.length - 1; i >= 0; i--) {
-    // What a module does itself is called by what took longest in it, which differs between modules that are alike.
+    // An "(own)" tile is named after its slowest operator, which may differ between identical modules: leave its name out.
     const children = inside[i].map((child) => [tiles.cls[child] ? tiles.name[child] : "", likeness[child]]);
     const key = JSON.stringify([tiles.cls[i], tiles.calls[i], counted.map((own) => own[i]), children]);
     if (!kinds.has(key)) kinds.set(key, kinds.size);
@@ -150,7 +150,7 @@ function folded(tiles) {
   }
   const made = { name: [], cls: [], path: [], op: [], parent: [], calls: [], times: [], own: {} };
   for (const metric of data.metrics) made.own[metric.name] = [];
-  (function add(same, parent) {  // what stands at the same place in modules that are alike
+  (function add(same, parent) {  // same: the tiles at one position in identical modules
     const place = made.parent.length, first = same[0], names = same.map((i) => words[tiles.name[i]]);
     const name = same.length > 1 && new Set(names).size > 1 ? `${names[0]}..${names[names.length - 1]}` : names[0];
     const path = words[tiles.path[first]];
@@ -189,7 +189,7 @@ function drawWhere() {
   const drawn = where.alike ? drawings.alike : drawings.each;
   const { own, all } = totals(drawn, metric.key, phase);
   const inside = insideOf(drawn).map((children) => children.filter((i) => all[i] > 0));
-  // Where only what a module does itself has a value, the module stands for it.
+  // If of a module's children only its "(own)" tile has a value, show the module in its place.
   const alone = inside.map((children) => (children.length === 1 && !drawn.cls[children[0]] ? children[0] : -1));
   const isHolder = inside.map((children, i) => children.length > 0 && alone[i] < 0);
   const shown = all.map((value, i) => i).filter((i) => all[i] > 0 && (i === 0 || alone[drawn.parent[i]] !== i));
@@ -227,7 +227,7 @@ function drawWhere() {
   $("legend").replaceChildren(...legend.map(([op, c]) =>
     element("li", {}, element("span", { class: "dot", style: { background: c } }), op)));
   const notes = [`${metric.label}${phase ? " of the " + phase : ""}: ${metric.kind === "count" && !data.complete && metric.key !== "params" ? "≥ " : ""}${kind.show(all[0])} in all. Click a module to enter it.`];
-  if (metric.key === "memory") notes.push("Each module has what it made, and its parameters, of what was alive at the peak.");
+  if (metric.key === "memory") notes.push("Bytes alive at the peak: those that the module allocated, and its parameters.");
   if (data.tiles_left_out) notes.push(`${grouped(data.tiles_left_out)} modules further inside are not drawn apart.`);
   $("where-note").textContent = notes.join(" ");
 }
@@ -415,8 +415,8 @@ const number = (label, kind, get, width) => ({ label, kind, get, width: width ||
 const anyOf = (values) => values.some((v) => v !== null && v !== undefined);
 const ratio = (a, b) => (a !== null && a !== undefined && b ? a / b : null);
 const timed = anyOf(data.operators.seconds);
-const DEAREST = { calls: timed ? "time" : "FLOPs", operators: timed ? "time" : "FLOPs", modules: null };
-const ops = { view: "calls", phase: phases[0] || "", search: "", sort: DEAREST.calls, down: true };
+const FIRST_SORT = { calls: timed ? "time" : "FLOPs", operators: timed ? "time" : "FLOPs", modules: null };
+const ops = { view: "calls", phase: phases[0] || "", search: "", sort: FIRST_SORT.calls, down: true };
 
 function table() {
   if (ops.view === "modules") return modulesTable();
@@ -555,7 +555,7 @@ function note() {
   if (ops.view === "calls" && data.calls.n.length < data.calls_in_all) {
     const share = data.calls_share;
     const held = [["FLOPs", share.flops], ["the time", share.time]].filter((s) => s[1] !== null).map((s) => `${percent(s[1])} of ${s[0]}`);
-    said += ` Only the ${grouped(data.calls.n.length)} dearest of ${grouped(data.calls_in_all)} calls are in this page${held.length ? ": " + held.join(", ") : ""}.`;
+    said += ` Only the ${grouped(data.calls.n.length)} most expensive of ${grouped(data.calls_in_all)} calls are in this page${held.length ? ": " + held.join(", ") : ""}.`;
   }
   $("ops-note").textContent = said;
 }
@@ -574,7 +574,7 @@ function controls() {
     choice($("memory-controls"), "show", [["all", "everything"], ["", "what changes"]], memory.all ? "all" : "", (all) => { memory.all = Boolean(all); draw("course"); });
   }
   const views = [["calls", "calls"], ["operators", "by operator"], ["modules", "by module"]];
-  choice($("ops-controls"), "rows", views, ops.view, (view) => { ops.view = view; ops.sort = DEAREST[view]; ops.down = true; arrange(); });
+  choice($("ops-controls"), "rows", views, ops.view, (view) => { ops.view = view; ops.sort = FIRST_SORT[view]; ops.down = true; arrange(); });
   choice($("ops-controls"), "phase", phaseChoices, ops.phase, (phase) => { ops.phase = phase; arrange(); });
   const search = element("input", { type: "search", id: "search", placeholder: "operator, module, shape", autocomplete: "off" });
   search.addEventListener("input", () => { ops.search = search.value; arrange(); });
@@ -593,8 +593,8 @@ function draw(id) {
   CHARTS[id]();
 }
 
-// Plotly takes its time to start: everything that can be read without it is on the screen before, and a chart is drawn
-// when it is about to be seen.
+// Plotly is slow to start: everything that needs no chart is shown first, and a chart is drawn when it is about to be
+// scrolled into view.
 function start() {
   document.head.append(element("script", {}, $("plotly").textContent));
   const waiting = Object.keys(CHARTS).filter($);

@@ -1,7 +1,7 @@
-"""The report as a page: one file that holds everything it needs, and is not able to load anything else.
+"""The report as an HTML page: one file that holds everything it needs and cannot load anything else.
 
-The page's own policy (https://www.w3.org/TR/CSP3/) admits the scripts that are written here, by their hashes, and nothing from
-outside: a name from a model that got into the page as markup could still not run.
+Its content security policy (https://www.w3.org/TR/CSP3/) allows only the page's own scripts, by their hashes: should a
+name from a model get into the page as markup, it could still not run.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ PERCENT_OF_PEAK = "of what the device does at most"
 
 
 class Card(NamedTuple):
-    """One of the large figures: ``exact`` is shown when it is pointed at."""
+    """One of the large figures: ``exact`` is its tooltip, ``note`` the line below it."""
 
     label: str
     value: str
     exact: str
-    said: str
+    note: str
 
 
 def page(data: Page, plotly: str) -> str:
-    """The page as text; ``plotly`` is the source of plotly.js."""
-    # The parser makes "\n" of "\r\n", and the hashes are of what it makes.
+    """Return the page as text; ``plotly`` is the source of plotly.js."""
+    # An HTML parser turns "\r\n" into "\n", and the browser hashes the result.
     scripts = [plotly.replace("\r\n", "\n"), (HERE / "page.js").read_text(encoding="utf8")]
     style = (HERE / "page.css").read_text(encoding="utf8")
     title = escaped(f"{data.summary.title} · fxflops")
@@ -66,19 +66,19 @@ def page(data: Page, plotly: str) -> str:
 
 
 def policy(scripts: Sequence[str]) -> str:
-    """What the page may do: run these scripts, and load nothing."""
+    """Return the content security policy: the page may run these scripts and load nothing."""
     hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'none'"
 
 
 def embedded(value: object) -> str:
-    """JSON that can stand in a script element: no character in it can end that, nor start a comment."""
+    """Return JSON for a script element: nothing in it can end the element or start a comment."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
 
 
 def cards(page: Page) -> list[Card]:
-    """How much, how fast, how large, and whether that is good."""
+    """Return the large figures: counts, parameters, latency, memory, speed and utilization, as far as they are known."""
     data = page.summary
     bound = "" if data.complete else "≥ "
     found = [
@@ -103,7 +103,7 @@ def cards(page: Page) -> list[Card]:
 
 
 def _goodness(page: Page) -> list[Card]:
-    """FLOP/s and what of the device's they are; of a prediction, the least time that the device needs."""
+    """Return the cards for FLOP/s and utilization; for a prediction, the least time that the device needs."""
     data, found = page.summary, page.roofline
     if found is not None and found.is_prediction:
         bound = sum(kind[0] for kinds in found.bounds.values() for kind in kinds.values())
@@ -139,7 +139,7 @@ def _head(page: Page) -> list[str]:
         badge = f'<span class="badge bad">INCOMPLETE: {left:,} of {data.calls:,} calls not counted</span>'
     boxes = "".join(
         f'<div class="card"><dt>{escaped(card.label)}</dt><dd title="{escaped(card.exact)}">{_figure(card.value)}</dd>'
-        f'<dd class="said">{escaped(card.said)}</dd></div>'
+        f'<dd class="said">{escaped(card.note)}</dd></div>'
         for card in cards(page)
     )
     return [
@@ -155,7 +155,7 @@ def _head(page: Page) -> list[str]:
 
 
 def _figure(value: str) -> str:
-    """A number with its unit smaller."""
+    """Return a number with its unit in smaller letters."""
     number, blank, unit = value.rpartition(" ")
     return f"{escaped(number)}{blank}<small>{escaped(unit)}</small>" if number.strip("≥ ") else escaped(value)
 
@@ -174,7 +174,7 @@ def _missing(data: Summary) -> list[str]:
 
 
 def _lines(data: Summary) -> list[str]:
-    """Where the cost is, in a line for the modules and one for each kind of share."""
+    """Return a line on the modules that cost most, and one for each kind of the operators' shares."""
     parts = []
     for row in [row for row in costs(data) if row.path != OTHER][:3]:
         shares = [
@@ -197,7 +197,7 @@ def _facts(data: Summary) -> str:
 
 
 def _sections(page: Page) -> list[str]:
-    """The places that the script draws into."""
+    """Return the empty elements that the script draws into."""
     speed = '<p id="bounds" class="note"></p><div id="roofline" class="plot"></div>'
     return [
         _section("where", "Where", '<div id="where-controls" class="controls"></div>', '<div id="where" class="plot"></div>'

@@ -1,7 +1,7 @@
-"""What the page of a report shows, as plain data, and its form in the page: short columns, and no more than a page can hold.
+"""The data of a report's page, and its compact form in the page, which has a limit on each kind of row.
 
-Numbers stay what they are; what is too much is left out by size (calls), folded by depth (modules) or thinned out (memory
-over the run), and the page says so.
+Above the limit the cheapest calls are left out, the deepest modules are added to their parents, and the memory over the
+run is thinned out; the page says so. Measured numbers are rounded to six digits; ints are exact.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_TEXT = 160
 
 
 class Metric(NamedTuple):
-    """What a module may be sized by. ``kind`` is "count", "s" or "B"; ``phase`` "" where it is of no phase."""
+    """A value that tiles can be sized by. ``kind`` is "count", "s" or "B"; ``phase`` is "" for parameters and memory."""
 
     key: str
     label: str
@@ -34,9 +34,11 @@ class Metric(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A module, or what is done in one outside its children (``cls`` ""). ``own`` has its values by a metric's name,
-    without those of the tiles in it; ``parent`` is the position of the tile it is in, before its own; ``op`` what costs
-    most in it."""
+    """A module, or the work of a module outside its children (then ``cls`` is "").
+
+    ``own`` has its values by the metrics' names, without those of its child tiles; ``parent`` is the position of its
+    parent, which comes before it; ``op`` is the operator that costs most in it.
+    """
 
     name: str
     cls: str
@@ -49,8 +51,8 @@ class Tile(NamedTuple):
 
 
 class Op(NamedTuple):
-    """One call, or all calls of an operator. ``work`` and ``bytes`` are what the roofline takes it for, None without one;
-    ``missing`` is why it is not counted."""
+    """One call, or all calls of an operator. ``work`` and ``bytes`` are its FLOPs and bytes in the roofline, None without
+    one; ``missing`` is the reason why it is not counted."""
 
     phase: str
     op: str
@@ -68,8 +70,8 @@ class Op(NamedTuple):
     missing: str = ""
 
 
-class Held(NamedTuple):
-    """What is alive at the peak for one purpose, made at one place; ``tensors`` in number."""
+class Owner(NamedTuple):
+    """Tensors alive at the peak, of one category and allocated at one place; ``tensors`` is their number."""
 
     category: str
     path: str
@@ -89,22 +91,26 @@ class State(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
-    """Memory over the run: the states after its calls, the peak and who holds it, the largest first."""
+class MemoryTimeline:
+    """The memory over the run: the state after each call, the peak, and the owners of the memory at the peak, largest
+    first."""
 
     categories: Sequence[str]
     states: Sequence[State]
     peak: int
     peak_at: str
-    owners: Sequence[Held]
+    owners: Sequence[Owner]
     source: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ceilings:
-    """A device's, and by phase how near the run came: what binds ("compute" ...) with its least seconds and the calls'.
-    ``device`` has its name, its source, its bandwidth and those of its caches; ``peaks`` are those of the dtypes that the run
-    computed in."""
+class RooflineData:
+    """A device's ceilings and the run's distance from them.
+
+    ``device`` has its name, source, memory bandwidth and cache bandwidths; ``peaks`` are FLOP/s for the dtypes that the
+    run computed in. ``bounds`` has, by phase and by the ceiling that binds ("compute" ...), the least seconds, the
+    measured seconds (None if not timed) and the number of the calls.
+    """
 
     device: Mapping[str, Any]
     peaks: Mapping[str, float]
@@ -116,20 +122,20 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Everything on the page. ``why_no_roofline`` is said where there is none."""
+    """Everything on the page. ``why_no_roofline`` is the reason if there is no roofline."""
 
     summary: Summary
     metrics: Sequence[Metric]
     tiles: Sequence[Tile]
     calls: Sequence[Op]
     operators: Sequence[Op]
-    memory: Course | None = None
-    roofline: Ceilings | None = None
+    memory: MemoryTimeline | None = None
+    roofline: RooflineData | None = None
     why_no_roofline: str = ""
 
 
-class Words:
-    """Texts by number, each kept once."""
+class StringTable:
+    """Numbers for texts: each text is kept once, cut to :data:`MOST_TEXT` letters."""
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {"": 0}
@@ -142,9 +148,9 @@ class Words:
 
 
 def payload(page: Page) -> dict[str, Any]:
-    """The page's data as JSON takes it."""
-    words = Words()
-    kept = dearest(page.calls, MOST_CALLS)
+    """Return the page's data for JSON."""
+    words = StringTable()
+    kept = most_expensive(page.calls, MOST_CALLS)
     tiles = shallow(page.tiles, MOST_TILES)
     return {
         "model": page.summary.title,
@@ -156,20 +162,20 @@ def payload(page: Page) -> dict[str, Any]:
         "calls_in_all": len(page.calls),
         "calls_share": _share(page.calls, kept),
         "operators": _ops(page.operators, words),
-        "memory": None if page.memory is None else _course(page.memory, words),
-        "roofline": None if page.roofline is None else _ceilings(page.roofline),
+        "memory": None if page.memory is None else _memory(page.memory, words),
+        "roofline": None if page.roofline is None else _roofline(page.roofline),
         "words": list(words.numbers),
     }
 
 
-def dearest(ops: Sequence[Op], most: int) -> list[int]:
-    """The positions, in run order, of the ops that cost most; those that are not counted come before all others."""
+def most_expensive(ops: Sequence[Op], most: int) -> list[int]:
+    """Return the positions, in run order, of the ``most`` most expensive ops; an op that is not counted outranks all."""
     ranked = sorted(range(len(ops)), key=lambda i: (not ops[i].missing, -(ops[i].seconds or 0.0), -ops[i].flops))
     return sorted(ranked[:most])
 
 
 def shallow(tiles: Sequence[Tile], most: int) -> list[Tile]:
-    """The tiles down to the depth at which there are not too many, with the values of those below added to them."""
+    """Cut the tiles at a depth at which there are at most ``most``; those further down are added to their parents."""
     depths: list[int] = []
     for tile in tiles:
         depths.append(0 if tile.parent is None else depths[tile.parent] + 1)
@@ -192,20 +198,20 @@ def shallow(tiles: Sequence[Tile], most: int) -> list[Tile]:
 
 
 def thinned(states: Sequence[State], most: int, always: int) -> list[int]:
-    """The positions of at most about ``most`` states: the highest of every stretch, and ``always``."""
+    """Return the positions of about ``most`` states: the highest of each of as many stretches, and the state ``always``."""
     stretch = -(-len(states) // most)
     starts = range(0, len(states), max(stretch, 1))
     highest = (max(range(i, min(i + stretch, len(states))), key=lambda j: sum(states[j].live)) for i in starts)
     return sorted({*highest, *([always] if states else [])})
 
 
-def place_of_peak(course: Course) -> int:
-    """The position of the state nearest to the peak: the highest in the module that it was in, or of all."""
-    inside = [i for i, state in enumerate(course.states) if state.path == course.peak_at]
-    return max(inside or range(len(course.states)), key=lambda i: sum(course.states[i].live), default=0)
+def place_of_peak(memory: MemoryTimeline) -> int:
+    """Return the position of the state nearest to the peak: the highest in the module of the peak, else the highest."""
+    inside = [i for i, state in enumerate(memory.states) if state.path == memory.peak_at]
+    return max(inside or range(len(memory.states)), key=lambda i: sum(memory.states[i].live), default=0)
 
 
-def _tiles(tiles: Sequence[Tile], metrics: Iterable[Metric], words: Words) -> dict[str, Any]:
+def _tiles(tiles: Sequence[Tile], metrics: Iterable[Metric], words: StringTable) -> dict[str, Any]:
     return {
         "name": [words[tile.name] for tile in tiles],
         "cls": [words[tile.cls] for tile in tiles],
@@ -218,8 +224,8 @@ def _tiles(tiles: Sequence[Tile], metrics: Iterable[Metric], words: Words) -> di
     }
 
 
-def _ops(ops: Sequence[Op], words: Words, numbers: Sequence[int] | None = None) -> dict[str, Any]:
-    """The fields of :class:`Op` as columns, texts as numbers of words; ``n`` is the position among all."""
+def _ops(ops: Sequence[Op], words: StringTable, numbers: Sequence[int] | None = None) -> dict[str, Any]:
+    """Return the fields of :class:`Op` as columns, with texts as their numbers; ``n`` is the position among all calls."""
     columns: dict[str, Any] = {"n": list(range(len(ops)) if numbers is None else numbers)}
     for i, name in enumerate(Op._fields):
         values = (op[i] for op in ops)
@@ -227,29 +233,29 @@ def _ops(ops: Sequence[Op], words: Words, numbers: Sequence[int] | None = None) 
     return columns
 
 
-def _course(course: Course, words: Words) -> dict[str, Any]:
-    peak = place_of_peak(course)
-    shown = thinned(course.states, MOST_MOMENTS, peak)
-    states = [course.states[i] for i in shown]
-    used = [i for i in range(len(course.categories)) if any(state.live[i] for state in states)]
-    rest = course.owners[MOST_OWNERS:]
+def _memory(memory: MemoryTimeline, words: StringTable) -> dict[str, Any]:
+    peak = place_of_peak(memory)
+    shown = thinned(memory.states, MOST_MOMENTS, peak)
+    states = [memory.states[i] for i in shown]
+    used = [i for i in range(len(memory.categories)) if any(state.live[i] for state in states)]
+    rest = memory.owners[MOST_OWNERS:]
     return {
         "at": shown,
-        "in_all": len(course.states),
+        "in_all": len(memory.states),
         "path": [words[state.path] for state in states],
         "op": [words[state.op] for state in states],
         "phase": [words[state.phase] for state in states],
-        "live": {course.categories[i]: [state.live[i] for state in states] for i in used},
-        "peak": course.peak,
-        "peak_at": words[course.peak_at],
+        "live": {memory.categories[i]: [state.live[i] for state in states] for i in used},
+        "peak": memory.peak,
+        "peak_at": words[memory.peak_at],
         "peak_place": shown.index(peak) if shown else 0,
-        "source": course.source,
-        "owners": [held._asdict() for held in course.owners[:MOST_OWNERS]],
-        "others": {"tensors": sum(held.tensors for held in rest), "bytes": sum(held.bytes for held in rest)},
+        "source": memory.source,
+        "owners": [owner._asdict() for owner in memory.owners[:MOST_OWNERS]],
+        "others": {"tensors": sum(owner.tensors for owner in rest), "bytes": sum(owner.bytes for owner in rest)},
     }
 
 
-def _ceilings(found: Ceilings) -> dict[str, Any]:
+def _roofline(found: RooflineData) -> dict[str, Any]:
     return {
         **found.device,
         "peaks": dict(found.peaks),
@@ -262,7 +268,7 @@ def _ceilings(found: Ceilings) -> dict[str, Any]:
 
 
 def _share(ops: Sequence[Op], kept: Sequence[int]) -> dict[str, float | None]:
-    """How much of all FLOPs and of the time the ops kept have, from 0 to 1."""
+    """Return the share of the kept ops in all FLOPs and in all time, from 0 to 1."""
     flops, seconds = sum(op.flops for op in ops), sum(op.seconds or 0.0 for op in ops)
     return {
         "flops": sum(ops[i].flops for i in kept) / flops if flops else None,
@@ -271,5 +277,5 @@ def _share(ops: Sequence[Op], kept: Sequence[int]) -> dict[str, float | None]:
 
 
 def _short(value: float | None) -> float | None:
-    """A measured number to as many digits as anyone measures; an int as it is."""
+    """Round a measured number to six digits; an int stays as it is."""
     return float(f"{value:.6g}") if isinstance(value, float) else value

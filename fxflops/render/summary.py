@@ -1,4 +1,4 @@
-"""The one-screen summary: how much, how long, how large, where the cost is, and last what is missing."""
+"""The one-screen summary: counts, parameters, time, memory, the modules that cost most, and last the missing ops."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from .text import cells, pad, paint, plain, terminal_width
 MOST_MISSING = 8
 LABEL, VALUE = 9, 12
 MARGIN = LABEL + VALUE
-LONG, APART = 0.01, 1.5
-"""Of runs longer than so many seconds the nodes' sum is not so many times the latency, or its part, but by other work."""
+LONG_RUN, TOO_FAR_APART = 0.01, 1.5
+"""In runs longer than 0.01 s, a sum of nodes that differs from the latency by more than a factor of 1.5 shows that other
+work ran on the machine. (Shorter runs differ as much by the overhead of each node.)"""
 
 
 class Fact(NamedTuple):
-    """One line: a label, its number, and what is said beside it."""
+    """One line: a label, its number, and the details beside it."""
 
     label: str
     value: str
@@ -28,7 +29,7 @@ class Fact(NamedTuple):
 
 
 def summary(data: Summary, *, width: int | None = None, color: bool = False) -> str:
-    """The summary as text, of lines of at most ``width`` cells (by default the terminal's): longer ones are continued."""
+    """Return the summary as text, wrapped to ``width`` cells; by default the terminal's."""
     limit = terminal_width() if width is None else width
     head = [plain(data.title), *([f"input {plain(data.inputs)}"] if data.inputs else []), plain(data.setting)]
     lines = flow(paint(head[0], "bold", color), head[1:], "   ", limit, indent=4)
@@ -49,7 +50,7 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
 
 
 def facts(data: Summary) -> list[Fact]:
-    """The lines with a number each; what was not measured has none."""
+    """Return the lines that show a number each; a number that was not measured has no line."""
     found = [_counts(data)]
     if data.backward_flops is not None:
         found.append(_training(data, data.backward_flops))
@@ -74,7 +75,10 @@ def facts(data: Summary) -> list[Fact]:
 
 
 def flow(start: str, parts: Sequence[str], separator: str, limit: int | None, indent: int) -> list[str]:
-    """``start`` and the parts in lines of at most ``limit`` cells; a part is broken only before a plus, if it fits in no line."""
+    """Join ``start`` and the parts into lines of at most ``limit`` cells; later lines are indented.
+
+    A part that is too long for one line is broken, but only before " + ".
+    """
     lines, empty = [start], cells(start) >= indent and start.endswith(" ")
     for part in parts:
         first, *terms = part.split(" + ")
@@ -92,7 +96,7 @@ def flow(start: str, parts: Sequence[str], separator: str, limit: int | None, in
 
 
 def missing_lines(missing: Sequence[Missing]) -> list[str]:
-    """A line for each kind of call that is not counted."""
+    """Return a line for each op that is not counted, :data:`MOST_MISSING` of them at most."""
     lines = []
     for item in missing[:MOST_MISSING]:
         lines += [_missing_line(item), *([f"    {plain(item.reason)}"] if item.reason else [])]
@@ -103,7 +107,7 @@ def missing_lines(missing: Sequence[Missing]) -> list[str]:
 
 
 def paste_where(data: Summary) -> str:
-    """What stands above the lines to paste."""
+    """Return the sentence above the lines to paste."""
     return f"to count {'it' if len(data.missing) == 1 else 'them'}, {PASTE}"
 
 
@@ -134,14 +138,14 @@ def _params(data: Summary) -> Fact:
 
 
 def _place_of_peak(data: Summary) -> list[str]:
-    """The module, and the phase where it is not the forward."""
+    """Return the module of the peak, and the phase if it is not the forward."""
     place = [f"at {plain(data.peak_at)}"] if data.peak_at else []
     phase = [f"in the {data.peak_phase}"] if data.peak_phase != "forward" else []
     return [" ".join(place + phase)] if place or phase else []
 
 
 def _latency(label: str, latency: tuple[float, float, float, int] | None, nodes: float | None, flops: int) -> Fact:
-    """Seconds of the model's own run or backward pass, beside the sum of its nodes' and the rate of its FLOPs."""
+    """Return the line for the model's own forward or backward time, with the sum of the nodes' times and the FLOP/s."""
     details = []
     median = None
     if latency is not None:
@@ -152,7 +156,7 @@ def _latency(label: str, latency: tuple[float, float, float, int] | None, nodes:
     if nodes is not None:
         ratio = f" ({nodes / median:.2f}x)" if median else ""
         details.append(f"sum of nodes {units.seconds(nodes)}{ratio}")
-        if median and median > LONG and not 1 / APART < nodes / median < APART:
+        if median and median > LONG_RUN and not 1 / TOO_FAR_APART < nodes / median < TOO_FAR_APART:
             details.append("unsteady, as on a busy machine: measure again")
     if median and flops:
         details.append(units.amount(flops / median, "FLOP/s"))

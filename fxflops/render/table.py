@@ -1,4 +1,4 @@
-"""Tables: rows under headers, filtered, sorted, cut, scaled, and printed with tabulate."""
+"""Tables as text: rows are filtered, sorted, cut to the width, and printed with tabulate."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .text import cells, elide, terminal_width, wrapped
 
 Where = Mapping[str, Any]
 READABLE, NARROWEST = 20, 12
-"""Cells that a cut text keeps: while there is a column to leave out, and where there is none."""
+"""Cells that a shortened text keeps: as long as a column can be left out instead, and after that."""
 MARKUP = ("html", "latex", "tsv", "wiki", "textile", "youtrack", "jira", "moin", "asciidoc")
 
 
@@ -28,7 +28,7 @@ def result_table(
     tablefmt: str = "rst",
     width: int | None = None,
 ) -> str:
-    """The table of nodes in torch_flops' columns; arguments as in :func:`grid`."""
+    """Return the table of nodes in torch_flops' columns; arguments are as for :func:`grid`."""
     return grid(
         header,
         rows,
@@ -61,18 +61,18 @@ def grid(
     elidable: Sequence[str] = (),
     expendable: Sequence[str] = (),
 ) -> str:
-    """A table as text, one line for each row.
+    """Return a table as text, one line for each row.
 
     Args:
-        header: what stands above each column, which tells what is in it (``time(ms)``), or the Column itself.
+        header: the text above each column, whose ending gives the kind of its values (``time(ms)``), or the Column.
         sort_by: a column, by its header or bare name ("time" for ``time(ms)``); numbers descending, text ascending.
-        top: how many rows to show; a footer then says how much of each column in ``shares`` they hold (not in markup).
+        top: the number of rows to show; a footer gives their share of each column in ``shares`` (not in markup).
         columns: the columns to show, in this order.
-        where: for a column a value, or a function of the value, that rows must have to be shown.
+        where: for some columns, the value that a row must have there to be shown, or a function that tests the value.
         units: None for raw numbers, "auto" for readable ones, or one unit ("G", "MiB", "ms") for the columns it fits.
         tablefmt: a format of tabulate.
-        width: cells in a line, by default the terminal's; a longer table has its ``elidable`` columns cut, in this order,
-            and where that is not enough its ``expendable`` ones left out, which a line below it says.
+        width: cells in a line; by default the terminal's. In a wider table the texts of ``elidable`` columns are cut, in
+            this order; if that is not enough, ``expendable`` columns are left out, and a line below the table names them.
     """
     check_units(units)
     check_number("top", top, least=1)
@@ -99,19 +99,21 @@ def grid(
 
 
 def matching(columns: Sequence[Column], rows: Sequence[Sequence[Any]], where: Where | None) -> list[Sequence[Any]]:
-    """The rows that have what ``where`` asks of each column it names."""
+    """Return the rows that pass every test in ``where``."""
     tests = [(find(columns, name), wanted) for name, wanted in (where or {}).items()]
     return [row for row in rows if all(_holds(wanted, row[i]) for i, wanted in tests)]
 
 
 def ordered(columns: Sequence[Column], rows: Sequence[Sequence[Any]], by: str | None) -> list[Sequence[Any]]:
-    """The rows by a column: numbers descending, then text ascending, then None; equal ones stay in order. InputError where the
-    column has none."""
+    """Sort the rows by a column: numbers descending, then text ascending, then None; the sort is stable.
+
+    Raises InputError if the column is one of numbers and has none.
+    """
     if by is None:
         return list(rows)
     position = find(columns, by)
     if rows and columns[position].is_number and all(row[position] is None for row in rows):
-        raise InputError(f"cannot sort by {by!r}: no row has a number there, it was not measured")
+        raise InputError(f"cannot sort by {by!r}: it was not measured")
     return sorted(rows, key=lambda row: _rank(row[position]))
 
 
@@ -125,8 +127,10 @@ def footer(
     shares: Sequence[str],
     titles: Sequence[str],
 ) -> str:
-    """How much of all rows is shown: ``top 4 of 221 nodes: 61.2% of time(ms)``; "" where nothing is left out. ``titles``
-    are what stands above the columns."""
+    """Return a line on the part that is shown, ``top 4 of 221 nodes: 61.2% of time(ms)``; "" if all rows are shown.
+
+    ``titles`` are the texts above the columns.
+    """
     if len(chosen) == len(rows):
         return ""
     cut = "" if len(chosen) == len(kept) else "first " if sort_by is None else "top "
@@ -144,7 +148,7 @@ def footer(
 
 
 def _holds(wanted: Any, value: Any) -> bool:
-    """Whether a cell is as wanted. A comparison with a number fails on cells without one: these are not wanted."""
+    """Return True if a cell passes its test. A cell without a number fails a comparison with one."""
     try:
         return bool(wanted(value) if callable(wanted) else value == wanted)
     except TypeError:
@@ -158,7 +162,7 @@ def _is_markup(tablefmt: str) -> bool:
 
 
 def _leading(shares: Sequence[str], sort_by: str | None) -> list[str]:
-    """The shares, the column sorted by first."""
+    """Return the columns of the footer; the one that the rows are sorted by comes first."""
     return sorted(shares, key=lambda name: (sort_by or "") not in (name, name.partition("(")[0]))
 
 
@@ -185,8 +189,7 @@ def _fitted(
     elidable: Sequence[str],
     expendable: Sequence[str],
 ) -> tuple[str, list[str]]:
-    """The printed table, its elidable columns cut until it fits the width, and the headers of the expendable ones that are
-    left out where it does not."""
+    """Return the table as text that fits the width, and the headers of the columns that were left out."""
     limit = terminal_width() if width is None else width
     if limit is None or _is_markup(tablefmt):
         return _tabulated(header, body, columns, tablefmt), []

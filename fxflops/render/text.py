@@ -1,4 +1,4 @@
-"""Text in cells of a terminal: width, padding, eliding, bars and colour."""
+"""Text in a terminal: its width in cells, padding, eliding, bars and colour."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def plain(text: str) -> str:
-    """The text on one line, with control and other unprintable characters escaped: names come from the model."""
+    """Return the text on one line, with unprintable characters escaped: names in a model may contain any."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def escaped(text: str) -> str:
-    """The text on one line, for HTML."""
+    """Return the text on one line, escaped for HTML."""
     return escape(plain(text))
 
 
 def cells(text: str) -> int:
-    """How many cells of a terminal the text takes; wide letters take two, colour codes none."""
+    """Return the number of terminal cells that the text takes; a wide letter takes two, a colour code none."""
     if text.isascii() and "\x1b" not in text:
         return len(text)
     letters = (c for c in ANSI.sub("", text) if not unicodedata.combining(c))
@@ -36,13 +36,13 @@ def cells(text: str) -> int:
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
-    """The text filled up to ``width`` cells; ``right`` puts the blanks before it."""
+    """Pad the text to ``width`` cells; ``right`` aligns it to the right."""
     blanks = " " * (width - cells(text))
     return blanks + text if right else text + blanks
 
 
 def elide(text: str, width: int) -> str:
-    """The text in at most ``width`` cells, its middle cut out: ``elide("built-in add", 7) -> "bui…add"``."""
+    """Shorten the text to at most ``width`` cells by cutting out its middle: ``elide("built-in add", 7) -> "bui…add"``."""
     if cells(text) <= width:
         return text
     head, tail = text[: width // 2], text[len(text) - (width - 1) // 2 :]
@@ -52,20 +52,20 @@ def elide(text: str, width: int) -> str:
 
 
 def align(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
-    """One line for each row, its columns padded to the widest cell and parted by two blanks."""
+    """Return one line for each row; columns are padded to their widest cell and separated by two blanks."""
     widths = [max(map(cells, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(pad, row, widths, right)).rstrip() for row in rows]
 
 
 def wrapped(line: str, width: int | None, indent: int) -> str:
-    """The line in lines of at most ``width`` cells, all but the first indented; as it is where there is no width."""
+    """Wrap the line to ``width`` cells, with continuation lines indented; None for ``width`` leaves it as it is."""
     if width is None or cells(line) <= width:
         return line
     return textwrap.fill(line, width, subsequent_indent=" " * min(indent, width // 2), break_on_hyphens=False)
 
 
 def bar(percent: float | None, width: int = 20) -> str:
-    """A bar of block characters, ``width`` cells at 100%; empty where the share is not known or prints as 0.0."""
+    """Return a bar of block characters, ``width`` cells at 100%; "" for None and for a share that prints as 0.0."""
     eighths = 0 if percent is None else round(min(max(percent, 0.0), 100.0) / 100 * width * 8)
     if not eighths and percent is not None and percent >= 0.05:
         eighths = 1
@@ -73,12 +73,12 @@ def bar(percent: float | None, width: int = 20) -> str:
 
 
 def paint(text: str, style: str, color: bool) -> str:
-    """The text in a style of :data:`STYLES`, or as it is without colour."""
+    """Return the text in a style of :data:`STYLES`; unchanged without ``color``."""
     return f"\x1b[{STYLES[style]}m{text}\x1b[0m" if color and text else text
 
 
 def terminal_width() -> int | None:
-    """Columns of the terminal that stdout is; None where it is none (a file, a notebook): nothing need be cut."""
+    """Return the width of the terminal in cells; None if stdout is no terminal (a file, a notebook): nothing is cut then."""
     try:
         return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     except (AttributeError, ValueError):

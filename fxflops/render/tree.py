@@ -1,4 +1,4 @@
-"""The module tree: one line for each module, identical siblings folded, the work done in the module itself last."""
+"""The module tree: one line for each module, identical siblings folded; last, what the module computes outside its children."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from .fold import Fold, folded
 from .text import align, cells, elide, paint, plain, terminal_width
 
 DEFAULT_COLUMNS = ("params", "macs", "flops", "flops%", "time", "time%", "memory")
-# A narrow terminal loses these first, so that names stay readable.
 EXPENDABLE = ("macs", "memory", "params", "flops%", "time%")
+"""Columns that a narrow terminal leaves out, in this order, so that names stay readable."""
 LABEL_ROOM = 30
+"""Cells that the columns must leave for names."""
 SHORTEST = 8
-"""Cells of a name or class that is cut."""
+"""Cells that a name or class keeps at least when it is cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the tree: ``guide`` are the branches before the name, ``cls`` and ``note`` what follows it."""
+    """A line of the tree: the branches drawn before the name (``guide``), the name, the class, and a note such as "x12"."""
 
     guide: str
     name: str
@@ -40,15 +41,15 @@ def tree(
     width: int | None = None,
     color: bool = False,
 ) -> str:
-    """The tree as text.
+    """Return the module tree as text.
 
     Args:
-        depth: how many levels below the root to show.
-        sort_by: a column to order siblings by, largest first (folded ones by what they cost together); None is run order.
+        depth: the number of levels to show below the root; None for all.
+        sort_by: a column to order siblings by, largest first (folded ones by their sum); None is run order.
         fold: show consecutive identical siblings as one line, with the mean of their times.
         columns: the columns to show; by default all that were measured.
-        units: one unit ("G", "MiB", "ms") for the columns it fits; what fits the value otherwise.
-        width: cells in a line, by default the terminal's.
+        units: one unit ("G", "MiB", "ms") for the columns it fits; otherwise each value has the unit that suits it.
+        width: cells in a line; by default the terminal's.
     """
     check_units(units)
     check_number("depth", depth, least=0)
@@ -59,12 +60,12 @@ def tree(
     )
     limit = terminal_width() if width is None else width
     if limit is not None and not columns:
-        shown = _affordable(shown, lines, root, units, limit)
-    return _laid_out(lines, shown, root, units, limit, color)
+        shown = _columns_that_fit(shown, lines, root, units, limit)
+    return _text(lines, shown, root, units, limit, color)
 
 
 def measured(rows: Iterable[TreeRow]) -> list[Column]:
-    """The default columns, without those that were measured for no row at all."""
+    """Return the default columns, without those that no row has a value for."""
     known = {key for row in rows for key, value in _values(row, row).items() if value is not None}
     usual = [column for column in MODULE_COLUMNS if column.key in DEFAULT_COLUMNS]
     return [column for column in usual if column.key.removesuffix("%") in known]
@@ -73,7 +74,7 @@ def measured(rows: Iterable[TreeRow]) -> list[Column]:
 def walk(
     item: Fold, depth: int | None, sort_key: str | None, fold: bool, guide: str = "", stem: str = ""
 ) -> Iterator[Line]:
-    """A module's line, then those of what is in it. ``guide`` stands before its own line, ``stem`` before its children's."""
+    """Yield a module's line, then those of its children. ``guide`` is drawn before its line, ``stem`` before theirs."""
     row = item.row
     yield Line(guide, *label(item), row)
     if depth == 0 or not row.children:
@@ -91,7 +92,7 @@ def walk(
 
 
 def label(item: Fold) -> tuple[str, str, str]:
-    """A module's name, its class, and what is said of it: how many are folded, how often it is called where that is not once."""
+    """Return a module's name, its class, and a note: how many are folded, and the number of calls if that is not one."""
     row = item.row
     notes = []
     if item.count > 1:
@@ -104,7 +105,7 @@ def label(item: Fold) -> tuple[str, str, str]:
 
 
 def own_row(row: TreeRow) -> TreeRow | None:
-    """What a module with children does itself, as a row (``(own: add x2)``); None where that is nothing."""
+    """Return a row ``(own: add x2)`` for what a module with children computes outside them; None if that is nothing."""
     if not row.children or not (row.own_flops or row.own_seconds or row.own_missing):
         return None
     ops = [plain(op) + (f" x{calls}" if calls > 1 else "") for op, calls in row.own_ops.items()]
@@ -135,8 +136,10 @@ def _cells(row: TreeRow, shown: Sequence[Column], root: TreeRow, units: str | No
     return [module_cell(column, values, units, row.missing) for column in shown]
 
 
-def _affordable(shown: list[Column], lines: list[Line], root: TreeRow, units: str | None, limit: int) -> list[Column]:
-    """The columns that leave enough room for names."""
+def _columns_that_fit(
+    shown: list[Column], lines: list[Line], root: TreeRow, units: str | None, limit: int
+) -> list[Column]:
+    """Leave out :data:`EXPENDABLE` columns, one by one, until the names have enough room."""
     wanted = min(LABEL_ROOM, max(cells(f"{line.guide}{line.name}  {line.cls}  {line.note}") for line in lines))
     for key in (*EXPENDABLE, None):
         rows = [[c.header for c in shown], *(_cells(line.row, shown, root, units) for line in lines)]
@@ -147,7 +150,7 @@ def _affordable(shown: list[Column], lines: list[Line], root: TreeRow, units: st
     return shown
 
 
-def _laid_out(
+def _text(
     lines: list[Line], shown: Sequence[Column], root: TreeRow, units: str | None, limit: int | None, color: bool
 ) -> str:
     numbers = [[column.header for column in shown], *(_cells(line.row, shown, root, units) for line in lines)]
@@ -158,8 +161,10 @@ def _laid_out(
 
 
 def _label(line: Line, room: int | None, color: bool) -> str:
-    """Where there is no room for all of it the class is cut first, then the name; how many are folded never is, while a
-    name of a few letters can stand beside it."""
+    """Return the part of a line left of the numbers, in at most ``room`` cells.
+
+    The class is cut first, then the name. The note stays as long as :data:`SHORTEST` cells of the name fit beside it.
+    """
     name, cls, note = line.name, line.cls, line.note
     if room is not None:
         left = max(room - cells(line.guide), 1)

@@ -1,4 +1,4 @@
-"""Budgets: what a model may cost at most, held against a report."""
+"""Budgets: limits on what a model costs, checked against a report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .report import Report
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """One limit and what a report says of it; as text a line for a log, with the numbers in full."""
+    """One limit and the report's value for it; its text is a line for a log, with the numbers in full."""
 
     name: str
     value: float
@@ -23,7 +23,7 @@ class Budget:
         return self.value <= self.limit
 
     def __str__(self) -> str:
-        value, limit = (_said(self.name, number) for number in (self.value, self.limit))
+        value, limit = (_text(self.name, number) for number in (self.value, self.limit))
         share = units.percent(self.value, self.limit)
         used = "" if share is None else f"  {share:.1f}%" if share < 1000 else f"  {share / 100:,.0f}x"
         return f"{'ok  ' if self.kept else 'OVER'}  {self.name:<6}  {value} of {limit}{used}"
@@ -38,11 +38,11 @@ def budgets_of(
     max_memory: int | None = None,
     max_time: float | None = None,
 ) -> tuple[Budget, ...]:
-    """The budgets that are given, in this order: FLOPs (under the report's convention), MACs, parameters, bytes at the
-    peak, seconds of the model's own run.
+    """Return a Budget for each limit given, in this order: FLOPs (under the report's convention), MACs, parameters, bytes
+    at the peak, seconds of the model's own run.
 
-    InputError where the time is asked of a report that has none. Whether the report is complete is for the caller to
-    ask: FLOPs and MACs of an incomplete one are lower bounds.
+    Raises InputError for ``max_time`` if the report has no latency. Check ``report.complete`` yourself: FLOPs and MACs
+    of an incomplete report are lower bounds.
 
     >>> all(budget.kept for budget in budgets_of(report, max_flops=10**10))  # doctest: +SKIP
     True
@@ -57,12 +57,12 @@ def budgets_of(
     given = [(name, value, limit) for name, value, limit in asked if limit is not None]
     for name, value, _ in given:
         if value is None:
-            raise InputError(f"no {name} was measured: it is of a run, not of a count, on a device that has a clock")
+            raise InputError(f"no {name} was measured: the report is of a count, or of a device without a clock")
     return tuple(Budget(name, value, limit) for name, value, limit in given if value is not None)
 
 
-def _said(name: str, number: float) -> str:
-    """In full, and as people read it."""
+def _text(name: str, number: float) -> str:
+    """Return a number in full, followed by its short form if that is different."""
     if name == "time":
         return units.seconds(number)
     readable: Callable[[float], str] = units.size if name == "memory" else units.count

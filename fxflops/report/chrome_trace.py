@@ -1,7 +1,8 @@
-"""A report as a Chrome trace, which Perfetto and chrome://tracing open: modules, operations within them, and memory.
+"""A report as a Chrome trace for Perfetto and chrome://tracing: modules, their operations, and memory.
 
 The format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU ("Trace Event Format").
-Operations were measured one by one, so they are laid end to end in run order: a phase after the other, each in a lane.
+Operations were measured one by one, so they are laid end to end in run order. Each phase has a lane (a thread) of its
+own and starts where the phase before it ends.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ FLOPS_PER_US = 10**6
 BY_TIME = "measured"
 BY_FLOPS = "nothing was timed: 1 us stands for 1 MFLOP"
 GRAIN = 8
-"""Parts of a microsecond that times are rounded to: with eighths, in binary exact and whole nanoseconds, no operation
+"""Times are rounded to eighths of a microsecond. Those are exact in binary and whole nanoseconds, so that no operation
 ends after the module it is in, however a reader rounds."""
-SAID = ("node", "module", "target", "inputs", "output", "params", "macs", "flops", "int_ops", "seconds", "counts")
+ARGS = ("node", "module", "target", "inputs", "output", "params", "macs", "flops", "int_ops", "seconds", "counts")
 PROCESS = {"pid": 1}
 
 
 def chrome_trace(totals: Totals) -> dict[str, Any]:
-    """The trace as JSON data. Where nothing was timed, lengths stand for FLOPs, and its lanes and metadata say so."""
+    """Return the trace as JSON data. If nothing was timed, lengths stand for FLOPs; the lanes' names and metadata say so."""
     rows = totals.table.to_dicts()
     timed = any(row["seconds"] is not None for row in rows)
     said = BY_TIME if timed else BY_FLOPS
@@ -50,7 +51,7 @@ def chrome_trace(totals: Totals) -> dict[str, Any]:
 
 
 def _slices(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[float], lane: int) -> list[Event]:
-    """Complete events, each module's before those of what is in it."""
+    """Return the "complete" events (ph "X") of one lane, each module's before the events inside it."""
     modules = totals.by_module()
     events: list[Event] = []
     inside: list[tuple[str, Event]] = []
@@ -65,7 +66,7 @@ def _slices(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[flo
             inside.append((module, events[-1]))
         for _, event in inside:
             event["dur"] = end - event["ts"]
-        said = {key: row[key] for key in SAID if row[key] not in (None, "")}
+        said = {key: row[key] for key in ARGS if row[key] not in (None, "")}
         events.append(_slice(plain(row["op"]), "operation", start, end, lane, said))
     return events
 
@@ -76,9 +77,10 @@ def _slice(name: str, category: str, start: float, end: float, lane: int, said: 
 
 
 def _counters(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
-    """Bytes allocated at each end of an operation and at most within it; without a graph, what is alive after each call."""
+    """Yield counter events: the bytes allocated before and after each operation and its peak; without a graph, the live
+    bytes after each call."""
     if not totals.nodes:
-        yield from _course(totals, rows, bounds)
+        yield from _live_bytes(totals, rows, bounds)
         return
     for row, start, end in zip(rows, bounds, bounds[1:], strict=False):
         for ts, key in ((start, "bytes_before"), (end, "bytes_after")):
@@ -88,7 +90,7 @@ def _counters(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[f
             yield _counter("memory at most within the operation", start, {"peak": row["bytes_peak"]})
 
 
-def _course(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
+def _live_bytes(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
     moments = deque(moment for moment in totals.timeline if moment.phase == rows[0]["phase"])
     for row, end in zip(rows, bounds[1:], strict=True):
         if moments and (moments[0].path, moments[0].op) == (row["module"], row["op"]):

@@ -1,4 +1,4 @@
-"""What two reports differ in, and where: by module, by operator and in all. A larger model beside a smaller one, or before and after."""
+"""The comparison of two reports, in total, by module and by operator: two models, or one before and after a change."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ TOP_MODULES, TOP_OPERATORS = 10, 5
 
 
 class Change(NamedTuple):
-    """A quantity in ``a`` and in ``b``; None where it was not measured."""
+    """A quantity in ``a`` and in ``b``; None if it was not measured."""
 
     a: float | None
     b: float | None
 
     @property
     def difference(self) -> float | None:
-        """What b has more than a."""
+        """b minus a; None if either was not measured."""
         return None if self.a is None or self.b is None else self.b - self.a
 
     @property
     def ratio(self) -> float | None:
-        """b as a multiple of a; None where a is 0 or either is not known."""
+        """b divided by a; None if a is 0 or either was not measured."""
         return None if self.b is None or not self.a else self.b / self.a
 
 
 class Changes(NamedTuple):
-    """FLOPs, MACs, parameters (elements), seconds, and the bytes at the peak, in both reports."""
+    """The FLOPs, MACs, parameters (elements), seconds, and bytes at the peak of both reports."""
 
     flops: Change
     macs: Change
@@ -60,8 +60,8 @@ class Changes(NamedTuple):
 class DiffRow:
     """One module or operator in both reports: ``total`` of a module's subtree, ``own`` of what is done in it directly.
 
-    ``where`` is "both", "only in a" or "only in b"; what one lacks is 0 there. The ``own`` differences of all modules add
-    up to that of the reports, as those of all operators do.
+    ``where`` is "both", "only in a" or "only in b"; a report that lacks it has 0. The ``own`` differences of all modules
+    add up to the difference of the reports, and so do those of all operators.
     """
 
     key: str
@@ -72,9 +72,9 @@ class DiffRow:
 
 @dataclass(frozen=True, slots=True)
 class Diff(Tabular):
-    """Report ``b`` beside report ``a``: ``totals`` by name, and what differs by module and by operator.
+    """Report ``b`` compared with report ``a``: ``totals`` by name, and a row for each module and each operator.
 
-    Its text is one screen; its table, for ``to_*``, is that of the modules.
+    It prints as one screen; its ``to_*`` methods export the table of the modules.
     """
 
     a: str
@@ -84,12 +84,13 @@ class Diff(Tabular):
     operators: tuple[DiffRow, ...]
 
     def by_module(self, sort_by: str = "flops") -> Rows[DiffRow]:
-        """Every module of either by its path, the largest difference first: of "flops", "macs", "params", "time" or
-        "memory" (at the peak within it)."""
+        """Return the modules of both by path, the largest difference first. ``sort_by`` is "flops", "macs", "params",
+        "time" or "memory" (at the peak within the module)."""
         return _rows(self.modules, "module", sort_by)
 
     def by_operator(self, sort_by: str = "flops") -> Rows[DiffRow]:
-        """Every operator of either by its name. Its parameters are those of the leaf modules that it was called as."""
+        """Return the operators of both by name, the largest difference first. An operator's parameters are those of the
+        leaf modules that called it."""
         return _rows(self.operators, "operator", sort_by)
 
     @property
@@ -104,9 +105,12 @@ class Diff(Tabular):
         return "\n".join([*names, *_aligned(["", "a", "b", "difference", "ratio"], totals), *self._parts()])
 
     def _parts(self) -> Iterator[str]:
-        """Where the difference is: in which modules, alike ones together, and in which operators."""
+        """Yield the lines that say in which modules (grouped by pattern) and operators the difference is.
+
+        They compare FLOPs; if those are equal, parameters; if those are equal too, seconds.
+        """
         for title, groups, top in (
-            ("module", _alike(self.modules), TOP_MODULES),
+            ("module", _by_pattern(self.modules), TOP_MODULES),
             ("operator", {row.key: [row] for row in self.operators}, TOP_OPERATORS),
         ):
             for key in ("flops", "params", "seconds"):
@@ -133,7 +137,7 @@ READABLE: dict[str, Callable[[float | None], str]] = {
 
 
 def diff(a: Totals, b: Totals, phase: str = "forward") -> Diff:
-    """What ``b`` differs in from ``a``; by module and operator of one phase."""
+    """Compare ``b`` with ``a``: the totals, and modules and operators in one phase."""
     totals_a, totals_b = _totals(a), _totals(b)
     totals = {name: Change(totals_a[name], totals_b[name]) for name in totals_a}
     modules = _both(_modules(a, phase), _modules(b, phase))
@@ -167,12 +171,13 @@ def _totals(report: Totals) -> dict[str, float | None]:
 
 
 Numbers = tuple[float | None, ...]
-"""One report's, in the order of :class:`Changes`; None is not measured."""
+"""The quantities of one report, in the order of :class:`Changes`; None is not measured."""
 Side = dict[str, tuple[Numbers, Numbers]]
+"""For each module or operator of one report, the quantities in total and of its own."""
 
 
 def _modules(report: Totals, phase: str) -> Side:
-    """Of each module the quantities of its subtree, and its own."""
+    """Return the quantities of each module: of its subtree, and its own."""
     peaks = highest(report.nodes, phase, lambda node: prefixes(node.path))
     return {
         path: (
@@ -227,8 +232,8 @@ def _cells(key: str, row: DiffRow) -> list[Cells]:
     return [(key, row.where, *numbers)]
 
 
-def _alike(rows: Iterable[DiffRow]) -> dict[str, list[DiffRow]]:
-    """The modules whose paths differ in numbers only, together."""
+def _by_pattern(rows: Iterable[DiffRow]) -> dict[str, list[DiffRow]]:
+    """Group the modules whose paths differ in numbers only."""
     groups: dict[str, list[DiffRow]] = {}
     for row in rows:
         groups.setdefault(pattern(row.key), []).append(row)
@@ -236,14 +241,14 @@ def _alike(rows: Iterable[DiffRow]) -> dict[str, list[DiffRow]]:
 
 
 def _sum(rows: Iterable[DiffRow], key: str) -> Change:
-    """What several do themselves, together."""
+    """Sum one of the rows' own quantities; None for a report in which none of them was measured."""
     changes = [getattr(row.own, key) for row in rows]
     sides = ([each for each in side if each is not None] for side in zip(*changes, strict=True))
     return Change(*(sum(side) if side else None for side in sides))
 
 
 def _whereabouts(rows: Sequence[DiffRow]) -> str:
-    """How many there are in each, where that is not the same."""
+    """Return how many of the rows are in each report: "only in a", "x3" in both, "x2, x3"; "" for one in each."""
     in_a, in_b = (sum(row.where != absent for row in rows) for absent in (ONLY_B, ONLY_A))
     if not in_a or not in_b:
         return (ONLY_B if in_b else ONLY_A) + (f", x{len(rows)}" if len(rows) > 1 else "")

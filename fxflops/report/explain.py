@@ -1,4 +1,4 @@
-"""Why two conventions give two numbers for one run: the calls that they value differently, by what each counts."""
+"""The difference between two conventions on one run: the calls for which they count differently, and what each counts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ COLUMNS: tuple[tuple[str, Kind], ...] = (
     ("difference", "flops"), ("counts_a", "text"), ("counts_b", "text"),
 )  # fmt: skip
 ABSENT = "not a call of its own"
-PLACES = 2
+MOST_PLACES = 2
 
 
 class Difference(NamedTuple):
-    """Calls of one op that two conventions value differently: FLOPs under each, and what each counts.
+    """Calls of one op for which two conventions count differently: their FLOPs under each, and what each counts.
 
-    ``paths`` are the modules that they were made in, each once, in run order.
+    ``paths`` are the modules in which the calls were made, each once, in run order; ``how_a`` and ``how_b`` say in words
+    what is counted.
     """
 
     op: str
@@ -44,17 +45,18 @@ class Difference(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The paths with their numbers folded: ``layer*.*.bn1``; the root is ``(root)``."""
+        """The paths with ``*`` for numbers: ``layer*.*.bn1``; the root is ``(root)``."""
         patterns = list(dict.fromkeys(pattern(path) for path in self.paths))
-        more = len(patterns) - PLACES
-        return ", ".join(patterns[:PLACES]) + (f", {more} more" if more > 0 else "")
+        more = len(patterns) - MOST_PLACES
+        return ", ".join(patterns[:MOST_PLACES]) + (f", {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation(Tabular):
-    """The difference between the totals of conventions ``a`` and ``b``, largest part first; shown and exported as a table.
+    """The difference between the totals of conventions ``a`` and ``b``: a table, the largest difference first.
 
-    The differences of all rows add up to ``total_b - total_a``; ``same`` is what both count alike.
+    The differences of all rows add up to ``total_b - total_a``; ``same`` are the FLOPs of the other calls, which both
+    conventions count alike.
     """
 
     a: str
@@ -88,7 +90,7 @@ class Explanation(Tabular):
         return f"{top}\n{table}\nthe same under both: {readable(self.same)}"
 
     def _narrow(self, limit: int) -> Iterator[str]:
-        """The rows one below the other, for a terminal that is too narrow for what each convention counts."""
+        """Yield each row as three lines, for a terminal that is too narrow for the table."""
         name = max(map(len, (self.a, self.b)))
         number = max(len(f"{flops:,}") for row in self.rows for flops in (row.flops_a, row.flops_b))
         for row in self.rows:
@@ -99,7 +101,10 @@ class Explanation(Tabular):
 
 
 def explain(a: str, b: str, counted_a: Sequence[Counted], counted_b: Sequence[Counted], calls: int) -> Explanation:
-    """The difference between two counts of the same run; its first ``calls`` entries are the run's calls."""
+    """Compare two counts of the same run under conventions ``a`` and ``b``.
+
+    The first ``calls`` entries of both are the run's calls; the rest are module charges, which the two may not share.
+    """
     groups: dict[tuple[str, str, str], list[tuple[str, int, int]]] = {}
     for one, other in _pairs(counted_a, counted_b, calls):
         flops_a, flops_b = (0 if each is None else each.flops for each in (one, other))
@@ -117,7 +122,7 @@ def explain(a: str, b: str, counted_a: Sequence[Counted], counted_b: Sequence[Co
 
 
 def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[tuple[Counted | None, Counted | None]]:
-    """Each call's two counts; modules that only one convention charges stand alone."""
+    """Yield the two counts of each call, then of each module charge: None if a convention does not charge the module."""
     yield from zip(a[:calls], b[:calls], strict=True)
     left, right = ({(e.call.path, e.call.target, i): e for i, e in _numbered(c[calls:])} for c in (a, b))
     for key in dict.fromkeys([*left, *right]):
@@ -125,7 +130,7 @@ def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[t
 
 
 def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[int, Counted]]:
-    """Each module call with the number of its module's calls before it."""
+    """Yield each module charge with its number among the charges of the same module and class, from 1."""
     seen: dict[tuple[str, object], int] = {}
     for each in extra:
         key = each.call.path, each.call.target
@@ -134,15 +139,15 @@ def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[int, Counted]]:
 
 
 def pattern(path: str) -> str:
-    """A path with its numbers folded: ``layer*.*.bn1``; the root is ``(root)``."""
+    """Return a path with ``*`` for numbers: ``layer*.*.bn1``; the root is ``(root)``."""
     return re.sub(r"\d+", "*", path) or "(root)"
 
 
 def _how(each: Counted) -> str:
-    """What is counted, in words; of a call that is charged nothing, that it is not."""
+    """Return in words what is counted; for a call that a formula counts as 0, that it is not counted."""
     return each.how if each.flops or each.missing or isinstance(each.rule, str) else NOT_COUNTED
 
 
 def _brief(how: str) -> str:
-    """What is counted, without what comes after a semicolon."""
+    """Return the words up to the first semicolon."""
     return how.partition("; ")[0]

@@ -1,4 +1,4 @@
-"""The page of a report: its figures as the plain data that :mod:`fxflops.render.page` shows, and the file they go into."""
+"""A report in HTML: the data of the page that :mod:`fxflops.render.page` writes, and the block for notebooks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import FxflopsError
 from ..meters.live_storages import CATEGORIES, LiveTensor
 from ..records import PARTS, PHASES, Counted, per_operation, specs_in
 from ..render.data import Summary, TreeRow
-from ..render.page_data import Ceilings, Course, Held, Metric, Op, Page, State, Tile
+from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, State, Tile
 from ..roofline.result import Roofline
 from .totals import Totals
 
@@ -18,25 +18,26 @@ MOST_CALLS = 200
 CALL_HEADER = ("operator", "module", "macs", "flops", "time(s)", "tensors")
 SIZES = (("flops", "FLOPs", "count"), ("macs", "MACs", "count"), ("time", "time", "s"))
 PARAMS, MEMORY = Metric("params", "params", "count"), Metric("memory", "memory at the peak", "B")
-INSIDE = {"gradient": "forward"}
-"""The phases that are shown as the part that they are of others."""
-HELD_TOGETHER = ("params", "buffers", "optimizer", "gradients")
+SHOWN_AS = {"gradient": "forward"}
+"""Phases that the page shows as another one: gradients taken inside the forward are a part of it."""
+ONE_ROW = ("params", "buffers", "optimizer", "gradients")
+"""Categories of memory with many tensors, which the page shows as one row each."""
 
 
 def notebook(counted: Sequence[Counted], summary: Summary, tree: TreeRow) -> str:
-    """The report as a block for notebooks, with the dearest calls in a table."""
+    """Return the report as a block for notebooks, with the most expensive calls in a table."""
     from ..render.html import html
 
-    dearest = sorted(counted, key=lambda each: (-(each.call.seconds or 0.0), -each.flops))
+    ranked = sorted(counted, key=lambda each: (-(each.call.seconds or 0.0), -each.flops))
     rows = [
         [each.call.op, each.call.path, each.macs, each.flops, each.call.seconds, _shapes(each)]
-        for each in dearest[:MOST_CALLS]
+        for each in ranked[:MOST_CALLS]
     ]
-    return html(summary, tree, CALL_HEADER, rows, noun="calls, dearest first", of=len(dearest), units="auto")
+    return html(summary, tree, CALL_HEADER, rows, noun="calls, most expensive first", of=len(ranked), units="auto")
 
 
 def plotly_script() -> str:
-    """The source of plotly.js, from the plotly that is installed."""
+    """Return the source of plotly.js from the installed plotly; FxflopsError if it is not installed."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
@@ -52,8 +53,8 @@ def page_of(
     mfu: float | None,
     why: str,
 ) -> Page:
-    """All that the page shows; ``rooflines`` by phase, or ``why`` there are none."""
-    phases = [phase for phase in report._phases if phase not in INSIDE]
+    """Return the data of the page. ``rooflines`` are by phase; if there are none, ``why`` says the reason."""
+    phases = [phase for phase in report._phases if phase not in SHOWN_AS]
     modules = {phase: report.by_module(phase) for phase in phases or PHASES[:1]}
     metrics, tiles = _tiles(report, modules, tree)
     return Page(
@@ -66,20 +67,20 @@ def page_of(
             for phase in phases
             for row in report.by_operator(phase).values()
         ],
-        _course(report) if report.max_memory else None,
-        _ceilings(rooflines, mfu) if rooflines else None,
+        _memory(report) if report.max_memory else None,
+        _roofline_data(rooflines, mfu) if rooflines else None,
         why,
     )
 
 
 def _calls(counted: Iterable[Counted], rooflines: Mapping[str, Roofline]) -> list[Op]:
-    """Every call, with what the roofline says of it."""
+    """Return every call with the figures of its roofline."""
     rows = {phase: iter(found.rows) for phase, found in rooflines.items()}
     calls, shapes = [], per_operation(_shapes)
     for each in counted:
         call = each.call
         why = each.missing if each.cost is None else ""
-        phase = INSIDE.get(call.phase, call.phase)
+        phase = SHOWN_AS.get(call.phase, call.phase)
         op = Op(phase, call.op, call.path, 1, each.macs, each.flops, call.seconds, shapes(each), missing=why)
         if phase in rows:
             row = next(rows[phase])
@@ -98,7 +99,7 @@ def _shapes(counted: Counted) -> str:
 def _tiles(
     report: Totals, modules: Mapping[str, Mapping[str, ModuleRow]], tree: TreeRow
 ) -> tuple[list[Metric], list[Tile]]:
-    """The modules one inside the other, and by which of their values they can be sized: those that some module has."""
+    """Return the tiles of the treemap, and the metrics that can size them: those that are not 0 for every module."""
     first = next(iter(modules.values()))
     own: dict[str, dict[str, float]] = {path: {} for path in first}
     for phase, rows in modules.items():
@@ -112,22 +113,22 @@ def _tiles(
     metrics = [metric for metric in [*metrics, PARAMS, MEMORY] if metric.name in had]
     for phase, rows in modules.items():
         for name, total in _values(rows[""].total, phase).items():
-            # Calls made at places that are no module's, and differences of sums of seconds, which are not exactly 0.
+            # Calls outside every listed module. Differences of sums of seconds are not exactly 0.
             rest = total - sum(values.get(name, 0) for values in own.values())
             if rest > 1e-9:
                 elsewhere.setdefault("(elsewhere)", {})[name] = rest
     peaks = {row.path: row.bytes_peak for row in tree.walk()}
-    return metrics, _laid_out(first, own, elsewhere, peaks, _ops_by_cost(report.counted))
+    return metrics, _nested_tiles(first, own, elsewhere, peaks, _ops_by_cost(report.counted))
 
 
-def _laid_out(
+def _nested_tiles(
     rows: Mapping[str, ModuleRow],
     own: Mapping[str, Mapping[str, float]],
     elsewhere: Mapping[str, Mapping[str, float]],
     peaks: Mapping[str, int | None],
     ops: Mapping[str, list[str]],
 ) -> list[Tile]:
-    """A tile for each module, and for what one that holds others does itself; parents first."""
+    """Return a tile for each module, and an "(own)" tile for what a module with children does itself; parents first."""
     parents = {path: _parent(path, rows) for path in rows}
     holders = set(parents.values())
     place: dict[str | None, int] = {}
@@ -153,7 +154,7 @@ def _laid_out(
 
 
 def _parent(path: str, rows: Mapping[str, ModuleRow]) -> str | None:
-    """The path of the module it is in; None for the root."""
+    """Return the path of the innermost listed module around this one; None for the root."""
     above = [each for each in prefixes(path) if each in rows and each != path]
     return above[-1] if above else None
 
@@ -164,9 +165,10 @@ def _values(sums: Sums, phase: str) -> dict[str, float]:
 
 
 def _memory_by_module(report: Totals, own: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Adds to each module the bytes it made that are alive at the peak, parameters to the module that has them.
+    """Add to each module in ``own`` the bytes at the peak that it allocated, and the bytes of its parameters.
 
-    Returns what no module made, by what it is held for; parameters too, where their bytes cannot be told from their numbers.
+    Return the bytes that no module allocated, by category. Parameters are among them if their sizes differ (several
+    dtypes, or part of them not allocated): then the bytes of a module's parameters do not follow from their number.
     """
     params = report.params
     is_even = params.total > 0 and params.bytes % params.total == 0 and report.memory.get("params") == params.bytes
@@ -183,7 +185,7 @@ def _memory_by_module(report: Totals, own: Mapping[str, dict[str, float]]) -> di
 
 
 def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
-    """The operators called directly in each module, those of the forward first, the dearest of them first."""
+    """Return the operators called directly in each module: those of the forward first, then by FLOPs, then by time."""
     costs: dict[str, dict[str, tuple[bool, int, float]]] = {}
     for each in counted:
         if each.flops or each.call.seconds or each.cost is None:
@@ -194,25 +196,25 @@ def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
     return {path: sorted(ops, key=lambda op: ops[op], reverse=True) for path, ops in costs.items()}
 
 
-def _course(report: Totals) -> Course:
-    """Memory over the run. Of parameters and the like, of which there are many, one owner for all."""
+def _memory(report: Totals) -> MemoryTimeline:
+    """Return the memory over the run, with one owner for all tensors of a category in :data:`ONE_ROW`."""
     together: dict[str, list[LiveTensor]] = {}
     owners = []
     for tensor in report.live_at_peak:
-        if tensor.category in HELD_TOGETHER:
+        if tensor.category in ONE_ROW:
             together.setdefault(tensor.category, []).append(tensor)
         else:
-            owners.append(Held(tensor.category, tensor.path, tensor.op, repr(tensor.spec), tensor.bytes))
-    owners += [Held(name, "", "", "", sum(t.bytes for t in found), len(found)) for name, found in together.items()]
+            owners.append(Owner(tensor.category, tensor.path, tensor.op, repr(tensor.spec), tensor.bytes))
+    owners += [Owner(name, "", "", "", sum(t.bytes for t in found), len(found)) for name, found in together.items()]
     other = report.memory.get("other", 0)
     if other > 0:
-        owners.append(Held("other", "", "", "held by the allocator", other, 0))
-    owners.sort(key=lambda held: -held.bytes)
+        owners.append(Owner("other", "", "", "held by the allocator", other, 0))
+    owners.sort(key=lambda owner: -owner.bytes)
     states = [State(moment.path, moment.op, moment.phase, tuple(moment.live.values())) for moment in report.timeline]
-    return Course(CATEGORIES, states, report.max_memory, report.memory.at, owners, report.memory.source)
+    return MemoryTimeline(CATEGORIES, states, report.max_memory, report.memory.at, owners, report.memory.source)
 
 
-def _ceilings(rooflines: Mapping[str, Roofline], mfu: float | None) -> Ceilings:
+def _roofline_data(rooflines: Mapping[str, Roofline], mfu: float | None) -> RooflineData:
     device = next(iter(rooflines.values())).device
     dtypes = sorted({row.dtype for found in rooflines.values() for row in found.rows if row.flops})
     bounds = {
@@ -222,7 +224,7 @@ def _ceilings(rooflines: Mapping[str, Roofline], mfu: float | None) -> Ceilings:
     totals = [found.total for found in rooflines.values()]
     took = sum(row.seconds or 0.0 for row in totals)
     caches = [list(cache) for cache in device.caches]
-    return Ceilings(
+    return RooflineData(
         {"device": device.name, "source": device.source, "bandwidth": device.bandwidth, "caches": caches},
         {dtype: device.peak(dtype) for dtype in dtypes},
         not took,

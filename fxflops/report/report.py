@@ -1,4 +1,4 @@
-"""The result of a run: sums, tables and views over its counted calls. Frozen; another convention is another Report."""
+"""The Report: totals, tables and views of one counted run. It never changes; another convention gives another Report."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from ..roofline.utilization import mfu, roofline
 from .chrome_trace import chrome_trace
 from .diff import Diff, diff
 from .explain import Explanation, explain
-from .saved import BY_NAME, Saved, to_json_data
-from .totals import PLAIN, Totals
+from .saved import NAME_ONLY, Saved, to_json_data
+from .totals import BASE_CONVENTION, Totals
 from .views import Tree, summary_of, tree_row
 
 FORMATS = {
@@ -62,10 +62,10 @@ TOTALS = (
 
 
 class Report(Totals, Exports):
-    """What a model computes, where, how long it takes and how much memory, operation by operation.
+    """The FLOPs, time and memory of one run of a model, operation by operation.
 
-    Counts are ints; ``latency`` and ``total_time`` seconds, memory bytes; what was not measured is None. Reports are equal
-    if all that they hold is: one that was saved and read again is equal to itself.
+    Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; a value that was not measured is
+    None. Two reports are equal if all their data are equal; a report read back from a file equals the one saved.
     """
 
     def recount(
@@ -75,15 +75,19 @@ class Report(Totals, Exports):
         attention: str | None = None,
         formulas: Mapping[Any, FormulaFunction] | None = None,
     ) -> Report:
-        """The same run counted under another convention, another ``attention``, or with formulas of one's own.
+        """Return this run counted under another convention, another ``attention``, or with other ``formulas``.
 
-        Nothing is run again. A report of ``count()`` knows what masks leave only if it was made with
-        ``attention="exact"``: from any other, attention with a mask is then missing. A report that was read from a file
-        keeps the counts of formulas that were the user's, unless ``formulas`` has others. InputError where it was counted
-        under a convention of the user's and none is given.
+        Nothing is run again. ``attention="exact"`` needs to know which pairs a mask leaves; a report of ``count()`` knows
+        it only if it was made with ``attention="exact"``, otherwise masked attention becomes missing. A report read from
+        a file keeps the counts that the user's own formulas gave, unless ``formulas`` replaces them.
+
+        Raises InputError for a report read from a file that was counted under a convention of the user's own, if no
+        ``convention`` is given.
         """
-        if convention is None and self._convention.summary == BY_NAME:
-            raise InputError(f"the file does not hold the convention {self.convention!r}: give recount(convention)")
+        if convention is None and self._convention.summary == NAME_ONLY:
+            raise InputError(
+                f"the file has the name of the convention {self.convention!r}, not its rules: give recount(convention)"
+            )
         found = self._convention if convention is None else find_convention(convention)
         attention = self.attention if attention is None else check_attention(attention)
         registry = self._registry.derive(formulas)
@@ -91,7 +95,9 @@ class Report(Totals, Exports):
         return Report(self._run, found, registry, self._model, attention, known=known)
 
     def explain(self, a: str | Convention, b: str | Convention, phase: str = PHASES[0]) -> Explanation:
-        """Why conventions ``a`` and ``b`` give different totals for a phase of this run: op by op, with what each counts.
+        """Explain why conventions ``a`` and ``b`` give different totals: one row an op, with what each of them counts.
+
+        ``phase`` is as for :meth:`by_module`.
 
         >>> print(report.explain("fvcore", "deepspeed"))  # doctest: +SKIP
         """
@@ -102,35 +108,39 @@ class Report(Totals, Exports):
         return explain(one.convention, other.convention, ours, theirs, calls)
 
     def roofline(self, device: str | Device = "auto", phase: str = "forward") -> Roofline:
-        """The least time each call takes on a device (a name, a Device; "auto": the run's own), and how near the run came."""
-        dense, exact = (self.recount(PLAIN, attention=each)._executed for each in ("dense", "exact"))
+        """Return the least time that a device needs for each call, beside the time that the call took.
+
+        ``device`` is a name, a Device, or "auto" for the device of the run; ``phase`` is as for :meth:`by_module`.
+        """
+        dense, exact = (self.recount(BASE_CONVENTION, attention=each)._executed for each in ("dense", "exact"))
         timing = {PHASES[0]: self.timing, PHASES[1]: self.backward_timing}.get(check_phase(phase))
         return roofline(self._executed, exact, dense, self.environment.device, device, phase, timing)
 
     def mfu(self, device: str | Device = "auto") -> float | None:
-        """2 x MACs of forward and backward, of what the device does at most in their time; None where not timed on it.
+        """Return the model FLOPs utilization: 2 x MACs of forward and backward, as a share of the most that the device
+        can do in the time they took. None if they were not timed on it.
 
-        Above 1 a warning says that the device's ceiling is too low; it is never cut off.
+        A value above 1 is not cut off; a warning then says that the device's peak is given too low.
         """
         return mfu(self._executed, self.environment.device, device, self.timing, self.backward_timing)
 
     def hfu(self, device: str | Device = "auto") -> float | None:
-        """The same for all that was executed: with what gradient checkpointing computed again."""
+        """Return the hardware FLOPs utilization: as :meth:`mfu`, with what gradient checkpointing computed again."""
         return mfu(self._executed, self.environment.device, device, self.timing, self.backward_timing, executed=True)
 
     def diff(self, other: Report, phase: str = "forward") -> Diff:
-        """What ``other`` differs in from this report, in all, by module and by operator; either may be read from a file.
+        """Compare ``other`` with this report: in total, by module and by operator. Either may be read from a file.
 
         >>> print(small.diff(large))  # doctest: +SKIP
 
-        InputError where ``other`` is no Report.
+        ``phase`` is as for :meth:`by_module`. Raises InputError if ``other`` is no Report.
         """
         if not isinstance(other, Report):
             raise InputError(f"diff() takes a Report, not {type(other).__name__}; Report.load(path) reads one")
         return diff(self, other, check_phase(phase))
 
     def checked(self, strict: bool) -> Report:
-        """This report; MissingFormulaError when it must be complete and is not."""
+        """Return this report; raise MissingFormulaError if it is ``strict`` and incomplete."""
         if strict and not self.complete:
             lines = [f"calls that are not counted: {sum(m.calls for m in self.missing)}"]
             for m in self.missing:
@@ -152,24 +162,27 @@ class Report(Totals, Exports):
         units: str | None = None,
         phase: str = "forward",
     ) -> Tree:
-        """The modules one inside the other, identical siblings folded; shown by ``print`` and in notebooks.
+        """Return the module tree, with identical siblings folded; ``print`` and notebooks show it.
 
-        ``depth`` levels; ``sort_by`` "flops", "time", "memory" or "params" (default: run order); ``columns`` to show;
-        ``units`` "G", "M" ... for counts; ``phase`` as for :meth:`by_module`.
+        ``depth`` is the number of levels; ``sort_by`` is "flops", "time", "memory" or "params" (default: run order);
+        ``columns`` are the columns to show; ``units`` is "G", "M" ... for counts; ``phase`` is as for :meth:`by_module`.
         """
         if check_phase(phase) != PHASES[0] and phase not in self._phases:
             raise InputError(f"the run made no calls in its {phase}")
         return Tree(tree_row(self, phase), depth, sort_by, fold, columns, units)
 
     def to_html(self, path: str | PathLike[str] | None = None, *, device: str | Device = "auto") -> str | None:
-        """One page that opens from disk, drawn by plotly (``pip install plotly``): its text, or written to a path."""
+        """Return the report as one HTML page, or write it to ``path``. The page opens from disk and loads nothing.
+
+        plotly draws its charts (``pip install plotly``). ``device`` is as for :meth:`roofline`.
+        """
         from ..render.page import page
         from .html import plotly_script
 
         return written(page(self._page(device), plotly_script()), path)
 
     def _page(self, device: str | Device = "auto") -> Page:
-        """What the page shows. Without a ``device`` named there is a roofline only of what was timed."""
+        """Return the data of the page. With ``device="auto"`` it has a roofline only if the run was timed."""
         from .html import page_of
 
         rooflines: dict[str, Roofline] = {}
@@ -212,8 +225,10 @@ class Report(Totals, Exports):
     # Files
 
     def save(self, path: Path) -> None:
-        """Write the report; the suffix says what: ``.json`` (all of it, for :meth:`load`), ``.csv``, ``.md``, ``.tex`` (the
-        table of operations), ``.html`` (a page), ``.trace.json`` or ``.perfetto`` (a Chrome trace). InputError for another.
+        """Write the report in the format that the suffix of ``path`` names; raise InputError for an unknown suffix.
+
+        ``.json`` holds the whole report, for :meth:`load`; ``.csv``, ``.md`` and ``.tex`` the table of operations;
+        ``.html`` the page of :meth:`to_html`; ``.trace.json`` and ``.perfetto`` a Chrome trace.
         """
         name = os.fspath(path).lower()
         method = next((method for suffix, method in FORMATS.items() if name.endswith(suffix)), None)
@@ -225,41 +240,46 @@ class Report(Totals, Exports):
 
     @classmethod
     def load(cls, path: Path, model: nn.Module | None = None) -> Report:
-        """The report that ``save("....json")`` wrote: equal to it, and with all of its views.
+        """Return the report that ``save("....json")`` wrote. It equals the one saved and has all of its views.
 
-        ``model`` is only needed to count anew with formulas that read more of a module than its plain attributes. Nothing
-        that the file names is imported: what was not imported before is known by name. InputError for a file that is none
-        of a report, or of a schema that this version does not know; OSError where it cannot be read.
+        ``model`` is only needed to recount with formulas that read more of a module than its plain attributes. Nothing
+        is imported because the file names it: a class or function that is not imported yet is known by its name only.
+
+        Raises InputError for a file that holds no report, or one of a schema that this version does not know; OSError
+        if the file cannot be read.
         """
         with open(path, encoding="utf8") as file:
             try:
                 data = json.load(file)
             except (ValueError, RecursionError) as error:
-                raise InputError(f"{os.fspath(path)} is no JSON: {error}") from error
+                raise InputError(f"{os.fspath(path)} is not JSON: {error}") from error
         try:
             return cls.from_dict(data, model)
         except InputError as error:
             raise InputError(f"{os.fspath(path)}: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data that is JSON; :mod:`fxflops.report.saved` says what is where."""
+        """Return the whole report as data that JSON can hold; :mod:`fxflops.report.saved` documents its schema."""
         totals = {name: getattr(self, name) for name in TOTALS}
         return to_json_data(self._run, self.counted, self.convention, self.attention, self._users_counts(), totals)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], model: nn.Module | None = None) -> Report:
-        """The report of what :meth:`to_dict` gave; arguments and errors as for :meth:`load`."""
+        """Return the report that :meth:`to_dict` was called on; arguments and errors are as for :meth:`load`."""
         saved = Saved(data)
         kept = None if model is None else weakref.ref(checked_model(model))
         return cls(saved.run, saved.convention, BASE, kept, saved.attention, saved.counted, saved.users)
 
     def to_json(self, path: Path | None = None) -> str | None:
-        """All of it as JSON, as :meth:`save` writes it."""
+        """Return the whole report as JSON, as :meth:`save` writes it, or write it to ``path``."""
         return written(as_json(self.to_dict()), path)
 
     def to_chrome_trace(self, path: Path | None = None) -> str | None:
-        """A trace that Perfetto (ui.perfetto.dev) and chrome://tracing open: modules with their operations in them, laid end
-        to end in run order, and the memory. Where nothing was timed, 1 us stands for 1 MFLOP, and the trace says so."""
+        """Return a trace for Perfetto (ui.perfetto.dev) and chrome://tracing, or write it to ``path``.
+
+        It shows the modules with their operations inside, laid end to end in run order, and the memory. If nothing was
+        timed, 1 us stands for 1 MFLOP, and the trace says so.
+        """
         return written(as_json(chrome_trace(self)), path)
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""The tables of a report: its operations in run order, and its sums as mappings that are tables too."""
+"""The tables of a report: its operations in run order, and its sums as mappings that print as tables."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..render.columns import MODULES, OPERATIONS, SUMS, Column
 from ..render.exports import Cells, Rows, Table
 
 NO_OPERATION = "(no op)"
-"""The op of a graph's nodes that make no call: an input, indexing a tuple, reading a shape."""
+"""The op of graph nodes that make no call: an input, indexing a tuple, reading a shape."""
 
 
 def module_rows(rows: Mapping[str, ModuleRow]) -> Rows[ModuleRow]:
-    """A row for each module."""
+    """Return a table with a row for each module."""
     return Rows(rows, "modules", MODULES, _module_cells)
 
 
 def operator_rows(rows: Mapping[str, OperatorRow], key: str) -> Rows[OperatorRow]:
-    """A row for each ``key``: "operator", "dtype" or "step"."""
+    """Return a table with a row for each operator, dtype or step; ``key`` says which."""
     return Rows(rows, f"{key}s", (Column(key, key), Column("calls", "calls", "number"), *SUMS), _operator_cells)
 
 
 def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]]) -> Rows[Rows[OperatorRow]]:
-    """A row for each operator in each module."""
+    """Return a table with a row for each operator in each module."""
     columns = (Column("module", "module"), Column("operator", "operator"), Column("calls", "calls", "number"), *SUMS)
     inner = {path: operator_rows(operators, "operator") for path, operators in rows.items()}
     return Rows(inner, "operators of modules", columns, _nested_cells)
@@ -36,11 +36,11 @@ def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]]) -> R
 def operations(
     counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int], remarks: Mapping[Counted, str]
 ) -> Table:
-    """A row for each call in run order; those of the graph's nodes that make no call but take time are among them.
+    """Return a table with a row for each call in run order, and for each graph node that takes time but makes no call.
 
-    ``params`` are the modules' own by path, shown for leaves; memory is that of the call's node, of its part of the
-    backward pass in the backward; ``flops`` and ``macs`` of a call that no formula knows are None. ``counts`` says what is counted, with
-    what there is to remark on the call.
+    ``params`` has the number of each module's own parameters by path; it is shown for leaves. ``remarks`` are sentences
+    on calls; they are added to the column ``counts``, which says what is counted. Memory is that of the call's node, in
+    the backward that of the node's backward. The counts of a call without a formula are None.
     """
     return Table("operations", OPERATIONS, tuple(_operations(counted, nodes, params, remarks)))
 
@@ -49,10 +49,10 @@ def _operations(
     counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int], remarks: Mapping[Counted, str]
 ) -> Iterator[Cells]:
     by_name = {node.name: node for node in nodes}
-    said = per_operation(_said)
+    described = per_operation(_described)
 
     def row(each: Counted) -> Cells:
-        call, (target, inputs, output) = each.call, said(each)
+        call, (target, inputs, output) = each.call, described(each)
         counts = (None, None, None) if each.cost is None else (each.macs, each.flops, each.int_ops)
         return (
             call.node,
@@ -81,8 +81,8 @@ def _operations(
     yield from map(row, counted[begun:])
 
 
-def _said(each: Counted) -> tuple[str, str, str]:
-    """What is told of a call, wherever it was made: its target, inputs and output."""
+def _described(each: Counted) -> tuple[str, str, str]:
+    """Return a call's target, inputs and output as text; they are the same for all calls of one operation."""
     inputs, output = (" ".join(map(repr, specs)) for specs in (each.call.inputs(), specs_in(each.call.out)))
     return name_of(each.call.target), inputs, output
 
@@ -96,7 +96,10 @@ def _memory(phase: str, node: Node | None) -> tuple[int | None, int | None, int 
 
 
 def highest(nodes: Iterable[Node], phase: str, keys: Callable[[Node], Iterable[str]]) -> dict[str, int]:
-    """The largest of the nodes' peaks in a phase by the ``keys`` of each: none was read but of forward and backward."""
+    """Return, for each key, the highest memory peak of the nodes that have this key; ``keys`` gives the keys of a node.
+
+    Peaks are read in forward and backward only; any other phase gives no keys.
+    """
     peaks: dict[str, int] = {}
     for node in nodes:
         peak = _memory(phase, node)[2] if phase in PHASES[:2] else None
@@ -111,7 +114,7 @@ def _sums(sums: Sums) -> Cells:
 
 
 def _is_unknown(sums: Sums) -> bool:
-    """Nothing of it was counted: unknown is not zero."""
+    """Return True if none of the calls has a formula; their counts are shown as None, since unknown is not zero."""
     return 0 < sums.calls == sums.missing
 
 

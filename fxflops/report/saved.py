@@ -1,29 +1,29 @@
-"""Reports as JSON: what a run left behind and what it was counted as, to be read again as an equal report.
+"""Reports as JSON: the run and its counts, which can be read back as an equal report.
 
-The schema, version 1. Counts are ints, times seconds, memory bytes; null is "not measured".
+The schema, version 1. Counts are ints, times are seconds, memory is bytes; null is "not measured".
 
-- ``schema`` "fxflops.report", ``schema_version`` 1; a change that an older reader would misread raises the number.
-- ``model``, ``inputs``, ``trace``, ``trace_reason``, ``environment``, ``params``, ``convention``, ``attention``: as the
+- ``schema`` is "fxflops.report", ``schema_version`` is 1; a change that an older reader would misread raises the version.
+- ``model``, ``inputs``, ``trace``, ``trace_reason``, ``environment``, ``params``, ``convention``, ``attention``: the
   Report's attributes of these names.
-- ``totals``: the Report's ``total_*``, ``latency``, ``max_memory`` and ``complete``; for other readers, since a Report sums anew.
-- ``calls``: every call in run order: ``op``, ``target`` (the spelling), ``args``, ``kwargs``, ``out``, ``settings`` (values,
-  see below), ``path``, ``node``, ``site``, ``seconds``, ``phase``; and what it was counted as: ``cost`` ``{macs, muls, adds,
-  others}`` or null, ``rule`` (a reason, or ``{"formula": name, "counts": in words}``), ``missing`` (why there is no cost),
-  ``integer``.
-- ``charges``: the same, for modules that the convention charges beyond the calls.
-- ``users``: what formulas of the user's gave, by the number of the call, so that another convention keeps it.
+- ``totals``: the Report's ``total_*``, ``latency``, ``max_memory`` and ``complete``, for other readers: a Report sums anew.
+- ``calls``: every call in run order: ``op``, ``target`` (the function or class as called), ``args``, ``kwargs``, ``out``,
+  ``settings`` (values, see below), ``path``, ``node``, ``site``, ``seconds``, ``phase``; and its count: ``cost`` is
+  ``{macs, muls, adds, others}`` or null, ``rule`` a reason or ``{"formula": name, "counts": in words}``, ``missing`` the
+  reason why there is no cost, ``integer`` a bool.
+- ``charges``: entries of the same form, for modules that the convention charges in addition to the calls.
+- ``users``: the counts that formulas of the user's own gave, by the index of the call; every convention keeps them.
 - ``scopes``: every call of a module: ``path``, ``cls``, ``params``, ``args``, ``kwargs``, ``out``, ``has_children``, ``settings``.
-- ``modules``: ``path``, ``cls``, ``params`` (its own), ``keeps`` (the functions among its attributes).
-- ``nodes``: of the graph, as :class:`~fxflops.records.Node`; ``calls`` is ``[first, last + 1]``.
+- ``modules``: ``path``, ``cls``, ``params`` (the number of its own), ``keeps`` (the functions among its attributes).
+- ``nodes``: the graph's nodes, each a :class:`~fxflops.meters.nodes.Node`; ``calls`` is ``[first, last + 1]``.
 - ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1]``.
-- ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live`` in the order of
-  ``fxflops.meters.live_storages.CATEGORIES``.
-- ``classes``: of classes that are not torch's, the names of the bases and the parameters of ``forward``.
+- ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live``
+  has one number for each of ``fxflops.meters.live_storages.CATEGORIES``, in that order.
+- ``classes``: for each class that is not torch's, the names of its bases and of the parameters of its ``forward``.
 
-A value is JSON's own where it is a bool, an int, a finite float, text or None; a list is a tuple; any other is an object
-with one key that tells what it is: ``tensor`` (``[shape, dtype]``, then layout and facts where there is something to say),
-``dict`` (pairs), ``slice``, ``complex``, ``float``, ``dtype``, ``device``, ``layout``, ``memory_format``, ``class``, ``ellipsis``.
-Functions and classes are names (:mod:`fxflops.names`).
+In a value a bool, an int, a finite float, a string and None are written as JSON's own; a tuple is written as a list; any
+other value is an object with one key that names its kind: ``tensor`` (``[shape, dtype]``, followed by layout and facts
+unless they are the defaults), ``dict`` (pairs), ``slice``, ``complex``, ``float``, ``dtype``, ``device``, ``layout``,
+``memory_format``, ``class``, ``ellipsis``. Functions and classes are written as names (:mod:`fxflops.names`).
 """
 
 from __future__ import annotations
@@ -50,11 +50,12 @@ from ..records import PARTS, PHASES, Call, Cost, Count, Counted, Operation, Scop
 from ..run.outcome import Environment, Run
 
 SCHEMA, VERSION = "fxflops.report", 1
-JSONS_OWN = frozenset({NoneType, bool, int, str})
-TORCHS = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
-NODES_TIMES = ("timing", "backward_timing", "host_timing")
-BY_NAME = "known by name alone"
-RAN = itemgetter("args", "kwargs", "out", "settings")
+JSON_TYPES = frozenset({NoneType, bool, int, str})
+TORCH_TYPES = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
+NODE_TIMINGS = ("timing", "backward_timing", "host_timing")
+NAME_ONLY = "known by name alone"
+"""The summary of a convention that a file names and this process does not have."""
+OPERATION_VALUES = itemgetter("args", "kwargs", "out", "settings")
 
 
 # To JSON
@@ -68,7 +69,11 @@ def to_json_data(
     users: Mapping[int, Counted],
     totals: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """A counted run as data that is JSON."""
+    """Return a counted run as data that JSON can hold.
+
+    ``counted`` are the calls, then the module charges of the convention; ``users`` are the counts of formulas of the
+    user's own, by the index of the call.
+    """
     whole = list(counted)
     made = [each._replace(call=call) for each, call in zip(whole, run.calls, strict=False)]
     call_of, ran_of = per_operation(_call), lru_cache(None)(_operation)
@@ -108,8 +113,8 @@ def to_json_data(
 
 
 def encoded(value: Any) -> Any:
-    """A value of a Call as JSON data."""
-    if type(value) in JSONS_OWN:
+    """Return a value of a Call as JSON data; an object of an unknown type becomes ``"<its class>"``."""
+    if type(value) in JSON_TYPES:
         return value
     match value:
         case Spec():
@@ -134,7 +139,7 @@ def encoded(value: Any) -> Any:
             return {"ellipsis": True}
         case torch.device():
             return {"device": str(value)}
-    kind = next((kind for kind, cls in TORCHS.items() if isinstance(value, cls)), None)
+    kind = next((kind for kind, cls in TORCH_TYPES.items() if isinstance(value, cls)), None)
     return f"<{type(value).__name__}>" if kind is None else {kind: _torch_name(value)}
 
 
@@ -157,13 +162,13 @@ def _call(counted: Counted) -> dict[str, Any]:
 
 
 def _operation(ran: Operation) -> dict[str, Any]:
-    """What ran, but for its name."""
+    """Return the values of an operation, without its op and target."""
     values = {"args": ran.args, "kwargs": dict(ran.kwargs), "out": ran.out, "settings": dict(ran.settings)}
     return {name: encoded(value) for name, value in values.items()}
 
 
 def _place(call: Call) -> dict[str, Any]:
-    """Where and when a call was made."""
+    """Return the fields of a call that tell where and when it was made."""
     return {"path": call.path, "node": call.node, "site": call.site, "seconds": call.seconds, "phase": call.phase}
 
 
@@ -186,7 +191,7 @@ def _scope(scope: Scope, ran: Mapping[str, Any]) -> dict[str, Any]:
 
 def _node(node: Node) -> dict[str, Any]:
     data = {field.name: getattr(node, field.name) for field in fields(Node)}
-    times = {name: _timing(data[name]) for name in NODES_TIMES}
+    times = {name: _timing(data[name]) for name in NODE_TIMINGS}
     kernels = [kernel._asdict() for kernel in node.kernels]
     return {**data, **times, "calls": [node.calls.start, node.calls.stop], "kernels": kernels}
 
@@ -199,14 +204,12 @@ def _timing(timing: Timing | None) -> dict[str, Any] | None:
 
 
 class Saved:
-    """What a file holds: the run, what it was counted as and under what.
-
-    Raises InputError for data of another kind or version, or that is damaged.
-    """
+    """The contents of a file: the run, its counts, and their convention and attention. InputError for damaged data, data
+    that is no report, and another schema version."""
 
     def __init__(self, data: Any) -> None:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise InputError("this is no report of fxflops: report.save('report.json') writes one")
+            raise InputError("this is not a report of fxflops: report.save('report.json') writes one")
         if data.get("schema_version") != VERSION:
             raise InputError(
                 f"the report has schema_version {data.get('schema_version')!r}, and this fxflops reads {VERSION}: "
@@ -241,8 +244,8 @@ class Saved:
             trace_reason=data["trace_reason"],
         )
         self.attention: str = data["attention"]
-        # One that is not known here has the name and no rules: the counts are in the file.
-        self.convention = CONVENTIONS.get(data["convention"]) or Convention(data["convention"], BY_NAME)
+        # A convention that this process does not have keeps its name and gets no rules: the counts are in the file.
+        self.convention = CONVENTIONS.get(data["convention"]) or Convention(data["convention"], NAME_ONLY)
         seen = (c._replace(operation=dense(c.operation)) for c in calls) if self.attention == "dense" else calls
         charged = map(self._call, data["charges"])
         self.counted = tuple(
@@ -253,7 +256,7 @@ class Saved:
         flops = sum(each.flops for each in self.counted if each.call.phase in PARTS[PHASES[0]])
         said = data["totals"]["total_flops"]
         if flops != said:
-            raise ValueError(f"its calls are {flops:,} FLOPs, and it says {said:,}")
+            raise ValueError(f"its calls add up to {flops:,} FLOPs, its total is {said:,}")
 
     def _history(self, memory: dict[str, Any]) -> Remembered:
         alive = (LiveTensor(**{**t, "spec": self._value(t["spec"])}) for t in memory["live_at_peak"])
@@ -262,11 +265,11 @@ class Saved:
 
     def _call(self, data: dict[str, Any]) -> Call:
         about = {name: data[name] for name in ("path", "node", "site", "seconds", "phase")}
-        return Call(self._once(self._operation, [data["op"], data["target"], *RAN(data)]), **about)
+        return Call(self._once(self._operation, [data["op"], data["target"], *OPERATION_VALUES(data)]), **about)
 
     def _scope(self, data: dict[str, Any]) -> Scope:
         name = self._classes[data["cls"]].__name__
-        ran = self._once(self._operation, [name, {"class": data["cls"]}, *RAN(data)])
+        ran = self._once(self._operation, [name, {"class": data["cls"]}, *OPERATION_VALUES(data)])
         return Scope(data["path"], ran, self._value(data["params"]), data["has_children"])
 
     def _operation(self, data: list[Any]) -> Operation:
@@ -281,9 +284,11 @@ class Saved:
         return self._once(self._decoded, data)
 
     def _once(self, make: Callable[[Any], Any], data: Any) -> Any:
-        """What is made of the data, the same for the same data, for most of a file is said many times. By its bytes, since
-        to Python 1, 1.0 and True are equal."""
-        key = make, marshal.dumps(data, 2)  # later versions tell what is the same object
+        """Return ``make(data)``, cached: equal data gives the same object, and most of a file occurs many times.
+
+        The cache key is the marshalled data, because 1, 1.0 and True are equal in Python.
+        """
+        key = make, marshal.dumps(data, 2)  # from version 3 on, bytes also depend on which objects are identical
         if key not in self._made:
             self._made[key] = make(data)
         return self._made[key]
@@ -298,13 +303,15 @@ class Saved:
             case "tensor":
                 shape, dtype, *more = held
                 layout, facts = more or ("strided", {"dict": []})
-                return Spec(tuple(shape), _torchs("dtype", dtype), _torchs("layout", layout), self._decoded(facts))
+                return Spec(
+                    tuple(shape), _from_torch("dtype", dtype), _from_torch("layout", layout), self._decoded(facts)
+                )
             case "dict":
                 return {self._decoded(key): self._decoded(item) for key, item in held}
             case "class":
                 return self._classes[held]
-            case _ if kind in TORCHS:
-                return _torchs(kind, held)
+            case _ if kind in TORCH_TYPES:
+                return _from_torch(kind, held)
             case "slice":
                 return slice(*map(self._decoded, held))
             case "complex":
@@ -318,10 +325,10 @@ class Saved:
         raise ValueError(f"there is no value of kind {kind!r}")
 
 
-def _torchs(kind: str, name: str) -> Any:
-    """A dtype, layout or memory format of torch by its name."""
+def _from_torch(kind: str, name: str) -> Any:
+    """Return torch's dtype, layout or memory format of this name."""
     value = vars(torch).get(name)
-    if not isinstance(value, TORCHS[kind]):
+    if not isinstance(value, TORCH_TYPES[kind]):
         raise ValueError(f"torch has no {kind} {name!r}")
     return value
 
@@ -333,7 +340,7 @@ def _count_from(data: list[Any]) -> Count:
 
 
 def _node_from(data: dict[str, Any]) -> Node:
-    times = {name: _timing_from(data[name]) for name in NODES_TIMES}
+    times = {name: _timing_from(data[name]) for name in NODE_TIMINGS}
     kernels = tuple(Kernel(**kernel) for kernel in data["kernels"])
     return Node(**{**data, **times, "calls": range(*data["calls"]), "kernels": kernels})
 

@@ -1,4 +1,4 @@
-"""The numbers of a run: totals, and sums by module, operator, dtype and step. What a Report is without its views."""
+"""The numbers of a counted run: totals, and sums by module, operator, dtype and step. A Report adds views and files."""
 
 from __future__ import annotations
 
@@ -38,14 +38,16 @@ from ..run.outcome import Environment, Memory, Run
 from .rows import NO_OPERATION, module_and_operator_rows, module_rows, operations, operator_rows
 
 OUTSIDE = "(outside)"
-PLAIN = "fxflops"
-"""The convention that adds nothing to formulas."""
+"""The step of calls that were made outside every call of the model."""
+BASE_CONVENTION = "fxflops"
+"""The convention without rules of its own: every formula counts as it stands."""
 
 
 class Totals:
-    """A counted run and what it adds up to.
+    """A counted run with its totals and sums.
 
-    Counts are ints; ``latency`` and ``total_time`` seconds, memory bytes; what was not measured is None.
+    Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; a value that was not measured is
+    None.
     """
 
     def __init__(
@@ -58,8 +60,11 @@ class Totals:
         counted: tuple[Counted, ...] | None = None,
         known: Mapping[int, Counted] | None = None,
     ) -> None:
-        """For a run read from a file ``model`` may be None, and ``counted`` is what it was counted as; ``known`` are the
-        counts, by the number of their call, of formulas that no file can hold: a user's."""
+        """Count the calls of ``run``, unless ``counted`` has their counts already (as a file does).
+
+        ``model`` may be None for a run read from a file. ``known`` has the counts that formulas of the user's own gave,
+        by the index of the call: a file cannot hold those formulas.
+        """
         self._run = run
         self.attention = attention
         self._convention = convention
@@ -85,7 +90,7 @@ class Totals:
 
     @property
     def total_flops(self) -> int:
-        """FLOPs of all counted calls under the convention; a lower bound where the report is not complete."""
+        """FLOPs of all counted calls under the convention; a lower bound if the report is not complete."""
         return sum(each.flops for each in self._forward)
 
     @property
@@ -95,50 +100,49 @@ class Totals:
 
     @property
     def total_gradient_flops(self) -> int | None:
-        """FLOPs of gradients taken inside the forward (forces, derivatives of a network), of ``total_flops``; None where
-        none were."""
+        """FLOPs of gradients taken inside the forward (forces, derivatives of a network), a part of ``total_flops``; None
+        if none were taken."""
         return self._flops_of("gradient")
 
     @property
     def total_backward_flops(self) -> int | None:
-        """FLOPs of the backward pass; None where none ran."""
+        """FLOPs of the backward pass; None if none ran."""
         return self._flops_of("backward")
 
     @property
     def total_backward_macs(self) -> int | None:
-        """Multiply-accumulates of the backward pass; None where none ran."""
+        """Multiply-accumulates of the backward pass; None if none ran."""
         return self._modules_of("backward")[""].total.macs if "backward" in self._phases else None
 
     @property
     def total_recompute_flops(self) -> int | None:
-        """FLOPs of forward work that gradient checkpointing did again in the backward pass; None where none ran."""
+        """FLOPs that gradient checkpointing computed again in the backward pass; None if no backward pass ran."""
         return self._flops_of("recompute") or (0 if "backward" in self._phases else None)
 
     @property
     def total_optimizer_flops(self) -> int | None:
-        """FLOPs of the optimizer's step; None where none was seen."""
+        """FLOPs of the optimizer's step; None if none was seen."""
         return self._flops_of("optimizer")
 
     @property
     def total_training_flops(self) -> int | None:
-        """FLOPs of forward and backward: the model's work in a training step. Recomputation, which is no work of the
-        model's, and the optimizer are apart. None where no backward pass ran."""
+        """FLOPs of forward and backward, without recomputation and the optimizer's step; None if no backward pass ran."""
         backward = self.total_backward_flops
         return None if backward is None else self.total_flops + backward
 
     @property
     def total_int_ops(self) -> int:
-        """Operations on integers and booleans, which are no FLOPs."""
+        """Operations on integers and booleans, which are not FLOPs."""
         return sum(each.int_ops for each in self._forward)
 
     @property
     def total_activations(self) -> int:
-        """Elements that the contractions put out."""
+        """Elements in the outputs of the contractions (fvcore's definition)."""
         return sum(item.sums.activations for item in self._items("forward"))
 
     @property
     def total_params(self) -> int:
-        """Elements of the parameters, shared ones once."""
+        """Elements of the parameters; a shared parameter is counted once."""
         return self.params.total
 
     @property
@@ -147,22 +151,22 @@ class Totals:
 
     @property
     def latency(self) -> float | None:
-        """Seconds of the model's own run, not instrumented: the median."""
+        """Median seconds of the model's own run, without instrumentation; None if it was not timed."""
         return None if self.timing is None else self.timing.median
 
     @property
     def timing(self) -> Timing | None:
-        """The same with its spread."""
+        """The latency with its spread and the number of repeats."""
         return self._run.latency
 
     @property
     def backward_timing(self) -> Timing | None:
-        """Seconds of the backward pass of the model's own run; None where none was timed."""
+        """Seconds of the backward pass of the model's own run; None if none was timed."""
         return self._run.backward_latency
 
     @property
     def total_time(self) -> float | None:
-        """Seconds of all nodes of the graph together: the sum of their medians."""
+        """The sum of the median seconds of the graph's nodes; None if they were not timed."""
         timings = [node.timing.median for node in self.nodes if node.timing is not None]
         return sum(timings) if timings else None
 
@@ -177,8 +181,8 @@ class Totals:
 
     @property
     def live_at_peak(self) -> tuple[LiveTensor, ...]:
-        """The tensor storages alive at the peak of the model's own run, largest first, with who made them and what they
-        are held for."""
+        """The tensor storages alive at the peak of the model's own run, largest first: the operation that made each, and
+        its category."""
         return self._run.history.at_peak
 
     @property
@@ -186,7 +190,7 @@ class Totals:
         """The live bytes, by category, after each call of the model's own run."""
         return self._run.history.timeline
 
-    # What there is
+    # The run
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -199,7 +203,7 @@ class Totals:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The graph's nodes as they ran; none where the model ran without a graph."""
+        """The graph's nodes as they ran; none if the model ran without a graph."""
         return self._run.nodes
 
     @property
@@ -213,12 +217,14 @@ class Totals:
 
     @property
     def trace(self) -> str:
-        """How the calls were seen: "symbolic trace", "recorded trace", "observed on meta" (or "fake tensors", "real tensors")."""
+        """The way the calls were observed: "symbolic trace", "recorded trace", "observed on meta" (or "fake tensors",
+        "real tensors")."""
         return self._run.trace
 
     @property
     def trace_reason(self) -> str:
-        """Why the model was recorded rather than traced symbolically, or counted on real tensors; "" where it was not."""
+        """The reason for which the model was recorded instead of traced symbolically, or counted on real tensors; "" if
+        neither happened."""
         return self._run.trace_reason
 
     @property
@@ -231,7 +237,7 @@ class Totals:
 
     @property
     def complete(self) -> bool:
-        """Whether every call had a formula or is declared to compute nothing."""
+        """True if every call has a formula or is declared to compute nothing."""
         return not self.missing
 
     @cached_property
@@ -240,8 +246,8 @@ class Totals:
         return missing_in(self.counted)
 
     def recipe(self) -> str:
-        """The lines to paste that count the missing ops, each as one operation per output element, which is a guess; ""
-        for a complete report."""
+        """Return the lines to paste that count the missing ops, each as one operation per output element (a guess); ""
+        if nothing is missing a formula."""
         first: dict[str, Call] = {}
         for each in self.counted:
             if each.missing.startswith(NO_FORMULA):
@@ -250,35 +256,39 @@ class Totals:
 
     # Sums
 
-    # ``phase`` is "forward", "backward", "recompute", "optimizer", or "gradient": what gradients taken inside the forward
-    # are of it.
+    # ``phase`` is "forward", "backward", "recompute", "optimizer" or "gradient". "gradient" is the part of the forward
+    # that computes gradients inside it.
 
-    # All of them are mappings, shown as tables, with ``to_csv``, ``to_dataframe`` and their like.
+    # Each method returns a mapping that prints as a table and has ``to_csv``, ``to_dataframe`` and the other exports.
 
     def by_module(self, phase: str = "forward") -> Rows[ModuleRow]:
-        """Each module's total and own sums by its path; "" is the model. All are 0 for a phase that did not run."""
+        """Return each module's total and own sums by its path; "" is the model. All are 0 for a phase that did not run.
+
+        ``phase`` is "forward" (which includes "gradient"), "backward", "recompute" (forward work that gradient
+        checkpointing does again), "optimizer" or "gradient" (gradients taken inside the forward).
+        """
         return module_rows(self._modules_of(check_phase(phase)))
 
     def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:
-        """Each operator's sums by its name, largest FLOPs first.
+        """Return each operator's sums by its name, largest FLOPs first.
 
-        ``(no op)`` is the time of a graph's nodes that compute nothing: an input, an index into a tuple, a shape.
+        ``(no op)`` is the time of graph nodes that compute nothing: an input, an index into a tuple, a shape.
         """
         return operator_rows(by_operator(self._items(check_phase(phase))), "operator")
 
     def by_dtype(self, phase: str = "forward") -> Rows[OperatorRow]:
-        """The sums by dtype of the output ("f32", "bf16", ...)."""
+        """Return the sums by the dtype of the output ("f32", "bf16", ...)."""
         return operator_rows(by_operator(self._items(check_phase(phase)), lambda item: item.dtype), "dtype")
 
     def by_module_and_operator(self, phase: str = "forward") -> Rows[Rows[OperatorRow]]:
-        """For each module's path, the operators of its subtree."""
+        """Return, for each module's path, the sums of each operator in its subtree."""
         return module_and_operator_rows(by_module_and_operator(self._items(check_phase(phase)), self._run.modules))
 
     def by_step(self) -> Rows[OperatorRow]:
-        """The sums of each call of the model under :func:`fxflops.profile`, in run order; what was done outside comes last.
+        """Return the sums of each call of the model under :func:`fxflops.profile`, in run order; work outside them is last.
 
-        The steps of ``generate()`` are "prefill" and "decode 1", "decode 2" ...; any others "step 1" and so on, each
-        with the name of its model where there are several.
+        The steps of ``generate()`` are "prefill", "decode 1", "decode 2" ...; other steps are "step 1", "step 2" ... If
+        there are several models, each step has the name of its model.
         """
         steps: dict[str, list[Sums]] = {name: [] for name, _ in self._run.steps}
         inside = {i: name for name, calls in self._run.steps for i in calls}
@@ -291,21 +301,21 @@ class Totals:
 
     @cached_property
     def remarks(self) -> dict[Counted, str]:
-        """What there is to say of calls of which torch ran other work than is counted: an einsum whose products opt_einsum ordered."""
+        """Sentences on calls for which torch ran other work than is counted: an einsum that opt_einsum reordered."""
         said = ((each, remark(each, run)) for each, run in zip(self.counted, self._executed, strict=True))
         return {each: sentence for each, sentence in said if sentence}
 
     @property
     def table(self) -> Table:
-        """The operations in run order: what each is, where, on which shapes; MACs, FLOPs, seconds and bytes, raw.
+        """The operations in run order, with module, shapes, MACs, FLOPs, seconds and bytes as raw values.
 
-        ``params`` are a leaf module's own, memory is that of the call's node; counts are None where no formula is known.
+        ``params`` are a leaf module's own; memory is that of the call's node; counts are None if no formula is known.
         """
         params = {module.path: module.params for module in self._run.modules}
         return operations(self.counted, self.nodes, params, self.remarks)
 
     def __getitem__(self, path: str) -> ModuleRow:
-        """The module of this path: ``report["blocks.3"]``."""
+        """Return the row of the module at this path: ``report["blocks.3"]``. InputError for an unknown path."""
         modules = self._modules_of("forward")
         if path not in modules:
             known = near(str(path), modules)
@@ -313,7 +323,7 @@ class Totals:
         return modules[path]
 
     def _items(self, phase: str) -> list[Item]:
-        """Every counted call of a phase, and as ``(no op)`` the time of the graph's nodes that made none."""
+        """Return every counted call of a phase and, in the forward, a ``(no op)`` item for each timed node without calls."""
         if phase not in self._items_by_phase:
             items = [*items_of(counted for counted in self.counted if counted.call.phase in PARTS[phase])]
             for node in self.nodes if phase == "forward" else ():
@@ -334,12 +344,12 @@ class Totals:
 
     @cached_property
     def _executed(self) -> tuple[Counted, ...]:
-        """The calls with the work that torch did for them."""
+        """The calls with the cost of the work that torch really ran for them."""
         return executed(self.counted, self.environment.einsum)
 
     @cached_property
     def _phases(self) -> list[str]:
-        """Those that made calls."""
+        """The phases in which calls were made."""
         seen = {each.call.phase for each in self.counted}
         return [phase for phase in PHASES if phase in seen]
 
@@ -347,17 +357,21 @@ class Totals:
         return self._modules_of(phase)[""].total.flops if phase in self._phases else None
 
     def _module_at(self, path: str) -> Any:
-        """The live module, for a formula that reads it; where the model is gone, or in a file, what is known of it."""
+        """Return the live module, for a formula that reads it; if the model is gone, a stand-in with what its calls
+        recorded."""
         model = None if self._model is None else self._model()
         return SavedModule(path, self._settings.get(path, {})) if model is None else model.get_submodule(path)
 
     def _users_counts(self) -> dict[int, Counted]:
-        """The counts of the user's formulas, by the number of their call: the same under every convention."""
+        """Return the counts that formulas of the user's own gave, by the index of the call.
+
+        They are those under the base convention: a file keeps them, and they hold under every convention.
+        """
         numbers = [i for i, call in enumerate(self.calls) if i not in self._known and is_users(call, self._registry)]
         counted = self.counted
-        if numbers and self.convention != PLAIN:
-            plain = find_convention(PLAIN)
-            counted = count_calls(self.calls, plain, self._registry, self._module_at, self.attention, known=self._known)
+        if numbers and self.convention != BASE_CONVENTION:
+            base = find_convention(BASE_CONVENTION)
+            counted = count_calls(self.calls, base, self._registry, self._module_at, self.attention, known=self._known)
         return {**self._known, **{i: counted[i] for i in numbers}}
 
     @cached_property
@@ -366,7 +380,7 @@ class Totals:
 
 
 class SavedModule:
-    """A module as its calls know it: its plain attributes, and the specs of its own tensors."""
+    """A stand-in for a module that is gone: the plain attributes and the tensor specs that its calls recorded."""
 
     def __init__(self, path: str, settings: Mapping[str, Any]) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""From rolled-up rows to the plain data that renderers take, and the tree as a view of its own."""
+"""The plain data that renderers take, built from a report's sums; and the tree, which prints itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .totals import Totals
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """A view of a report's modules: its text by ``str``, HTML in notebooks."""
+    """A report's modules as a tree: text by ``str``, HTML in notebooks."""
 
     root: TreeRow
     depth: int | None
@@ -40,7 +40,7 @@ class Tree:
 
 
 def tree_row(report: Totals, phase: str) -> TreeRow:
-    """The model's modules, one inside the other, the root first, with what they cost in a phase."""
+    """Return the root of the module tree, with the costs of one phase in each row."""
     modules = report.by_module(phase)
     own = sums_of(((item.path, item.op), item.sums) for item in report._items(phase))
     own_ops: dict[str, dict[str, int]] = {}
@@ -56,7 +56,7 @@ def tree_row(report: Totals, phase: str) -> TreeRow:
 
 
 def summary_of(report: Totals, tree: TreeRow) -> Summary:
-    """What the one-screen summary shows."""
+    """Return the data of the one-screen summary."""
     where, params = report.environment, report.params
     return Summary(
         title=report.model,

@@ -1,1 +1,1 @@
-"""What a device can do at most, and how near each call came."""
+"""Rooflines: the ceilings of devices, and how near each call of a run came to them."""

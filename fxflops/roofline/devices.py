@@ -1,8 +1,8 @@
-"""What devices can do at most: FLOP/s by dtype and bytes/s, as their makers state them.
+"""The ceilings of devices as their makers state them: FLOP/s by dtype, and bytes/s.
 
-Peaks are dense ones: where a datasheet gives figures "with sparsity", half of those. "f32" is without TF32, which is
-"tf32"; "f16" and "bf16" accumulate in f32, as PyTorch has it by default; "i8" are operations/s. Where a device has
-matrix units for a dtype, the figure is theirs, since no operation can be faster.
+Peaks are dense ones: half of the figures that a datasheet gives "with sparsity". "f32" is without TF32, which is "tf32";
+"f16" and "bf16" accumulate in f32, as is PyTorch's default; "i8" is in operations/s. If a device has matrix units for a
+dtype, the figure is theirs, since no operation can be faster.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from ..errors import InputError
 
 LAUNCH = 2e-6
-"""Seconds that a GPU needs for a kernel that does nothing. No datasheet says it; about 3 us are reported on NVIDIA's
-developer forum ("Too much time for kernel launch latency"), and this is meant to be below what anyone sees."""
+"""Seconds that a GPU needs for an empty kernel. No datasheet says it; about 3 us are reported on NVIDIA's developer forum
+("Too much time for kernel launch latency"). As a lower bound, this is below what anyone has measured."""
 
 STANDS_IN = {
     "c32": "f16",
@@ -27,15 +27,17 @@ STANDS_IN = {
     "tf32": "f32",
     "f8": "f16",
 }
-"""In which dtype a device computes one that it has no peak for."""
+"""The dtype in which a device computes one that it has no peak for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device's ceilings: ``peaks`` in FLOP/s by dtype ("f32", "bf16" ...), ``bandwidth`` of its memory in bytes/s,
-    ``launch`` the seconds that any kernel takes, however little it does, ``source`` who says so.
+    """The ceilings of a device.
 
-    ``caches`` are bandwidths of what fits in fewer bytes: (bytes, bytes/s), ascending. ``known_as`` are other names of it.
+    ``peaks`` are FLOP/s by dtype ("f32", "bf16" ...); ``bandwidth`` is that of its memory in bytes/s; ``launch`` is the
+    least seconds of any kernel; ``source`` says where the figures are from; ``caches`` are pairs of a size in bytes and
+    the bandwidth for data of that size, ascending; ``known_as`` are other names of the device; ``measured`` is True if
+    the figures were measured on this machine.
 
     >>> Device("mine", peaks={"f32": 1e12, "bf16": 4e12}, bandwidth=2e11).peak("bf16")
     4000000000000.0
@@ -58,26 +60,26 @@ class Device:
             )
 
     def peak(self, dtype: str) -> float:
-        """FLOP/s in a dtype; where none is stated, of the one it computes in instead, or at last the highest of all."""
+        """Return FLOP/s in a dtype; if none is stated, those of the dtype in :data:`STANDS_IN`, else the highest of all."""
         known: str | None = dtype
         while known is not None and known not in self.peaks:
             known = STANDS_IN.get(known)
         return max(self.peaks.values()) if known is None else self.peaks[known]
 
     def bandwidth_of(self, nbytes: int) -> float:
-        """Bytes/s at most for a call that moves so many bytes: those of the largest cache that they fill, or of memory."""
+        """Return the most bytes/s for a call that moves ``nbytes``: those of the largest cache they fill, or of memory."""
         if not self.caches or nbytes > self.caches[-1][0]:
             return self.bandwidth
         filled = [speed for size, speed in self.caches if size <= nbytes]
         return filled[-1] if filled else self.caches[0][1]
 
     def is_called(self, name: str) -> bool:
-        """Whether this is a name of it, in any spelling: ``"NVIDIA A100-SXM4-80GB"``."""
+        """Return True if ``name`` is one of the device's names, in any spelling: ``"NVIDIA A100-SXM4-80GB"``."""
         return _plain(name) in {_plain(known) for known in (self.name, *self.known_as)}
 
 
 def find_device(name: str) -> Device:
-    """The device of the table by name, in any case and with or without its maker's; InputError for one not listed."""
+    """Return the device of this name from the table; InputError if it is not listed. Case and maker may be left out."""
     found = listed(name)
     if found is None:
         raise InputError(
@@ -89,7 +91,7 @@ def find_device(name: str) -> Device:
 
 
 def listed(name: str) -> Device | None:
-    """The device of the table by name, None where it is not listed."""
+    """Return the device of this name from the table; None if it is not listed."""
     return next((device for device in DEVICES if device.is_called(name)), None)
 
 
@@ -98,7 +100,7 @@ def _plain(name: str) -> str:
 
 
 def _device(name: str, source: str, tera: str, gigabytes: float, *known_as: str) -> Device:
-    """A row of the table: peaks in tera-operations per second ("f32 67 bf16 989.5"), bandwidth in GB/s."""
+    """Make a row of the table: peaks in tera-operations per second ("f32 67 bf16 989.5"), bandwidth in GB/s."""
     words = tera.split()
     peaks = {dtype: float(peak) * 1e12 for dtype, peak in zip(words[::2], words[1::2], strict=True)}
     return Device(name, peaks, gigabytes * 1e9, LAUNCH, source, known_as=known_as)
@@ -110,7 +112,7 @@ GCD = "AMD Instinct MI250X data sheet, halved: to PyTorch each of its two dies i
 HOPPER_SXM = "f64 67 f32 67 tf32 494.5 f16 989.5 bf16 989.5 f8 1979 i8 1979"
 AMPERE = "f64 19.5 f32 19.5 tf32 156 f16 312 bf16 312 i8 624"
 
-# Other names are those that torch.cuda.get_device_name gives, and the usual short ones.
+# The other names of a device are those that torch.cuda.get_device_name gives, and the usual short ones.
 DEVICES = (
     _device("H100 SXM", H100, HOPPER_SXM, 3350, "H100", "H100 80GB HBM3", "H100 SXM5"),
     _device("H100 PCIe", H100, "f64 51 f32 51 tf32 378 f16 756.5 bf16 756.5 f8 1513 i8 1513", 2000),
@@ -167,4 +169,4 @@ DEVICES = (
         "Jetson Orin",
     ),
 )
-"""The devices whose ceilings are known. torch calls every Orin "Orin", whatever its memory: those are measured."""
+"""The table of devices. torch calls every Orin "Orin", whatever its memory: its ceilings are measured instead."""

@@ -1,4 +1,4 @@
-"""The ceilings of a device in no table: measured, once per process. And which device a run was made on."""
+"""Measure the ceilings of a device that no table lists, once per process; and choose the device for a run."""
 
 from __future__ import annotations
 
@@ -16,36 +16,38 @@ from .devices import Device, find_device, listed
 SECONDS_PER_SIZE = 0.03
 GEMM_SIZES = tuple(n for k in range(7, 14) for n in (2**k, 3 * 2 ** (k - 1)))
 ALWAYS = 384
-SECONDS_CAP, STEADY, ALIKE = 1.5, 4, 0.95
-"""A peak is believed when so many measurements, of several sizes, come so near to the best; the search ends after so long."""
+"""Matrices up to this size are always tried, larger ones as long as they take :data:`SECONDS_PER_SIZE` at most."""
+SECONDS_CAP, STEADY, NEAR = 1.5, 4, 0.95
+"""A peak is reproducible if 4 measurements, of several sizes, reach 95% of the best; the search ends after 1.5 s."""
 FOOTPRINTS = {"cpu": tuple(2**k for k in range(18, 29, 2)), "cuda": (2**30,)}
-TIMES = 4
+"""Bytes that the bandwidth measurements touch: on a CPU from the caches' sizes up to the memory's."""
+REPEATS = 4
 BURST = {"cpu": 1, "cuda": 20}
-"""How many operations are timed together: a GPU takes the next one while the last one runs."""
+"""Operations that are timed together: a GPU is given the next one while the last one runs."""
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Peak(NamedTuple):
-    """FLOP/s, and whether they were measured again and again."""
+    """A measured peak in FLOP/s; ``is_reproducible`` if several measurements came near to it."""
 
     flops_per_second: float
-    is_believed: bool
+    is_reproducible: bool
 
 
 _PEAKS: dict[tuple[str, int, str], Peak] = {}
-"""What has been measured in this process, by device, threads and dtype."""
+"""The cache of peaks measured in this process, by device, threads and dtype."""
 
 
 class TF32(NamedTuple):
-    """Whether torch's settings allow f32 operations to be computed in TF32: products of matrices, cuDNN's operations."""
+    """torch's settings: may f32 be computed in TF32 in products of matrices, and in cuDNN's operations?"""
 
     matmul: bool
     cudnn: bool
 
 
 def tf32_allowed() -> TF32:
-    """What torch.backends says now. PyTorch allows it by default for convolutions, not for products of matrices."""
+    """Return torch's present settings. By default PyTorch allows TF32 for convolutions, not for products of matrices."""
     backends: Any = torch.backends
     if hasattr(backends.cudnn, "conv"):  # since torch 2.9, where the older attributes raise if the newer ones were set
         return TF32(backends.cuda.matmul.fp32_precision == "tf32", backends.cudnn.conv.fp32_precision == "tf32")
@@ -53,11 +55,13 @@ def tf32_allowed() -> TF32:
 
 
 def device_for(wanted: str | Device, place: str, dtypes: Iterable[str] = ("f32",)) -> tuple[Device, bool]:
-    """A device by name, and whether a run made at ``place`` was made on it.
+    """Return the device that is ``wanted``, and True if a run made at ``place`` was made on it.
 
-    ``place`` is an Environment's device: ``"cuda:0 (NVIDIA H100 80GB HBM3)"``. "auto" is the one there; where no table
-    lists it, its ceilings are measured for ``dtypes``. A Device of one's own is the one there if it is called as
-    torch.cuda.get_device_name says ("cpu" for the CPU). InputError where a device is not known, nor at hand.
+    ``place`` is the device of an Environment: ``"cuda:0 (NVIDIA H100 80GB HBM3)"``. "auto" wants the device of the run;
+    if no table lists it, its ceilings are measured for ``dtypes``. A Device given by the user is the device of the run if
+    it has the name that torch.cuda.get_device_name gives ("cpu" for the CPU).
+
+    Raises InputError for a name that no table lists, and for "auto" if the device is neither listed nor in this machine.
     """
     where, _, described = place.partition(" (")
     hardware = described.removesuffix(")") if where.startswith("cuda") else where
@@ -83,18 +87,20 @@ def _at_hand(where: str, hardware: str, dtypes: Iterable[str]) -> Device:
 
 
 def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
-    """The ceilings of the device at hand: FLOP/s of the fastest of square GEMMs, bytes/s of sums and copies of vectors.
+    """Measure this machine's device ``where``: FLOP/s of the fastest square GEMM, bytes/s of sums and copies of vectors.
 
-    f32 is always among the ``dtypes``. Measured once per process and number of threads; takes about 0.5 s for each dtype (up to
-    2 s on a busy machine) and 0.5 s for the bandwidths. On a GPU, f32 is what torch's settings make of it.
+    f32 is measured in any case. Results are cached for the process, by number of threads. It takes about 0.5 s for each
+    dtype (up to 2 s on a busy machine) and 0.5 s for the bandwidths. On a GPU, torch's settings decide whether f32 is
+    computed in TF32.
     """
     threads, kind = torch.get_num_threads(), _kind(where)
     known = [dtype for dtype in dict.fromkeys(["f32", *dtypes]) if dtype in DTYPES]
     sizes = FOOTPRINTS[kind]
-    slower_first = accumulate((_bandwidth(where, threads, size) for size in reversed(sizes)), max)
-    speeds = list(zip(sizes, reversed(list(slower_first)), strict=True))
+    # A smaller footprint is never slower than a larger one: take the maximum from the largest footprint down.
+    slowest_first = accumulate((_bandwidth(where, threads, size) for size in reversed(sizes)), max)
+    speeds = list(zip(sizes, reversed(list(slowest_first)), strict=True))
     peaks = {dtype: _gemm(where, threads, dtype) for dtype in known}
-    busy = "" if all(peak.is_believed for peak in peaks.values()) else ", not twice alike: the machine is busy"
+    busy = "" if all(peak.is_reproducible for peak in peaks.values()) else ", not reproducibly: the machine is busy"
     return Device(
         torch.cuda.get_device_name(where) if kind == "cuda" else where,
         {dtype: peak.flops_per_second for dtype, peak in peaks.items()},
@@ -107,15 +113,15 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
 
 
 def _gemm(where: str, threads: int, dtype: str) -> Peak:
-    """The peak of GEMMs n x n x n, of all n that take little time (bf16 is slow on many CPUs), measured until it is believed.
+    """Measure the peak of n x n x n GEMMs over all n that take little time (bf16 is slow on many CPUs).
 
-    Other work on a machine only slows it: threads that wait for one that has no core take 100 times as long. Then it is not
-    believed, and measured again when it is asked for next.
+    It is measured until it is reproducible. Other work on the machine can only slow it down, up to 100 times where threads
+    wait for one that has no core. A peak that is not reproducible is measured again at the next call.
     """
-    best, is_believed = _PEAKS.get((where, threads, dtype), Peak(0.0, False))
+    best, is_reproducible = _PEAKS.get((where, threads, dtype), Peak(0.0, False))
     speeds: list[tuple[float, int]] = []
     end = time.perf_counter() + SECONDS_CAP
-    while not is_believed and time.perf_counter() < end:
+    while not is_reproducible and time.perf_counter() < end:
         seconds, last = 0.0, 1
         for n in GEMM_SIZES:
             if n > ALWAYS and seconds * (n / last) ** 3 > SECONDS_PER_SIZE:
@@ -124,15 +130,15 @@ def _gemm(where: str, threads: int, dtype: str) -> Peak:
             seconds, last = _fastest(where, partial(torch.mm, a, b, out=out)), n
             speeds.append((2 * n**3 / seconds, n))
         best = max(best, max(speeds)[0])
-        alike = [n for speed, n in speeds if speed > ALIKE * best]
-        is_believed = len(alike) >= STEADY and len({*alike}) > 1
-    _PEAKS[where, threads, dtype] = found = Peak(best, is_believed)
+        near_best = [n for speed, n in speeds if speed > NEAR * best]
+        is_reproducible = len(near_best) >= STEADY and len({*near_best}) > 1
+    _PEAKS[where, threads, dtype] = found = Peak(best, is_reproducible)
     return found
 
 
 @cache
 def _bandwidth(where: str, threads: int, footprint: int) -> float:
-    """Bytes/s, read and written, of the faster of a sum and a copy that touch so many bytes."""
+    """Measure bytes/s, read and written, of the faster of a sum and a copy that touch ``footprint`` bytes."""
     vectors = torch.ones(footprint // 4, dtype=torch.float32, device=where)
     a, b, c = vectors[: footprint // 12 * 3].chunk(3)
     x, y = vectors.chunk(2)
@@ -141,13 +147,13 @@ def _bandwidth(where: str, threads: int, footprint: int) -> float:
 
 @cache
 def _launch(where: str, threads: int) -> float:
-    """Seconds of the smallest operation there is."""
+    """Measure the seconds of the smallest possible operation."""
     x = torch.ones(1, dtype=torch.float32, device=where)
     return _fastest(where, partial(torch.neg, x, out=x), 500)
 
 
-def _fastest(where: str, run: Callable[[], object], times: int = TIMES) -> float:
-    """Seconds of the fastest of several runs; the first one is slow, and not of them."""
+def _fastest(where: str, run: Callable[[], object], times: int = REPEATS) -> float:
+    """Return the seconds of the fastest of several runs, after one for warm-up."""
     burst = BURST[_kind(where)]
     synchronize: Callable[[], object] = (
         partial(torch.cuda.synchronize, where) if _kind(where) == "cuda" else lambda: None

@@ -1,4 +1,4 @@
-"""What a device's ceilings allow each call of a run, and how near it came: the result of a roofline, and its table."""
+"""The result of a roofline: for each call, the times that a device's ceilings allow and the time it took; and its table."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ NOT_MEASURED = "lower bound, not measured"
 TOP = 12
 HEADER = ("op", "where", "calls", "dtype", "flops", "bytes(B)", "FLOP/B", "bound(ms)", "binds")
 SAME_IN_ALL = {"call": "calls", "operator": "where", "module": "op"}
+"""The column that has the same value in all rows, for each way to sum: it is left out."""
 TIMED = ("time(ms)", "GFLOP/s", "GB/s", "peak%", "efficiency%")
 
 COLUMNS = (
@@ -44,11 +45,12 @@ COLUMNS = (
 
 
 class Row(NamedTuple):
-    """One call, or several together. Seconds are the least that each ceiling allows; ``bound_seconds`` is the largest of
-    them for a call, and the sum over several.
+    """One call, or the sum of several.
 
-    ``flops`` are 2 x MACs and all other operations, integers' not; ``binds`` is "compute", "memory", "launch", or
-    "nothing" for what takes no time. ``seconds`` were measured, on this device, or are None.
+    ``compute_seconds``, ``memory_seconds`` and ``launch_seconds`` are the least that each ceiling allows. For one call
+    ``bound_seconds`` is the largest of them and ``binds`` names it: "compute", "memory", "launch", or "nothing" if all
+    are 0; for several calls it is the sum of their bounds. ``flops`` are 2 x MACs and all other operations, without those
+    on integers. ``seconds`` are measured on this device, or None.
     """
 
     op: str
@@ -71,37 +73,37 @@ class Row(NamedTuple):
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs for each byte moved; None where none is."""
+        """FLOPs for each byte moved; None if no byte is."""
         return self.flops / self.bytes if self.bytes else None
 
     @property
     def flops_per_second(self) -> float | None:
-        """What was achieved."""
+        """FLOP/s achieved; None if not timed."""
         return self.flops / self.seconds if self.seconds else None
 
     @property
     def bytes_per_second(self) -> float | None:
-        """What was achieved, if every byte came from memory."""
+        """Bytes/s achieved if every byte came from memory; None if not timed."""
         return self.bytes / self.seconds if self.seconds else None
 
     @property
     def share_of_peak(self) -> float | None:
-        """FLOP/s achieved, of the device's in this dtype."""
+        """FLOP/s achieved, as a share of the device's peak in this dtype; None if not timed."""
         return self.compute_seconds / self.seconds if self.seconds else None
 
     @property
     def efficiency(self) -> float | None:
-        """The lower bound, of the time it took: 1 is as fast as the device allows."""
+        """The lower bound divided by the time it took: 1 is as fast as the device allows. None if not timed."""
         return self.bound_seconds / self.seconds if self.seconds else None
 
 
 @dataclass(frozen=True, slots=True)
 class Roofline(Tabular):
-    """The calls of a phase against a device's ceilings; shown and exported as a table.
+    """The calls of a phase compared with a device's ceilings: a table that can be printed and exported.
 
-    ``latency`` are the model's own seconds in this phase, ``mfu`` what 2 x MACs take at the peak, of these: both None
-    where the run was not timed on this device, and the result then is a prediction: a lower bound. ``missing`` calls
-    have no formula; only their bytes are known.
+    ``latency`` is the model's own seconds in this phase; ``mfu`` is the time of 2 x MACs at the peak as a share of it.
+    Both are None if the run was not timed on this device; the result is then a prediction, a lower bound. ``missing`` is
+    the number of calls without a formula, of which only the bytes are known.
     """
 
     device: Device
@@ -113,7 +115,7 @@ class Roofline(Tabular):
 
     @property
     def is_prediction(self) -> bool:
-        """Whether nothing in it was measured."""
+        """True if no call in it was timed."""
         return all(row.seconds is None for row in self.rows)
 
     @property
@@ -122,21 +124,21 @@ class Roofline(Tabular):
 
     @property
     def bound_seconds(self) -> float:
-        """The latency attainable by calls made one after the other: the sum of their lower bounds."""
+        """The least latency of the calls one after the other: the sum of their lower bounds."""
         return self.total.bound_seconds
 
     def by_bound(self) -> Rows[Row]:
-        """The calls together by what binds them: "compute", "memory", "launch", "nothing"."""
+        """Return the sums of the calls by the ceiling that binds them: "compute", "memory", "launch", "nothing"."""
         rows = _grouped(self.rows, lambda row: [row.binds])
         return _as_rows({kind: rows[kind] for kind in (*KINDS, NOTHING) if kind in rows}, "kinds")
 
     def by_operator(self) -> Rows[Row]:
-        """The calls of each operator together, the longest first."""
+        """Return the sums of each operator's calls, the longest first."""
         rows = _grouped(self.rows, lambda row: [row.op])
         return _as_rows(dict(sorted(rows.items(), key=lambda item: _longest_first(item[1]))), "operators")
 
     def by_module(self) -> Rows[Row]:
-        """The calls within each module together, by its path; "" is the model."""
+        """Return the sums of the calls within each module, by its path; "" is the model."""
         return _as_rows(
             _grouped(self.rows, lambda row: list(prefixes(row.path)), lambda path: ("all", path)), "modules"
         )
@@ -154,9 +156,10 @@ class Roofline(Tabular):
         units: str | None = "auto",
         tablefmt: str = "simple",
     ) -> str:
-        """The rows as text: ``by`` "call", "operator" or "module", without what takes no time.
+        """Return the rows as text, ``by`` "call", "operator" or "module"; rows that take no time are left out.
 
-        The longest come first unless ``sort_by`` names a column; ``top``, ``columns``, ``units`` as in every table.
+        The longest come first unless ``sort_by`` names a column; ``top``, ``columns``, ``units`` and ``tablefmt`` are as
+        for :func:`~fxflops.render.table.grid`.
         """
         from ..render.table import grid
 
@@ -210,7 +213,7 @@ def _grouped(
 
 
 def _together(op: str, path: str, rows: Sequence[Row]) -> Row:
-    """The sums of several calls; what binds them is what binds the calls with most of the time."""
+    """Sum several calls; the ceiling that binds them is the one that binds calls for the largest part of the bound."""
     columns: Any = zip(*rows, strict=True) if rows else [()] * len(Row._fields)
     _, _, calls, dtypes, flops, read, written, compute, memory, launch, bounds, binds, seconds = columns
     times = {kind: sum(least for least, by in zip(bounds, binds, strict=True) if by == kind) for kind in KINDS}
@@ -270,7 +273,7 @@ def _summary(found: Roofline) -> list[str]:
 
 
 def too_low(device: Device) -> str:
-    """The explanation of what was faster than a device is said to be."""
+    """Return the explanation for a run that was faster than the device's peak."""
     return f"the ceiling of {device.name} ({device.source}) is too low"
 
 

@@ -1,7 +1,7 @@
-"""The bytes that a call has to read and write: each of its tensors once, from memory.
+"""The least bytes that a call has to read from memory and write to it: each of its tensors once.
 
-At least that: intermediate results of one call stay in caches, what a view shows is not moved, and a lookup reads only
-the rows it takes. What a spec does not tell is not known: that an argument is expanded, or given twice.
+Intermediate results of a call are taken to stay in caches; a view moves nothing, and a lookup reads only the rows it
+takes. An argument that is expanded, or given twice, is counted in full: a spec does not tell.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from ..records import Call, Counted, Spec, specs_in
 
 LOOKUPS = {"embedding", "embedding_bag", "gather", "index_select", "take", "take_along_dim", "index", "getitem"}
 MAYBE_NOTHING = {"contiguous", "to", "type", "float", "double", "half", "bfloat16", "cuda", "cpu", "dropout"}
-"""Ops that return their argument where there is nothing to do: no copy is certain where one comes out as it went in."""
+"""Ops that may return their argument itself: if shape and dtype come out as they went in, no copy is certain."""
 OVERWRITES = {"copy", "setitem"}
 UNREAD = {"num_batches_tracked"}
+"""Buffers of modules that are not read."""
 
 
 class Traffic(NamedTuple):
@@ -29,7 +30,7 @@ class Traffic(NamedTuple):
 
 
 def traffic_of(counted: Counted) -> Traffic:
-    """The bytes of one call; nothing for a view or a question about a tensor, nor where nothing may be done."""
+    """Return the bytes of one call; none for a view, a query, and an op that may have returned its argument."""
     call, reason = counted.call, counted.rule if isinstance(counted.rule, str) else ""
     out = list(specs_in(call.out))
     given = [spec for key, value in call.kwargs.items() if key != "out" for spec in specs_in(value)]
@@ -38,7 +39,7 @@ def traffic_of(counted: Counted) -> Traffic:
         return _sent(call, out)
     if call.op in LOOKUPS and any(spec.is_integral for spec in inputs[call.op == "getitem" :]):
         return _lookup(call, inputs, out)
-    if call.op in OVERWRITES:  # the first argument is not read; how much a number put there fills is not known
+    if call.op in OVERWRITES:  # the first argument is not read; the elements that a number fills are not known
         return Traffic(_sum(inputs[1:]), _sum(out) or _sum(specs_in(call.args[-1])))
     if reason == "create":
         return Traffic() if call.op.startswith(("empty", "new_empty")) else Traffic(0, _sum(out))
@@ -52,13 +53,16 @@ def traffic_of(counted: Counted) -> Traffic:
 
 
 def _sent(call: Call, out: list[Spec]) -> Traffic:
-    """A collective operation writes to its first argument what it reads from the second; or has one, and a result."""
+    """Return the bytes of a collective: it reads its second argument and writes the first, or reads one and returns one."""
     first, second = ([*specs_in(argument)] for argument in (*call.args, (), ())[:2])
     return Traffic(_sum(second), _sum(first)) if second else Traffic(_sum(first), _sum(out))
 
 
 def _lookup(call: Call, inputs: list[Spec], out: list[Spec]) -> Traffic:
-    """A lookup reads its indices and the elements they take; an embedding's table is the matrix that is not of integers."""
+    """Return the bytes of a lookup: its indices, the elements they take, and the result.
+
+    The table is the first input; of an embedding, the first matrix that is not of integers.
+    """
     table, taken = inputs[0], _sum(out)
     if call.op.startswith("embedding"):
         own = specs_in(dict(call.settings))
@@ -70,7 +74,7 @@ def _lookup(call: Call, inputs: list[Spec], out: list[Spec]) -> Traffic:
 
 
 def nbytes(spec: Spec) -> int:
-    """Bytes of what a tensor holds: of a sparse one the values, of a nested one its parts."""
+    """Return the bytes of a tensor's elements: of its values if it is sparse, of its parts if it is nested."""
     if "parts" in spec.facts:
         return _sum(spec.facts["parts"])
     held = int(spec.facts["nnz"]) if "nnz" in spec.facts else spec.numel()
@@ -78,9 +82,10 @@ def nbytes(spec: Spec) -> int:
 
 
 def compute_dtype(call: Call) -> str:
-    """The dtype that decides how fast a call is computed: the narrowest of its real and complex tensors.
+    """Return the dtype that decides the speed of a call: the narrowest of its real and complex tensors, "f16" for example.
 
-    Under autocast that is the dtype of the output, where arguments are still f32. "i8" for quantized ones, "" for none.
+    Under autocast that is the dtype of the output; the arguments are still f32. "i8" stands for quantized tensors, and
+    for 8-bit integers if there are no others; "" for neither.
     """
     one_of = {spec.dtype: spec for spec in (*call.inputs(), *specs_in(dict(call.settings)), *specs_in(call.out))}
     dtypes = [dtype for dtype, spec in one_of.items() if not spec.is_integral]

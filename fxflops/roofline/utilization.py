@@ -1,4 +1,4 @@
-"""Is it good, and what is it bound by? For each call the least time a device needs for it, and what it really took.
+"""The least time that a device needs for each call, beside the time that the call took; MFU and HFU.
 
 The roofline model (Williams, Waterman, Patterson 2009, https://doi.org/10.1145/1498765.1498785): a call takes at least as
 long as its FLOPs take at the peak of its dtype, as its bytes take at the bandwidth, and as a kernel takes to start.
@@ -30,11 +30,13 @@ def roofline(
     phase: str = "forward",
     timing: Timing | None = None,
 ) -> Roofline:
-    """The calls of a phase against the ceilings of a device.
+    """Compare the calls of a phase with the ceilings of a device.
 
-    ``counted`` tells the model's work, for its MFU; ``exact`` and ``dense`` are all operations of the same calls: what a
-    mask leaves, where it is known, is the least that attention may compute. The run was made at ``place``, an
-    Environment's device, and the phase took as long as ``timing`` says. InputError where it had no such phase.
+    ``counted`` are the calls with the model's work, for the MFU. ``exact`` and ``dense`` are the same calls counted with
+    ``attention="exact"`` and "dense": the pairs that a mask leaves, where they are known, are the least that attention
+    has to compute. ``place`` is the device of the run's Environment; ``timing`` is the latency of the phase.
+
+    Raises InputError if the run had no such phase.
     """
     least = [other if one.cost is None else one for one, other in zip(exact, dense, strict=True)]
     each = [call for call in counted if call.call.phase in PARTS[phase]]
@@ -60,11 +62,12 @@ def roofline(
 def mfu(
     counted: Sequence[Counted], place: str, device: str | Device, *timings: Timing | None, executed: bool = False
 ) -> float | None:
-    """Model FLOPs utilization: what 2 x MACs of forward and backward take at the peaks of their dtypes, of the time they took.
+    """Return the model FLOPs utilization (https://arxiv.org/abs/2204.02311, appendix B).
 
-    ``timings`` are of the forward and the backward; None where one that ran was not timed, or not on this device
-    (https://arxiv.org/abs/2204.02311, appendix B). It is never cut off at 1: above, a warning says so. With ``executed``
-    what the backward pass computes again of the forward is work too: hardware FLOPs utilization.
+    It is the time that 2 x MACs of forward and backward need at the peaks of their dtypes, as a share of the time they
+    took. ``timings`` are those of the forward and the backward. None if one of them ran and was not timed, or ran on
+    another device. A value above 1 is not cut off, but warned of. ``executed`` adds the forward work that gradient
+    checkpointing computes again: the hardware FLOPs utilization.
     """
     by_phase = [[each for each in counted if each.call.phase in PARTS[phase]] for phase in PHASES[: len(timings)]]
     ran = [timing for made, timing in zip(by_phase, timings, strict=True) if made]
@@ -87,16 +90,16 @@ def _utilization(counted: Iterable[Counted], device: Device, latency: float) -> 
 
 
 def _device(device: str | Device, place: str, counted: Sequence[Counted]) -> tuple[Device, bool]:
-    """The device, and whether the run was made on it: its ceilings are none of the run's."""
+    """Return the device, measured for the calls' dtypes if need be, and True if the run was made on it."""
     return device_for(device, place, (compute_dtype(each.call) for each in counted if each.flops))
 
 
 def _row(counted: Counted, device: Device, tf32: TF32) -> Row:
-    """What the device needs for a call like this, wherever it is made."""
+    """Return what the device needs for this call; the row's path and seconds are left open."""
     traffic = traffic_of(counted)
     dtype, moved = _dtype(counted, device, tf32), sum(traffic)
-    work = _work(counted) if moved else 0  # what touches no tensor is done by Python
-    # Where no matrices are multiplied, narrow dtypes may be computed as f32.
+    work = _work(counted) if moved else 0  # a call that touches no tensor is computed by Python, not by the device
+    # Except in products of matrices, a narrow dtype may be computed as f32.
     peak = device.peak(dtype) if counted.macs else max(device.peak(dtype), device.peak("f32"))
     compute, memory = work / peak, moved / device.bandwidth_of(moved)
     launch = device.launch if moved else 0.0
@@ -107,7 +110,8 @@ def _row(counted: Counted, device: Device, tf32: TF32) -> Row:
 
 
 def _work(counted: Counted) -> int:
-    """Operations that a device's peak is for: 2 for each MAC, and all others; of integers the MACs' alone."""
+    """Return the operations to divide by the peak: the FLOPs, or 2 for each MAC where that is more (the MACs of quantized
+    and integer contractions)."""
     return max(2 * counted.macs, counted.flops)
 
 

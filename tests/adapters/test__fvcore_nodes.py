@@ -175,7 +175,7 @@ def test_values() -> None:
         seen["strides"] = outputs[0].type().strides(), outputs[0].type().device()
         seen["list"] = [(item.toIValue(), item.type().kind(), item.node().kind()) for item in inputs[3].node().inputs()]
         seen["made by"] = outputs[0].node().kind()
-        with pytest.raises(RuntimeError, match="IntType is no tensor") as raised:
+        with pytest.raises(RuntimeError, match="IntType is not a tensor") as raised:
             inputs[8].type().sizes()
         assert isinstance(raised.value, fxflops.InputError)
         return 1

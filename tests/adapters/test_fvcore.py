@@ -400,7 +400,7 @@ def test_changing_handles() -> None:
 
 def test_bad_arguments() -> None:
     analysis = FlopCountAnalysis(*given("Net"))
-    with pytest.raises(InputError, match="by turns"):
+    with pytest.raises(InputError, match="alternating names and handles"):
         analysis.set_op_handle("aten::add")
     with pytest.raises(InputError, match="no module 'conv3'"):
         analysis.total("conv3")

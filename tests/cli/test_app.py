@@ -232,7 +232,7 @@ def test_the_sizes_that_torchvision_says() -> None:
     from fxflops.cli.models import load
 
     names = ["inception_v3", "fcn_resnet50", "r3d_18", "ssd300_vgg16", "efficientnet_b1"]
-    shapes = {name: load(f"torchvision:{name}", True).usual[0].shape for name in names}
+    shapes = {name: load(f"torchvision:{name}", True).default[0].shape for name in names}
     assert shapes == {
         "inception_v3": (1, 3, 299, 299),
         "fcn_resnet50": (1, 3, 520, 520),
@@ -343,11 +343,11 @@ def test_a_saved_report_is_explained_and_recounted() -> None:
     shown = out("run model.py:with_args --counts-only --convention fvcore --save a.json")
     assert out("run a.json") == shown
     assert out("run a.json --convention torch_flops").splitlines()[1].split()[3] == "48"
-    assert "a run that was made" in invoke("run a.json --repeats 3").stderr
+    assert "a.json is a saved report" in invoke("run a.json --repeats 3").stderr
     assert out("explain a.json torch_flops fvcore").startswith("torch_flops 48   fvcore 24")
     assert out("check a.json --max-flops 24").startswith("ok    FLOPs")
     assert invoke("check a.json --max-flops 24 --convention torch_flops").exit_code == 1
-    assert "inputs and settings are those of then" in invoke("check a.json --max-flops 24 --batch 2").stderr
+    assert "only --convention and --attention can be" in invoke("check a.json --max-flops 24 --batch 2").stderr
 
 
 @pytest.mark.parametrize(
@@ -424,7 +424,7 @@ def test_conventions() -> None:
 )
 def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = out(command)
-    for module in ("cli_shown", "explain", "render.summary", "render.table", "render.tree"):
+    for module in ("cli.shown", "report.explain", "render.summary", "render.table", "render.tree"):
         monkeypatch.setattr(f"fxflops.{module}.terminal_width", lambda: 80)
     narrow = out(command)
     assert max(map(len, whole.splitlines())) > 80 >= max(map(len, narrow.splitlines()))
@@ -474,15 +474,15 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input 1,3 --attention some", "unknown attention 'some'"),
         ("run model.py:make_model --input 1,3 --trace jit", "jit"),
         ("run model.py:make_model --input 1,3 --repeats some", "--repeats 'some'"),
-        ("run model.py:make_model --input 1,3 --repeats 3 --counts-only", "--counts-only makes none"),
+        ("run model.py:make_model --input 1,3 --repeats 3 --counts-only", "--counts-only does not run the model"),
         ("run model.py:make_model --input 1,3 --tree --columns cost", "--tree: no column 'cost'"),
         ("run model.py:make_model --input 1,3 --tree --table --sort-by inputs", "--tree: no column 'inputs'"),
         ("run model.py:make_model --input 1,3 --table --sort-by cost", "--table: no column 'cost'"),
         ("run model.py:make_model --input 1,3 --tree --units Q", "unknown units 'Q'"),
         ("run model.py:make_model --input 1,3 --depth 2", "--depth 2 needs --tree"),
         ("run model.py:make_model --input 1,3 --units G", "--units G needs --tree or --table"),
-        ("run model.py:make_model --input 1,3 --json --tree", "not with --tree or --table"),
-        ("run model.py:make_model --input 1,3 --save a.xyz", "the suffix says the format"),
+        ("run model.py:make_model --input 1,3 --json --tree", "leave out --tree and --table"),
+        ("run model.py:make_model --input 1,3 --save a.xyz", "the suffix must name a format"),
         ("run model.py:make_model --input 1,3 --save no/a.json", "there is no folder 'no'"),
         ("run model.py:with_args --batch 2", "comes with inputs of its own"),
         ("run model.py:with_args --batch 0", "--batch"),
@@ -491,7 +491,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("diff model.py:with_args", "Missing argument 'OTHER'"),
         ("diff none.json model.py:with_args", "there is no file 'none.json'"),
         ("check model.py:with_args", "no budget is given: one or more of --max-flops"),
-        ("check model.py:with_args --max-flops 4Q", "'4Q' is no number with a unit of k, M, G"),
+        ("check model.py:with_args --max-flops 4Q", "'4Q' is not a number with a unit of k, M, G"),
         ("check model.py:with_args --max-memory 2G", "2GiB, 500MB"),
         ("check model.py:with_args --max-time 1s --device meta", "no time was measured"),
         ("ops sofmax", "near: softmax"),
@@ -526,7 +526,7 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_json_file_that_is_no_report(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{}")
     (tmp_path / "b.json").write_text("{")
-    assert "is no report of fxflops" in invoke("check a.json --max-flops 1").stderr
+    assert "is not a report of fxflops" in invoke("check a.json --max-flops 1").stderr
     assert invoke("check b.json --max-flops 1").exit_code == 2
 
 
@@ -540,7 +540,7 @@ fxflops run timm:resnet50 --counts-only --json > resnet50.json
 fxflops ops softmax
 fxflops conventions
 """.strip().splitlines()
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
     for block in re.findall(r"^```(?:bash|console)\n(.*?)^```", page.read_text("utf8"), re.S | re.M):
         DOCUMENTED += re.findall(r"^(?:\$ )?(fxflops \S.*)", block, re.M)
@@ -586,7 +586,7 @@ def test_version() -> None:
 def test_help_loads_no_torch(arguments: list[str]) -> None:
     code = f"""
 import sys
-from fxflops.cli import app
+from fxflops.cli.app import app
 try:
     app({arguments!r}, prog_name="fxflops")
 finally:

@@ -143,10 +143,10 @@ def test_what_is_no_matter_of_meta_is_tried_once() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ("--input 2,8 --dtype int8", "dtype 'int8' is none of weights"),
-        ("--input 2,8 --dtype bool", "dtype 'bool' is none of weights"),
+        ("--input 2,8 --dtype int8", "dtype 'int8' cannot be that of weights"),
+        ("--input 2,8 --dtype bool", "dtype 'bool' cannot be that of weights"),
         ("--input 99999999999999999999,8", "no input of shape f32[99999999999999999999,8] can be made"),
-        ("--input 33554432,33554432", "4.00 PiB, more than the memory there is"),
+        ("--input 33554432,33554432", "4.00 PiB, more than this machine's memory"),
         ("--input 2,8 --device xla", "own_nets.py:linear cannot be moved: "),
     ],
 )
@@ -179,7 +179,7 @@ def test_options_are_of_the_side_that_is_a_model() -> None:
         assert (found["a"], found["b"]) == macs
     result = invoke("diff i.json i.json --input 4,8")
     assert result.exit_code == 2
-    assert "inputs and settings are those of then" in result.stderr
+    assert "only --convention and --attention can be given for it" in result.stderr
 
 
 def test_columns_of_two_views() -> None:

@@ -76,7 +76,10 @@ def test_what_a_tools_users_told_it_keeps_our_macs() -> None:
     ("key", "said"),
     [
         ("lineer", "the row for 'lineer' counts nothing: no op of that name is known; near: linear"),
-        (torch.relu, "the formula for torch.relu counted nothing: relu is called here as tests.counting.test_counts.Renamed x1"),
+        (
+            torch.relu,
+            "the formula for torch.relu counted nothing: relu is called here as tests.counting.test_counts.Renamed x1",
+        ),
         (nn.Linear, "linear is called here as torch.nn.functional.linear x1; a formula for that counts it"),
         ("gelu", None),
         (nn.GELU, None),

@@ -84,7 +84,8 @@ def test_memory_means_the_delta_in_the_result_table_and_the_peak_in_a_tree():
 
 def test_an_unknown_column_names_the_valid_ones():
     with pytest.raises(
-        InputError, match="no column 'tme', but time: one of calls, params, macs, flops, flops%, time, time%, memory"
+        InputError,
+        match=r"no column 'tme' \(near: time\): one of calls, params, macs, flops, flops%, time, time%, memory",
     ):
         find(MODULE_COLUMNS, "tme")
 

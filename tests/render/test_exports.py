@@ -176,7 +176,7 @@ def test_a_key_that_is_not_there() -> None:
 
 
 def test_columns_go_by_what_stands_above_them_too() -> None:
-    with pytest.raises(InputError, match=r"no column 'tiem', but time: one of op, flops, seconds \(time\)"):
+    with pytest.raises(InputError, match=r"no column 'tiem' \(near: time\): one of op, flops, seconds \(time\)"):
         TABLE.select("tiem")
 
 

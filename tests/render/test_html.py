@@ -143,8 +143,8 @@ def test_operators_are_a_table_to_sort(vit, root):
 
 
 def test_a_table_of_some_says_of_how_many(vit, root):
-    text = html(vit, root, RESULT_HEADER, ROWS, noun="calls, dearest first", of=30)
-    assert "first 2 of 30 calls, dearest first" in text
+    text = html(vit, root, RESULT_HEADER, ROWS, noun="calls, most expensive first", of=30)
+    assert "first 2 of 30 calls, most expensive first" in text
     assert "first" not in html(vit, root, RESULT_HEADER, ROWS[:1] * 30)
 
 

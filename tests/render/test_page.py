@@ -19,7 +19,7 @@ from fxflops.render.page_data import (
     MOST_CALLS,
     MOST_MOMENTS,
     MOST_TILES,
-    Course,
+    MemoryTimeline,
     Metric,
     Op,
     Page,
@@ -191,7 +191,9 @@ def many(tiles=2, calls=2, states=0) -> Page:
         Op("forward", "linear", f"some.module.of.layer.m{i}", 1, i, 2 * i, 1e-6 * i + 1e-9, f"f32[{i}] → f32[{i}]", 2 * i, 8 * i, 1e-7 * i, "f32", "memory")
         for i in range(calls)
     ]  # fmt: skip
-    course = Course(("params",), [State("a", "b", "forward", (i,)) for i in range(states)], states, "a", (), "storages")
+    course = MemoryTimeline(
+        ("params",), [State("a", "b", "forward", (i,)) for i in range(states)], states, "a", (), "storages"
+    )
     summary = Summary("M", "", "", 0, sum(op.flops for op in ops), "fxflops", "dense", calls, calls)
     return Page(summary, [metric], listed, ops, [], course)
 
@@ -242,8 +244,8 @@ def test_thinning_keeps_the_highest_and_the_peak():
 
 def test_the_peak_is_marked_in_its_module():
     states = [State("a", "", "forward", (9,)), State("b", "", "forward", (5,)), State("b", "", "forward", (7,))]
-    assert place_of_peak(Course(("x",), states, 10, "b", (), "")) == 2
-    assert place_of_peak(Course(("x",), states, 10, "elsewhere", (), "")) == 0
+    assert place_of_peak(MemoryTimeline(("x",), states, 10, "b", (), "")) == 2
+    assert place_of_peak(MemoryTimeline(("x",), states, 10, "elsewhere", (), "")) == 0
 
 
 # The page
@@ -389,4 +391,4 @@ def test_notebooks_show_tree_operators_and_calls(trained):
     assert "script" not in tags
     assert not any({"src", "href", "id"} & set(attributes) for _, attributes in found.seen)
     assert f"{trained.by_operator()['linear'].total.flops:,}" in trained._repr_html_()
-    assert f"{len(trained.counted)} calls, dearest first" in found.text
+    assert f"{len(trained.counted)} calls, most expensive first" in found.text

@@ -219,7 +219,7 @@ def test_a_big_table_has_only_the_rows_in_sight(browser, tmp_path):
     opened = Opened(browser, rendered(data, plotly_script()), tmp_path / "big.html")
     assert opened.page.locator("#table tbody tr").count() < 100
     assert opened.column("module")[0] == "layer.49999"
-    assert "Only the 5,000 dearest of 50,000 calls" in opened.page.locator("#ops-note").inner_text()
+    assert "Only the 5,000 most expensive of 50,000 calls" in opened.page.locator("#ops-note").inner_text()
     opened.page.locator("#table").evaluate("table => { table.scrollTop = table.scrollHeight }")
     opened.page.wait_for_selector("#table td[title='layer.45000']")
     assert opened.page.locator("#table tbody tr").count() < 100

@@ -332,7 +332,7 @@ def test_a_convention_of_ones_own_is_known_by_name() -> None:
     report = count(BLOCKS, torch.randn(3, 8), convention=halves)
     again = Report.from_dict(report.to_dict())
     assert (again.convention, again.total_flops) == ("halves", report.total_macs // 2)
-    with pytest.raises(InputError, match="does not hold the convention 'halves'"):
+    with pytest.raises(InputError, match="has the name of the convention 'halves', not its rules"):
         again.recount(attention="exact")
     assert again.recount(halves) == report
 
@@ -340,10 +340,10 @@ def test_a_convention_of_ones_own_is_known_by_name() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("no json", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
-        ("[]", "no report of fxflops"),
-        ('{"traceEvents": []}', "no report of fxflops"),
+        ("no json", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "not a report of fxflops"),
+        ('{"traceEvents": []}', "not a report of fxflops"),
         (f'{{"schema": "fxflops.report", "schema_version": {VERSION + 1}}}', f"reads {VERSION}"),
         ('{"schema": "fxflops.report"}', "schema_version None"),
         (f'{{"schema": "fxflops.report", "schema_version": {VERSION}}}', "damaged: KeyError: 'classes'"),

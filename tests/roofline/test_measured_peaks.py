@@ -77,7 +77,7 @@ def test_a_slow_moment_is_no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
         measured_peaks, "_fastest", lambda where, run, times=4: 8e-3 + 2 * run.args[0].shape[0] ** 3 / speed
     )
     busy = measured_peaks._gemm("cpu", 2, "f32")
-    assert not busy.is_believed
+    assert not busy.is_reproducible
     monkeypatch.setattr(measured_peaks, "_fastest", delayed)
     monkeypatch.setattr(measured_peaks, "SECONDS_CAP", 5.0)
     assert measured_peaks._gemm("cpu", 2, "f32") == (pytest.approx(speed), True)
