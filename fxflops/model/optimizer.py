@@ -25,7 +25,7 @@ def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
         raise InputError("an optimizer steps after a backward pass: fxflops.count(..., backward=True, optimizer=...)")
     if not isinstance(optimizer, Optimizer) and not callable(optimizer):
         raise InputError(
-            "optimizer must be a torch.optim.Optimizer, or a function of parameters such as torch.optim.AdamW, "
+            "optimizer must be a torch.optim.Optimizer, or make one from parameters, such as torch.optim.AdamW, "
             f"not {type(optimizer).__name__}"
         )
     step = inspect.unwrap(optimizer.step if isinstance(optimizer, Optimizer) else getattr(optimizer, "step", print))

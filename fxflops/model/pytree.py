@@ -26,7 +26,7 @@ class Hole(NamedTuple):
 
 
 class Filling(NamedTuple):
-    """The place of a mapping in a template that accepts only tensors (a TensorDict): the mapping, and templates of its parts."""
+    """The place in a template of a mapping that accepts only tensors (a TensorDict), with the templates of its parts."""
 
     value: Any
     parts: list[tuple[Step, Any]]

@@ -120,7 +120,7 @@ class Snapshot:
             self.keep_all()
 
     def keep_all(self) -> None:
-        """Copy all tensors but the parameters. To be called before a run that does not call :meth:`before_write` for them."""
+        """Copy all tensors but the parameters, before a run that may write to them without :meth:`before_write`."""
         self._tensors.keep(self._others.values())
 
     def holds(self, tensor: torch.Tensor) -> bool:

@@ -17,7 +17,7 @@ Made = tuple[Any, Any, Any]
 
 
 class CallLog:
-    """The calls of a run, its module calls (``scopes``), and the outermost of these with the range of their calls (``steps``).
+    """The calls of a run and its module calls (``scopes``); ``steps`` are the outermost of these with their range of calls.
 
     With ``owners``, a call of the backward pass gets the path of the module whose gradient it computes.
     """

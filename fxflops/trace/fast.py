@@ -20,7 +20,7 @@ from ..torch_internals import DisableTorchFunction, current_graph_task_id, is_an
 from .forwards import Forward, is_plain, is_torchs
 from .leaves import ModuleSettings, holds_tensors
 from .modes import transformed
-from .observe import ATTENTION
+from .operators import ATTENTION
 from .planning import PART, PlanningObserver
 from .plans import NEW, SAME, Plan, Unknown, call_key, forms_in
 

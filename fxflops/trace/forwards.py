@@ -15,7 +15,7 @@ from torch.jit import ScriptModule
 from ..torch_internals import GLOBAL_HOOKS, call_impl
 
 CALLED_BY = {call_impl.__code__, *(part for part in call_impl.__code__.co_consts if isinstance(part, CodeType))}
-"""The code of ``Module.__call__``, from which a forward is called with its hooks: newer torch has it in a nested function."""
+"""The code that calls the forward of a called module: ``Module._call_impl``, and the function inside it, used with hooks."""
 GLOBAL = GLOBAL_HOOKS["_forward_hooks"], GLOBAL_HOOKS["_forward_pre_hooks"]
 
 

@@ -3,12 +3,11 @@
 It is a ``TorchFunctionMode`` together with hooks on this model's modules. A module with a formula (a leaf) is one Call;
 so is a function or method with one. A function without formula is observed inside: if it is written in Python, by the
 function mode, otherwise by a dispatch mode, and the operators that it dispatches are Calls. Under vmap and the other
-functorch transforms all functions are, since only their operators have the whole shapes.
+functorch transforms every function is observed by the dispatch mode, since only operators have the whole shapes.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -21,34 +20,15 @@ from torch import nn
 from ..meters.live_storages import LiveStorages
 from ..ops import ESCAPE, Formula, FormulaRegistry
 from ..records import spec_of
-from ..torch_internals import (
-    DisableTorchFunction,
-    EnableTorchFunction,
-    HigherOrderOperator,
-    OpOverload,
-    StopRecomputation,
-    current_graph_task_id,
-    disable_current_modes,
-)
-from .attention_pairs import with_learning, with_pairs
+from ..torch_internals import DisableTorchFunction, EnableTorchFunction
 from .autocast import Autocast
-from .autograd_owners import AutogradOwners, roots_of
-from .call_log import Made
-from .compiler import is_importing_compiler, run_operator, unseen
+from .autograd_owners import AutogradOwners
+from .compiler import is_importing_compiler, unseen
 from .device_mirror import DeviceMirror
-from .functions import (
-    Bodies,
-    belongs_to_tensor,
-    computes,
-    is_integral,
-    qualified_name,
-    unguarded,
-    with_callables,
-    writes,
-)
+from .functions import Bodies, belongs_to_tensor, computes, is_integral, qualified_name, unguarded
 from .meta_mirror import MetaMirror
-from .modes import AtenMode, FunctionMode, dispatch_mode_on, function_mode_on, transformed
-from .modules import ModuleObserver
+from .modes import FunctionMode, dispatch_mode_on, function_mode_on, transformed
+from .operators import QUERY, OperatorObserver
 from .phases import BACKWARD, is_comparing
 from .python_functions import PlainFunctions
 from .record import Recorder
@@ -56,10 +36,10 @@ from .spelling import WRITTEN_AS, Spelling, is_meta_kernel
 from .stack import ModuleStack, Running
 from .uninitialized_reads import COPIES, EMPTY, Unwritten, address_of, before_write_hook
 
-QUERY, VIEW, ATTENTION, RNN_BACKWARD, ADDRESS = "query", "view", "attention", "rnn_backward", "data_ptr"
+ADDRESS = "data_ptr"
 
 
-class Observer(ModuleObserver):
+class Observer(OperatorObserver):
     """Observes the calls made in a ``with`` block by the thread that entered it.
 
     modules: the modules to hook, with their paths.
@@ -106,9 +86,6 @@ class Observer(ModuleObserver):
     def _of_thread(self, stack: ModuleStack) -> None:
         super()._of_thread(stack)
         self.mode = FunctionMode(self)
-        self.aten = AtenMode(self.operator)
-        self._in_call = self._in_node = False
-        self._parts: list[tuple[Any, Made]] = []
         self._entering: set[Any] = set()
         functions = self._registry.python_functions
         self._plain_functions = PlainFunctions(functions, self._begin_function, self._end_function)
@@ -221,12 +198,6 @@ class Observer(ModuleObserver):
             self._recorder.function(written, node_args, out, self._stack.keys())
         return out
 
-    def _stopped(self, path: str) -> None:
-        # Checkpoint stops recomputing by an exception inside a call: the operators that ran until then are calls.
-        for func, made in self._parts if isinstance(sys.exc_info()[1], StopRecomputation) else ():
-            self.log.call(self._registry.find(func), func, made, path, 0.0)
-        self._parts.clear()
-
     def _asks_for_it(self) -> bool:
         """Return whether the model itself asks for a tensor's device: not a backward pass, and not checkpoint."""
         return self.phases.now() != BACKWARD and not is_comparing()
@@ -235,11 +206,6 @@ class Observer(ModuleObserver):
         """Note an error of the meta device: a model that catches it goes on in a way that it would not on real tensors."""
         if self._mirror is not None and "meta" in str(error).lower():
             self._mirror.needs_values = self._mirror.needs_values or str(error)
-
-    def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Record a call without formula if a function reads memory that no observed call has written."""
-        if (entry is None or entry.reason != VIEW) and self._unwritten.is_read_by(func, args, kwargs):
-            self.log.call(None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._here(), 0.0)
 
     def _plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a function that computes nothing, but may return a tensor: ``x.T``, ``x.data``."""
@@ -250,43 +216,6 @@ class Observer(ModuleObserver):
         if node_args is not None and self._recorder is not None:
             self._recorder.plain(func, node_args, out, self._stack.keys())
         return out
-
-    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._autocast is not None:
-            args, kwargs = self._autocast.cast(func, args, kwargs)
-        if isinstance(func, HigherOrderOperator):
-            # All modes are off around it; the functions that it calls turn them on again for themselves.
-            args, kwargs = with_callables((args, kwargs), self._entered)
-            self._unwritten.clear()
-            with disable_current_modes():
-                out = func(*args, **kwargs)
-        else:
-            out = self._kernel(func, args, kwargs)
-        self._register(func, args, kwargs, out)
-        return self._track(out)
-
-    def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return run_operator(func, args, kwargs)
-
-    def _register(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        if self._mirror is not None:
-            if writes(func, kwargs):  # x.resize_(3), x.data = y
-                self._mirror.forget((args, kwargs))
-            self._mirror.register(out)
-
-    def _before(self, args: Any, kwargs: Any) -> Any:
-        """Return the arguments of a call as nodes of the recorded graph; None if it is no node of its own there."""
-        return None if self._recorder is None or self._in_node else self._recorder.before(args, kwargs)
-
-    @contextmanager
-    def _within(self, in_call: bool, in_node: bool) -> Iterator[None]:
-        """Enter a call (``in_call``) or a node of the recorded graph (``in_node``): operators inside are none of their own."""
-        before = self._in_call, self._in_node
-        self._in_call, self._in_node = in_call, in_node
-        try:
-            yield
-        finally:
-            self._in_call, self._in_node = before
 
     def _answered(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> Any:
         """Return the device mirror's answer; record a call if the answer is a tensor (``x.cpu()``)."""
@@ -323,64 +252,11 @@ class Observer(ModuleObserver):
         finally:
             self._entering.discard(func)
 
-    # Operators, from the dispatch mode
-
-    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one operator that was dispatched, and record it unless it is part of a recorded call."""
-        with self.lock, DisableTorchFunction():
-            self.phases.on_operator(func, args)
-            if self._in_call or self._inside_leaf():
-                out = self._track(run_operator(func, args, kwargs))
-                if current_graph_task_id() != -1:  # kept in case checkpoint stops the call halfway: see _stopped
-                    self._parts.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))
-                return out
-            given = args, kwargs
-            if self._mirror is not None:
-                args, kwargs = self._mirror.replace(args, kwargs, func)
-            self._announce(func, args, kwargs)
-            entry = self._registry.find(func)
-            specs, kwspecs = spec_of(args), spec_of(kwargs)
-            if entry is not None and entry.op == RNN_BACKWARD:
-                specs = with_learning(args, specs)
-            self._check(entry, func, *given)
-            # A composite operator without formula counts as the operators that it is made of.
-            if entry is None and isinstance(func, OpOverload) and func._can_decompose():
-                with dispatch_mode_on(self.aten):
-                    return func.decompose(*args, **kwargs)
-            node_args = self._before(args, kwargs)
-            start = time.perf_counter()
-            out = self._run(func, args, kwargs)
-            if not isinstance(func, HigherOrderOperator) if entry is None else entry.reason != QUERY:
-                seconds = time.perf_counter() - start
-                made = specs, kwspecs, self._result(entry, given, out)
-                self.log.call(entry, func, made, self._here(), seconds)
-                self._owns((out, args))
-            if node_args is not None and self._recorder is not None:
-                self._recorder.function(func, node_args, out, self._stack.keys())
-            return out
-
     @contextmanager
     def _entered(self) -> Iterator[None]:
         """Observe the calls inside a function that a higher-order operator calls."""
         with self._within(False, True), EnableTorchFunction(), dispatch_mode_on(self.aten), function_mode_on(self):
             yield
-
-    def _result(self, entry: Formula | None, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
-        if self._facts and entry is not None and entry.op == ATTENTION:
-            return with_pairs(entry, given, out, must=self._mirror is not None)
-        return spec_of(out)
-
-    def backward(self, out: Any, run: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
-        """Run a backward pass from the sum of the outputs, and record its operators.
-
-        ``run(roots, ones)`` runs it. Raises InputError if no output requires a gradient.
-        """
-        self.path = ""
-        self._in_node = True  # no part of a recorded graph
-        roots, ones = roots_of(out if self._mirror is None else self._mirror.written(out))
-        self._track(ones)
-        with dispatch_mode_on(self.aten):
-            run(roots, ones)
 
     # Plain Python functions with a formula of the user's, from sys.setprofile
 

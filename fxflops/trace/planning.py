@@ -17,8 +17,8 @@ from ..records import EMPTY_MAPPING, ORDINARY, Call, Operation, spec_of, typed
 from ..torch_internals import DisableTorchFunction, assertion
 from .device_mirror import DeviceMirror
 from .meta_mirror import OWN, REAL, Form, MetaMirror
-from .observe import ATTENTION, QUERY, RNN_BACKWARD
 from .on_meta import MetaObserver
+from .operators import ATTENTION, QUERY, RNN_BACKWARD
 from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, forms_in
 from .spelling import WRITTEN_AS
 from .uninitialized_reads import EMPTY

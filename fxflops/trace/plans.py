@@ -21,11 +21,11 @@ class Unknown(Exception):
 
 
 class Plan:
-    """The result of calls of one kind: new tensors of ``forms`` (NEW), the first argument (SAME), or views, which torch makes.
+    """The result of calls of one kind: new tensors of ``forms`` (NEW), the first argument (SAME), or views made by torch.
 
     ``operation`` is recorded for each call, ``spelled`` has it for other spellings of its target. ``sequence`` is tuple
     or list for several results. With ``has_real`` some arguments are real tensors, which need meta mirrors; with
-    ``names_device`` an argument may be a device. ``passing`` are the specs and bytes of storages that live only within a call.
+    ``names_device`` an argument may be a device. ``passing`` are specs and bytes of storages that live only in a call.
     """
 
     __slots__ = ("forms", "has_real", "kind", "names_device", "operation", "passing", "sequence", "spelled")

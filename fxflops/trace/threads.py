@@ -98,7 +98,7 @@ class Threads(Generic[Watching]):
 
 
 def _is_on(observer: Observing) -> bool:
-    """Return whether an observer's modes are on in this thread: autograd's threads inherit those of the backward's caller."""
+    """Return whether an observer's modes are on in this thread: autograd's threads inherit those of their caller."""
     return observer.mode in get_current_function_mode_stack() or observer.aten in get_current_dispatch_mode_stack()
 
 
