@@ -190,7 +190,7 @@ def is_compiled(modules: Iterable[nn.Module]) -> bool:
     modules = [*modules]
     functions = [getattr(cls, "forward", None) for cls in {*map(type, modules)}]
     for module in modules:
-        held = module.__dict__.values()
+        held = [*module.__dict__.values()]  # a copy, for other threads' sake: see Inventory
         if FunctionType in map(type, held):
             functions += [value for value in held if type(value) is FunctionType]
     return any(hasattr(function, "_torchdynamo_orig_callable") for function in functions)

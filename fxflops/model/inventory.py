@@ -73,8 +73,9 @@ class Inventory:
                     if tensor is not None and id(tensor) not in found:
                         found.add(id(tensor))
                         named.append((f"{path}.{name}" if path else name, tensor))
-            if torch.ScriptObject in map(type, module.__dict__.values()):
-                self.packed += [(path, weight) for value in module.__dict__.values() for weight in _packed(value)]
+            held = [*module.__dict__.values()]  # a copy: a count in another thread may set the module's forward now
+            if torch.ScriptObject in map(type, held):
+                self.packed += [(path, weight) for value in held for weight in _packed(value)]
         self._met.append(len(self.params))
         self.shapeless: list[nn.Module] = []
         if any(
@@ -120,7 +121,7 @@ def _packed(value: Any) -> list[torch.Tensor]:
 
 
 def _functions_of(module: nn.Module) -> frozenset[Any]:
-    held = module.__dict__.values()
+    held = [*module.__dict__.values()]
     return NONE if FUNCTIONS.isdisjoint(map(type, held)) else frozenset(v for v in held if type(v) in FUNCTIONS)
 
 
