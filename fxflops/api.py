@@ -1,4 +1,4 @@
-"""The public functions: the only place that knows the order of the stages: trace, run, count, roll up."""
+"""The public functions ``analyze`` and ``count``, and the order of their stages: trace, run, count, sum up."""
 
 from __future__ import annotations
 
@@ -47,29 +47,31 @@ def analyze(
     strict: bool = False,
     progress: bool | None = None,
 ) -> Report:
-    """Trace ``model``, run it node by node on the real tensors; count, time and read the memory of every operation.
+    """Trace ``model`` and run it node by node on real tensors; count every operation, and measure its time and memory.
 
     Args:
-        model: any ``nn.Module``, on CPU, CUDA or meta; left exactly as it was, also when something raises.
+        model: any ``nn.Module``, on CPU, CUDA or meta; its state is restored at the end, also after an error.
         args: a tuple is passed as positional inputs, anything else is one positional input.
         kwargs: keyword inputs.
-        mode: "eval", "train" or "as_is"; default "eval", "as_is" with ``backward``. Without it, runs under ``no_grad``.
-        backward: also run the backward pass, from the sum of the floating outputs: count, time and read the memory of
-            the part of each operation. Gradients are computed for the parameters that require them, and dropped.
-        trace: "symbolic" (torch.fx.symbolic_trace), "record" (what a real run did, which works for any model that
-            runs), or "auto": the first that succeeds.
-        convention: what counts how much; see :func:`list_conventions`.
-        attention: "dense" counts every query with every key; "exact" the pairs that a mask or causality leaves, in
-            scaled_dot_product_attention, flex_attention and their kernels.
-        formulas: ``{target: function}``, as :func:`formula` registers them, for this analysis alone.
-        repeats: how often to time; "auto" until stable, at most about 2 s; 0 does not time. On meta nothing is timed.
-        kernels: run once more under torch.profiler, and tell which kernels ran for each node and how long
+        mode: "eval", "train" or "as_is"; default "eval", or "as_is" with ``backward``.
+        backward: also run the backward pass, from the sum of the floating outputs, and count and measure the part of
+            each operation in it. Gradients are computed for parameters that require them, and discarded. Without
+            ``backward`` the model runs under ``no_grad``.
+        trace: "symbolic" (torch.fx.symbolic_trace), "record" (record the calls of a real run, which works for any model
+            that runs), or "auto": the first of these that succeeds.
+        convention: the rules by which operations are counted; see :func:`list_conventions`.
+        attention: "dense" counts every query with every key; "exact" counts only the pairs that a mask or causality
+            leaves, in scaled_dot_product_attention, flex_attention and their kernels.
+        formulas: ``{target: function}``, as :func:`formula` registers them, for this analysis only.
+        repeats: the number of timed runs; "auto" runs until times are stable, for at most about 2 s; 0 does not time.
+            On meta nothing is timed.
+        kernels: also run once under torch.profiler, and report the kernels of each node with their times
             (``report.nodes[i].kernels``): on CUDA those that CUPTI saw, on a CPU the operators.
-        strict: raise when a call has no formula.
-        progress: a progress bar on stderr; default: if it is a terminal.
+        strict: raise MissingFormulaError if a call has no formula.
+        progress: show a progress bar on stderr; by default if stderr is a terminal.
 
     Raises:
-        InputError: the model or the inputs do not fit. RunError: the model raised. TraceError: it cannot be traced.
+        InputError: the model or its inputs are invalid. RunError: the model raised. TraceError: it cannot be traced.
         MissingFormulaError: with ``strict``. FormulaError: a formula does not fit a call.
     """
     return analyzed(
@@ -103,7 +105,7 @@ def analyzed(
     kernels: bool = False,
     progress: bool | None = None,
 ) -> tuple[Report, fx.GraphModule]:
-    """What :func:`analyze` does, with the graph that it ran."""
+    """Analyze the model as :func:`analyze` does; return the report and the graph that was run."""
     if repeats != "auto" and (not isinstance(repeats, int) or repeats < 0):
         raise InputError(f"repeats must be 'auto' or a whole number from 0, not {repeats!r}")
     registry, found = BASE.derive(formulas), find_convention(convention)
@@ -116,7 +118,10 @@ def analyzed(
         try:
             try:
                 run = measure(subject, made, registry, repeats, tick, kernels)
-            except (TraceError, InputError) as error:  # symbolic tracing may make of a model what it does not do
+            except (
+                TraceError,
+                InputError,
+            ) as error:  # a symbolic graph may differ from the model, or lack its gradients
                 if trace != "auto" or made.how != "symbolic":
                     raise
                 made = _recorded_instead(subject, registry, error)
@@ -130,8 +135,11 @@ def analyzed(
 
 
 def _recorded_instead(subject: Subject, registry: FormulaRegistry, error: TraceError | InputError) -> Traced:
-    """The model recorded, where its symbolic graph does otherwise; where it raises itself, that error, at its node if
-    the graph raised it too."""
+    """Record the model after its symbolic graph failed.
+
+    If the model itself raises, that is the error; if the graph raised the same, the graph's error is raised instead,
+    which names the node.
+    """
     try:
         return traced(subject, registry, "record", str(error).partition("\n")[0])
     except RunError as raised:
@@ -153,17 +161,18 @@ def count(
     formulas: Formulas | None = None,
     strict: bool = False,
 ) -> Report:
-    """Count without computing: the model runs once on the meta device, whatever device it is on, and without a graph.
+    """Count without computing: the model runs once on the meta device, whatever device it is on, without a graph.
 
-    No activation is allocated and the weights are not touched; nothing is timed; memory is predicted. Integers and
-    booleans stay real, so that masks and positions have values. Where floating values are needed (``x.item()``, an
-    operator that meta does not have) the model runs on its real tensors instead: ``report.trace`` says so and
-    ``report.trace_reason`` why. Arguments and errors as for :func:`analyze`; InputError also where those real tensors
-    pass half of the memory there is.
+    No activations are allocated and weights are not read. Nothing is timed, and memory is predicted. Integers and
+    booleans keep their values, for masks and positions. If floating values are needed (``x.item()``, an operator without
+    a meta kernel), the model runs on its real tensors instead: ``report.trace`` says so, and ``report.trace_reason`` why.
 
-    With ``backward=True`` and an ``optimizer`` (a ``torch.optim.Optimizer`` of the model's parameters, or what makes one:
-    ``torch.optim.AdamW``) its step is counted too, and its state is in the predicted peak of the training step. The
-    optimizer itself takes no step.
+    With ``backward=True`` and an ``optimizer`` (a ``torch.optim.Optimizer`` of the model's parameters, or a class or
+    function that makes one, such as ``torch.optim.AdamW``), its step is counted too, and the predicted peak includes its
+    state. The optimizer itself takes no step.
+
+    The other arguments and errors are those of :func:`analyze`. InputError is also raised if a run on real tensors needs
+    more than half of the memory.
     """
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = BASE.derive(formulas), find_convention(convention)
@@ -183,8 +192,11 @@ def running(
     backward: bool,
     lazy: bool = False,
 ) -> Iterator[Subject]:
-    """The model with its inputs, in its mode, with gradients only for a backward pass, one analysis of it at a time; afterwards all is as it
-    was before."""
+    """Prepare the model and its inputs for runs: locked, in its mode, with gradients only for ``backward``.
+
+    The state of model, inputs and random generators is restored at the end. Raises InputError for an invalid model, mode
+    or inputs, and also for inputs that are shapes if the model raises on them.
+    """
     given, model = model, checked_model(model)
     with errors_of_kind(TypeError):
         positional, named = as_call(model, args, kwargs)

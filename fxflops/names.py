@@ -1,7 +1,7 @@
 """Functions and classes by name, for files: ``torch.nn.functional:gelu``, ``torch:Tensor.add``, ``aten::add.Tensor``.
 
-Names are looked up among what this process has imported. Nothing is ever imported, called or evaluated because a file
-names it: what is not there is stood in for.
+Names are looked up only among modules that this process has imported. Nothing is imported, called or evaluated because
+a file names it: a stand-in takes the place of a name that is not found.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ NAMESPACES = {
     "torch.fft": torch.fft,
     **FUNCTION_MODULES,
 }
-"""Where to look for functions that do not know where they can be found."""
+"""The modules in which functions are looked up, since their ``__module__`` may not be where they are found."""
 
 
 class Absent:
-    """Stands for a function that a file names and this process does not have; ``doc`` is what is known of it."""
+    """A stand-in for a function that a file names and this process does not have; ``doc`` is its docstring, if known."""
 
     def __init__(self, name: str, doc: str = "") -> None:
         self.name = name
@@ -51,7 +51,7 @@ class Absent:
 
 
 def name_of(target: Any) -> str:
-    """The name by which :func:`target_of` finds it again, where it can be found by a name."""
+    """Return the name of a function or class, by which :func:`target_of` finds it again if it can be found."""
     match target:
         case Absent():
             return target.name
@@ -72,7 +72,7 @@ def name_of(target: Any) -> str:
 
 
 def target_of(name: str) -> Any:
-    """The function of this name, or an :class:`Absent` in its place."""
+    """Return the function of this name, or an :class:`Absent` if there is none."""
     if "::" in name:
         found = _operator(name)
     else:
@@ -82,8 +82,10 @@ def target_of(name: str) -> Any:
 
 
 class Classes:
-    """Classes by name; of one that this process does not have a stand-in, made after what :func:`described` said: no more
-    than its name, its bases and the parameters of its ``forward``."""
+    """Classes by name. A class that this process does not have gets a stand-in made from its description.
+
+    A description, from :func:`described`, has the class's bases and the parameters of its ``forward``.
+    """
 
     def __init__(self, descriptions: Mapping[str, Any]) -> None:
         self._descriptions = descriptions
@@ -97,7 +99,7 @@ class Classes:
 
     def _stand_in(self, name: str) -> type:
         about = self._descriptions.get(name, {"bases": [], "forward": None})
-        # Not over a class that is here: it may do something for each class made of it.
+        # No stand-in gets a user's class as a base: its __init_subclass__ would run. Only torch's are taken as they are.
         bases = tuple(_looked_up(base) if _is_torchs(base) else self._stand_in(base) for base in about["bases"])
         module, _, qualname = name.partition(":")
         body: dict[str, Any] = {"__module__": module, "__qualname__": qualname}
@@ -107,7 +109,7 @@ class Classes:
 
 
 def described(classes: Iterable[type]) -> dict[str, Any]:
-    """Descriptions of the classes and their bases that are not torch's, by name."""
+    """Return descriptions of the classes and their bases that are not torch's, by name."""
     found: dict[str, Any] = {}
     waiting = sorted(classes, key=name_of)
     while waiting:
@@ -120,7 +122,7 @@ def described(classes: Iterable[type]) -> dict[str, Any]:
 
 
 def _forward(cls: type) -> list[str] | None:
-    """The positional parameters of the ``forward`` that a class defines itself; None where it inherits it."""
+    """Return the positional parameters of the ``forward`` that a class defines itself; None if it inherits it."""
     if "forward" not in vars(cls):
         return None
     try:
@@ -132,7 +134,7 @@ def _forward(cls: type) -> list[str] | None:
 
 def _forward_of(names: list[str]) -> Any:
     def forward(*args: Any) -> Any:
-        raise NotImplementedError("this class stands for one that was not imported when the report was read")
+        raise NotImplementedError("this class is a stand-in for one that was not imported when the report was read")
 
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -144,12 +146,12 @@ def _bases(cls: type) -> list[type]:
 
 
 def _is_torchs(name: str) -> bool:
-    """Whether a class is torch's own, which every process that reads a report has."""
+    """Return whether a class is torch's own, which every process that reads a report has."""
     return name.startswith(("torch.", "torch:", "builtins:")) and _looked_up(name) is not None
 
 
 def _looked_up(name: str) -> Any:
-    """What an imported module has under this name; nothing that it would first have to make."""
+    """Return what an imported module has under this name, without running a ``__getattr__`` or property; else None."""
     module, _, qualname = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
@@ -173,13 +175,13 @@ def _operator(name: str) -> Any:
 
 @cache
 def _functions() -> dict[str, Any]:
-    """torch's functions and Tensor's methods by name."""
+    """Return torch's functions and Tensor's methods by name."""
     return dict(_torchs())
 
 
 @cache
 def _names() -> dict[Any, str]:
-    """The first name of each."""
+    """Return the first name of each of torch's functions and Tensor's methods."""
     return {function: name for name, function in reversed(list(_torchs()))}
 
 

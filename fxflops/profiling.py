@@ -1,4 +1,4 @@
-"""profile: a ``with`` block around any code; what the models in it do is counted as it runs."""
+"""``profile``: a ``with`` block that counts the calls of the code inside it."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ from .errors import FxflopsError, InputError
 from .meters.live_storages import Named
 from .model.inputs import checked_model
 from .model.inventory import Inventory
+from .model.optimizer import states_of
 from .ops import BASE
 from .records import FormulaFunction
 from .report.report import Report
 from .run.graph_run import uncompiled
-from .run.model_run import Watch, gradients_of, states_of
+from .run.model_run import Watch, gradients_of
 from .run.outcome import environment_of
 from .torch_internals import is_compiled
 
 
 class profile:
-    """Counts whatever runs inside: ``generate()``, any method of a model, a pipeline, a step of one's own loop.
+    """Count the code in a ``with`` block: ``generate()``, any method of a model, a pipeline, a training step.
 
     >>> with profile(model) as p:          # doctest: +SKIP
     ...     model.generate(**batch)        # doctest: +SKIP
     >>> print(p.report)                    # doctest: +SKIP
 
-    The code runs once, as it is, on the real tensors, in the modes that are set: nothing is undone or timed. Memory is
-    that of live tensor storages.
+    The code runs once, unchanged, on the real tensors and in the modes that are set. Nothing is undone or timed. Memory
+    is that of live tensor storages.
 
     Args:
-        models: an ``nn.Module``, or several, as a sequence or a mapping of names (``pipeline.components``; what is no
-            module in it is left out); None where there is none. Calls are told apart by their modules; those outside of them
-            are counted too.
-        optimizer: the ``torch.optim.Optimizer`` (or several) whose state is told apart in memory from the beginning. The
-            steps of any, the backward pass, and what checkpoint computes again in it, are told apart without being named.
+        models: an ``nn.Module``, or several, as a sequence or a mapping by name (such as ``pipeline.components``; values
+            that are not modules are skipped); None for code without a model. Calls are shown by module; calls outside
+            the models are counted too.
+        optimizer: the ``torch.optim.Optimizer`` (or several) whose existing state is shown as such in memory. Backward
+            passes, checkpoint's recomputation and the steps of any optimizer are recognized without it.
         convention, attention, formulas, strict: as for :func:`fxflops.analyze`.
 
-    Raises InputError for models that are none.
+    Raises InputError for models that are not modules.
     """
 
     def __init__(
@@ -75,10 +76,10 @@ class profile:
 
     @property
     def report(self) -> Report:
-        """The Report of what ran inside, once the block is left."""
+        """The Report of the block, after its end. Raises FxflopsError before, or if the block raised."""
         if self._report is None:
             why = f"the block raised {self._raised.__name__}, so there is no report" if self._raised else ""
-            raise FxflopsError(why or "the report is there once the with block is left")
+            raise FxflopsError(why or "there is no report until the with block has ended")
         return self._report
 
     def __enter__(self) -> profile:
@@ -128,8 +129,8 @@ class profile:
         report.checked(self._strict)
 
     def _stepping(self, optimizer: Optimizer) -> None:
-        """An optimizer begins to step."""
-        self._label_gradients()  # the next zero_grad() lets go of them
+        """Label gradients and optimizer state in memory when an optimizer begins a step."""
+        self._label_gradients()  # now, since the next zero_grad() frees them
         if all(optimizer is not known for known in self._optimizers):
             self._optimizers.append(optimizer)
             self._storages.add_all([tensor for _, tensor in states_of(optimizer)])
@@ -137,7 +138,7 @@ class profile:
 
     @contextmanager
     def _generating(self, path: str) -> Iterator[None]:
-        """While the model of this path generates."""
+        """Keep the range of the model calls that a call of ``generate`` makes."""
         first = len(self._observer.steps)
         try:
             yield
@@ -151,9 +152,12 @@ class profile:
         return [state for optimizer in self._optimizers for state in states_of(optimizer)]
 
     def _steps(self, steps: Sequence[tuple[str, range]]) -> Iterator[tuple[str, range]]:
-        """The calls of the models: "prefill" and "decode n" of what generates, "generate 2 prefill" and so on when it does
-        again, "step n" elsewhere."""
-        generated = reversed([*enumerate(self._generated)])  # what generates within another was there first
+        """Yield the names of the models' calls with their ranges.
+
+        They are "prefill" and "decode n" in a ``generate``, "generate 2 prefill" and so on in a second one, and "step n"
+        elsewhere.
+        """
+        generated = reversed([*enumerate(self._generated)])  # a nested generate ends first, and overrides the outer one
         by = {i: number for number, (path, made) in generated for i in made if steps[i][0] == path}
         numbers, generations = Counter[Any](), dict[str, list[int]]()
         for i, (path, calls) in enumerate(steps):
@@ -169,8 +173,10 @@ class profile:
 
 
 class _Generate:
-    """Stands for the ``generate`` of a module until it leaves, and has what ``during`` makes around each call of it; to who
-    looks at it, or copies or saves the module, it is that ``generate``."""
+    """A stand-in for the ``generate`` of a module until :meth:`leave`, which runs each call in the context ``during()``.
+
+    Its attributes are those of ``generate``; in a copied or pickled module it becomes ``generate`` itself.
+    """
 
     def __init__(self, module: Any, during: Callable[[], AbstractContextManager[None]]) -> None:
         self._module = module
@@ -191,7 +197,7 @@ class _Generate:
         return getattr, (self._module, "generate")
 
     def leave(self) -> None:
-        """Put back what was there."""
+        """Restore the module's own ``generate``."""
         del vars(self._module)["generate"]
         vars(self._module).update(self._held)
 
@@ -202,12 +208,12 @@ def _optimizers(optimizer: Any) -> list[Optimizer]:
     )
     for each in given:
         if not isinstance(each, Optimizer):
-            raise InputError(f"optimizer must be a torch.optim.Optimizer or several, not {type(each).__name__}")
+            raise InputError(f"optimizer must be a torch.optim.Optimizer or a list of them, not {type(each).__name__}")
     return given
 
 
 class _Several(nn.ModuleDict):
-    """Models that run together, under their names."""
+    """Several models that are profiled together, by name."""
 
 
 def _one_model(models: Any) -> nn.Module:
@@ -222,6 +228,6 @@ def _one_model(models: Any) -> nn.Module:
     if not named:
         raise InputError(f"profile() needs a model, or several; there is no torch.nn.Module in {models!r:.80}")
     several = _Several()
-    several._modules.update(named)  # not through the setter: a model's own attributes stay as they are
+    several._modules.update(named)  # add_module() rejects names such as "keys", or with a dot
     several.training = any(model.training for model in named.values())
     return several

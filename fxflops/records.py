@@ -1,4 +1,4 @@
-"""What a run leaves behind: tensors as specs, the calls made, the modules they were made in, and what each one cost."""
+"""The records of a run: tensors as specs, calls, module calls, and the cost of each call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ R = TypeVar("R")
 
 
 class Spec(tuple[int, ...]):
-    """A tensor as a formula sees it: the tuple is its shape, and it knows its ``dtype``, ``layout`` and run-time ``facts``.
+    """A tensor as a formula sees it: a tuple of its sizes, with ``dtype``, ``layout`` and ``facts``.
+
+    ``facts`` are numbers that the shape does not have, such as the ``nnz`` of a sparse tensor.
 
     >>> Spec((2, 3)).numel()
     6
@@ -57,7 +59,7 @@ class Spec(tuple[int, ...]):
 
     @property
     def is_integral(self) -> bool:
-        """Of integers or booleans; quantized tensors are not (they stand for real numbers)."""
+        """True for integers and booleans; False for quantized tensors, which represent real numbers."""
         return not (self.dtype.is_floating_point or self.dtype.is_complex or self.dtype in QUANTIZED)
 
     def numel(self) -> int:
@@ -65,7 +67,7 @@ class Spec(tuple[int, ...]):
 
     @property
     def dtype_name(self) -> str:
-        """The dtype as it is written in short: f32."""
+        """The short name of the dtype: f32."""
         return DTYPE_NAMES.get(self.dtype) or str(self.dtype).removeprefix("torch.")
 
     def __repr__(self) -> str:
@@ -90,16 +92,16 @@ DTYPE_NAMES = {
 
 
 def spec_of(value: Any) -> Any:
-    """The value with a :class:`Spec` in place of each tensor; tuples, lists and dicts are gone through.
+    """Return the value with a :class:`Spec` in place of each tensor in nested tuples, lists and dicts.
 
-    Plain Python values and specs are kept; of any other object only ``"<its class>"``, so that a Call holds on to nothing.
+    Plain Python values and specs are kept. Any other object becomes ``"<its class>"``, so that a Call keeps none alive.
     """
     kind = type(value)
     if kind in NUMBERS:
         return value
     if kind in ORDINARY:
         return _spec_of_tensor(value)
-    if isinstance(value, torch.Tensor):  # a subclass may refuse even to be asked for its shape
+    if isinstance(value, torch.Tensor):  # the __torch_function__ of a subclass may raise even for x.shape
         with DisableTorchFunctionSubclass():
             return _spec_of_tensor(value)
     if isinstance(value, Spec):
@@ -123,7 +125,7 @@ def _spec_of_tensor(tensor: torch.Tensor) -> Spec:
 
 
 def _with_facts(tensor: Any) -> Spec:
-    """A tensor whose shape does not tell what it holds: the ``nnz`` of a sparse one, the ``parts`` of a nested one."""
+    """Return the spec of a sparse tensor, with its ``nnz``, or of a nested one, with the specs of its ``parts``."""
     with disable_current_modes():
         if tensor.layout is torch.jagged and tensor.offsets().device.type == "meta":
             return Spec(tensor.values().shape, tensor.dtype, tensor.layout)
@@ -137,12 +139,12 @@ def _with_facts(tensor: Any) -> Spec:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's shape tells what it holds."""
+    """Return whether a tensor is neither sparse nor nested, so that its shape gives the number of its elements."""
     return tensor.layout is torch.strided and not tensor.is_nested
 
 
 def has_values(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is neither on meta nor fake."""
+    """Return whether a tensor is neither on meta nor fake."""
     return tensor.device.type != "meta" and (type(tensor) in ORDINARY or not is_fake(type(tensor)))
 
 
@@ -156,8 +158,10 @@ PLAIN = (
 
 
 def typed(value: Any) -> Any:
-    """A value of specs as one that is equal only where the types are too: to Python 1, 1.0 and True are equal, and specs of
-    one shape."""
+    """Return a key for a value of specs that is equal only if types and dtypes are too.
+
+    Without it 1, 1.0 and True are equal, and so are specs of one shape.
+    """
     kind = type(value)
     if kind is Spec:
         return kind, tuple(value), value.dtype, value.layout, typed(value.facts) if value.facts else None
@@ -171,7 +175,7 @@ def typed(value: Any) -> Any:
 
 
 def specs_in(value: Any) -> Iterator[Spec]:
-    """Every spec in a value made by :func:`spec_of`, in order."""
+    """Return an iterator over the specs in a value made by :func:`spec_of`, in order."""
     if type(value) is Spec:
         return iter((value,))
     found: list[Spec] = []
@@ -191,10 +195,10 @@ def _gather(value: Any, found: list[Spec]) -> None:
 
 
 class Cost(NamedTuple):
-    """Arithmetic of one call, in operations. ``flops`` = muls + adds + others; ``macs`` is a second view of the same work.
+    """The arithmetic of one call, in operations. ``flops`` = muls + adds + others.
 
-    ``macs`` are the multiply-accumulates of a contraction; ``others`` whatever is neither multiply nor add (divide,
-    compare, exp ...).
+    ``others`` are all operations but multiply and add (divide, compare, exp ...). ``macs`` are the multiply-accumulates
+    of a contraction: the same work in another unit, not part of ``flops``.
     """
 
     macs: int = 0
@@ -207,16 +211,16 @@ class Cost(NamedTuple):
         return self.muls + self.adds + self.others
 
     def plus(self, other: Cost) -> Cost:
-        """Both costs together."""
+        """Return the sum of both costs."""
         return Cost(*map(sum, zip(self, other, strict=True)))
 
 
-NOTHING: Mapping[str, Any] = {}
+EMPTY_MAPPING: Mapping[str, Any] = {}
 PHASES = ("forward", "backward", "recompute", "optimizer", "gradient")
-"""When a call is made. "recompute" is forward work done again in the backward pass, by gradient checkpointing; "gradient" that
-of gradients taken inside the forward, which are a part of it."""
+"""The phases of calls. "recompute" is forward work done again in the backward pass, by gradient checkpointing; "gradient"
+is that of gradients taken inside the forward, and belongs to it."""
 PARTS = {phase: (phase,) for phase in PHASES} | {"forward": ("forward", "gradient")}
-"""The phases of the calls that each is made of."""
+"""For each phase, the phases of calls that belong to it."""
 
 
 class _Operation(NamedTuple):
@@ -225,28 +229,30 @@ class _Operation(NamedTuple):
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     out: Any
-    settings: Mapping[str, Any] = NOTHING
+    settings: Mapping[str, Any] = EMPTY_MAPPING
 
 
 class Operation(_Operation):
-    """*What* ran, wherever it did: of a leaf module, a function, a method or an operator. Within one run equal ones are
-    one object, and compared as such, so that what follows from an operation alone is worked out once.
+    """The operation of a call, without the place where it was made: of a leaf module, function, method or operator.
 
-    ``op`` is the formula's name, the same from every spelling; ``target`` is the spelling itself (the exact class,
-    function, method descriptor or overload). ``args``, ``kwargs`` and ``out`` hold specs and plain values; ``settings`` are a
-    module's plain attributes and, as specs, its own tensors.
+    ``op`` is the formula's name, the same for every spelling; ``target`` is the spelling: the class, function, method
+    descriptor or overload that was called. ``args``, ``kwargs`` and ``out`` are made of specs and plain values;
+    ``settings`` are a module's plain attributes and the specs of its own tensors.
+
+    Within a run equal operations are the same object, and compared by identity: what follows from an operation is
+    computed once.
     """
 
     __slots__ = ()
     __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
 
     def inputs(self) -> Iterator[Spec]:
-        """The specs of its tensor arguments, a module's own tensors not included."""
+        """Return the specs of its tensor arguments, without a module's own tensors."""
         return specs_in((self.args, self.kwargs))
 
 
 class _Ran:
-    """What ran, of a record that tells where it did."""
+    """The fields of a record's operation, as attributes of the record."""
 
     __slots__ = ()
     operation: Operation
@@ -258,7 +264,7 @@ class _Ran:
     settings: Any = property(attrgetter("operation.settings"))
 
     def inputs(self) -> Iterator[Spec]:
-        """The specs of its tensor arguments, a module's own tensors not included."""
+        """Return the specs of its tensor arguments, without a module's own tensors."""
         return self.operation.inputs()
 
 
@@ -272,10 +278,11 @@ class _Call(NamedTuple):
 
 
 class Call(_Ran, _Call):
-    """One call that the run made: an operation, and where and when it ran.
+    """One call in a run: an operation, with its place and time.
 
-    ``path`` is the module it was made in (a leaf's own path), ``node`` the graph's node that does it, or whose gradient it
-    computes ("" where none does), ``site`` the author's ``file:line`` (read only where no formula is known).
+    ``path`` is that of the module in which it was made (a leaf's own path). ``node`` is the graph's node that makes it, or
+    whose gradient it computes, "" if there is none. ``site`` is the author's ``file:line``, read only for calls without
+    formula. ``phase`` is one of :data:`PHASES`.
     """
 
     __slots__ = ()
@@ -289,8 +296,11 @@ class _Scope(NamedTuple):
 
 
 class Scope(_Ran, _Scope):
-    """One call of one module: what module-hook counters charge. ``operation`` is of its class, a leaf's the very one of its
-    Call; ``params`` are its own parameters' specs by name."""
+    """One call of one module, for conventions of tools that count by module hooks.
+
+    The target of ``operation`` is its class; a leaf has the same operation as its Call. ``params`` are the specs of its
+    own parameters by name.
+    """
 
     __slots__ = ()
     cls = _Ran.target
@@ -304,11 +314,11 @@ class _Count(NamedTuple):
 
 
 class Count(_Count):
-    """What an operation costs, and the rule that says so; ``cost`` is None where there is none, and ``missing`` says why. All
-    calls of one operation that are counted alike share the same object, and it is compared as such.
+    """The cost of an operation, and the rule that gives it. If there is no cost, it is None, and ``missing`` says why.
 
-    The rule is a function (a formula, a convention's row) or the reason why it is free. ``integer`` tells that its
-    inputs are integers or booleans, so that its operations are no FLOPs.
+    ``rule`` is a function (a formula, a convention's row) or the reason why the operation costs nothing. ``integer``
+    tells that its inputs are integers or booleans, so that its operations are not FLOPs. Calls of one operation that are
+    counted alike share the same object, which is compared by identity.
     """
 
     __slots__ = ()
@@ -316,7 +326,7 @@ class Count(_Count):
 
     @property
     def how(self) -> str:
-        """What the rule counts, in words: the formula's line without its shapes, or why there is nothing to count."""
+        """The rule in words: the first line of the formula's docstring without its shapes, or why there is no cost."""
         if self.missing or isinstance(self.rule, str):
             return self.missing.partition("\n")[0] or str(self.rule)
         line = str(inspect.getdoc(self.rule) or getattr(self.rule, "__name__", "")).partition("\n")[0].rstrip(".")
@@ -330,7 +340,7 @@ class _Counted(NamedTuple):
 
 
 class Counted(_Counted):
-    """A call with what it costs."""
+    """A call with its count."""
 
     __slots__ = ()
     cost: Any = property(attrgetter("count.cost"))
@@ -355,7 +365,7 @@ class Counted(_Counted):
 
 
 def per_operation(function: Callable[[Any], R]) -> Callable[[Any], R]:
-    """The function of a counted call, run once for all that are of one operation and counted alike: it may look at nothing else."""
+    """Return the function with a cache by operation and count. It must depend on nothing else of a counted call."""
     found: dict[Any, R] = {}
 
     def known(counted: Any) -> R:

@@ -1,7 +1,7 @@
-"""The one door to torch's insides: each private name that this library uses, what for, and what happens without it.
+"""All private names of torch that this library uses, each with its purpose, and what happens in a torch without it.
 
-Without a necessary one the import fails and says which. An optional one has a stand-in, and :func:`absent` lists those
-that the torch at hand lacks. Names are torch's own, without the underscore in front.
+The import fails without a name marked Necessary. An optional name has a stand-in; :func:`absent` lists those that this
+torch lacks. The names here are torch's own, without the leading underscore.
 """
 
 from __future__ import annotations
@@ -18,126 +18,127 @@ from torch import nn
 
 
 class Nobody:
-    """A class without objects: it stands in for a class or function that torch lacks."""
+    """A class without instances: the stand-in for a class or function that torch lacks."""
 
 
-# Whether the torch at hand has each optional name.
+# The optional names, and whether this torch has them.
 OPTIONAL: dict[str, bool] = {}
 
 
 def _optional(path: str, stand_in: Any) -> Any:
-    """What torch has under this dotted name, or ``stand_in``."""
+    """Return what torch has under this dotted name, or ``stand_in``."""
     found = reduce(lambda owner, name: getattr(owner, name, stand_in), path.split(".")[1:], torch)
     OPTIONAL[path] = found is not stand_in
     return found
 
 
 def absent() -> list[str]:
-    """The optional names that the torch at hand lacks."""
+    """Return the optional names that this torch lacks."""
     return [path for path, found in OPTIONAL.items() if not found]
 
 
-# Operators. Necessary: a call below torch's functions is one of these.
+# The classes of operators, which dispatch modes see. Necessary.
 OpOverload = torch._ops.OpOverload
 OpOverloadPacket = torch._ops.OpOverloadPacket
-# cond, while_loop, flex_attention ...: what they call is counted. Necessary.
+# The class of cond, while_loop, flex_attention ...: the functions that they call are counted. Necessary.
 HigherOrderOperator = torch._ops.HigherOrderOperator
-# What torch.library.custom_op returns. Without it a formula for one is registered by the operator's name.
+# The class that torch.library.custom_op returns. Without it a formula for one is registered by the operator's name.
 CustomOpDef = _optional("torch._library.custom_ops.CustomOpDef", Nobody)
 
-# The mode under which operators are seen. Necessary.
+# The base of dispatch modes, by which operators are observed. Necessary.
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
-# Which modes are on: none is entered twice. Necessary.
+# The modes that are on, so that none is entered twice. Necessary.
 get_current_dispatch_mode_stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack
 get_current_function_mode_stack: Callable[[], list[Any]] = torch.overrides._get_current_function_mode_stack
-# How many dispatch modes are on, asked at each call: the list is slower to make. Necessary.
+# The number of dispatch modes that are on. It is read at each call, and faster than the list. Necessary.
 len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
-# The mode of fake tensors that is on: a subclass turns it on to work out shapes. Necessary.
+# The FakeTensorMode that is on: DTensor turns one on to find shapes. Necessary.
 fake_mode: Callable[[], Any] = partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE)
-# What this library computes meanwhile is not to be seen: by no dispatch mode, by no function mode. Necessary.
+# Hide this library's own calls from dispatch modes (disable_current_modes) and function modes. Necessary.
 disable_current_modes = torch.utils._python_dispatch._disable_current_modes
-# The same of dispatch modes alone, at no cost. Necessary.
+# DisableTorchDispatch does the first of these much faster.
 DisableTorchDispatch = torch._C._DisableTorchDispatch
 DisableTorchFunction = torch._C.DisableTorchFunction
-# Reads a tensor subclass as the plain tensor that it is, with the function modes left on. Necessary.
+# Reads a tensor subclass without its __torch_function__, with function modes left on. Necessary.
 DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
-# Undoes DisableTorchFunction, for functions of torch that are entered while it is on. Necessary.
+# Undoes DisableTorchFunction, for torch functions that must be observed while it is on. Necessary.
 EnableTorchFunction = torch._C._EnableTorchFunction
 is_torch_function_enabled = torch._C._is_torch_function_enabled
-# Take all function modes off and put them back, for what runs beside the model. Necessary.
+# Take all function modes off and put them back, for code that is not part of the model. Necessary.
 len_torch_function_stack = torch._C._len_torch_function_stack
 pop_torch_function_stack = torch._C._pop_torch_function_stack
 push_on_torch_function_stack = torch._C._push_on_torch_function_stack
-# The __torch_dispatch__ of a tensor class that has none of its own. Necessary.
+# The default __torch_dispatch__, by which classes with one of their own are recognized. Necessary.
 disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
-# Whether a tensor is made of other tensors (DTensor): it has no memory of its own. Necessary.
+# Tells whether a tensor wraps other tensors (DTensor), and so has no memory of its own. Necessary.
 is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
-# The functorch transform at work, under which shapes lack a dimension. Necessary.
+# The active functorch transform (vmap, grad), under which shapes lack the batch dimension. Necessary.
 peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
-# Autocast on any device, in one question. Without it autocast is taken to be on: no result is told from specs alone.
+# Tells whether autocast is on for any device. Without it it counts as on, and counting is slower.
 is_any_autocast_enabled: Callable[[], bool] = _optional("torch._C._is_any_autocast_enabled", lambda: True)
 
-# The backward pass under way, -1 for none: it tells the forward from the backward phase. Necessary.
+# The number of the running backward pass, -1 for none, which distinguishes the phases. Necessary.
 current_graph_task_id = torch._C._current_graph_task_id
-# The node of autograd's graph that runs. Without it a call of the backward pass belongs to no module of the forward.
+# The autograd node that is running. Without it calls of the backward pass belong to no module.
 current_autograd_node: Callable[[], Any] = _optional("torch._C._current_autograd_node", lambda: None)
-# The nodes of autograd.Functions. Without it such a node's gradient belongs to the call after the function.
+# The class of an autograd.Function's nodes. Without it their gradients belong to the call after the function.
 BackwardCFunction = _optional("torch.autograd.function.BackwardCFunction", Nobody)
-# What calls autograd's engine: of a call made by it, what runs between the two is Python's own. Necessary.
+# The function that calls the autograd engine: frames above it on the call stack belong to the backward pass. Necessary.
 engine_run_backward = torch.autograd.graph._engine_run_backward
-# Where checkpoint runs again what it dropped.
+# The file whose frames show that checkpoint recomputes.
 CHECKPOINT_FILE = str(Path(torch.utils.__file__).with_name("checkpoint.py"))
-# With what checkpoint stops what it runs again once all is there. Without it a call that it stops is none.
+# The exception by which checkpoint stops recomputing. Without it a call that it interrupts is not counted.
 StopRecomputation = _optional("torch.utils.checkpoint._StopRecomputationError", Nobody)
-# Where torch has kernels for the meta device in Python: what these call, the model does not.
+# Modules with torch's Python kernels for the meta device: their calls are not the model's.
 META_KERNELS = ("torch._meta_registrations", "torch._prims", "torch._refs", "torch._decomp")
-# By what torch's profiler is told that something begins and ends, an optimizer's step among others. Necessary.
+# The operators that begin and end a range of torch's profiler, such as an optimizer's step. Necessary.
 record_function_enter = torch.ops.profiler._record_function_enter_new.default
 record_function_exit = torch.ops.profiler._record_function_exit._RecordFunction
-# The code of what torch puts around each optimizer's step. Without it a step belongs to the forward.
+# The code of torch's wrapper around each optimizer's step. Without it a step belongs to the forward.
 STEP_CODE = next(
     (code for code in torch.optim.Optimizer.profile_hook_step.__code__.co_consts if isinstance(code, CodeType)), None
 )
-# What torch.set_grad_enabled and no_grad call: it is no operation, and a recorded graph calls it. Necessary.
+# The function behind torch.set_grad_enabled and no_grad, which is not counted; recorded graphs call it. Necessary.
 set_grad_enabled = torch._C._set_grad_enabled
 
-# What a call of a module runs first: who calls a module's forward directly is told by it. Necessary.
+# The function behind Module.__call__: its frame distinguishes a module's call from that of its forward. Necessary.
 call_impl = nn.Module._call_impl
-# The hooks of all modules, by the name of each module's own: with any of them a module is no leaf. Necessary.
+# The global module hooks, by the names of a module's own hooks: with any hook a module is no leaf. Necessary.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS: dict[str, dict[int, Any]] = {name: getattr(nn.modules.module, f"_global{name}") for name in HOOKS}
 
-# Where torch keeps the functions that torch.nn.functional and torch's layers call: they are told by name. Necessary.
+# Modules with the functions that torch.nn.functional and torch's layers call, to find these by name. Necessary.
 C_nn = torch._C._nn
 FUNCTION_MODULES = {
     "torch._VF": torch._VF,
     C_nn.__name__: C_nn,
     "torch._C._VariableFunctions": torch._C._VariableFunctions,
 }
-# The same of torch.special, torch.linalg and torch.fft. Without one its functions go by their public names alone.
+# The same for torch.special, torch.linalg and torch.fft. Without one its functions have only their public names.
 BINDINGS = [_optional(f"torch._C.{name}", None) for name in ("_special", "_linalg", "_fft")]
-# The base class of torch.Tensor: methods that Tensor overrides are called on it. Necessary.
+# The base class of torch.Tensor, which has the methods that Tensor overrides. Necessary.
 TensorBase = torch._C.TensorBase
-# Functions that have rows of their own. The first is necessary; without the others no call can be of them.
+# A function with a formula of its own. Necessary.
 assertion = torch._assert
-# Which kernel attention takes. Without it fake tensors are asked, which takes longer.
+# Tells which kernel attention takes. Without it the call is run on fake tensors, which is slower.
 fused_sdp_choice: Callable[..., int] | None = _optional("torch._fused_sdp_choice", None)
-# What it is on the CPU where that is fused. Necessary.
+# The fused kernel of attention on the CPU. Necessary.
 flash_attention_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+# Functions with formulas of their own. A torch without one cannot call it.
 int_mm = _optional("torch._int_mm", Nobody)
 convolution_with_flags = _optional("torch._convolution", Nobody)
 
-# The name of a function in a graph's code: a recorded graph calls by another way what has none. Necessary.
+# The name of a function in a graph's code. A recorded graph calls a function without one by another node. Necessary.
 get_qualified_name = torch.fx.node._get_qualified_name
 # Maps the leaves of nested containers. Necessary.
 tree_map = torch.utils._pytree.tree_map
 
-# The compiler's module: it is looked for among those imported.
+# The name of the compiler's module, to look it up among the imported ones.
 COMPILER = "torch._dynamo"
-# The module that classes written in C++ say they are of: their objects hold nothing of the user's.
+# The __module__ of torch's classes written in C++, whose objects have no attributes of the user's.
 C_MODULE = "torch._C"
 
-# Private attributes of torch's objects, read in place: a function around each would cost a call. Necessary.
+# Private attributes of torch's objects, which are read directly, for speed. Necessary.
 ATTRIBUTES: dict[Any, tuple[str, ...]] = {
     nn.Module: (
         *HOOKS, "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
@@ -153,9 +154,9 @@ ATTRIBUTES: dict[Any, tuple[str, ...]] = {
 
 
 def fake_tensors() -> tuple[Any, Any]:
-    """FakeTensor and its mode, imported when first asked for: they tell what a device would do that is not there.
+    """Return the classes FakeTensor and FakeTensorMode, imported on first use. They show how a missing device would act.
 
-    Without them a count raises where it asks: under autocast, and of attention's backward pass.
+    Without them a count under autocast, or of attention's backward pass, fails.
     """
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
@@ -163,17 +164,17 @@ def fake_tensors() -> tuple[Any, Any]:
 
 
 def is_fake(cls: type) -> bool:
-    """Whether tensors of this class are fake: they have shapes on a device, but no values."""
+    """Return whether tensors of this class are fake: they have shapes and a device, but no values."""
     return issubclass(cls, fake_tensors()[0])
 
 
 def in_fake_mode() -> bool:
-    """Whether what is made now is fake."""
+    """Return whether a FakeTensorMode is on."""
     return any(isinstance(mode, fake_tensors()[1]) for mode in get_current_dispatch_mode_stack())
 
 
 def triton_kernel_of(kwargs: dict[str, Any]) -> Any:
-    """The Triton kernel that the operator which wraps it was called with, without its tuners. Without it none is counted."""
+    """Return the Triton kernel in the arguments of its wrapping operator, without autotuners."""
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
     kernel: Any = kernel_side_table.get_kernel(kwargs["kernel_idx"])
@@ -183,22 +184,22 @@ def triton_kernel_of(kwargs: dict[str, Any]) -> Any:
 
 
 def is_compiled(modules: Iterable[nn.Module]) -> bool:
-    """Whether ``torch.compile`` wraps one of these modules, or a forward or a function that is kept in one."""
+    """Return whether ``torch.compile`` wraps one of these modules, the forward of one, or a function that is its attribute."""
     if COMPILER not in sys.modules:
         return False
     modules = [*modules]
     functions = [getattr(cls, "forward", None) for cls in {*map(type, modules)}]
     for module in modules:
-        held = module.__dict__.values()
+        held = [*module.__dict__.values()]  # a copy, for other threads' sake: see Inventory
         if FunctionType in map(type, held):
             functions += [value for value in held if type(value) is FunctionType]
     return any(hasattr(function, "_torchdynamo_orig_callable") for function in functions)
 
 
 def original_of(model: nn.Module) -> nn.Module:
-    """The module that ``torch.compile`` wraps, or the model itself.
+    """Return the module that ``torch.compile`` wraps, or the model itself.
 
-    The wrapper is known by names: to import its class would load the compiler. Without them it is counted as it is.
+    The wrapper is recognized by name, since importing its class would load the compiler.
     """
     is_wrapper = type(model).__name__ == "OptimizedModule" and "_orig_mod" in model._modules
     return model.get_submodule("_orig_mod") if is_wrapper else model

@@ -172,7 +172,7 @@ def test_what_cannot_be_told_is_said() -> None:
     with pytest.raises(InputError, match=r"no torch\.nn\.Module"):
         profile({"seed": 7})
     p = profile(nn.Linear(2, 2))
-    with p, pytest.raises(FxflopsError, match="once the with block is left"):
+    with p, pytest.raises(FxflopsError, match="until the with block has ended"):
         _ = p.report
     with pytest.raises(ZeroDivisionError), profile(nn.Linear(2, 2)) as failed:
         _ = 1 / 0
@@ -193,7 +193,7 @@ def test_a_whole_scripted_model() -> None:
 @pytest.mark.parametrize("error", [KeyError, KeyboardInterrupt])
 def test_a_block_that_raised_has_no_report(error: type[BaseException]) -> None:
     p = profile(nn.Linear(2, 2))
-    with pytest.raises(FxflopsError, match="once the with block is left"):
+    with pytest.raises(FxflopsError, match="until the with block has ended"):
         _ = p.report
     with pytest.raises(error), p:
         raise error

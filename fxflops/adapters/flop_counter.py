@@ -36,7 +36,7 @@ from ..torch_internals import (
     triton_kernel_of,
 )
 from ..trace.modes import has_own_dispatch
-from ..trace.observe import QUERY
+from ..trace.operators import QUERY
 
 __all__ = ["FlopCounterMode", "flop_registry", "register_flop_formula"]
 

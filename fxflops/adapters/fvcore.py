@@ -259,7 +259,7 @@ class JitModelAnalysis:
         registry = BASE.derive(python_ops())
         with running(self._model, self._inputs, None, "as_is", False) as subject:
             recorder = Recorder(subject.model, subject.bound())
-            run = subject.ran(observed_run(subject, registry, recorder), "storages", "recorded trace")
+            run = subject.record_of(observed_run(subject, registry, recorder), "storages", "recorded trace")
         report = Report(run, find_convention(CONVENTION), registry, None)
         callers = {
             call: [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]

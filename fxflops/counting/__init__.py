@@ -1,1 +1,1 @@
-"""The cost of each call under a convention, what has none and why, and sums by module and operator."""
+"""The cost of each call under a convention, the calls without cost and why, and sums by module and operator."""

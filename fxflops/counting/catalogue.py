@@ -1,4 +1,4 @@
-"""The catalogue of everything that is counted: ``python -m fxflops.counting.catalogue`` writes it to ``fxflops/ops/README.md``."""
+"""The catalogue of all formulas: ``python -m fxflops.counting.catalogue`` writes it to ``fxflops/ops/README.md``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAMESPACES: tuple[tuple[str, Any], ...] = (
 
 
 class Row(NamedTuple):
-    """One op by one formula, or one that is declared to compute nothing (``family`` is "" then, ``doc`` the reason)."""
+    """An op with its formula, or one that is declared to compute nothing (``family`` is "", ``doc`` the reason)."""
 
     op: str
     family: str
@@ -44,8 +44,10 @@ class Row(NamedTuple):
 
 
 def catalogue() -> list[Row]:
-    """A row for each formula of this package and each op it gives a name to: by family, in the order of its file; then
-    the declared zeros, by reason and name."""
+    """Return a row for each formula of this package and each of its ops, by family in the order of the family's file.
+
+    The ops declared to compute nothing follow, by reason and name.
+    """
     names = _names()
     groups: dict[tuple[str, int, str, str], list[str]] = {}
     places: dict[Any, int] = {}  # of functions, as they were registered
@@ -59,10 +61,9 @@ def catalogue() -> list[Row]:
 
 
 def search(word: str) -> list[Row]:
-    """The rows whose op or one of whose spellings has the word in it: the op of that name first, its module before its
-    functions and operators; then those with the nearest spelling.
+    """Return the rows whose op or spelling contains the word: the op of that name first, then the nearest spellings.
 
-    InputError names what is like it where there is none.
+    Modules come before functions and operators. Raises InputError with similar names if there is no such row.
     """
     wanted, rows = word.lower(), catalogue()
     found = [row for row in rows if any(wanted in name.lower() for name in (row.op, *row.targets))]
@@ -73,7 +74,7 @@ def search(word: str) -> list[Row]:
 
 
 def counts(row: Row) -> str:
-    """What a row counts; of one that computes nothing, why."""
+    """Return a sentence on what a row counts, or why it computes nothing."""
     if row.family:
         return row.doc
     reason = REASONS.get(row.doc)
@@ -81,7 +82,7 @@ def counts(row: Row) -> str:
 
 
 def markdown() -> str:
-    """The catalogue as a page."""
+    """Return the catalogue as a page of Markdown."""
     rows = catalogue()
     formulas = [row for row in rows if row.family]
     zeros = [row for row in rows if not row.family]
@@ -100,7 +101,7 @@ def markdown() -> str:
 
 
 def _distance(wanted: str, row: Row) -> tuple[int, int, int]:
-    """Where a row that has the word stands among them: the length of its shortest spelling with it says how near it is."""
+    """Return the sort key of a row found by a word: the shorter its spelling with the word, the nearer."""
     names = row.targets or (row.op,)
     place = min(map(_place, names))
     length = min(
@@ -113,7 +114,7 @@ def _distance(wanted: str, row: Row) -> tuple[int, int, int]:
 
 
 def _names() -> dict[Any, list[str]]:
-    """How the functions, methods and module classes of torch are written, by the object."""
+    """Return the names under which torch has its functions, methods and module classes, by the object."""
     names: dict[Any, list[str]] = {}
     for prefix, namespace in NAMESPACES:
         for name in dir(namespace):
@@ -125,7 +126,7 @@ def _names() -> dict[Any, list[str]]:
 
 
 def _spellings(key: Any, names: dict[Any, list[str]]) -> list[str]:
-    """What a key of the table is called in a program."""
+    """Return the names of a key of the registry as one writes them in a program."""
     if isinstance(key, str):
         return [key] if _exists(key) else []
     if isinstance(key, type):
@@ -140,13 +141,13 @@ def _spellings(key: Any, names: dict[Any, list[str]]) -> list[str]:
 
 
 def _exists(overload: str) -> bool:
-    """Whether there is an operator of this name in torch; those of other libraries need not be loaded."""
+    """Return whether torch has an operator of this name; True for those of other libraries, which may not be loaded."""
     namespace, _, name = overload.partition("::")
     return namespace != "aten" or hasattr(torch.ops.aten, name.partition(".")[0])
 
 
 def _shown(spellings: Iterable[str]) -> tuple[str, ...]:
-    """The names to show, modules first: not those in place, reflected or private, where the plain one is there."""
+    """Return the names to show, modules first, without in-place, reflected and private forms of other names."""
     every = sorted(set(spellings), key=lambda name: (_place(name), name))
     plain = {_bare(name) for name in every if not _is_private(name)}
     return tuple(
@@ -155,7 +156,7 @@ def _shown(spellings: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_variant(name: str, every: Sequence[str]) -> bool:
-    """Whether it is the in-place, reflected or augmented form of another (``add_``, ``__radd__``, ``iadd``)."""
+    """Return whether a name is the in-place, reflected or augmented form of another (``add_``, ``__radd__``, ``iadd``)."""
     prefix, _, last = name.rpartition(".")
     stem = last.strip("_")
     if last.startswith("__"):
@@ -171,7 +172,7 @@ def _is_private(name: str) -> bool:
 
 
 def _place(name: str) -> int:
-    """Where a spelling stands in a list of them."""
+    """Return the rank of a spelling in a list, by its namespace."""
     places = ["nn", *(prefix for prefix, _ in NAMESPACES)]
     prefix = name.rpartition(".")[0]
     return places.index(prefix) if prefix in places else len(places)
@@ -208,18 +209,18 @@ def _conventions() -> str:
 
 
 def _counted(function: Any) -> tuple[str, str]:
-    """What a row counts, and why."""
+    """Return the cells of a row of a convention: the first line of its docstring, and the rest."""
     first, _, rest = (inspect.getdoc(function) or "").partition("\n")
     return _formula(first), _text(" ".join(rest.split()))
 
 
 def _about(module: str) -> str:
-    """The docstring of a family's file."""
+    """Return the docstring of a module, each paragraph on one line."""
     return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(sys.modules[module]) or "").split("\n\n"))
 
 
 def _formula(doc: str) -> str:
-    """``input[m, k] -> out[m]: k per output`` with what is left of the colon as code."""
+    """Return a formula's docstring, ``input[m, k] -> out[m]: k per output``, with the part before the colon as code."""
     signature, colon, counted = doc.partition(": ")
     if not colon or "->" not in signature:
         return _text(doc)
@@ -250,11 +251,11 @@ Written by `python -m fxflops.counting.catalogue` from the formulas in this fold
 Every op has one formula, however it is reached. A formula reads shapes alone; the letters of its line are their sizes:
 `x[*, k] -> out[*]: k-1 adds per output` is k-1 additions for each element of the result. In-place (`add_`), `out=`,
 reflected (`__radd__`) and augmented (`iadd`) forms are counted as the plain one. Of complex numbers a multiplication is 6
-operations, an addition 2, a multiply-accumulate 4 MACs. What stands in none of these tables is not taken for nothing: the
+operations, an addition 2, a multiply-accumulate 4 MACs. An op that is in none of these tables does not count as zero: the
 report lists it as missing, and its total is a lower bound."""
 
 CONVENTIONS_INTRODUCTION = """\
-A convention says what counts how much, as a table over the formulas above: only the rows in which it differs.
+A convention is a table over the formulas above that says how much each op counts: only the rows in which it differs.
 MACs are the same under each. The default is fxflops, of `TorchFLOPsByFX` torch_flops."""
 
 EXCEPTIONS = """\
@@ -268,14 +269,14 @@ last digit. These are the exceptions known. `x` is `torch.ones(4, 4)`, `s = nn.L
 | fvcore | `y = x @ x`<br>`return x + 1` | 0: what no output needs is not in its trace | 64 |
 | fvcore | `class Double(torch.autograd.Function): forward = staticmethod(lambda ctx, x: x @ x)`<br>`return Double.apply(x)` | 0: not traced | 64 |
 | fvcore | `f = torch.jit.script_if_tracing(lambda x: x @ x)`<br>`return f(x)` | 0: scripted | 64 |
-| fvcore | `return torch.ops.aten.mm(x, x)` | 64 | 0: such a call is not told from what other calls dispatch |
+| fvcore | `return torch.ops.aten.mm(x, x)` | 64 | 0: such a call looks the same as an operator that another call dispatches |
 | deepspeed, flops_profiler, calflops, ptflops | `from torch.nn.functional import relu`<br>`return relu(x)` | 0: bound before it was replaced | 16 |
 | deepspeed, flops_profiler | `return torch.prelu(x, w)` | 0: F.prelu is replaced, its second name is not | 16 |
 | deepspeed, flops_profiler, ptflops | `return sum([x, x])` | 0 | as `x.add(x)`: a call from C looks the same |
 | deepspeed, calflops, ptflops | `return F.upsample(y, scale_factor=2)` | twice: as itself and as the F.interpolate in it | once |
 | deepspeed | `return einops.einsum(x, x, "a b, c b -> a c")` | twice: as itself and as the torch.einsum in it | once |
 | thop, flops_profiler, ptflops | `m = nn.Sequential(nn.Sequential(s), nn.Sequential(s))`<br>`return m(x)` | once for each parent, each with all calls | each call once |
-| torchinfo | `prune.l1_unstructured(s, "weight", 8)`<br>`return s(x)` | what the mask leaves, which no shape tells | all elements |
+| torchinfo | `prune.l1_unstructured(s, "weight", 8)`<br>`return s(x)` | the elements that the mask leaves, which are not in any shape | all elements |
 | torchinfo | `s.extra = nn.Sequential()`<br>`return s(x)` | as a module without children | 0 |
 | torchinfo | `s.again = s.weight`<br>`return s(x)` | the parameter once | twice |
 

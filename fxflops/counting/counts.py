@@ -1,4 +1,4 @@
-"""Counting: after the run, each call's formula is found and applied to its specs. Pure: another convention needs no rerun."""
+"""Count the calls of a run by their formulas, which read specs alone: another convention needs no second run."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ..ops._cost import COMPLEX, first
 from ..ops._registry import entry_for
 from ..records import Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
 from ..trace.attention_pairs import leaves_all
-from .module_charges import NOT_COUNTED, as_seen
+from .module_charges import NOT_COUNTED, seen_by_tool
 from .uncounted import NO_FORMULA
 
 ATTENTIONS = ("dense", "exact")
-UNKNOWN_PAIRS = 'what the mask leaves was not read: count(..., attention="exact") or analyze() reads it'
+UNKNOWN_PAIRS = 'the attention mask was not read: count(..., attention="exact") or analyze() reads it'
 
 
 def check_attention(attention: str) -> str:
-    """The word itself; InputError where it is not one of :data:`ATTENTIONS`."""
+    """Return ``attention``. Raises InputError if it is not one of :data:`ATTENTIONS`."""
     if attention not in ATTENTIONS:
         raise InputError(f"unknown attention {attention!r}: one of {', '.join(map(repr, ATTENTIONS))}")
     return attention
@@ -42,23 +42,23 @@ def count_calls(
     kept: Collection[tuple[str, Any]] = (),
     known: Mapping[int, Counted] | None = None,
 ) -> tuple[Counted, ...]:
-    """Each call with its cost under the convention, or with the reason why there is none.
+    """Return each call with its cost under the convention, or with the reason why it has none.
 
-    Where the convention charges modules, those of ``scopes`` that are no leaves follow as calls of their own. ``kept`` are
-    the functions that modules keep among their attributes, each with the module's path.
-    ``known`` are counts, by the number of their call, that hold as they are: a formula of the user's gave them, and it is
-    not at hand.
-    ``module_at`` gives the module of a path, for formulas that read its settings. Raises FormulaError where a formula
-    of the user's does not fit its call; where one of ours does not, the call is missing, and says why.
+    ``module_at(path)`` returns a module, for the user's formulas that read its attributes. ``scopes`` are the module
+    calls; if the convention charges modules, those that are not leaves follow as calls of their own. ``kept`` are the
+    functions among modules' attributes, each with the module's path. ``known`` are counts to take over by the number of
+    their call: those by a user's formula that a saved report does not have.
+
+    Raises FormulaError if a formula of the user's does not fit its call. If one of ours does not, the call has no cost.
     """
     known = known or {}
     counts = _Counts(convention, registry, module_at, attention)
     counted = [known[i]._replace(call=call) if i in known else counts.of(call) for i, call in enumerate(calls)]
-    return tuple(as_seen(counted, convention, scopes, kept))
+    return tuple(seen_by_tool(counted, convention, scopes, kept))
 
 
 class _Counts:
-    """The counts of a run's calls: what an operation costs is worked out once, wherever it ran."""
+    """The counts of a run's calls, computed once for each operation."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class _Counts:
         self._rows: dict[Any, Formula] = {}
 
     def of(self, call: Call) -> Counted:
-        """The count of a call."""
+        """Return a call with its count."""
         found = self._known.get(call.operation)
         if found is None:
             ran = dense(call.operation) if self._attention == "dense" else call.operation
@@ -88,7 +88,7 @@ class _Counts:
         return tuple.__new__(Counted, (call if ran is call[0] else call._replace(operation=ran), count))
 
     def _row(self, ran: Operation, entry: Formula) -> Formula | None:
-        """The convention's row, called as a formula for its key is: one of ours by the op's own names."""
+        """Return the convention's row for an operation as a formula, or None."""
         key = _key_of(ran, self._convention.rows)
         if key is not None and key not in self._rows:
             row = entry_for([key], self._convention.rows[key], entry.op)
@@ -101,10 +101,11 @@ class _Counts:
             if theirs is not None:
                 return self._registered(theirs, ran, entry, path)
         if entry is None:
-            unseen = isinstance(ran.target, str)  # what it did has no name
-            return Count(None, "", "nobody has seen what it computed" if unseen else f"{NO_FORMULA} for {ran.op}")
+            unseen = isinstance(ran.target, str)  # a call that the observer could only describe
+            return Count(None, "", "what it computed was not observed" if unseen else f"{NO_FORMULA} for {ran.op}")
         if entry.reason == ESCAPE:
-            return Count(None, "", "its data goes where no call is seen; what is computed there is not counted")
+            return Count(None, "", "its data leaves torch; what is computed from it there is not counted")
+        # A run counted with attention="dense" did not read its masks: then there is no exact count.
         exact = ran.op == "attention" and self._attention == "exact"
         if exact and "pairs" not in first(ran.out).facts and not leaves_all(entry, ran.args, ran.kwargs):
             return Count(None, "", UNKNOWN_PAIRS)
@@ -129,7 +130,7 @@ class _Counts:
         return Count(cost, rule, integer=integral and not convention.integers)
 
     def _registered(self, formula: FormulaFunction, ran: Operation, entry: Formula | None, path: str) -> Count:
-        """By the convention's tool's own users; the MACs are those of our formula, if there is one."""
+        """Return the count by a formula registered with the convention's own tool; the MACs are those of our formula."""
         tensors = [*ran.inputs(), *specs_in(ran.out)]
         ours = Cost() if entry is None else self._cost(entry, ran, tensors, path)
         cost = apply(Formula(ran.op, formula), ran, None, path)
@@ -145,14 +146,16 @@ def _reads_module(entry: Formula | None, ran: Operation) -> bool:
 
 
 def is_users(call: Call, registry: FormulaRegistry) -> bool:
-    """Whether a formula of the user's counts this call."""
+    """Return whether a formula of the user's counts this call."""
     entry = entry_of(call.operation, registry)
     return entry is not None and not entry.is_ours
 
 
 def overlooked(counted: Iterable[Counted], registry: FormulaRegistry, convention: Convention) -> list[str]:
-    """A sentence for each of a user's formulas that counted nothing, while its op was called spelled otherwise, and for
-    each row of a user's convention that names no op."""
+    """Return warnings for the user's formulas that counted nothing because their op was called by another spelling.
+
+    Rows of a user's convention for an op that does not exist get one too.
+    """
     formulas = {**registry.users(), **_users_rows(registry, convention)}
     if not formulas:
         return []
@@ -180,7 +183,7 @@ def overlooked(counted: Iterable[Counted], registry: FormulaRegistry, convention
 
 
 def _users_rows(registry: FormulaRegistry, convention: Convention) -> dict[Any, tuple[Formula, str]]:
-    """The rows of a convention that are a user's by their keys, each with the op that it is of."""
+    """Return the user's own rows in a convention by their keys, each with the name of its op."""
     rows = {key: entry_for([key], row, "") for key, row in convention.rows.items() if not Formula("", row).is_ours}
     return {
         key: (row, key if isinstance(key, str) else getattr(_entry_at(key, registry), "op", ""))
@@ -189,7 +192,7 @@ def _users_rows(registry: FormulaRegistry, convention: Convention) -> dict[Any, 
 
 
 def _spelled(target: Any) -> str:
-    """A target as one writes it: ``torch.nn.Linear``, ``torch.nn.functional.linear``, ``aten::linear``."""
+    """Return a target as one writes it: ``torch.nn.Linear``, ``torch.nn.functional.linear``, ``aten::linear``."""
     if isinstance(target, type) and target in vars(nn).values():
         return f"torch.nn.{target.__name__}"
     name = target if isinstance(target, str) else name_of(target)
@@ -197,7 +200,7 @@ def _spelled(target: Any) -> str:
 
 
 def entry_of(ran: Operation, registry: FormulaRegistry) -> Formula | None:
-    """The formula that counts an operation."""
+    """Return the formula that counts an operation, or None."""
     return _entry_at(ran.target, registry)
 
 
@@ -206,7 +209,7 @@ def _entry_at(target: Any, registry: FormulaRegistry) -> Formula | None:
 
 
 def dense(ran: Operation) -> Operation:
-    """An operation of attention without what its mask leaves, so that its formula counts every pair."""
+    """Return an operation of attention without the fact ``pairs``, so that its formula counts all pairs."""
     if ran.op != "attention" or not any("pairs" in spec.facts for spec in specs_in(ran.out)):
         return ran
     specs = [_without(spec, "pairs") for spec in specs_in(ran.out)]
@@ -218,7 +221,7 @@ def _without(spec: Spec, fact: str) -> Spec:
 
 
 def _key_of(ran: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
-    """What the convention's row is under: the exact spelling, of a module the class whose forward it runs, or the op."""
+    """Return the key of a convention's row: the spelling, the class whose forward a module runs, or the op; or None."""
     for cls in ran.target.__mro__ if rows and isinstance(ran.target, type) else ():
         if cls in rows:
             return cls
@@ -228,7 +231,7 @@ def _key_of(ran: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:
 
 
 def _applied(entry: Formula, ran: Operation, module: nn.Module | None, tensors: Iterable[Spec], path: str) -> Cost:
-    """The cost of an operation given and putting out these tensors: of one on nested ones, of each of their parts."""
+    """Return the cost of an operation on these tensors; on nested tensors, the sum of the costs of their parts."""
     counts = [len(spec.facts["parts"]) for spec in tensors if spec.facts and "parts" in spec.facts]
     if not counts:
         return apply(entry, ran, module, path)
@@ -240,7 +243,7 @@ def _applied(entry: Formula, ran: Operation, module: nn.Module | None, tensors: 
 
 
 def _part(value: Any, i: int) -> Any:
-    """The i-th part of each nested tensor in a value of specs."""
+    """Return a value of specs with the i-th part in place of each nested tensor."""
     if isinstance(value, Spec):
         return value.facts["parts"][i] if "parts" in value.facts else value
     if isinstance(value, tuple):
@@ -251,7 +254,7 @@ def _part(value: Any, i: int) -> Any:
 
 
 def weighed(cost: Cost, tensors: Iterable[Spec]) -> Cost:
-    """The cost in real operations of a call on these, of which one of complex numbers is several."""
+    """Return the cost in real operations: those on complex numbers are several real ones."""
     if not any(spec.dtype.is_complex for spec in tensors):
         return cost
     return Cost(*map(operator.mul, cost, COMPLEX))

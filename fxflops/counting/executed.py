@@ -1,5 +1,7 @@
-"""The work that torch did of a call where it is other than what is counted: an einsum of several products, whose order is
-opt_einsum's where that is installed, and one and the same for every count."""
+"""The work that torch really did, where it differs from the count: an einsum of several products.
+
+It is counted from left to right, so that counts do not depend on the machine; opt_einsum, if installed, reorders it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from .counts import weighed
 
 
 def executed(counted: Sequence[Counted], strategy: str) -> tuple[Counted, ...]:
-    """The calls with the work that torch did for them; opt_einsum chose by this strategy, "" where there is none."""
+    """Return the calls with the work that torch did for them under opt_einsum's ``strategy`` ("" for none)."""
     if not strategy:
         return tuple(counted)
     count = per_operation(lambda each: each.count._replace(cost=_cost(each, strategy)))
@@ -21,10 +23,10 @@ def executed(counted: Sequence[Counted], strategy: str) -> tuple[Counted, ...]:
 
 
 def remark(counted: Counted, run: Counted) -> str:
-    """A sentence on a call of which torch ran other work than is counted; "" on any other."""
+    """Return a sentence on a call for which torch did other work than is counted; "" for any other call."""
     if counted is run or counted.macs == run.macs:
         return ""
-    return f"opt_einsum's order of products is what ran: {run.macs:,} MACs; {counted.macs:,}, from left to right, are counted"
+    return f"run in opt_einsum's order, {run.macs:,} MACs; counted from left to right, {counted.macs:,}"
 
 
 def _cost(each: Counted, strategy: str) -> Cost | None:

@@ -1,4 +1,4 @@
-"""What a tool sees of a run: one that hooks modules charges their calls, one that replaces functions misses some."""
+"""The calls as another tool sees them: one with module hooks charges modules, one that patches functions misses some."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from ..records import Call, Cost, Count, Counted, Scope, per_operation
 NOT_COUNTED = "not counted"
 
 Rules = Callable[[type], "ModuleRule | None"]
-"""The rule of a class, None for one that the tool does not know."""
+"""A function that returns the rule of a module class, None for one that the tool does not know."""
 
 
-def as_seen(
+def seen_by_tool(
     counted: Sequence[Counted], convention: Convention, scopes: Iterable[Scope], kept: Collection[tuple[str, Any]]
 ) -> Sequence[Counted]:
-    """The calls as the convention's tool sees them; the modules it charges that are no leaves follow as calls of their own.
+    """Return the calls as the convention's tool sees them, and as calls of their own the modules that it charges.
 
-    ``kept`` are the functions that modules keep among their attributes, each with the module's path.
+    ``kept`` are the functions among modules' attributes, each with the module's path.
     """
     if convention.by_name and kept:
-        # It does not see what a module calls by a name of its own.
+        # The tool patches functions by name, so it misses calls through a module's attribute (self.act = F.gelu).
         counted = _without(counted, lambda each: each.cost is not None and (each.call.path, each.call.target) in kept)
     if convention.childless:
         parents, rows = {scope.path for scope in scopes if scope.has_children}, set(convention.rows.values())
@@ -32,13 +32,13 @@ def as_seen(
 
 
 def _without(counted: Iterable[Counted], is_unseen: Callable[[Counted], bool]) -> list[Counted]:
-    """The calls, those that the tool does not see counted as nothing."""
+    """Return the calls, with those that the tool does not see counted as 0."""
     uncounted = per_operation(lambda each: Count(Cost(macs=each.macs), NOT_COUNTED, integer=each.count.integer))
     return [each._replace(count=uncounted(each)) if is_unseen(each) else each for each in counted]
 
 
 def _charged(counted: Iterable[Counted], scopes: Iterable[Scope], rule_of: Rules) -> list[Counted]:
-    """The calls, with what their modules are charged: a leaf's call on top of its own cost."""
+    """Return the calls with the charges of their modules; that of a leaf is added to the cost of its call."""
     rules = ((scope, rule_of(scope.cls)) for scope in scopes)
     charged = [(scope, rule, charge) for scope, rule in rules if rule and (charge := rule(scope)) is not None]
     covering = {scope.path for scope, _, _ in charged if scope.has_children}
@@ -61,7 +61,7 @@ def _charged(counted: Iterable[Counted], scopes: Iterable[Scope], rule_of: Rules
 
 
 def _above(path: str) -> Iterator[str]:
-    """The paths of the modules that one stands in."""
+    """Yield the paths of the modules that contain a module, innermost first."""
     while path:
         path = path.rpartition(".")[0]
         yield path

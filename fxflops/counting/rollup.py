@@ -1,4 +1,4 @@
-"""Rolling up: sums over the counted calls by module path, by operator, by dtype. Never walks ``children()``."""
+"""Sums of the counted calls by module path, by operator and by dtype. They come from calls, never from ``children()``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ V = TypeVar("V")
 
 
 class Sums(NamedTuple):
-    """What a set of calls adds up to. ``seconds`` is None where nothing was timed; ``missing`` calls have no formula."""
+    """The sums of a set of calls. ``seconds`` is None if nothing was timed; ``missing`` is the number without formula."""
 
     calls: int = 0
     flops: int = 0
@@ -26,11 +26,11 @@ class Sums(NamedTuple):
     missing: int = 0
 
 
-NOTHING = Sums()
+ZERO = Sums()
 
 
 class Item(NamedTuple):
-    """One thing to be summed: where it was done, by which operator, in which dtype, and how much."""
+    """One call to be summed: its module path, operator, dtype and numbers."""
 
     path: str
     op: str
@@ -39,7 +39,7 @@ class Item(NamedTuple):
 
 
 class ModuleRow(NamedTuple):
-    """One module: ``total`` of its subtree, ``own`` of what is done in it directly. ``calls`` is how often it was called."""
+    """One module: ``total`` of its subtree, ``own`` of the calls directly in it. ``calls`` is the number of its own calls."""
 
     path: str
     cls: str
@@ -64,7 +64,7 @@ class OperatorRow:
 
 
 def items_of(counted: Iterable[Counted]) -> Iterator[Item]:
-    """Counted calls as items. Activations are the elements that contractions put out (fvcore's definition)."""
+    """Yield an item for each counted call. Activations are the output elements of contractions (fvcore's definition)."""
     known, new = per_operation(_untimed_item), tuple.__new__
     for each in counted:
         _, path, _, _, seconds, _ = each[0]
@@ -83,9 +83,9 @@ def _untimed_item(counted: Counted) -> Item:
 
 
 def together(sums: Sequence[Sums]) -> Sums:
-    """What all of these add up to; not timed and timed is timed."""
+    """Return the sum of sums; ``seconds`` is None only if it is None in all."""
     if len(sums) < 2:
-        return sums[0] if sums else NOTHING
+        return sums[0] if sums else ZERO
     calls, flops, macs, int_ops, activations, seconds, missing = zip(*sums, strict=True)
     known = [each for each in seconds if each is not None]
     took = sum(known) if known else None
@@ -93,7 +93,7 @@ def together(sums: Sequence[Sums]) -> Sums:
 
 
 def sums_of(pairs: Iterable[tuple[K, Sums]]) -> dict[K, Sums]:
-    """What the sums of each key add up to, in order of first appearance."""
+    """Return the sum of the sums of each key, in order of first appearance."""
     groups: dict[K, list[Sums]] = {}
     for key, sums in pairs:
         groups.setdefault(key, []).append(sums)
@@ -101,7 +101,7 @@ def sums_of(pairs: Iterable[tuple[K, Sums]]) -> dict[K, Sums]:
 
 
 def prefixes(path: str) -> Iterator[str]:
-    """A path with all its ancestors, the root "" first: ``"a.b" -> "", "a", "a.b"``."""
+    """Yield a path with all its ancestors, the root "" first: ``"a.b" -> "", "a", "a.b"``."""
     yield ""
     end = path.find(".")
     while end >= 0:
@@ -114,42 +114,42 @@ def prefixes(path: str) -> Iterator[str]:
 def by_module(
     items: Iterable[Item], modules: Iterable[Module], module_calls: Mapping[str, int]
 ) -> dict[str, ModuleRow]:
-    """A row for each module of the model, called or not; parameters of a subtree are summed from its modules' own."""
+    """Return a row for each module of the model, called or not, by path."""
     listed = list(modules)
     own = sums_of((path, sums) for path, _, _, sums in items)
     inside: dict[str, list[Sums]] = {}
     known = {module.path for module in listed}
-    for path in own.keys() - known:  # made in a module that is gone
+    for path in own.keys() - known:  # of a module that the model no longer has: goes to its nearest ancestor
         ancestor = path
         while ancestor not in known:
             ancestor = ancestor.rpartition(".")[0]
         inside.setdefault(ancestor, []).append(own[path])
     params: dict[str, int] = {}
     rows, new = [], tuple.__new__
-    for module in reversed(listed):  # what is inside a module comes after it
+    for module in reversed(listed):  # children first: they come after their parents
         path, cls, own_params, _ = module
-        mine, below = own.get(path, NOTHING), inside.get(path)
-        total = mine if below is None else together(below if mine is NOTHING else [mine, *below])
+        mine, below = own.get(path, ZERO), inside.get(path)
+        total = mine if below is None else together(below if mine is ZERO else [mine, *below])
         all_params = own_params + params.get(path, 0)
         row = path, cls, module_calls.get(path, 0), all_params, own_params, total, mine
         rows.append((path, new(ModuleRow, row)))
         if path:
             parent = path.rpartition(".")[0]
             params[parent] = params.get(parent, 0) + all_params
-            if total is not NOTHING:
+            if total is not ZERO:
                 inside.setdefault(parent, []).append(total)
     return dict(reversed(rows))
 
 
 def by_operator(items: Iterable[Item], key: Callable[[Item], str] = lambda item: item.op) -> dict[str, OperatorRow]:
-    """A row for each operator, largest FLOPs first."""
+    """Return a row for each operator, or other ``key`` of the items, most FLOPs first."""
     sums = sums_of((key(item), item.sums) for item in items)
     rows = [OperatorRow(name, found.calls, found) for name, found in sums.items()]
     return {row.key: row for row in sorted(rows, key=lambda row: -row.total.flops)}
 
 
 def by_module_and_operator(items: Iterable[Item], modules: Iterable[Module]) -> dict[str, dict[str, OperatorRow]]:
-    """For each module, the operators of its subtree."""
+    """Return for each module path a row for each operator of its subtree."""
     found: dict[str, dict[str, OperatorRow]] = {module.path: {} for module in modules}
     own = sums_of(((item.path, item.op), item.sums) for item in items)
     total = sums_of(((prefix, op), sums) for (path, op), sums in own.items() for prefix in prefixes(path))
@@ -159,7 +159,7 @@ def by_module_and_operator(items: Iterable[Item], modules: Iterable[Module]) -> 
 
 
 def check_phase(phase: str) -> str:
-    """The word itself; InputError where it is not one of :data:`PHASES`."""
+    """Return ``phase``. Raises InputError if it is not one of :data:`~fxflops.records.PHASES`."""
     if phase not in PHASES:
         raise InputError(f"unknown phase {phase!r}: one of {', '.join(map(repr, PHASES))}")
     return phase

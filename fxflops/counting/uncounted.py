@@ -1,4 +1,4 @@
-"""Calls that no formula knows, and the lines to paste that count them."""
+"""Calls without formula, and the lines to paste that count them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ..records import Call, Counted, Spec
 IMPORT = "import fxflops"
 NO_FORMULA = "no formula"
 PASTE = "paste where the model is made"
-"""What is to be done with the lines of a recipe."""
+"""The instruction above the lines of a recipe."""
 
 
 class Missing(NamedTuple):
-    """An op that no formula counts: how often it was called, first in which module, on which shapes, at which line, and why."""
+    """An op without cost: its number of calls; module, shapes and author's line of the first; and the reason."""
 
     op: str
     calls: int
@@ -25,12 +25,12 @@ class Missing(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Why it is not counted, where that is not that there is no formula."""
+        """The reason why it is not counted, "" if it is only the lack of a formula."""
         return "" if self.why.startswith(NO_FORMULA) else self.why
 
 
 def missing_in(counted: Iterable[Counted]) -> tuple[Missing, ...]:
-    """The ops without a formula, in order of appearance."""
+    """Return the ops without cost, in order of appearance."""
     groups: dict[str, list[Counted]] = {}
     for each in counted:
         if each.cost is None:
@@ -45,7 +45,7 @@ def _missing(op: str, found: list[Counted]) -> Missing:
 
 
 def recipe_for(call: Call) -> str:
-    """The lines to paste after :data:`IMPORT` that count a call's op as one operation per output element, which is a guess."""
+    """Return the lines to paste after :data:`IMPORT`: a formula that counts one operation per output element, a guess."""
     name = call.op.rpartition("::")[2].rpartition(".")[2]
     if "::" in call.op:
         target = "torch.ops." + call.op.replace("::", ".")

@@ -1,1 +1,1 @@
-"""What is read around a run: the clock, the allocator, live storages, kernels; and progress on a terminal."""
+"""Measurements around a run: clock, allocator, live storages, kernels; and progress on a terminal."""

@@ -1,4 +1,4 @@
-"""Which kernels ran for each node, by torch.profiler: on CUDA those that CUPTI saw, on a CPU the operators."""
+"""The kernels of each node, from torch.profiler: on CUDA those that CUPTI saw, on a CPU the operators."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ MARK = "fxflops node "
 
 
 class KernelMeter:
-    """Marks each node in the course of a run that torch.profiler watches; ``kernels`` holds what ran in each, once the run
-    is finished.
+    """A meter that marks each node for torch.profiler; after ``finish``, ``kernels`` has the kernels by node.
 
-    Times are torch.profiler's: on CUDA each kernel's own on the device, on a CPU the self time of each operator.
+    Times are torch.profiler's: on CUDA a kernel's time on the device, on a CPU an operator's self time.
     """
 
     frees = False
@@ -48,7 +47,7 @@ class KernelMeter:
         self.kernels = {name: _summed(found) for name, found in ran.items()}
 
     def close(self) -> None:
-        """End the profiling, also where the run raised."""
+        """Stop the profiler; may be called twice."""
         self._open.close()
 
     def _kernels_in(self, events: Iterable[Any]) -> Iterator[tuple[str, float]]:
@@ -61,7 +60,7 @@ class KernelMeter:
 
 
 def _summed(ran: Iterable[tuple[str, float]]) -> tuple[Kernel, ...]:
-    """One Kernel for each name, the longest first."""
+    """Return one Kernel for each name, longest first."""
     sums: dict[str, Kernel] = {}
     for name, seconds in ran:
         _, calls, before = sums.get(name, Kernel(name, 0, 0.0))

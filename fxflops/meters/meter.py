@@ -1,4 +1,4 @@
-"""What is read around each node of a run: the clock, or memory; one quantity per pass, so that none slows another."""
+"""Meters: each reads one quantity, time or memory, around each node of a run, in a pass of its own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import torch
 from .live_storages import LiveStorages
 
 Bytes = tuple[int, int, int]
-"""Allocated before and after a node, and at the peak within it."""
+"""Bytes allocated before a node, after it, and at the peak within it."""
 
 
 class Meter(Protocol):
-    """Called before and after each node, which in a backward pass may come in several pieces; ``finish`` once at the end
-    of the pass, when most have nothing left to do. ``frees``: what is freed when a node is done is part of it."""
+    """Callbacks before and after each node, and once at the end of a pass.
+
+    In a backward pass a node may come in several pieces. With ``frees``, freeing the values that a node was the last to
+    use is part of the node.
+    """
 
     frees: bool = False
 
@@ -29,7 +32,7 @@ class Meter(Protocol):
 
 
 class Clock(Meter):
-    """Seconds per node by the host's clock: for devices whose calls return when the work is done."""
+    """Seconds per node by the host's clock, for devices whose calls return when the work is done."""
 
     frees = True
 
@@ -46,7 +49,10 @@ class Clock(Meter):
 
 
 class CudaClock(Meter):
-    """Seconds per node by CUDA events in stream order, and by the host's clock; the device is waited for once, in ``finish``."""
+    """Seconds per node by CUDA events in stream order, and by the host's clock (``host``).
+
+    The device is synchronized once, in ``finish``.
+    """
 
     frees = True
 
@@ -105,5 +111,5 @@ class CudaMemory(Meter):
 
 
 def _span(known: Bytes | None, now: Bytes) -> Bytes:
-    """Before, after and peak of a node's pieces together."""
+    """Return bytes before, after and at the peak of a node's pieces together."""
     return now if known is None else (known[0], now[1], max(known[2], now[2]))

@@ -1,4 +1,4 @@
-"""What was measured of a graph's nodes: their seconds, their bytes, and what ran on the device for them."""
+"""Measurements of a graph's nodes: seconds, bytes, and the kernels that ran on the device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Timing(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """What ran on the device for a node: the kernel's name (on a CPU the operator's), how often, and its seconds."""
+    """A kernel that ran for a node: its name (on a CPU the operator's), number of calls, and seconds in all."""
 
     name: str
     calls: int
@@ -25,13 +25,13 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of the graph as it ran: ``calls`` are the positions of the Calls of the model's own run that it does.
+    """One node of the graph as it ran. ``calls`` is the range of the model's Calls that it makes.
 
     ``opcode`` is the fx opcode, ``target`` its printable target, ``function`` the name of the function it calls,
-    ``module`` the class name of the module it stands in.
-    What no meter read is None. Bytes are allocated on the device: before and after the node, and the peak within it.
-    ``backward_*`` are of its part of the backward pass. On CUDA ``timing`` is the device's, from event to event, and
-    ``host_timing`` what it took to start the work.
+    ``path`` and ``module`` are the path and class name of its module. What was not measured is None. Bytes are those
+    allocated on the device before and after the node, and at the peak within it. ``backward_*`` are those of its part of
+    the backward pass. On CUDA ``timing`` is the device's time between two events, and ``host_timing`` the time that the
+    host took to start the work.
     """
 
     name: str
@@ -53,5 +53,5 @@ class Node:
 
     @property
     def launch_bound(self) -> bool:
-        """Whether the device waited for the host: what it did took no longer than to start it."""
+        """True if the device waited for the host: its work took no longer than starting it."""
         return self.timing is not None and self.host_timing is not None and self.host_timing[0] >= self.timing.median

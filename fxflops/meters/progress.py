@@ -1,4 +1,4 @@
-"""A word or a bar on long work: on the terminal only, and gone when the work is done."""
+"""Progress of long work, shown on a terminal only, and erased when the work is done."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def working(label: str) -> Iterator[None]:
-    """Says on a terminal, on stderr, what takes a while, as long as it does."""
+    """Show a label on stderr while the block runs, if it is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -21,7 +21,7 @@ def working(label: str) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(show: bool | None, label: str) -> Iterator[Callable[[], None]]:
-    """Yields a function to call at each step. ``show=None`` shows a bar where stderr is a terminal."""
+    """Yield a function to call at each step of a progress bar. ``show=None`` shows the bar if stderr is a terminal."""
     if not (sys.stderr.isatty() if show is None else show):
         yield lambda: None
         return

@@ -1,1 +1,1 @@
-"""The user's model and its inputs: what they hold, and how they are put back as they were."""
+"""The user's model and its inputs: their modules and tensors, and how their state is saved and restored."""

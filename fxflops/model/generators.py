@@ -1,4 +1,4 @@
-"""Random generators: how the state of each kind is read and written."""
+"""Random generators: reading and writing the state of each kind."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 
 
 class Generator(NamedTuple):
-    """How the state of a random generator is read and written."""
+    """Access to the state of a random generator."""
 
     get: Callable[[], Any]
     set: Callable[[Any], Any]
 
 
 def generator_of(value: Any) -> Generator | None:
-    """The access to the state of a generator object, torch's, Python's or numpy's; None for anything else."""
+    """Return the access to the state of a generator object of torch, Python or numpy; None for anything else."""
     if isinstance(value, torch.Generator):
         return Generator(value.get_state, value.set_state)
     if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
@@ -35,7 +35,7 @@ def generator_of(value: Any) -> Generator | None:
 
 
 def global_states() -> list[tuple[Generator, Any]]:
-    """The generators of the process with the states that they are in."""
+    """Return the process's global generators with their current states."""
     generators = [Generator(torch.get_rng_state, torch.set_rng_state), Generator(random.getstate, random.setstate)]
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         generators.append(Generator(torch.cuda.get_rng_state_all, torch.cuda.set_rng_state_all))

@@ -1,4 +1,4 @@
-"""What the user gives as a model and its inputs: checked, bound to the parameters of ``forward``, never changed."""
+"""The model and the inputs that the user gives: checked, and bound to the parameters of ``forward``, never changed."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import nn
 
 from ..errors import InputError, of_kind
 from ..torch_internals import original_of
-from .pytree import tensors_in
+from .pytree import fill, template_of, tensors_in
 
 
 def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
-    """The model, taken out of a ``torch.compile`` wrapper: what it computes is counted, not how it is compiled.
+    """Return the model without its ``torch.compile`` wrapper, since it is counted as it is written.
 
-    Raises InputError, with the line to type, for anything that is not an ``nn.Module`` instance: a TypeError too, or of
-    these ``kinds``.
+    Raises InputError, with the line to write, for anything that is not an ``nn.Module`` instance. The error is also of
+    the types ``kinds`` (default: TypeError).
     """
     if not isinstance(model, nn.Module):
         wrong = f"model must be a torch.nn.Module, not {type(model).__name__} ({model!r:.60})"
@@ -28,10 +28,10 @@ def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
 
 
 def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """``args`` and ``kwargs`` as they will be passed: a tuple is splatted, anything else is one positional input.
+    """Return ``args`` and ``kwargs`` as they are passed: a tuple is unpacked, anything else is one positional input.
 
-    Raises InputError for a batch given as ``args`` whose keys name forward's parameters, and for arguments that do not fit
-    the signature of forward.
+    Raises InputError for ``args`` that is a mapping by the names of forward's parameters, and for arguments that do not
+    fit the signature of forward.
     """
     if kwargs is not None and not isinstance(kwargs, Mapping):
         raise InputError(
@@ -54,7 +54,7 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
 
 
 def shape_given(args: Any, kwargs: Mapping[str, Any]) -> InputError | None:
-    """The error to raise where a model does not take its inputs, and one of them is a shape in a tensor's place; or None."""
+    """Return the error for inputs of which one is a shape instead of a tensor; None if there is no such input."""
     if tensors_in((args, kwargs)):
         return None
     for value in (args, *(args if type(args) is tuple else ()), *kwargs.values()):
@@ -65,7 +65,7 @@ def shape_given(args: Any, kwargs: Mapping[str, Any]) -> InputError | None:
 
 
 def signature_of(model: nn.Module) -> inspect.Signature:
-    """The signature of forward; ``(*args, **kwargs)`` where it has none to be read (TorchScript)."""
+    """Return the signature of forward; ``(*args, **kwargs)`` if it cannot be read (TorchScript)."""
     try:
         return inspect.signature(model.forward)
     except ValueError:
@@ -73,8 +73,10 @@ def signature_of(model: nn.Module) -> inspect.Signature:
 
 
 def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], advice: str = "") -> dict[str, Any]:
-    """Forward's parameters by name, defaults applied; InputError where the arguments do not fit, with this advice, or else
-    with what was given."""
+    """Return the arguments by the names of forward's parameters, with defaults.
+
+    Raises InputError if they do not fit, with ``advice``, by default a line on what was given.
+    """
     signature = signature_of(model)
     try:
         bound = signature.bind(*args, **kwargs)
@@ -85,3 +87,14 @@ def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], adv
         raise InputError(f"{what}: {error}\n  {advice}") from None
     bound.apply_defaults()
     return dict(bound.arguments)
+
+
+def as_leaves(inputs: Any) -> Any:
+    """Return the inputs with computed tensors and views replaced by leaves on the same memory.
+
+    A backward pass ends at these, and writing to one does not change the user's autograd graph.
+    """
+    if all(tensor.is_leaf and not tensor._is_view() for tensor in tensors_in(inputs)):
+        return inputs
+    template, tensors = template_of(inputs)
+    return fill(template, *(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors))

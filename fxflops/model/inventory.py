@@ -1,4 +1,4 @@
-"""What a model consists of, found in one walk: its modules with their paths, its parameters and buffers by name."""
+"""The modules of a model with their paths, and its parameters and buffers by name, found in one walk."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .pytree import modules_of, stored, unpacked
 
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 NONE: frozenset[Any] = frozenset()
-PLAIN = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
-"""Of quantized dtypes those that are as wide."""
+UNQUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
+"""Plain dtypes of the same width as quantized ones."""
 
 
 class Params(NamedTuple):
-    """Parameters of a model, each tensor counted once however often it is shared; ``buffers`` in elements too."""
+    """The numbers of elements of a model's parameters and buffers, and the parameters' bytes; shared tensors count once."""
 
     total: int
     trainable: int
@@ -33,9 +33,10 @@ class Params(NamedTuple):
 
 
 class Module(NamedTuple):
-    """A module of the model: its path, class name, and how many parameters are its own (each counted once, where first met).
+    """A module of the model: its path, class name, and the number of its own parameters' elements.
 
-    ``keeps`` are the functions among its attributes: ``self.act = F.gelu``.
+    A shared parameter counts in the first module that has it. ``keeps`` are the functions among its attributes, such as
+    ``self.act = F.gelu``.
     """
 
     path: str
@@ -45,17 +46,17 @@ class Module(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a report says of a model itself: every module with the number of its own parameters, and how many there are in all."""
+    """The contents of a model that a report shows: its modules, and the sums of its parameters."""
 
     modules: tuple[Module, ...]
     params: Params
 
 
 class Inventory:
-    """The modules of a model, and its parameters and buffers by their full names: each once, where it is met first. ``packed``
-    stand for the weights that quantized layers keep in their kernel's own objects.
+    """The modules of a model, and its parameters and buffers by their full names, each once.
 
-    ``shapeless`` are the modules of which some have no shape yet. Raises InputError where there are any, but for ``lazy``.
+    ``packed`` are meta tensors for the weights that quantized layers keep in objects of their kernels. ``shapeless`` are
+    the lazy modules with parameters that have no shape yet. Raises InputError if there are any, unless ``lazy``.
     """
 
     def __init__(self, model: nn.Module, lazy: bool = False) -> None:
@@ -72,8 +73,9 @@ class Inventory:
                     if tensor is not None and id(tensor) not in found:
                         found.add(id(tensor))
                         named.append((f"{path}.{name}" if path else name, tensor))
-            if torch.ScriptObject in map(type, module.__dict__.values()):
-                self.packed += [(path, weight) for value in module.__dict__.values() for weight in _packed(value)]
+            held = [*module.__dict__.values()]  # a copy: a count in another thread may set the module's forward now
+            if torch.ScriptObject in map(type, held):
+                self.packed += [(path, weight) for value in held for weight in _packed(value)]
         self._met.append(len(self.params))
         self.shapeless: list[nn.Module] = []
         if any(
@@ -89,7 +91,7 @@ class Inventory:
 
     @cached_property
     def contents(self) -> Contents:
-        """What a report says of the model itself."""
+        """The contents of the model that a report shows."""
         sizes = [parameter.numel() for _, parameter in self.params]
         met = pairwise(self._met)
         new = tuple.__new__
@@ -113,17 +115,17 @@ def _is_shapeless(module: nn.Module) -> bool:
 
 
 def _packed(value: Any) -> list[torch.Tensor]:
-    """Tensors without data in place of the weights in such an object."""
+    """Return meta tensors for the weights in an object of a quantized kernel."""
     with torch.no_grad():
-        return [torch.empty(w.shape, dtype=PLAIN.get(w.dtype, w.dtype), device="meta") for w in unpacked(value)]
+        return [torch.empty(w.shape, dtype=UNQUANTIZED.get(w.dtype, w.dtype), device="meta") for w in unpacked(value)]
 
 
 def _functions_of(module: nn.Module) -> frozenset[Any]:
-    held = module.__dict__.values()
+    held = [*module.__dict__.values()]
     return NONE if FUNCTIONS.isdisjoint(map(type, held)) else frozenset(v for v in held if type(v) in FUNCTIONS)
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the storages that tensors stand on, each once."""
+    """Return the bytes of the tensors' storages, each counted once."""
     storages = {s._cdata: s for t in tensors if is_dense(t) for s in [t.untyped_storage()]}
     return sum(storage.nbytes() for storage in storages.values())

@@ -1,4 +1,4 @@
-"""An optimizer's step on other tensors than its own: counted, and its state's memory predicted, without a trace."""
+"""A copy of an optimizer on other tensors, so that a step can be observed without changing parameters or state."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ import torch
 from torch.optim import Optimizer
 
 from ..errors import InputError
+from .pytree import tensors_in
 
 OptimizerLike = Optimizer | Callable[[Iterable[torch.Tensor]], Optimizer]
-"""An optimizer, or what makes one of parameters: a class such as ``torch.optim.AdamW``, a ``functools.partial`` of it."""
+"""An optimizer, or a function that makes one from parameters: ``torch.optim.AdamW``, a ``functools.partial`` of it."""
 
 
 def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
-    """The optimizer; InputError where it is none, or cannot step after one backward pass."""
+    """Return the optimizer. Raises InputError if it is none, or cannot step after one backward pass."""
     if optimizer is None:
         return None
     if not backward:
         raise InputError("an optimizer steps after a backward pass: fxflops.count(..., backward=True, optimizer=...)")
     if not isinstance(optimizer, Optimizer) and not callable(optimizer):
         raise InputError(
-            "optimizer must be a torch.optim.Optimizer, or what makes one of parameters such as torch.optim.AdamW, "
+            "optimizer must be a torch.optim.Optimizer, or make one from parameters, such as torch.optim.AdamW, "
             f"not {type(optimizer).__name__}"
         )
     step = inspect.unwrap(optimizer.step if isinstance(optimizer, Optimizer) else getattr(optimizer, "step", print))
@@ -37,28 +38,36 @@ def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
 
 
 def stand_in(
-    optimizer: OptimizerLike, parameters: Iterable[torch.Tensor], twin_of: Callable[[torch.Tensor], torch.Tensor]
+    optimizer: OptimizerLike, parameters: Iterable[torch.Tensor], mirror_of: Callable[[torch.Tensor], torch.Tensor]
 ) -> Optimizer:
-    """The optimizer on the twins of its parameters, with a state of its own; made of ``parameters`` where it is not made yet."""
+    """Return a copy of the optimizer on the mirrors of its parameters, with a copy of its state.
+
+    A function or class is called with the mirrors of ``parameters``. Raises InputError if it returns no optimizer.
+    """
     if not isinstance(optimizer, Optimizer):
-        made = optimizer([twin_of(parameter) for parameter in parameters])
+        made = optimizer([mirror_of(parameter) for parameter in parameters])
         if not isinstance(made, Optimizer):
-            raise InputError(f"optimizer made a {type(made).__name__} of the parameters, no torch.optim.Optimizer")
+            raise InputError(f"optimizer(parameters) returned a {type(made).__name__}, not a torch.optim.Optimizer")
         return made
-    twin: Optimizer = object.__new__(type(optimizer))
-    vars(twin).update(vars(optimizer))
-    twin.param_groups = [{**group, "params": [*map(twin_of, group["params"])]} for group in optimizer.param_groups]
-    twin.state = defaultdict(
-        dict, {twin_of(p): {k: _like(v, p, twin_of(p)) for k, v in s.items()} for p, s in optimizer.state.items()}
+    copied: Optimizer = object.__new__(type(optimizer))
+    vars(copied).update(vars(optimizer))
+    copied.param_groups = [{**group, "params": [*map(mirror_of, group["params"])]} for group in optimizer.param_groups]
+    copied.state = defaultdict(
+        dict, {mirror_of(p): {k: _like(v, p, mirror_of(p)) for k, v in s.items()} for p, s in optimizer.state.items()}
     )
-    vars(twin).update(_optimizer_step_pre_hooks=OrderedDict(), _optimizer_step_post_hooks=OrderedDict())
-    return twin
+    vars(copied).update(_optimizer_step_pre_hooks=OrderedDict(), _optimizer_step_post_hooks=OrderedDict())
+    return copied
 
 
-def _like(value: Any, parameter: torch.Tensor, twin: torch.Tensor) -> Any:
-    """A copy of a state's value; on the twin's device what is on the parameter's, but numbers (a count of steps) as they are."""
+def _like(value: Any, parameter: torch.Tensor, mirror: torch.Tensor) -> Any:
+    """Return a copy of a value of the state; on meta if its parameter's mirror is, except for scalars (a step count)."""
     if not isinstance(value, torch.Tensor):
         return value
-    if value.ndim and value.device == parameter.device and twin.device.type == "meta":
+    if value.ndim and value.device == parameter.device and mirror.device.type == "meta":
         return torch.empty_like(value, device="meta")
     return value.clone()
+
+
+def states_of(optimizer: Optimizer) -> list[tuple[str, torch.Tensor]]:
+    """Return the tensors in an optimizer's state."""
+    return [("", tensor) for tensor in tensors_in([*optimizer.state.values()])]

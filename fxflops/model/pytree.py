@@ -1,4 +1,4 @@
-"""Values with tensors somewhere inside: tuples, lists, mappings, dataclasses, and plain objects such as a KV cache."""
+"""Nested values with tensors inside: tuples, lists, mappings, dataclasses, and plain objects such as a KV cache."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from torch import nn
 from ..torch_internals import C_MODULE
 
 Step = tuple[str, Any]
-"""How a part hangs on its container: ``("item", key)`` or ``("attr", name)``."""
+"""The access to a part of its container: ``("item", key)`` or ``("attr", name)``."""
 
 
 class Hole(NamedTuple):
-    """Stands in a template for the tensor of this number."""
+    """The place of the tensor with this number in a template."""
 
     number: int
 
 
 class Filling(NamedTuple):
-    """Stands in a template for a mapping that takes tensors alone, like a TensorDict: with what is to be put where in a copy."""
+    """The place in a template of a mapping that accepts only tensors (a TensorDict), with the templates of its parts."""
 
     value: Any
     parts: list[tuple[Step, Any]]
 
 
 def parts(value: Any) -> list[tuple[Step, Any]]:
-    """What a container holds, and where; nothing for a tensor, a plain value, a module, a class or a function."""
+    """Return the parts of a container with their steps; none for a tensor, plain value, module, class or function."""
     if isinstance(value, (tuple, list, deque)):
         return [(("item", i), part) for i, part in enumerate(value)]
     if isinstance(value, Mapping):
@@ -44,14 +44,14 @@ def parts(value: Any) -> list[tuple[Step, Any]]:
 
 
 def is_object(value: Any) -> bool:
-    """Whether a value is an object of the user's that may hold tensors among its attributes."""
+    """Return whether a value is a user's object that may have tensors as attributes."""
     if isinstance(value, (torch.Tensor, nn.Module, ModuleType, type, enum.Enum)) or callable(value):
         return False
     return hasattr(value, "__dict__") and not type(value).__module__.startswith(C_MODULE)
 
 
 def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Step, ...], Any]]:
-    """Every part of a value, at most ``depth`` steps down, with those steps; the value itself first, each object once."""
+    """Yield each part of a value with the steps to it, at most ``depth``; the value itself first, each object once."""
     seen: set[int] = set()
     stack: list[tuple[tuple[Step, ...], Any]] = [((), value)]
     while stack:
@@ -70,14 +70,14 @@ Reader = Callable[[dict[str, Any]], tuple[Any, ...]]
 
 
 def reader_of(names: Sequence[str]) -> Reader:
-    """What reads the items of these names from a dict that has them."""
+    """Return a function that reads the items with these names from a dict."""
     if len(names) > 1:
         return itemgetter(*names)
     return lambda held: tuple([held[name] for name in names])
 
 
 def modules_of(model: nn.Module) -> dict[nn.Module, str]:
-    """Every module with the path where it is met first, in the order of ``named_modules()``."""
+    """Return all modules with their first path, in the order of ``named_modules()``."""
     found: dict[nn.Module, str] = {}
 
     def visit(module: nn.Module, path: str) -> None:
@@ -91,14 +91,14 @@ def modules_of(model: nn.Module) -> dict[nn.Module, str]:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Every tensor in a value, in order."""
+    """Return all tensors in a value, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
     return [part for _, part in walk(value) if isinstance(part, torch.Tensor)]
 
 
 def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The tensors that hold what a tensor does: itself, or where its class wraps others (a quantized weight, a shard), those."""
+    """Return the tensors that have a tensor's data: itself, or those that a wrapper class (quantized, sharded) holds."""
     if type(tensor) in (torch.Tensor, nn.Parameter) or not hasattr(tensor, "__tensor_flatten__"):
         return [tensor]
     inner = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]  # with a DTensor's mesh
@@ -106,7 +106,7 @@ def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def unpacked(value: Any) -> list[torch.Tensor]:
-    """Copies of the weights that a quantized layer keeps in an object of its kernel's; none for anything else."""
+    """Return copies of the weights in an object of a quantized kernel; none for anything else."""
     if not isinstance(value, torch.ScriptObject):
         return []
     held = (
@@ -118,7 +118,7 @@ def unpacked(value: Any) -> list[torch.Tensor]:
 
 
 def tensors_given(value: Any) -> list[torch.Tensor]:
-    """The tensors among a call's arguments, in order: in tuples, lists and dicts."""
+    """Return the tensors in nested tuples, lists and dicts, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
     found: list[torch.Tensor] = []
@@ -131,7 +131,7 @@ def tensors_given(value: Any) -> list[torch.Tensor]:
 
 
 def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
-    """The value with a :class:`Hole` for each tensor, and the tensors; :func:`fill` puts them back."""
+    """Return the value with a :class:`Hole` in place of each tensor, and the tensors; :func:`fill` is the inverse."""
     tensors: list[torch.Tensor] = []
     numbers: dict[int, int] = {}
 
@@ -145,7 +145,7 @@ def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
 
 
 def fill(template: Any, *tensors: Any) -> Any:
-    """The value that :func:`template_of` took apart, with these tensors."""
+    """Return the value of a template with these tensors in its holes."""
 
     def filled(part: Any) -> Any:
         if isinstance(part, Hole):
@@ -156,7 +156,7 @@ def fill(template: Any, *tensors: Any) -> Any:
 
 
 def replaced(value: Any, is_leaf: Callable[[Any], bool], replace: Callable[[Any], Any]) -> Any:
-    """A copy of the value with its leaves replaced; what holds none stays the same object."""
+    """Return a copy of the value with its leaves replaced; parts without leaves stay the same objects."""
     return _replaced(value, is_leaf, replace, {}, _copied)
 
 
@@ -170,7 +170,7 @@ def _replaced(
     memo: dict[int, tuple[Any, Any]],
     copied: Callable[[Any, Changed], Any],
 ) -> Any:
-    """A copy of the value with its leaves replaced; what holds none stays the same object."""
+    """Return a copy of the value with its leaves replaced, where ``copied(container, changed)`` copies a container."""
     if is_leaf(value):
         return replace(value)
     if id(value) in memo:

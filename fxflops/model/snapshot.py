@@ -1,4 +1,4 @@
-"""Leaving no trace: the user's model, inputs and random generators, as they were; one count of a model at a time."""
+"""Snapshots that restore the user's model, inputs and random generators, and locks for one count of a model at a time."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ ATOMS = frozenset(
 CONTAINERS = frozenset({dict, OrderedDict, list, set})
 KEPT = (dict, list, set, deque, bytearray)
 DEPTH = 4
-"""How many levels of objects and containers below a module are kept: a scheduler's tables, not a trainer's datasets."""
+"""The levels of objects and containers below a module that are kept: a scheduler's tables, not a trainer's datasets."""
 
 
 class Snapshot:
-    """A model and its inputs as they are now; :meth:`rewind` brings them back, any number of times.
+    """The current state of a model and its inputs; :meth:`rewind` restores it, any number of times.
 
-    Kept are every module's class and attributes, a few levels deep, and the inputs, with the containers, objects, arrays,
-    random generators and tensors that they consist of, and the states of the process's generators. The bytes of a parameter
-    are copied only when :meth:`before_write` announces that a call is about to write to its memory or to hand it out; with
-    ``lazy`` so are those of any tensor, until :meth:`keep_all`.
+    It has the class and attributes of every module, a few levels deep, and the inputs, with all containers, objects,
+    arrays, random generators and tensors in them, and the states of the global generators. A parameter's bytes are copied
+    only when :meth:`before_write` is called with it, before a call writes to its memory or shares it. With ``lazy`` this
+    holds for all tensors, until :meth:`keep_all`.
     """
 
     def __init__(self, modules: Iterable[nn.Module], inputs: Any, lazy: bool = False) -> None:
-        # In flat lists: one comparison goes through all that modules hold, and Python's garbage collector through nothing.
+        # Flat lists for speed: all attributes are compared in one pass, and the garbage collector has few objects to visit.
         self._modules = [*modules]
         self._classes = [*map(type, self._modules)]
         self._dicts: list[dict[str, Any]] = []
@@ -86,7 +86,7 @@ class Snapshot:
             self._dicts.append(attributes)
             others += read_others(attributes)
         own_parameters = {id(parameter): parameter for parameter in parameters if parameter is not None}
-        noted = [*map(vars, own_parameters.values())]  # what others have noted on them
+        noted = [*map(vars, own_parameters.values())]  # attributes that users set on parameters
         if any(noted):
             others += chain.from_iterable(map(VALUES, noted))
         held = [value for value in others if type(value) not in ATOMS]
@@ -120,19 +120,19 @@ class Snapshot:
             self.keep_all()
 
     def keep_all(self) -> None:
-        """Copy all tensors but the parameters: something is to be run that announces nothing."""
+        """Copy all tensors but the parameters, before a run that may write to them without :meth:`before_write`."""
         self._tensors.keep(self._others.values())
 
     def holds(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor was there, if not among the parameters: a buffer, an input, what the model had cached."""
+        """Return whether a tensor, not a parameter, was there: a buffer, an input, one that the model had cached."""
         return id(tensor) in self._others
 
     def before_write(self, value: Any) -> None:
-        """Copy what a call with these arguments may change, parameters too: it writes to them, or hands out their memory."""
+        """Copy the tensors in ``value``, parameters too, before a call writes to them or shares their memory."""
         self._tensors.before_write(value)
 
     def rewind(self) -> None:
-        """Bring everything back to how it was when the snapshot was taken."""
+        """Restore the state in which the snapshot was taken."""
         if self._classes != [*map(type, self._modules)]:
             for module, cls in zip(self._modules, self._classes, strict=True):
                 module.__class__ = cls
@@ -166,9 +166,12 @@ class Snapshot:
 
 @contextmanager
 def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) -> Iterator[bool]:
-    """All modules of a model, held by this thread, in ``mode`` ("eval", "train", "as_is"): flags are set without calling
-    ``.eval()``, and restored. True where the thread holds another model: its forward is running. With ``reentrant`` it may
-    hold these anew meanwhile."""
+    """Lock all modules of a model for this thread, and set their mode: "eval", "train" or "as_is".
+
+    Flags are set without calling ``.eval()``, and restored at the end. Yields whether this thread has another model
+    locked, that is, whether it runs inside a forward that is counted. With ``reentrant`` this thread may lock the same
+    modules again.
+    """
     modules, wanted = [*modules], mode == "train"
     parameters = [parameter for module in modules for parameter in module._parameters.values()]
     with locked([*modules, *parameters], reentrant) as within:
@@ -184,7 +187,7 @@ def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) ->
 
 
 class _Lock:
-    """What a thread locks, by ``id()``; ``random`` are the states of the random generators at its first snapshot."""
+    """The objects that a thread locks, by ``id()``; ``random`` are the random states at its first snapshot."""
 
     def __init__(self, objects: Iterable[Any], reentrant: bool) -> None:
         self.thread = threading.get_ident()
@@ -193,7 +196,7 @@ class _Lock:
         self._objects = {id(each): each for each in objects if each is not None}
 
     def owners(self) -> set[int]:
-        """The threads that hold some of it, and those that they wait for."""
+        """Return the threads that hold any of the objects, and all threads that these wait for."""
         others = [lock for lock in _HELD if not (lock.reentrant and lock.thread == self.thread)]
         owners = {lock.thread for lock in others if not self._objects.keys().isdisjoint(lock._objects)}
         return owners.union(*(_AWAITED[owner].owners() for owner in owners if owner in _AWAITED))
@@ -201,15 +204,15 @@ class _Lock:
 
 _HELD: list[_Lock] = []
 _AWAITED: dict[int, _Lock] = {}
-"""What each thread that waits is waiting for."""
+"""The locks for which threads are waiting."""
 _RELEASED = threading.Condition()
 
 
 @contextmanager
 def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
-    """Wait until no thread holds any of these objects, and hold them. True where this thread holds others.
+    """Wait until no thread holds any of these objects, then hold them. Yields whether this thread holds others.
 
-    Raises InputError in a thread that would wait for itself: it holds one of them, or who holds one waits for it.
+    Raises InputError instead of a deadlock: when this thread holds one of them, or waits for a thread that waits for it.
     """
     lock = _Lock(objects, reentrant)
     with _RELEASED:
@@ -217,8 +220,8 @@ def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
             while owners := lock.owners():
                 if lock.thread in owners:
                     raise InputError(
-                        "the count of this model would wait for itself: a forward that is counted cannot count its own model, "
-                        "or a part of it; nor two forwards, in two threads, each the model of the other"
+                        "counting this model would be a deadlock: a forward that is being counted cannot count its own model "
+                        "or a part of it, and two forwards in two threads cannot count each other's models"
                     )
                 _AWAITED[lock.thread] = lock
                 _RELEASED.wait()
@@ -235,25 +238,24 @@ def locked(objects: Iterable[Any], reentrant: bool = False) -> Iterator[bool]:
 
 
 def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
-    """The hooks that the user registered, under numbers. Those under other keys are of observers, of other threads too."""
+    """Return the user's hooks, whose keys are numbers. Observers, also those of other threads, use other keys."""
     return {key: hook for key, hook in [*hooks.items()] if isinstance(key, int)}
 
 
 def _readers_of(names: tuple[str, ...]) -> list[Reader]:
-    """What reads, of a module whose attributes have these names, its own tensors and modules, its set, its hooks, and all
-    others."""
+    """Return readers for the attributes of modules with these names: tensors and modules, its set, hooks, and others."""
     held = set(names)
     others = [name for name in names if name not in STANDARD]
     return [*(reader_of([name for name in group if name in held]) for group in (OWN, SETS, HOOKS)), reader_of(others)]
 
 
 def _contents(dicts: Iterable[dict[str, Any]]) -> tuple[list[int], list[str], list[Any]]:
-    """Their sizes, all keys and all values of these."""
+    """Return the sizes of dicts, and all their keys and values in flat lists."""
     return [*map(len, dicts)], [*chain.from_iterable(dicts)], [*chain.from_iterable(map(VALUES, dicts))]
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a tuple or list holds nothing that could change."""
+    """Return whether a value is a tuple or list of immutable values."""
     return type(value) in (tuple, list) and ATOMS.issuperset(map(type, value))
 
 
@@ -264,7 +266,7 @@ STANDARD = {*OWN, *SETS, *HOOKS}
 
 
 def _same(container: Any, items: Any) -> bool:
-    """Equal in order and by identity of the elements (comparing tensors by value would be no answer)."""
+    """Return whether a container has these items, compared by identity: tensors cannot be compared with ==."""
     if isinstance(container, dict):
         return [*container] == [*items] and all(map(operator.is_, container.values(), items.values()))
     if isinstance(container, set):
@@ -273,7 +275,7 @@ def _same(container: Any, items: Any) -> bool:
 
 
 def _refill(container: Any, items: Any) -> None:
-    """Bring a container back to these items, without a moment when it lacks one: other threads may look at the model."""
+    """Restore the items of a container. No item is missing meanwhile, since other threads may look at the model."""
     if isinstance(container, (list, bytearray)):
         container[:] = items
     elif isinstance(container, deque):
@@ -286,12 +288,12 @@ def _refill(container: Any, items: Any) -> None:
         for key in [key for key in container if key not in items]:
             del container[key]
         container.update(items)
-        for key in items if [*container] != [*items] else ():
+        for key in items if [*container] != [*items] else ():  # restore the order
             container[key] = container.pop(key)
 
 
 def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
-    """Every part of a value, with what mappings that are no dicts keep their items in."""
+    """Yield all parts of a value, with the attributes of mappings that are objects of their own."""
     for _, part in walk(value, depth):
         yield part
         if isinstance(part, Mapping) and is_object(part):
@@ -299,7 +301,7 @@ def _parts(value: Any, depth: int = 1000) -> Iterator[Any]:
 
 
 def _is_array(value: Any) -> bool:
-    """Whether it is an array of numpy's that can be written to."""
+    """Return whether a value is a writable numpy array."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.ndarray) and value.flags.writeable
 
@@ -312,7 +314,7 @@ def _bring_back(array: Any, kept: Any) -> None:
 
 
 def _states_before() -> list[tuple[Generator, Any]]:
-    """The states of the random generators before this thread's count, and before those of other threads that are under way."""
+    """Return the random states before this thread's count, and before any count in another thread that overlaps with it."""
     with _RELEASED:
         own = [lock for lock in _HELD if lock.thread == threading.get_ident()]
         others = [lock.random for lock in _HELD if lock.random is not None and lock not in own]

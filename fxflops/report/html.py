@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..counting.rollup import ModuleRow, Sums, prefixes
 from ..errors import FxflopsError
-from ..meters.live_storages import CATEGORIES, LiveTensor
+from ..meters.history import CATEGORIES, LiveTensor
 from ..records import PARTS, PHASES, Counted, per_operation, specs_in
 from ..render.data import Summary, TreeRow
 from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, State, Tile

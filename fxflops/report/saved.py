@@ -42,7 +42,7 @@ import torch
 from ..conventions import CONVENTIONS, Convention
 from ..counting.counts import dense
 from ..errors import InputError
-from ..meters.live_storages import CATEGORIES, LiveTensor, Moment, Place, Remembered
+from ..meters.history import CATEGORIES, LiveTensor, Moment, Place, Remembered
 from ..meters.nodes import Kernel, Node, Timing
 from ..model.inventory import Module, Params
 from ..names import Absent, Classes, described, name_of, target_of

@@ -29,7 +29,7 @@ from ..counting.rollup import (
 )
 from ..counting.uncounted import IMPORT, NO_FORMULA, Missing, missing_in, recipe_for
 from ..errors import InputError, near
-from ..meters.live_storages import LiveTensor, Moment
+from ..meters.history import LiveTensor, Moment
 from ..meters.nodes import Node, Timing
 from ..model.inventory import Params
 from ..records import PARTS, PHASES, Call, Counted

@@ -1,1 +1,1 @@
-"""The passes over a model: its own run, its graph's, and the record that they leave."""
+"""The runs of a model and of its graph, and the record that they leave."""

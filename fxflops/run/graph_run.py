@@ -1,4 +1,4 @@
-"""Running a graph node by node on the real tensors, with a meter that reads one quantity around each node."""
+"""Run a graph node by node on real tensors, with meters that read time or memory around each node."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ from ..meters.nodes import Timing
 from ..records import Call, spec_of
 from ..torch_internals import COMPILER
 from ..trace.autocast import AUTOCAST_DEVICES
-from ..trace.autograd_owners import AutogradOwners, backward_from, learns, roots_of
+from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient, roots_of
 from ..trace.observe import Observer
 from ..trace.symbolic import stack_of
 
 SECONDS_CAP = 2.0
 STABLE = 0.05
 LEAST = 5
+"""The rule of ``repeats="auto"``: at most this many seconds, a stable relative spread, at least this many runs."""
 
 
 @contextmanager
 def uncompiled() -> Iterator[None]:
-    """Functions and submodules under ``torch.compile`` run as they are written: that is what is counted.
+    """Run functions and submodules under ``torch.compile`` as they are written: that is what is counted.
 
-    Torch has one stance for all threads: the first sets it, and who is the last to need it puts back what was there.
+    Torch has one stance for all threads: the first run sets it, and the last one to end restores what was there.
     """
     if COMPILER not in sys.modules:
         yield
@@ -50,18 +51,18 @@ def uncompiled() -> Iterator[None]:
 
 _SWITCHING = threading.Lock()
 _STANCES: list[AbstractContextManager[Any]] = []
-"""One for each run under way, of which the first is the stance that is set."""
+"""One context for each run under way; the first is the stance that is set."""
 
 
 class NodeRunner(fx.Interpreter):
-    """torch.fx's interpreter with a meter around each node; a node that raises is named, with module and shapes.
+    """torch.fx's interpreter with meters around each node. An error names the node, its module and its shapes.
 
     run
     +-- run_node
         +-- meter.before
         +-- placeholder | get_attr | call_function | call_method | call_module | output
         +-- meter.after, of memory
-        +-- what no later node uses is freed, as the model frees it
+        +-- values that no later node uses are freed, as in the model
         +-- meter.after, of time
     """
 
@@ -73,7 +74,7 @@ class NodeRunner(fx.Interpreter):
         owners: AutogradOwners | None = None,
     ) -> None:
         super().__init__(graph)
-        self.garbage_collect_values = False  # it would free between nodes, where nobody reads the clock
+        self.garbage_collect_values = False  # torch.fx frees between nodes, where no meter reads
         self.extra_traceback = False
         self._inputs = inputs
         self._meters = meters
@@ -92,6 +93,7 @@ class NodeRunner(fx.Interpreter):
             raise _run_error(n, args, kwargs, error) from error
         for meter in self._before_freeing:
             meter.after(name, value)
+        # A clock reads only after this: the model, too, frees values while it runs.
         del args, kwargs, work
         for each in dead:
             del self.env[each]
@@ -102,7 +104,7 @@ class NodeRunner(fx.Interpreter):
         return value
 
     def _work(self, n: fx.Node) -> Callable[..., Any]:
-        """What a node does, looked up before the meters begin: the model itself finds no module by its full name."""
+        """Return the function of a node. It is looked up before the meters begin: the model has no such look-up."""
         target = str(n.target)
         match n.op:
             case "placeholder":
@@ -121,7 +123,7 @@ class NodeRunner(fx.Interpreter):
 
 
 class CallCollector(Meter):
-    """Tells the observer in which module a node stands, and keeps the calls that each node made."""
+    """A meter that keeps the calls of each node, and tells the observer in which module the node is."""
 
     def __init__(self, observer: Observer, graph: fx.Graph) -> None:
         self.calls_of: dict[str, list[Call]] = {}
@@ -139,10 +141,9 @@ class CallCollector(Meter):
 def run_graph(
     graph: fx.GraphModule, inputs: Mapping[str, Any], *meters: Meter, owners: AutogradOwners | None = None
 ) -> Any:
-    """The graph's output on ``inputs`` (by the names of forward's parameters); the meters have read each node, and the
-    owners know which nodes of autograd's graph it made.
+    """Return the graph's output on ``inputs`` (by the names of forward's parameters), read by the meters node by node.
 
-    Raises RunError naming the node that raised.
+    ``owners`` gets the autograd nodes that each node made. Raises RunError with the name of a node that raises.
     """
     with _modes_kept():
         output = NodeRunner(graph, inputs, meters, owners).run()
@@ -153,7 +154,7 @@ def run_graph(
 
 @contextmanager
 def _modes_kept() -> Iterator[None]:
-    """A recorded graph switches autocast and gradients as its model did; where it raises in between, that is undone."""
+    """Restore autocast and grad mode, which a recorded graph switches as its model did, also after an error."""
     before = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES]
     with torch.set_grad_enabled(torch.is_grad_enabled()):
         try:
@@ -167,7 +168,7 @@ def _modes_kept() -> Iterator[None]:
 def run_back(
     roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor], owners: AutogradOwners, *meters: Meter
 ) -> None:
-    """The backward pass of a graph's run, from the sum of its roots; the meters have read the part of each node."""
+    """Run the backward pass of a graph's run, from the sum of its roots, read by the meters for each forward node."""
     running: list[str] = []
 
     def enter(name: str) -> None:
@@ -193,8 +194,10 @@ def run_back(
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Timings of each node of the graph and of the model's own run; of starting each node's work, where a device does it;
-    of the backward pass, where there was one."""
+    """Timings of each node of the graph and of the model itself.
+
+    ``host_nodes`` are the host's times for each node on CUDA; ``backward_*`` are those of a backward pass.
+    """
 
     nodes: Mapping[str, Timing] = field(default_factory=dict)
     latency: Timing | None = None
@@ -212,11 +215,11 @@ def time_nodes(
     tick: Callable[[], None],
     backward: bool = False,
 ) -> Times:
-    """Timings of each node, and of the model itself run un-instrumented in turn with the graph.
+    """Time each node of the graph, and, in turn with it, the model itself without instruments.
 
-    ``repeats="auto"``: at least 5, until the times of the model and of the nodes' sum are stable (interquartile range
-    under 5% of the median), or until 2 s have passed. ``inputs`` gives the graph's inputs anew, ``model`` the model's own run ready to be started;
-    ``tick`` is called before each pass.
+    ``repeats="auto"`` runs at least 5 times, until the times of the model and of the sum of the nodes are stable
+    (interquartile range under 5% of the median), or until 2 s have passed. ``inputs()`` returns fresh inputs,
+    ``model()`` a function that runs the model on such; ``tick()`` is called before each run.
     """
     own, own_back, sums = list[float](), list[float](), list[float]()
     nodes, nodes_host, nodes_back = (dict[str, list[float]]() for _ in range(3))
@@ -229,7 +232,7 @@ def time_nodes(
             roots, ones = roots_of(out)
             _timed(partial(backward_from, roots, ones), device, own_back)
             del roots, ones
-        del out
+        del out  # before the graph runs: the outputs of both must not be alive at once
         tick()
         owners, clock = AutogradOwners(follows=True) if backward else None, _clock(device)
         output = run_graph(graph, inputs(), clock, owners=owners)
@@ -237,7 +240,7 @@ def time_nodes(
         if isinstance(clock, CudaClock):
             _collect(clock.host, nodes_host)
         sums.append(sum(clock.seconds.values()))
-        if owners is not None and learns(output):
+        if owners is not None and requires_gradient(output):
             clock = _clock(device)
             run_back(*roots_of(output), owners, clock)
             _collect(clock, nodes_back)
@@ -261,7 +264,7 @@ def _collect(clock: Clock | CudaClock, samples: dict[str, list[float]]) -> None:
 
 
 def _timed(call: Callable[[], Any], device: torch.device, samples: list[float]) -> Any:
-    """What the call returns; its seconds are put to the samples."""
+    """Return the result of a call, and append its seconds to the samples."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Lazy modules: their parameters get shapes from a first run, and are without again afterwards."""
+"""Lazy modules: a first run gives their parameters shapes, which are taken away again afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from ..errors import RunError
 from ..model.inventory import Inventory
 from ..model.snapshot import Snapshot
-from ..trace.uninitialized_reads import Announcing
+from ..trace.uninitialized_reads import BeforeWriteMode
 from .graph_run import uncompiled
 
 
@@ -20,9 +20,9 @@ from .graph_run import uncompiled
 def initialized(
     model: nn.Module, inventory: Inventory, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Inventory]:
-    """What the model consists of once all its parameters have shapes; lazy ones have theirs from a run on these inputs.
+    """Yield the model's inventory with shapes for all parameters: lazy ones get theirs from a run on these inputs.
 
-    Raises RunError where the model raises in that run, InputError where it leaves one without a shape.
+    Raises RunError if the model raises in that run, InputError if a parameter still has no shape after it.
     """
     if not inventory.shapeless:
         yield inventory
@@ -30,7 +30,7 @@ def initialized(
     before = Snapshot(inventory.paths, (args, kwargs))
     try:
         try:
-            with torch.no_grad(), uncompiled(), Announcing(before.before_write):
+            with torch.no_grad(), uncompiled(), BeforeWriteMode(before.before_write):
                 model(*args, **kwargs)
         except Exception as error:
             raise RunError(

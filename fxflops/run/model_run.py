@@ -1,4 +1,4 @@
-"""The model's own run, watched: on its real tensors, or on the meta device, where no kernel computes."""
+"""An observed run of the model itself: on its real tensors, or on the meta device, where no kernel computes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from ..errors import FxflopsError, InputError, RunError
-from ..meters.live_storages import History, LiveStorages, Named
-from ..model.inputs import bind
+from ..meters.history import History
+from ..meters.live_storages import LiveStorages, Named
+from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
-from ..model.optimizer import OptimizerLike, stand_in
-from ..model.pytree import fill, template_of, tensors_in
+from ..model.optimizer import OptimizerLike, stand_in, states_of
+from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
 from ..ops import FormulaRegistry
 from ..records import spec_of, specs_in
@@ -27,7 +27,7 @@ from ..trace.fast import FastObserver
 from ..trace.meta_mirror import MetaMirror
 from ..trace.observe import Observer
 from ..trace.record import Recorder
-from ..trace.source import is_library
+from ..trace.source import line_that_raised
 from .graph_run import uncompiled
 from .outcome import Environment, Run, environment_of
 
@@ -35,8 +35,11 @@ ON_META, ON_FAKE = "observed on meta", "observed on fake tensors"
 
 
 class Subject:
-    """A model with its inputs, to be run again and again from the same state. ``mode`` is the one that its modules are in, and
-    ``compiled`` tells that torch.compile would run it, or a part of it, otherwise."""
+    """A model with its inputs, to be run several times from the same state.
+
+    ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` tells whether it, or a part of it, is
+    under ``torch.compile``. With ``lazy`` the snapshot is taken only when a run begins.
+    """
 
     def __init__(
         self,
@@ -55,7 +58,7 @@ class Subject:
         self._lazy = lazy
         self.backward = backward
         if backward:
-            args, kwargs = _apart((args, kwargs))
+            args, kwargs = as_leaves((args, kwargs))
         self.optimizer: OptimizerLike | None = None
         self._args = args
         self._kwargs = kwargs
@@ -70,30 +73,30 @@ class Subject:
         self.state = [tensor for named in self.held.values() for _, tensor in named]
         self.device = self.state[0].device if self.state else torch.device("cpu")
         if backward or not lazy:
-            self.keep()
+            self.take_snapshot()
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """How everything was at first: taken when it is first asked for."""
+        """The initial state of model and inputs, taken on first access."""
         return Snapshot(self.paths, (self._args, self._kwargs), self._lazy)
 
-    def keep(self) -> None:
-        """Take the snapshot, if it is not taken yet: something is about to run."""
+    def take_snapshot(self) -> None:
+        """Take the snapshot, if it is not taken yet. To be called before anything runs."""
         _ = self.snapshot
 
     def rewind(self) -> None:
-        """Bring everything back to how it was at first, if a snapshot was taken."""
+        """Restore the initial state, if a snapshot was taken."""
         if "snapshot" in vars(self):
             self.snapshot.rewind()
 
     def watch(self, registry: FormulaRegistry, **settings: Any) -> Watch:
-        """What watches a run of it, not yet begun; ``settings`` as of :class:`Watch`."""
+        """Return a new Watch for a run of this model; ``settings`` are its other arguments."""
         written = lambda value: self.snapshot.before_write(value)  # noqa: E731  the snapshot is taken when the run begins
         held = {**self.held, "params": [*self.inventory.params, *self.inventory.packed]}
         return Watch(self.paths, registry, held, backward=self.backward, before_write=written, **settings)
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The inputs, everything rewound to how it was at first."""
+        """Return args and kwargs, after restoring the initial state."""
         if self._ran:
             self.rewind()
         self._ran = True
@@ -103,40 +106,45 @@ class Subject:
         return self._args, dict(self._kwargs)
 
     def bound(self) -> dict[str, Any]:
-        """The same by the names of forward's parameters."""
+        """Return the inputs by the names of forward's parameters, after restoring the initial state."""
         args, kwargs = self.inputs()
         return bind(self.model, args, kwargs)
 
     def call(self) -> Callable[[], Any]:
-        """The model's own run, ready to be started."""
+        """Return a function that runs the model once, from the initial state."""
         args, kwargs = self.inputs()
         return lambda: run_to_end(self.model(*args, **kwargs))
 
-    def ran(self, watch: Watch, source: str, trace: str, why: str = "") -> Run:
-        """The record of its run that was watched, and is over."""
+    def record_of(self, watch: Watch, source: str, trace: str, why: str = "") -> Run:
+        """Return the record of a finished run under ``watch``."""
         inputs = " ".join(map(repr, specs_in(spec_of((self._args, self._kwargs)))))
         environment = environment_of(self.device, self.mode, self.compiled)
         run = watch.run(type(self.model).__name__, inputs, self.inventory, environment, source, trace, why)
-        held = vars(watch.observer)  # who holds on to himself is only found by the garbage collector
-        for name in held.keys() - {"_thread", "_threads"}:  # which another thread that calls a stand-in still asks for
+        # The observer is in reference cycles, which only the garbage collector would free: break them now. Another
+        # thread may still call a stand-in for a forward, which asks for its thread attributes.
+        held = vars(watch.observer)
+        for name in held.keys() - {"_thread", "_threads"}:
             del held[name]
         return run
 
 
 def run_to_end(out: Any) -> Any:
-    """What a forward returned; of a generator, whose body runs as it is asked for them, all its items. InputError for a
-    coroutine."""
+    """Return a forward's output; for a generator, whose body runs as it is iterated, the list of its items.
+
+    Raises InputError for a coroutine.
+    """
     if isinstance(out, Coroutine):
         out.close()
-        raise InputError("forward is a coroutine, which runs when it is awaited: put fxflops.profile around that")
+        raise InputError("forward is a coroutine, which runs when it is awaited: use fxflops.profile around the await")
     return list(out) if isinstance(out, Iterator) else out
 
 
 class Watch:
-    """One run, watched: the only place where an observer, the live storages and the owners of autograd's graph are wired.
+    """The instruments of one run: an observer, the live storages, and the owners of autograd nodes, wired together.
 
-    ``held`` are the tensors that are there before and after, ``cap`` the bytes that the live ones may take. With ``mirror`` it
-    is a run on meta of a model on ``device``. With ``backward`` the gradients' calls are told from the forward's.
+    ``held`` are tensors that live before and after the run, by category; ``cap`` is the limit of live bytes. With
+    ``mirror`` the run is on meta, of a model on ``device``. With ``backward`` calls of the backward pass are assigned to
+    the modules whose gradients they compute. The other arguments are those of :class:`~fxflops.trace.observe.Observer`.
     """
 
     def __init__(
@@ -158,7 +166,7 @@ class Watch:
         self.owners, self.recorder = AutogradOwners() if backward else None, recorder
         self.mirror = mirror
         if mirror is not None:
-            mirror.moved = self.storages.move
+            mirror.on_mirrored = self.storages.move
         self.observer = (Observer if mirror is None else FastObserver)(
             paths,
             registry,
@@ -176,20 +184,20 @@ class Watch:
 
     @property
     def history(self) -> History:
-        """What became of the storages."""
+        """The history of the storages so far."""
         return self.storages.history(self.observer.calls)
 
-    def of(self, subject: Subject) -> Watch:
-        """Watch the model's own run, with the backward pass and the optimizer's step that belong to it."""
+    def observe(self, subject: Subject) -> Watch:
+        """Observe a run of the model, with its backward pass and optimizer step if it has them; return this Watch."""
         args, kwargs = subject.inputs()
-        subject.keep()
-        out = _watch(subject, self.observer, args, kwargs)  # alive until the step is over, as it is in a loop
+        subject.take_snapshot()
+        out = _watch(subject, self.observer, args, kwargs)  # alive until the step is over, as in a training loop
         if self.mirror is not None:
-            self.mirror.meet(out)
+            self.mirror.check_origin(out)
         if self.owners is not None:
-            params = [(name, self._twin_of(p)) for name, p in subject.held["params"]]
+            params = [(name, self._mirror_of(p)) for name, p in subject.held["params"]]
             self.storages.label(gradients_of(params), "gradients")
-            _step(subject, self.observer, self.storages, self._twin_of)
+            _step(subject, self.observer, self.storages, self._mirror_of)
         if self.recorder is not None:
             self.recorder.returned(out)
         return self
@@ -204,34 +212,34 @@ class Watch:
         trace: str,
         why: str = "",
     ) -> Run:
-        """The record of what was watched, of the model that consists of this: without a graph, and without times, for what
-        an observer's clock reads beside its own work is none."""
+        """Return the record of the run, without graph and without times: an observed call's time is mostly our own."""
         calls = tuple([call if call.seconds is None else call._replace(seconds=None) for call in self.observer.calls])
         scopes, history = tuple(self.observer.scopes), self.history
         return Run(
             model, inputs, calls, scopes, history.peak, history, source, *inventory.contents, environment, trace, why
         )
 
-    def _twin_of(self, tensor: torch.Tensor) -> torch.Tensor:
+    def _mirror_of(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if self.mirror is None else self.mirror.of(tensor)
 
 
 def observed_run(
     subject: Subject, registry: FormulaRegistry, recorder: Recorder | None = None, cap: int | None = None
 ) -> Watch:
-    """The model's own run, watched; InputError when its live tensors pass ``cap`` bytes."""
-    return subject.watch(registry, recorder=recorder, cap=cap).of(subject)
+    """Observe a run of the model on its real tensors. Raises InputError when live tensors exceed ``cap`` bytes."""
+    return subject.watch(registry, recorder=recorder, cap=cap).observe(subject)
 
 
 def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False) -> Run:
-    """The model's own run on the meta device, where that suffices: no kernel computes, nothing is allocated.
+    """Run the model on the meta device, where no kernel computes and nothing is allocated.
 
-    With ``facts`` what masks leave is read.
-    Where it needs values it is run on the real tensors, and the reason is told; a model on meta, with all that it makes
-    on meta too; one of fake tensors, or in a FakeTensorMode, as it is. Raises InputError where the real tensors pass the cap, RunError where the model raises there too.
+    A model that needs values runs on its real tensors instead, and the record has the reason. A model that is itself on
+    meta then runs with all its new tensors on meta too. Fake tensors, or a FakeTensorMode, are used as they are. With
+    ``facts`` the pairs that attention masks leave are read. Raises InputError if real tensors exceed the cap, RunError
+    if the model raises on them too.
     """
     if in_fake_mode() or any(map(is_fake, {*map(type, subject.state)})):
-        return subject.ran(observed_run(subject, registry), "predicted", ON_FAKE)
+        return subject.record_of(observed_run(subject, registry), "predicted", ON_FAKE)
     observe_dispatch = subject.backward or any(
         issubclass(cls, torch.jit.ScriptModule) for cls in {*map(type, subject.paths)}
     )
@@ -239,36 +247,38 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
     failed: Exception | None = None
     try:
         watch = _on_meta(subject, registry, facts, observe_dispatch)
-        if watch.mirror is not None and watch.mirror.stranger and not observe_dispatch:
+        if watch.mirror is not None and watch.mirror.unknown_origin and not observe_dispatch:
             watch = _on_meta(subject, registry, facts, observe_dispatch=True)
         why = "" if watch.mirror is None else watch.mirror.needs_values  # raised, and caught by the model
         if on_meta or not why:
-            return subject.ran(watch, "predicted", ON_META)
+            return subject.record_of(watch, "predicted", ON_META)
     except (RunError, InputError, NotImplementedError) as error:
         failed, why = error, str(error)
-    # Not within that handler: what the model raises on its own tensors is not to be shown below what it raised on meta.
+    # Outside that handler, so that an error on real tensors is not chained to the error on meta.
     if failed is not None and on_meta:
         try:
             watch = observed_run(subject, registry)
         except RunError:
             raise failed from failed.__cause__
-        return subject.ran(watch, "predicted", ON_META)
+        return subject.record_of(watch, "predicted", ON_META)
     subject.snapshot.keep_all()
     watch = observed_run(subject, registry, cap=cap_of(subject.device))
-    return subject.ran(watch, "storages", "observed on real tensors", why)
+    return subject.record_of(watch, "storages", "observed on real tensors", why)
 
 
 def _step(
     subject: Subject,
     observer: Observer,
     storages: LiveStorages,
-    twin_of: Callable[[torch.Tensor], torch.Tensor],
+    mirror_of: Callable[[torch.Tensor], torch.Tensor],
 ) -> None:
-    """A step of the optimizer, if there is one, on the mirrored parameters: as all are but the first, which makes the
-    state that is there from then on."""
+    """Observe a step of the optimizer, if there is one, on the mirrored parameters.
+
+    An optimizer without state steps once unobserved: its first step creates the state, and every later one finds it.
+    """
     if subject.optimizer is None:
         return
-    optimizer = stand_in(subject.optimizer, subject.model.parameters(), twin_of)
+    optimizer = stand_in(subject.optimizer, subject.model.parameters(), mirror_of)
     try:
         with torch.no_grad():
             if not optimizer.state:
@@ -283,42 +293,28 @@ def _step(
     except Exception as error:
         raise RunError(f"{type(optimizer).__name__} raised in its step\n  {type(error).__name__}: {error}") from error
     storages.label(states_of(optimizer), "optimizer")
-    storages.throughout("optimizer")
-
-
-def _apart(inputs: Any) -> Any:
-    """The inputs with a leaf on the same memory for each tensor that was computed, or is a view: a backward pass ends there, and
-    what is written to it changes no graph of the user's."""
-    if all(tensor.is_leaf and not tensor._is_view() for tensor in tensors_in(inputs)):
-        return inputs
-    template, tensors = template_of(inputs)
-    return fill(template, *(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors))
-
-
-def states_of(optimizer: Optimizer) -> list[tuple[str, torch.Tensor]]:
-    """The tensors that an optimizer keeps."""
-    return [("", tensor) for tensor in tensors_in([*optimizer.state.values()])]
+    storages.make_permanent("optimizer")
 
 
 def gradients_of(parameters: Named) -> list[tuple[str, torch.Tensor]]:
-    """The gradients that parameters have, by the parameters' names."""
+    """Return the gradients of parameters that have one, with the parameters' names."""
     return [(name, p.grad) for name, p in parameters if p.grad is not None]
 
 
 def cap_of(device: torch.device) -> int:
-    """Bytes of live tensors that ``count()`` allows itself on real tensors: half of the memory there is."""
+    """Return the limit of live bytes when ``count()`` runs on real tensors: half of the device's memory."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory // 2
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def _on_meta(subject: Subject, registry: FormulaRegistry, facts: bool, observe_dispatch: bool) -> Watch:
-    """The model's own run on meta."""
+    """Observe a run of the model on meta."""
     holds = lambda tensor: subject.snapshot.holds(tensor)  # noqa: E731  the snapshot is taken when the run begins
     mirror = MetaMirror(subject.state, holds, lambda value: subject.snapshot.before_write(value))
     return subject.watch(
         registry, mirror=mirror, device=subject.device, observe_dispatch=observe_dispatch, facts=facts
-    ).of(subject)
+    ).observe(subject)
 
 
 def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -339,25 +335,13 @@ def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: 
         shapes = ", ".join([*map(repr, given), *(f"{name}={value!r}" for name, value in named.items())])
         raise RunError(
             f"the model raised at {op} in " + (f"module {path!r}" if path else "the model's own forward") + "\n"
-            f"  given {shapes or 'nothing'}\n  {type(error).__name__}: {error}{_line_of(error)}{_advice(error)}"
+            f"  given {shapes or 'nothing'}\n  {type(error).__name__}: {error}{line_that_raised(error)}{_advice(error)}"
         ) from error
 
 
 def _advice(error: Exception) -> str:
     if "'indices' to have one of the following scalar types" in str(error):
-        return "\n  it is given numbers of words: give integers, of dtype torch.long"
+        return "\n  its input is token ids: give integers, of dtype torch.long"
     if "meta tensor" not in str(error).lower() and "'Meta'" not in str(error):
         return ""
     return "\n  it needs values, which the meta device does not have: give a model with real tensors"
-
-
-def _line_of(error: BaseException) -> str:
-    """The innermost line of the model author's in an exception's traceback."""
-    place = ""
-    traceback = error.__traceback__
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        if not is_library(code.co_filename):
-            place = f"\n  at {code.co_filename}:{traceback.tb_lineno} in {code.co_name}"
-        traceback = traceback.tb_next
-    return place

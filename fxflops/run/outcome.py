@@ -1,4 +1,4 @@
-"""The record of a run: everything that it leaves behind, before it is counted."""
+"""The record of a run: its calls, memory, nodes and environment, before anything is counted."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from typing import NamedTuple
 import torch
 import torch.backends.opt_einsum as optimizer
 
-from ..meters.live_storages import CATEGORIES, History, Place, Remembered
+from ..meters.history import CATEGORIES, History, Place, Remembered
 from ..meters.nodes import Node, Timing
 from ..model.inventory import Module, Params
 from ..records import Call, Scope
 
 ALWAYS = ("params", "buffers", "inputs", "activations")
-"""The categories of memory that are said also where they are 0."""
+"""The categories of memory that are shown even if they are 0."""
 
 
 class Environment(NamedTuple):
-    """Where and how the run was made. ``einsum`` is the strategy by which opt_einsum orders products, "" where it does not;
-    what was ``compiled`` ran as it is written all the same."""
+    """The device, modes and versions of a run.
+
+    ``einsum`` is the strategy by which opt_einsum orders products, "" if it is not used. ``compiled`` tells that the
+    model is under ``torch.compile``; it ran as it is written all the same.
+    """
 
     device: str
     mode: str
@@ -33,8 +36,11 @@ class Environment(NamedTuple):
 
 
 class Memory(dict[str, int]):
-    """Bytes at the peak by category; ``source`` is "allocator", "storages" or "predicted", ``at`` the module of the peak
-    and ``phase`` that of the call in it."""
+    """Bytes at the peak by category.
+
+    ``source`` is "allocator", "storages" or "predicted"; ``at`` is the module in which the peak occurred, ``phase`` the
+    phase of the call.
+    """
 
     def __init__(self, categories: Mapping[str, int], source: str, place: Place) -> None:
         super().__init__(categories)
@@ -44,12 +50,12 @@ class Memory(dict[str, int]):
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that one run of a model left behind.
+    """The record of one run of a model.
 
-    ``calls`` and ``scopes`` are of the model's own run, and so is ``history``, of the storages alive in it; ``nodes`` are of
-    its graph, where it has one. ``peak`` is in bytes, with the state (parameters, buffers, inputs) in it, read from ``source``.
-    ``steps`` are the model's calls by name, where it was called several times. ``trace_reason`` is why it was not traced
-    symbolically, or not counted on meta.
+    ``calls``, ``scopes`` and ``history`` (of live storages) are those of the model itself; ``nodes`` are those of its
+    graph, if it has one. ``peak`` is in bytes, parameters, buffers and inputs included; ``source`` is that of
+    :class:`Memory`. ``steps`` are the ranges of calls of each call of the model, by name, under ``profile``.
+    ``trace_reason`` says why the model was not traced symbolically, or not counted on meta.
     """
 
     model: str
@@ -71,7 +77,7 @@ class Run:
 
     @cached_property
     def memory(self) -> Memory:
-        """What was alive at the peak by category; "other" is what the allocator held beyond it."""
+        """The bytes alive at the peak by category; "other" are those of the allocator beyond the known storages."""
         held = dict.fromkeys(CATEGORIES, 0)
         for tensor in self.history.at_peak:
             held[tensor.category] += tensor.bytes
@@ -81,7 +87,7 @@ class Run:
 
 
 def environment_of(device: torch.device, mode: str, compiled: bool) -> Environment:
-    """The machine and the modes as they are now."""
+    """Return the environment of a run made now."""
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else _cores()
     place = f"{device} ({hardware})" if device.type in ("cpu", "cuda") else str(device)
     grad = "grad" if torch.is_grad_enabled() else "no_grad"
@@ -90,7 +96,7 @@ def environment_of(device: torch.device, mode: str, compiled: bool) -> Environme
 
 
 def _cores() -> str:
-    """The processor in words; the threads of torch where they are not one for each core."""
+    """Return the number of cores in words, with torch's threads if there is not one for each core."""
     cores, threads = os.cpu_count(), torch.get_num_threads()
     used = "" if threads == cores else f", {threads} thread{'s' * (threads > 1)}"
     return f"{cores} cores{used}"

@@ -1,4 +1,4 @@
-"""The passes over a model and its graph: calls, memory, the model's own peak, the clock; each from the same state."""
+"""The passes over a model and its graph: calls, memory, peak, times, kernels. Each starts from the same state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..meters.nodes import Kernel
 from ..ops import FormulaRegistry
 from ..records import PARTS, PHASES, Call, typed
 from ..trace import TRACERS
-from ..trace.autograd_owners import AutogradOwners, backward_from, learns, roots_of
+from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient, roots_of
 from ..trace.record import Recorder
 from ..trace.source import is_library
 from ..trace.symbolic import constants_of, symbolic
@@ -30,8 +30,11 @@ from .per_node import Spans, node_of, with_nodes
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A model's graph, how it was made, and why not symbolically. ``recorded`` is the run that was recorded, and the
-    positions of its nodes' calls in it."""
+    """A model's graph.
+
+    ``how`` is "symbolic" or "recorded", ``why`` the reason not to trace symbolically. ``recorded`` has the run that was
+    recorded, and for each node the range of its calls in that run.
+    """
 
     graph: fx.GraphModule
     how: str
@@ -40,11 +43,10 @@ class Traced:
 
 
 def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "") -> Traced:
-    """The model's graph by the tracer ``how``: "symbolic", "record", or "auto": the first of these that succeeds.
+    """Trace the model: "symbolic", "record", or "auto", the first of these that succeeds.
 
-    ``why`` is the reason to record, where it is known.
-
-    Raises TraceError where symbolic tracing was asked for and cannot be, RunError where the model itself raises.
+    ``why`` is the reason to record, if it is known. Raises TraceError if ``how`` is "symbolic" and it fails, RunError if
+    the model itself raises, InputError for an unknown tracer.
     """
     if how not in TRACERS:
         raise InputError(f"unknown tracer {how!r}: trace is one of {', '.join(map(repr, TRACERS))}")
@@ -73,10 +75,9 @@ def measure(
     tick: Callable[[], None],
     kernels: bool = False,
 ) -> Run:
-    """Run the graph node by node, and the model itself, as often as it takes to read everything; ``kernels`` once more,
-    under torch.profiler.
+    """Run the graph node by node, and the model itself, once for each quantity; with ``kernels`` also under torch.profiler.
 
-    Raises RunError where the model raises, TraceError where a symbolic graph does not do what the model does.
+    Raises RunError if the model raises, TraceError if a symbolic graph makes other calls than the model.
     """
     tick()
     graph = trace.graph
@@ -84,7 +85,7 @@ def measure(
     tick()
     watched, calls_of = trace.recorded or _matched(subject, registry, made)
     source = "predicted" if subject.device.type == "meta" else "storages"
-    run = subject.ran(watched, source, f"{trace.how} trace", trace.why)
+    run = subject.record_of(watched, source, f"{trace.how} trace", trace.why)
     if subject.device.type == "cuda":
         tick()
         bytes_of, peak = _cuda_memory(subject, graph)
@@ -102,7 +103,7 @@ def measure(
 def _watched_graph(
     subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry
 ) -> tuple[Mapping[str, list[Call]], tuple[Spans, Spans]]:
-    """The calls that each node of the graph makes, and its bytes, forward and backward, by live storages."""
+    """Run the graph; return the calls of each node, and its bytes in forward and backward, from live storages."""
     watch = subject.watch(registry)
     collector = CallCollector(watch.observer, graph.graph)
     memory, memory_back = StorageMemory(watch.storages), StorageMemory(watch.storages)
@@ -110,7 +111,7 @@ def _watched_graph(
     inputs = subject.bound()
     with uncompiled(), watch.observer:
         out = run_graph(graph, inputs, collector, memory, owners=owners)
-        if owners is not None and learns(out):
+        if owners is not None and requires_gradient(out):
             watch.observer.backward(out, lambda roots, ones: run_back(roots, ones, owners, memory_back))
     return collector.calls_of, (memory.bytes, memory_back.bytes)
 
@@ -118,11 +119,11 @@ def _watched_graph(
 def _matched(
     subject: Subject, registry: FormulaRegistry, made: Mapping[str, list[Call]]
 ) -> tuple[Watch, dict[str, range]]:
-    """The model's own run, watched, and for each node of a symbolic graph the positions in it of the calls that it made.
+    """Observe a run of the model; return it, and for each node of a symbolic graph the range of its calls in that run.
 
-    Between them may be others, which torch.fx ran once: what depends on no input, ``self.scale ** 2`` of a buffer, is a
-    constant in the graph, but the model computes it each time. Raises TraceError where the graph makes other calls than the
-    model, or in another order.
+    ``made`` are the calls of each node in a run of the graph. The model may make more calls: one that depends on no
+    input, such as ``self.scale ** 2`` of a buffer, is a constant in the graph. Raises TraceError if the graph makes
+    calls that the model does not make, or makes them in another order.
     """
     watched = observed_run(subject, registry)
     own = [_likeness(call) for call in watched.observer.calls if call.phase in PARTS[PHASES[0]]]
@@ -130,6 +131,7 @@ def _matched(
     end = 0
     for name, calls in made.items():
         wanted = [_likeness(call) for call in calls]
+        # The next place where the model makes this node's calls one after the other; a node without calls is anywhere.
         begun = next((i for i in range(end, len(own)) if own[i : i + len(wanted)] == wanted), -1) if wanted else end
         if begun < 0:
             raise TraceError(
@@ -147,7 +149,7 @@ def _likeness(call: Call) -> tuple[Any, ...]:
 
 
 def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> dict[str, str]:
-    """For each node of a graph the model author's innermost ``file:line``; a symbolic one is traced anew for it."""
+    """Return the model author's innermost ``file:line`` for each node; a symbolic graph is traced again to get it."""
     graph = trace.graph
     if trace.how == "symbolic":
         graph = _symbolic(subject, registry, stack_traces=True)
@@ -161,7 +163,7 @@ def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> 
 
 
 def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel, ...]]:
-    """What ran on the device for each node of the graph."""
+    """Run the graph under torch.profiler; return the kernels of each node."""
     inputs = subject.bound()
     with closing(KernelMeter(subject.device)) as meter:
         run_graph(graph, inputs, meter)
@@ -169,7 +171,7 @@ def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel,
 
 
 def _cuda_memory(subject: Subject, graph: fx.GraphModule) -> tuple[tuple[Spans, Spans], int]:
-    """Bytes per node of the graph's run, forward and backward, and at the peak of the model's own, from the allocator."""
+    """Return the bytes of each node in forward and backward, and the peak of the model itself, from the allocator."""
     call = subject.call()
     torch.cuda.reset_peak_memory_stats(subject.device)
     with uncompiled():
@@ -184,6 +186,6 @@ def _cuda_memory(subject: Subject, graph: fx.GraphModule) -> tuple[tuple[Spans, 
         AutogradOwners(follows=True) if subject.backward else None,
     )
     out = run_graph(graph, subject.bound(), meter, owners=owners)
-    if owners is not None and learns(out):
+    if owners is not None and requires_gradient(out):
         run_back(*roots_of(out), owners, meter_back)
     return (meter.bytes, meter_back.bytes), peak

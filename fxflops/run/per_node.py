@@ -1,4 +1,4 @@
-"""What the meters read, by node and by call."""
+"""The readings of the meters, put together by node and shared out to calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..trace.symbolic import stack_of
 from .graph_run import Times
 
 Spans = Mapping[str, tuple[int, int, int]]
-"""Bytes before, after and at the peak of nodes by their names."""
+"""Bytes before a node, after it and at the peak within it, by the node's name."""
 
 
 def node_of(
@@ -25,13 +25,14 @@ def node_of(
     bytes_of: tuple[Spans, Spans],
     kernels: Mapping[str, tuple[Kernel, ...]],
 ) -> Node:
+    """Return the record of a node of a graph, with all that was measured of it."""
     path, cls = stack_of(node)
     before, after, peak = bytes_of[0][node.name]
     _, backward_after, backward_peak = bytes_of[1].get(node.name, (None, None, None))
     return Node(
         name=node.name,
         opcode=node.op,
-        target=re.sub(" (at 0x|of type object).*", ">", str(node.target), flags=re.DOTALL),  # an address tells nothing
+        target=re.sub(" (at 0x|of type object).*", ">", str(node.target), flags=re.DOTALL),  # without addresses
         function=getattr(node.target, "__name__", "") if node.op == "call_function" else "",
         path=path,
         module="" if cls is None else cls.__name__,
@@ -49,8 +50,11 @@ def node_of(
 
 
 def with_nodes(calls: Sequence[Call], nodes: Iterable[Node], owner_of: Mapping[int, int]) -> tuple[Call, ...]:
-    """The calls with the name of their node and its time; where a node made several, that is split as the observer's own
-    clock saw them. A call of the backward pass is of the node of its owner."""
+    """Return the calls with the name of their node and their seconds.
+
+    The time of a node that made several calls is split in proportion to the observer's own times. A call of the
+    backward pass belongs to the node of its owner.
+    """
     result = [call._replace(seconds=None) for call in calls]
     first = _first_made(calls)
     owned: dict[int, list[int]] = {}
@@ -68,7 +72,7 @@ def with_nodes(calls: Sequence[Call], nodes: Iterable[Node], owner_of: Mapping[i
 
 
 def _first_made(calls: Sequence[Call]) -> dict[int, int]:
-    """For calls that checkpointing made again, by their number, the forward's that are alike: one after the other."""
+    """Map each recomputed call, by its number, to the equal call of the forward; several equal ones are matched in turn."""
     made = defaultdict[tuple[Operation, str], deque[int]](deque)
     found = {}
     for i, call in enumerate(calls):

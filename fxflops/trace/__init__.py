@@ -1,3 +1,3 @@
-"""From an ``nn.Module`` to a ``GraphModule`` whose nodes carry ``nn_module_stack``."""
+"""Observe the calls of a model's run, and trace the model into a ``GraphModule`` whose nodes carry ``nn_module_stack``."""
 
 TRACERS = ("auto", "symbolic", "record")

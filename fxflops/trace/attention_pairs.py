@@ -1,4 +1,4 @@
-"""What shapes do not tell: how many pairs of query and key a mask leaves."""
+"""The query-key pairs that an attention mask leaves: their number depends on the mask's values, not only on shapes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from ..torch_internals import DisableTorchFunction, disable_current_modes
 
 MASKS = ("attn_mask", "attn_bias", "bias")
 STARTS = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
+"""Arguments with the cumulative sequence lengths of a packed batch."""
 NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
+"""Causal masks, with the numbers of ``custom_mask_type`` and of ``torch.nn.attention.bias.CausalVariant``."""
 
 
 def with_pairs(entry: Formula, given: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, must: bool) -> Any:
-    """The spec of the result of attention, which knows the pairs that its mask leaves.
+    """Return the spec of an attention's result, with the number of unmasked pairs as its fact ``pairs``.
 
-    Where the mask is on the meta device nobody can: NotImplementedError if it ``must`` be told.
+    A mask on the meta device has no values: then the fact is left out, or, with ``must``, NotImplementedError is raised.
     """
     result = spec_of(out)
     try:
@@ -37,14 +39,17 @@ def with_pairs(entry: Formula, given: tuple[tuple[Any, ...], Mapping[str, Any]],
 
 
 def leaves_all(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call of attention has nothing that could leave pairs out, whatever it was given: tensors or specs."""
+    """Return whether a call of attention has no mask. Its arguments may be tensors or specs."""
     given = _named(entry, args, kwargs)
     masks = (*MASKS, *STARTS, "block_mask", "is_causal", "custom_mask_type")
     return not any(given.get(name) not in (None, False, 0) for name in masks)
 
 
 def with_learning(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The specs of arguments, which know whether a gradient is asked for: kernels that compute all of them do not say."""
+    """Return the specs with ``requires_grad`` of their tensors as the fact ``learns``.
+
+    A fused backward kernel does not take it as an argument: it computes all gradients.
+    """
     return tuple(
         Spec(spec, spec.dtype, spec.layout, {**spec.facts, "learns": arg.requires_grad})
         if isinstance(spec, Spec)
@@ -54,15 +59,15 @@ def with_learning(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, .
 
 
 def _is_causal_bias(mask: Any) -> bool:
-    """Whether a mask is a CausalBias; importing that class, where nobody has one, would load the compiler."""
+    # Not imported here: that would load the compiler. Unless somebody else has imported it, no mask is one.
     module = sys.modules.get("torch.nn.attention.bias")
     return module is not None and isinstance(mask, module.CausalBias)
 
 
 def pairs_left(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
-    """The pairs of one call of attention, over all batches and heads.
+    """Return the number of query-key pairs that one call of attention computes, over all batches and heads.
 
-    Raises NotImplementedError where the mask has no values (meta).
+    Raises NotImplementedError for a mask on the meta device, which has no values.
     """
     given = _named(entry, args, kwargs)
     query, key, value = given["query"], given["key"], given["value"]
@@ -94,12 +99,12 @@ def _named(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.device.type == "meta":
-        raise NotImplementedError("what an attention mask on the meta device leaves cannot be told: it needs values")
+        raise NotImplementedError("an attention mask on the meta device has no values to count")
     return tensor
 
 
 def _triangle(n: int, s: int, corner: int) -> int:
-    """Pairs of n queries and s keys: all, or those up to the diagonal from the top left or the bottom right corner."""
+    """Return the number of pairs of n queries and s keys: all, or those of a causal mask aligned to ``corner``."""
     if corner == NONE:
         return n * s
     shift = s - n if corner == BOTTOM_RIGHT else 0

@@ -1,4 +1,4 @@
-"""Autocast on the meta device: torch does nothing there, so what it would do where the model's tensors are is done by hand."""
+"""Autocast for tensors on the meta device, where torch has none: the casts of the model's own device, made here."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
 
 
 class Autocast:
-    """Casts what meta kernels are given as autocast does on the device that the model's tensors are on.
+    """Casts the arguments of meta kernels as autocast does on the model's device.
 
-    To which dtype it casts for a function is asked of torch: of a fake tensor on that device the dispatcher knows it.
-    ``is_weight`` tells what is cast once, for autocast keeps it; ``made`` is told of every tensor that a cast makes.
+    The dtype comes from torch itself: the function is run once on fake tensors of that device, under autocast.
+    ``is_weight(tensor)`` returns whether autocast caches the cast of a tensor. ``made(tensor)`` is called with each
+    tensor that a cast makes, and returns it.
     """
 
     def __init__(
@@ -36,12 +37,12 @@ class Autocast:
         self.kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def forget(self) -> None:
-        """Let go of the weights that were cast, if the last region of autocast was left: as autocast does."""
+        """Clear the cache of cast weights once the outermost autocast region has ended, as autocast does."""
         if self.kept and not _nesting():
             self.kept.clear()
 
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call, cast to the dtype in which it is computed where autocast is enabled."""
+        """Return the arguments of a call, cast as autocast casts them if it is enabled."""
         self.forget()
         if self._device.type not in AUTOCAST_DEVICES or not torch.is_autocast_enabled(self._device.type):
             return args, kwargs
@@ -54,7 +55,7 @@ class Autocast:
         dtype = self._dtypes[key]
         if dtype is None:
             return args, kwargs
-        # The last first, as torch does it: in that order their backward runs.
+        # Last argument first, as in torch: the order of the casts decides the order of their backward.
         cast = [self._cast(tensor, dtype) if _is_eligible(tensor) else tensor for tensor in reversed(tensors)]
         args, kwargs = fill(template, *reversed(cast))
         return args, kwargs
@@ -70,7 +71,7 @@ class Autocast:
         return self.kept[id(tensor)][1]
 
     def _dtype_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> torch.dtype | None:
-        """The dtype to which autocast casts for such a call, None for one that it leaves alone."""
+        """Return the dtype to which autocast casts for such a call, or None if it does not cast."""
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes(), torch.no_grad():
             plain = [tensor.detach() for tensor in tensors]
@@ -80,18 +81,19 @@ class Autocast:
                 fakes = [FakeTensor(mode, t, self._device) if t.is_meta else t for t in plain]
                 args, kwargs = fill(template, *fakes)
                 seen = _Casts()
-                # Without autocast it may not take such a mixture; with it, it casts before it raises.
+                # A mixture of dtypes may raise without autocast. With autocast the casts come before any error.
                 with seen, suppress(Exception):
                     func(*args, **kwargs)
                 return seen.dtypes
 
             found = casts()
+            # A function may cast without autocast too: only what autocast adds counts.
             with torch.autocast(self._device.type, enabled=False):
                 return found[0] if len(found) > len(casts()) else None
 
 
 class _Casts(TorchDispatchMode):
-    """The dtypes that tensors are cast to meanwhile."""
+    """Records the dtypes to which tensors are cast."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -105,7 +107,7 @@ class _Casts(TorchDispatchMode):
 
 
 def _nesting() -> int:
-    """How many regions of autocast are entered."""
+    """Return the number of autocast regions that are open in this thread."""
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
 

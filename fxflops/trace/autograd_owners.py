@@ -1,4 +1,4 @@
-"""Who made which node of autograd's graph: what the backward pass computes there is theirs."""
+"""Owners of autograd nodes: the forward call that made a node owns what the backward pass computes in it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ..torch_internals import (
 
 
 class AutogradOwners:
-    """The owners of the nodes of autograd's graph: calls, by their number, or a graph's nodes, by their name.
+    """The owners of the nodes of the autograd graph: a call's number, or the name of a node in a traced graph.
 
-    An owner is written into the metadata of the node itself: no node is kept alive, nor the tensors it saved.
-    ``owner_of`` has for calls of the backward pass, by their number, the
-    call whose gradient they compute; none for those of an autograd.Function's own ``backward``, which no graph's node does.
-    With ``follows`` nodes tell as they begin to compute their gradient: see :meth:`following`.
+    An owner is stored in the node's own metadata, so that no node and no saved tensor is kept alive.
+    ``owner_of`` maps the number of each call of the backward pass to the number of the forward call whose gradient it
+    computes. Calls made by the ``backward`` of an ``autograd.Function`` are not in it: in a graph no node makes them.
+    With ``follows``, nodes get the hooks that :meth:`following` needs.
     """
 
     def __init__(self, *, follows: bool = False) -> None:
@@ -38,8 +38,11 @@ class AutogradOwners:
         self._latest: Any = None
 
     def own(self, owner: Any, value: Any) -> None:
-        """The nodes from what ``owner`` returned, or wrote to, back to those already owned are its own; but for an
-        autograd.Function's on the way, which is no call itself: that is of the call before, the last in its ``forward``."""
+        """Give ``owner`` every node that has none yet, from the tensors in ``value`` backwards.
+
+        ``value`` is what the owner returned or wrote to. An ``autograd.Function`` is not a call itself, so its node
+        goes to the last call in its ``forward``: the one before ``owner``.
+        """
         found: list[Any] = [tensor.grad_fn for tensor in tensors_in(value) if tensor.requires_grad]
         while found:
             node = found.pop()
@@ -53,7 +56,7 @@ class AutogradOwners:
 
     @contextmanager
     def following(self, enter: Callable[[Any], None]) -> Iterator[None]:
-        """Call ``enter(owner)`` as each node begins to compute its gradient; in the end no node tells any more."""
+        """Call ``enter(owner)`` whenever an owned node begins to compute its gradient; remove the hooks at the end."""
         self._enter = enter
         try:
             yield
@@ -62,7 +65,10 @@ class AutogradOwners:
                 handle.remove()
 
     def placed(self, path: str, calls: Sequence[Call]) -> str:
-        """The path of the module to which the call of the backward pass that comes after these belongs: its owner's."""
+        """Return the module path of the backward call that is about to be appended to ``calls``: its owner's path.
+
+        ``path`` is returned for a call without owner.
+        """
         owner: int | None = self._owner()
         if owner is None:
             return path
@@ -71,21 +77,27 @@ class AutogradOwners:
         return calls[owner].path
 
     def _owner(self) -> Any:
-        """Whose gradient is being computed: of parameters' sums, the one before."""
+        # Nodes that add to a parameter's .grad have no owner: they follow the node that computed the gradient.
         node = current_autograd_node()
         if node is not None and not _accumulates(node):
             self._latest = node.metadata.get(self._key, self._latest)
         return self._latest
 
 
-def learns(out: Any) -> bool:
-    """Whether a gradient can be taken of a graph's output: not where what it was recorded from gave its weights out anew, as
-    sharded layers do."""
+def requires_gradient(out: Any) -> bool:
+    """Return whether an output has a gradient.
+
+    That of a recorded graph may have none: a sharded layer gathers its weights anew in each run, and the graph holds
+    them as constants.
+    """
     return any(tensor.requires_grad for tensor in tensors_in(out))
 
 
 def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """The tensors in a model's output that have a gradient, each once, and a one for each of their elements."""
+    """Return the distinct tensors in a model's output that require a gradient, and tensors of ones like them.
+
+    Raises InputError if there are none.
+    """
     with DisableTorchFunction(), disable_current_modes():
         roots = list({id(tensor): tensor for tensor in tensors_in(out) if tensor.requires_grad}.values())
         if not roots:
@@ -94,7 +106,7 @@ def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 def backward_from(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor]) -> None:
-    """The backward pass from these. Raises RunError where it raises."""
+    """Run the backward pass from ``roots`` with the gradients ``ones``. Raises RunError if it fails."""
     try:
         torch.autograd.backward(roots, ones)
     except Exception as error:

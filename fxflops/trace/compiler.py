@@ -1,4 +1,4 @@
-"""Torch's compiler, where a forward is the first to need it: as it is imported it computes, which is no part of the model."""
+"""The import of torch's compiler in the middle of a forward: it calls torch functions that are not part of the model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..torch_internals import (
 
 
 def is_importing_compiler() -> bool:
-    """Whether this thread is importing it.
+    """Return whether this thread is importing the compiler.
 
-    Torch 2.6 looks, as it loads it, for the functions behind Python's operators: by calling them under a mode of its own.
+    On import, torch 2.6 finds the functions behind Python's operators by calling them under a mode of its own.
     """
     spec = getattr(sys.modules.get(COMPILER), "__spec__", None)
     if not getattr(spec, "_initializing", False):
@@ -33,8 +33,11 @@ def is_importing_compiler() -> bool:
 
 
 def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operator that reached a dispatch mode. One that is not torch's may be written in Python, and import the compiler,
-    which needs torch's functions: it has them as without an observer, and no function mode sees them."""
+    """Run an operator that reached a dispatch mode.
+
+    Operators of other libraries may be written in Python and import the compiler, which needs ``__torch_function__``
+    to work. They run with it enabled and with all function modes off, as they do without an observer.
+    """
     if is_torch_function_enabled() or func.namespace == "aten":
         return func(*args, **kwargs)
     with _functions_unseen():
@@ -43,7 +46,7 @@ def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """No observer sees what is done meanwhile: neither functions nor operators."""
+    """Hide the calls made in this block from all observers: functions and operators."""
     with _functions_unseen(), disable_current_modes():
         yield
 

@@ -1,8 +1,7 @@
-"""Composites on the meta device: attention and recurrent layers, by the kernels that torch would choose where the model's
-tensors are.
+"""Attention and recurrent layers on the meta device, by the kernels that torch would choose on the model's device.
 
-``scaled_dot_product_attention`` takes a fused kernel where one takes its arguments, an LSTM that of oneDNN or cuDNN. On meta
-they take none: what they make on the way, and keep for the backward pass, would be that of plain matrix products.
+On a real device ``scaled_dot_product_attention`` runs a fused kernel where one supports its arguments, and an LSTM that
+of oneDNN or cuDNN. On meta both fall back to plain matrix products, whose intermediate and saved tensors differ.
 """
 
 from __future__ import annotations
@@ -39,18 +38,21 @@ NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale"
 
 
 class Step(NamedTuple):
-    """One operator: its arguments, with holes for the tensors ``given``, and the tensors that it made, by number. Those that
-    are ``gone`` nobody holds any more once the next one runs."""
+    """One operator of a decomposition. Tensors are numbered: first those of the call, then those made, in order.
+
+    ``template`` has the arguments, with holes for the tensors ``given``. The tensors ``freed`` are freed before the next
+    step runs.
+    """
 
     operator: Any
     template: Any
     given: list[int]
     made: list[int]
-    gone: list[int]
+    freed: list[int]
 
 
-class Way(NamedTuple):
-    """What a call dispatches: its steps, and its result, with holes for the tensors of these numbers."""
+class Decomposition(NamedTuple):
+    """The operators that a call dispatches, and its result, with holes for the tensors ``returned``."""
 
     steps: list[Step]
     result: Any
@@ -58,90 +60,97 @@ class Way(NamedTuple):
 
 
 class DeviceKernels:
-    """Runs on meta what a call of a composite dispatches on ``device``, which is asked of torch: of fake tensors there.
+    """Runs on meta the operators that a call of a composite dispatches on ``device``.
 
-    A model on meta has the kernels of the CPU; of its backward pass meta's own, which FlopCounterMode counts there. ``made`` is told
-    of tensors that have grown since they were made.
+    They are found by running the call once on fake tensors of that device. A model that is itself on meta gets the
+    CPU's kernels, but meta's own where gradients are on, as FlopCounterMode counts them there. ``made(tensor)`` is
+    called with tensors whose storage has grown since they were made.
     """
 
     def __init__(self, device: torch.device, made: Callable[[Any], Any]) -> None:
         self._on_meta = device.type == "meta"
         self._device = torch.device("cpu") if self._on_meta else device
         self._made = made
-        self._known: dict[Any, Way | None] = {}
+        self._decompositions: dict[Any, Decomposition | None] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of such a call; NotImplemented for any other."""
+        """Return the result of a call of a composite on meta tensors; NotImplemented for any other call."""
         if func not in COMPOSITES or (self._on_meta and torch.is_grad_enabled()):
             return NotImplemented
         template, tensors = template_of((args, kwargs))
         if not all(tensor.is_meta for tensor in tensors):
             return NotImplemented
         forms = tuple((tuple(t.shape), t.stride(), t.dtype, t.requires_grad) for t in tensors)
-        key = func, repr(template), forms, torch.is_grad_enabled(), _allowed()
-        if key not in self._known:
-            find = self._way_of if func in RECURRENT else self._attention
-            self._known[key] = find(func, template, tensors)
-        found = self._known[key]
+        key = func, repr(template), forms, torch.is_grad_enabled(), _enabled_kernels()
+        if key not in self._decompositions:
+            find = self._decompose if func in RECURRENT else self._attention
+            self._decompositions[key] = find(func, template, tensors)
+        found = self._decompositions[key]
         if found is None:
             return NotImplemented
         values = dict(enumerate(tensors))
         for step in found.steps:
             args, kwargs = fill(step.template, *(values[number] for number in step.given))
             saves = torch.is_grad_enabled() and step.operator.name() in SAVED
-            with _Keeping(step.operator, self._made) if saves else nullcontext():
+            with _SavedBytes(step.operator, self._made) if saves else nullcontext():
                 out = step.operator(*args, **kwargs)
             values.update(zip(step.made, tensors_in(out), strict=True))
             del args, kwargs, out
-            for number in step.gone:
+            for number in step.freed:
                 del values[number]
         return fill(found.result, *(values[number] for number in found.returned))
 
-    def _attention(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Way | None:
-        """The same of attention. On the CPU torch tells the kernel from tensors of a few bytes that lie alike: the fused one, or
-        the plain products, which are the same on meta (None)."""
+    def _attention(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Decomposition | None:
+        """Return the decomposition of a call of attention; None for plain matrix products, which meta runs itself.
+
+        On the CPU torch names the kernel itself, given tensors of a few bytes with the same shapes.
+        """
         if fused_sdp_choice is None or self._device.type != "cpu" or any(tensor.ndim < 2 for tensor in tensors):
-            return self._way_of(func, template, tensors)
+            return self._decompose(func, template, tensors)
         with DisableTorchDispatch():
-            small = [_alike(tensor) for tensor in tensors]
+            small = [_small_like(tensor) for tensor in tensors]
             args, kwargs = fill(template, *small)
             if fused_sdp_choice(*args, **kwargs) != SDPBackend.FLASH_ATTENTION.value:
                 return None
         named = {**dict(zip(NAMES, args, strict=False)), **kwargs}
-        named.pop("enable_gqa", None)
+        named.pop("enable_gqa", None)  # the fused operator has no such parameter
         mask, query = named.get("attn_mask"), named["query"]
+        # torch reshapes or converts these before the fused operator: more steps than the one below.
         if query.ndim != 4 or (mask is not None and (not mask.is_floating_point() or named.get("is_causal"))):
-            return self._way_of(func, template, tensors)
+            return self._decompose(func, template, tensors)
         called, given = template_of(((), named))
         numbers, first = [next(i for i, t in enumerate(small) if t is each) for each in given], len(small)
         step = Step(flash_attention_for_cpu.default, called, numbers, [first, first + 1], [first + 1])
-        return Way([step], template_of(query)[0], [first])
+        return Decomposition([step], template_of(query)[0], [first])
 
-    def _way_of(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Way | None:
-        """The operators that such a call dispatches, and what it returns; None where that cannot be told."""
+    def _decompose(self, func: Any, template: Any, tensors: list[torch.Tensor]) -> Decomposition | None:
+        """Return the operators that such a call dispatches on the device, or None if a tensor comes from elsewhere."""
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes():
             plain = [tensor.detach() for tensor in tensors]
-        # Hooks of who asked would be told of what is saved here: checkpoint counts it.
+        # Saved tensor hooks of the caller must not see the tensors saved here: checkpoint counts them.
         with disable_current_modes(), saved_tensors_hooks(torch.Tensor.detach, lambda t: t), FakeTensorMode() as mode:
             fakes = [
                 FakeTensor(mode, alone, self._device).requires_grad_(tensor.requires_grad)
                 for alone, tensor in zip(plain, tensors, strict=True)
             ]
             args, kwargs = fill(template, *fakes)
-            with _Steps(fakes) as seen:
+            with _RecordedSteps(fakes) as recorded:
                 out = func(*args, **kwargs)
-            steps = [step._replace(gone=[*step.gone]) for step in seen.steps]  # what is held now is let go of below
+            # Copied now: the tensors still held are freed below, which would add them to the last step's list.
+            steps = [step._replace(freed=[*step.freed]) for step in recorded.steps]
             result, returned = template_of(out)
-            numbers = [seen.numbers.get(id(tensor)) for tensor in returned]
+            numbers = [recorded.numbers.get(id(tensor)) for tensor in returned]
         known = [number for number in numbers if number is not None]
-        if not seen.complete or len(known) < len(numbers):
+        if not recorded.complete or len(known) < len(numbers):
             return None
-        return Way(_called(steps, known) if torch.is_grad_enabled() else steps, result, known)
+        return Decomposition(
+            _without_autograd_copies(steps, known) if torch.is_grad_enabled() else steps, result, known
+        )
 
 
-def _alike(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with values of the same shape, that takes next to no memory."""
+def _small_like(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a CPU tensor of the same shape whose rows share one storage of a row's size."""
     strides = *[0] * (tensor.ndim - 1), int(tensor.stride()[-1] == 1)
     return (
         torch.zeros(tensor.shape[-1], dtype=tensor.dtype, device="cpu")
@@ -150,20 +159,22 @@ def _alike(tensor: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _called(steps: list[Step], returned: list[int]) -> list[Step]:
-    """The steps without those that autograd took, to keep a copy of what is written to next: it will do so again."""
+def _without_autograd_copies(steps: list[Step], returned: list[int]) -> list[Step]:
+    """Return the steps without the copies that autograd makes before an in-place write: it makes them again."""
     used, called = {*returned}, list[Step]()
     for step in reversed(steps):
         if step.operator._schema.is_mutable or used.intersection(step.made):
             used.update(step.given)
             called.append(step)
     made = {number for step in called for number in step.made}
-    return [step._replace(gone=[number for number in step.gone if number in made]) for step in reversed(called)]
+    return [step._replace(freed=[number for number in step.freed if number in made]) for step in reversed(called)]
 
 
-class _Steps(TorchDispatchMode):
-    """The operators dispatched meanwhile; ``numbers`` are those of the live tensors, by id. It is ``complete`` unless one took a
-    tensor that nobody had seen before."""
+class _RecordedSteps(TorchDispatchMode):
+    """Records the operators dispatched. ``numbers`` has the number of each live tensor by its id.
+
+    ``complete`` turns False when an operator takes a tensor that neither was given nor made by a recorded operator.
+    """
 
     def __init__(self, given: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -177,7 +188,7 @@ class _Steps(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         made = tensors_in(out)
-        if not made:  # a query
+        if not made:  # a query, such as sym_size
             return out
         there = {"device": torch.device("meta")} if kwargs and kwargs.get("device") is not None else {}
         template, tensors = template_of((args, {**(kwargs or {}), **there}))
@@ -193,7 +204,7 @@ class _Steps(TorchDispatchMode):
         return out
 
     def _watch(self, tensor: torch.Tensor, number: int) -> None:
-        """Know the tensor by this number as long as it lives; one that an operator wrote to has had another before."""
+        """Give the tensor this number until it is freed. One that an operator wrote to gets a new number."""
         key = id(tensor)
         if key in self._watched:
             self._let_go(key)
@@ -202,17 +213,19 @@ class _Steps(TorchDispatchMode):
         self._watched[key] = weakref.ref(tensor, lambda _: self._let_go(key))
 
     def _let_go(self, key: int) -> None:
-        """Nobody holds this tensor any more."""
+        """Note that a tensor was freed, or got another number."""
         number = self.numbers.pop(key)
         del self._watched[key]
         self._living[number] -= 1
         if not self._living[number]:
-            self.steps[-1].gone.append(number)
+            self.steps[-1].freed.append(number)
 
 
-class _Keeping(TorchDispatchMode):
-    """Gives the last result, which meta leaves empty, the bytes that the kernel keeps there for the backward pass, before
-    autograd saves it: checkpoint may stop there."""
+class _SavedBytes(TorchDispatchMode):
+    """Resizes the last result of an operator, empty on meta, to the bytes that the kernel saves for the backward pass.
+
+    It does so before autograd saves that result: checkpoint may stop recomputing right there.
+    """
 
     def __init__(self, operator: Any, made: Callable[[Any], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -227,8 +240,8 @@ class _Keeping(TorchDispatchMode):
         return out
 
 
-def _allowed() -> tuple[Any, ...]:
-    """Which kernels torch may choose from: ``torch.nn.attention.sdpa_kernel``, ``torch.backends.mkldnn.flags``."""
+def _enabled_kernels() -> tuple[Any, ...]:
+    """Return the settings that decide which kernels torch may choose: of ``sdpa_kernel``, oneDNN and cuDNN."""
     cuda: Any = torch.backends.cuda
     attention = (
         cuda.flash_sdp_enabled(),

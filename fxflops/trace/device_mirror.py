@@ -1,7 +1,7 @@
-"""Where tensors seem to be while a model is counted on meta: where the model thinks they are.
+"""The device that tensors pretend to be on while a model is counted on meta: the model's own.
 
-A model that asks ``x.device`` is told the device of its own tensors, so that it takes the same branches as there; what it
-then makes is made on the CPU with its values, or on meta if it is large; what it moves stays where it is.
+``x.device`` returns the device of the model's tensors, so that the model takes the same branches as without an
+observer. Tensors that it creates are made on the CPU with their values, large ones on meta; moved ones stay.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from ..records import NOTHING
+from ..records import EMPTY_MAPPING
 from ..torch_internals import DisableTorchFunction
 from .meta_mirror import SMALL
 
 INTEGERS_KEPT = 2**24
-"""Integers and booleans are made with values up to this many: masks and positions, but no mask of 100,000 x 100,000."""
+"""The most elements of a new tensor of integers or booleans that get values: masks, positions."""
 MOVES = ("cpu", "cuda")
 SEQUENCES = ("arange", "range", "linspace", "logspace", "randperm")
 INTEGERS = ("randint", "randint_like", "tril_indices", "triu_indices")
@@ -28,13 +28,16 @@ FACTORIES = frozenset(
     """.split()
 )
 DTYPES: dict[Any, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-"""What Python's own types stand for as a dtype."""
+"""The dtypes that torch takes Python's types for."""
 REAL = ("tensor", "as_tensor", "asarray", "scalar_tensor", "new_tensor", "from_numpy", "frombuffer")
+"""Factories that are given the values."""
 
 
 class DeviceMirror:
-    """Answers and redirects on behalf of tensors that are elsewhere; ``device`` is the model's, ``answers`` are those to the
-    properties that tell of it."""
+    """Answers questions about a tensor's device, and redirects new tensors, as if all were on ``device``.
+
+    ``answers`` has the answer for each property of a tensor that depends on its device alone.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -45,8 +48,8 @@ class DeviceMirror:
             torch.Tensor.is_meta.__get__: device.type == "meta",  # type: ignore[attr-defined]
         }
 
-    def answer(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] = NOTHING) -> Any:
-        """What a tensor says of its device, where it is asked for that; NotImplemented for anything else."""
+    def answer(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any] = EMPTY_MAPPING) -> Any:
+        """Return what a call that asks for or changes a tensor's device returns; NotImplemented for other calls."""
         if func in self.answers:
             return self.answers[func]
         if func is torch.Tensor.get_device:
@@ -61,7 +64,7 @@ class DeviceMirror:
     def redirect(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with the device that a new or moved tensor goes to."""
+        """Return the arguments with the device on which a new or moved tensor is really made."""
         name = getattr(func, "__name__", "")
         if name in FACTORIES:
             if name in REAL and "device" not in kwargs:
@@ -94,7 +97,7 @@ def _place_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> s
 
 
 def _dtype_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
-    """The dtype of a new tensor that does not name it."""
+    """Return the dtype of a new tensor for which the call names none."""
     if name in INTEGERS:
         return torch.int64
     if args and isinstance(args[0], torch.Tensor):

@@ -1,4 +1,4 @@
-"""What is called as the forward of a leaf while it is observed, so that it need not run where a shape rule tells its result."""
+"""Stand-ins for the ``forward`` of modules, so that an observer need not run it where a shape rule knows the result."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from torch.jit import ScriptModule
 from ..torch_internals import GLOBAL_HOOKS, call_impl
 
 CALLED_BY = {call_impl.__code__, *(part for part in call_impl.__code__.co_consts if isinstance(part, CodeType))}
-"""What calls the forward of a module that is called itself: a function within it, where observers have hooks there."""
-
-
+"""The code that calls the forward of a called module: ``Module._call_impl``, and the function inside it, used with hooks."""
 GLOBAL = GLOBAL_HOOKS["_forward_hooks"], GLOBAL_HOOKS["_forward_pre_hooks"]
 
 
 class Forward:
-    """Stands for the forward of a module from the beginning until it leaves; to who looks at it, calls it himself or copies the module, it is
-    that forward."""
+    """A stand-in for the forward of a module until :meth:`leave`: a call of the module calls ``run(self, args, kwargs)``.
+
+    A direct call of ``module.forward(...)`` runs the forward itself; attributes and copies are those of the forward.
+    ``before`` is the forward that was set on the module alone, or None.
+    """
 
     __slots__ = ("before", "copies", "module", "run")
 
@@ -54,7 +55,7 @@ class Forward:
         return bound_forward(self.module) if self.before is None else self.before
 
     def leave(self) -> None:
-        """Put back what was there."""
+        """Restore the forward of the module, and of its copies."""
         held = self.module.__dict__
         if held.get("forward") is self:
             del held["forward"]
@@ -67,7 +68,7 @@ class Forward:
 
 
 class _Copied:
-    """The same for a copy of the module: it does not keep the copy alive, which is let go of as it is without."""
+    """The forward of a copied module. It holds the copy weakly, so that the copy is freed when it would be without us."""
 
     __slots__ = ("copies", "module")
 
@@ -94,13 +95,13 @@ class _Copied:
 
 
 def bound_forward(module: nn.Module) -> Any:
-    """The forward of the module's class as an attribute of the module: a static one does not take it."""
+    """Return the forward of the module's class, bound to the module if it is a method (not if it is static)."""
     cls = type(module)
     return next(vars(base)["forward"] for base in cls.__mro__ if "forward" in vars(base)).__get__(module, cls)
 
 
 def own_forward(module: nn.Module) -> Any:
-    """What stands for the class's forward on this module alone (``self.forward = self.forward_slicing``), or None."""
+    """Return the forward that was set on this module alone (``self.forward = self.forward_slicing``), or None."""
     found = vars(module).get("forward")
     while type(found) is Forward:
         found = found.before
@@ -108,12 +109,11 @@ def own_forward(module: nn.Module) -> Any:
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Whether nothing but its forward is run when a module is called, a function of its class or what stands for that on it
-    alone."""
+    """Return whether a call of the module runs nothing but its forward: it has no hooks, and is not scripted."""
     hooks = module._forward_hooks or module._forward_pre_hooks or any(GLOBAL)
     return not hooks and type(type(module).forward) is FunctionType and not isinstance(module, ScriptModule)
 
 
 def is_torchs(cls: Any) -> bool:
-    """Whether the forward of a module class is one of torch's own."""
+    """Return whether the forward of a module class is one of torch's own."""
     return str(cls.forward.__module__).startswith("torch.nn.modules.")

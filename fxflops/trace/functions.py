@@ -1,4 +1,4 @@
-"""What can be told of a function that is called: its name, whether it writes, and a copy of it that can be entered."""
+"""Properties of a called function: its name, whether it writes to its arguments, and a copy that can be observed inside."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..records import specs_in
 from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 Bodies = dict[tuple[Any, ...], FunctionType]
-"""Functions by their code and the values that it closes over."""
+"""Functions by their code and the ids of the values that they close over."""
 
 
 def qualified_name(func: Any) -> str:
-    """How a function is named where no formula gives a name: ``mylib::scan``, ``torch.foo``, ``Tensor.bar``."""
+    """Return the op name of a function without formula: ``mylib::scan``, ``torch.foo``, ``Tensor.bar``."""
     if isinstance(func, OpOverload):
         return str(func.name())
     if isinstance(func, OpOverloadPacket):
@@ -36,7 +36,7 @@ def qualified_name(func: Any) -> str:
 
 
 def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call may write to its arguments: in-place names, item assignment, ``out=``."""
+    """Return whether a call may write to its arguments: in-place names, item assignment, ``out=``."""
     if isinstance(func, OpOverload):
         return bool(func._schema.is_mutable)
     name = getattr(func, "__name__", "")
@@ -51,13 +51,13 @@ def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
 
 
 def belongs_to_tensor(func: Any) -> bool:
-    """Whether it sets a property of a tensor, or reads its gradient: no twin has these."""
+    """Return whether a call sets a property of a tensor, or reads its ``grad``: meta mirrors have neither."""
     name = getattr(func, "__name__", "")
     return name == "__set__" or (name == "__get__" and getattr(func.__self__, "__name__", "") == "grad")
 
 
 def in_function() -> bool:
-    """Whether the forward of an ``autograd.Function`` is under way."""
+    """Return whether the caller runs inside the forward of an ``autograd.Function``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "forward" and isinstance(frame.f_locals.get("ctx"), FunctionCtx):
@@ -67,19 +67,19 @@ def in_function() -> bool:
 
 
 def is_integral(tensor: torch.Tensor) -> bool:
-    """Of integers or booleans: what is read from it are positions and lengths, like a tolist()."""
+    """Return whether a tensor has integers or booleans: positions and lengths, which models read with ``tolist()``."""
     return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 def computes(func: Any, args: Any, kwargs: Any, out: Any) -> bool:
-    """Whether a call took tensors and returned some; a higher-order operator leaves it to the functions it calls."""
+    """Return whether a call took tensors and returned some; False for a higher-order operator, whose functions compute."""
     if isinstance(func, HigherOrderOperator):
         return False
     return any(True for _ in specs_in((args, kwargs))) and any(True for _ in specs_in(out))
 
 
 def with_callables(value: Any, within: Callable[[], AbstractContextManager[None]]) -> Any:
-    """A value of tuples, lists and dicts where every function in it runs within this."""
+    """Return nested tuples, lists and dicts with every callable in them run under the context manager ``within()``."""
     if isinstance(value, (tuple, list)):
         return type(value)(with_callables(item, within) for item in value)
     if isinstance(value, dict):
@@ -96,7 +96,10 @@ def with_callables(value: Any, within: Callable[[], AbstractContextManager[None]
 
 
 def unguarded(func: FunctionType, copies: dict[FunctionType, FunctionType]) -> FunctionType:
-    """A copy of a Python function that does not hand itself over to the mode; ``copies`` are those of one run."""
+    """Return a copy of a torch function written in Python that runs its body where it would call a function mode.
+
+    ``copies`` is the cache of one run.
+    """
     copy = copies.get(func)
     if copy is None:
         guards = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
@@ -111,23 +114,24 @@ def _never(*_: Any) -> bool:
 
 
 def own_body(frame: FrameType, bodies: Bodies) -> tuple[FunctionType, tuple[Any, ...], dict[str, Any]] | None:
-    """The function of a frame and the arguments it was called with, where it is none of torch's.
+    """Return the function of a frame that is not torch's, and the arguments of its call; None for a frame of torch.
 
-    A function that was copied from torch asks as torch's do, ``if has_torch_function(...)``, and hands over torch's in its
-    own place. Nobody answers so but an observer's mode: without it the function runs its own body, and that is to run.
+    Some libraries copy a function from torch with its ``if has_torch_function(...): handle_torch_function(torch_func)``.
+    Under an observer's mode that would run torch's function. Without an observer the copy's own body runs, so that is
+    what is called here.
     """
     code, names = frame.f_code, frame.f_globals
     if str(names.get("__name__")).partition(".")[0] == "torch":
         return None
     values = [frame.f_locals[name] for name in code.co_freevars]
     key = code, *map(id, values)
-    if key not in bodies:  # its cells keep the values alive
+    if key not in bodies:  # its cells keep the values alive, so their ids stay theirs
         bodies[key] = FunctionType(code, names, code.co_name, None, tuple(map(CellType, values)))
     return bodies[key], *arguments_of(frame)
 
 
 def arguments_of(frame: FrameType) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with which the function of a frame was just called."""
+    """Return the arguments with which the function of a frame was just called."""
     code, local = frame.f_code, frame.f_locals
     names = code.co_varnames
     args = [local[name] for name in names[: code.co_argcount]]

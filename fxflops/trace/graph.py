@@ -1,4 +1,4 @@
-"""The GraphModule of a graph, also of one whose code Python cannot read."""
+"""Build a GraphModule, also where a module's name would break the Python code that torch.fx generates."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import fx, nn
 from ..errors import RunError
 
 APART = "_fxflops."
-"""Before the names that a GraphModule has attributes of."""
+"""The prefix of targets whose names a GraphModule uses itself."""
 
 
 def graph_module(root: nn.Module | dict[str, Any], graph: fx.Graph, name: str) -> fx.GraphModule:
-    """The GraphModule of this graph, on the modules and tensors of ``root``, under the class name ``name``.
+    """Return the GraphModule of ``graph`` on the modules and tensors of ``root``, with the class name ``name``.
 
-    torch.fx writes the names of modules into its code as they are. Where one of them breaks it (a quote, the end of a line),
-    the nodes can still be run one by one. What the GraphModule would take for an attribute of its own (a module named "code" or
-    "graph") stands in a module of its own.
+    torch.fx writes the names of modules into its code as they are. If one breaks that code (a quote, a line end), the
+    nodes can still be run one by one. A module named like an attribute of GraphModule ("code", "graph") is put into a
+    submodule ``_fxflops``.
     """
     named = [node for node in graph.nodes if node.op in ("call_module", "get_attr")]
     if any(_is_taken(node.target) for node in named):

@@ -1,4 +1,4 @@
-"""Which modules are leaves: counted as a whole by a formula of their class."""
+"""Leaf modules: those that a formula of their class counts as a whole."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from .forwards import GLOBAL, own_forward
 
 
 class Hooks:
-    """An observer's hooks: entries in modules' hook dicts under itself as key, where the user's have numbers."""
+    """An observer's hooks: entries in the modules' hook dicts with this object as the key. The user's hooks have numbers."""
 
     def __init__(self) -> None:
         self._modules: list[nn.Module] = []
 
     def attach(self, modules: Iterable[nn.Module], enter: Callable[..., None], leave: Callable[..., None]) -> None:
-        """Call ``enter(module, args, kwargs)`` before all other hooks, and ``leave(module, args, kwargs, out)`` after, also on
-        errors."""
+        """Call ``enter(module, args, kwargs)`` before all other hooks and ``leave(module, args, kwargs, out)`` after them.
+
+        ``leave`` is also called, with ``out`` None, when the module raises.
+        """
         self._modules = [*modules]
         enter, leave = Hook(enter), Hook(leave)
         for module in self._modules:
@@ -37,7 +39,7 @@ class Hooks:
             module._forward_hooks_always_called[self] = True  # type: ignore[index]
 
     def detach(self) -> None:
-        """Take them out again."""
+        """Remove the hooks."""
         for module in self._modules:
             for hooks in (
                 module._forward_pre_hooks,
@@ -53,7 +55,7 @@ class Hooks:
 
 
 class Hook:
-    """A hook of an observer's, which does nothing on the copy of a module."""
+    """An observer's hook. On a deep copy of the module it does nothing."""
 
     __slots__ = ("run",)
 
@@ -68,7 +70,7 @@ class Hook:
 
 
 class Leaves(dict[nn.Module, "Formula | None"]):
-    """The formulas that count modules as a whole, each looked up when it is first asked for."""
+    """The formulas that count modules as a whole, looked up on first access; None for a module that is no leaf."""
 
     def __init__(self, registry: FormulaRegistry) -> None:
         super().__init__()
@@ -81,32 +83,34 @@ class Leaves(dict[nn.Module, "Formula | None"]):
         if known is None:
             known = self._of_class[cls] = self._look_up(cls)
         entry, methods = known
-        if entry is not None and (_does_more(module) or not module.__dict__.keys().isdisjoint(methods)):
+        if entry is not None and (_is_customised(module) or not module.__dict__.keys().isdisjoint(methods)):
             entry = None
         self[module] = entry
         return entry
 
     def _look_up(self, cls: type) -> tuple[Formula | None, frozenset[str]]:
-        """The formula of a class, and the names of the methods that its forward calls; none where a subclass has methods or
-        properties of its own in place of what the forward reads."""
+        """Return the formula of a class, and the names of the methods that its forward calls.
+
+        The formula is None if a subclass overrides a method or attribute that the forward uses.
+        """
         base, entry = self._registry.find_class(cls)
         if base is None or entry is None:
-            return None, NAMELESS
+            return None, NO_NAMES
         names = _read_by_forward(base)
         if cls is not base and any(
-            getattr(cls, name, None) is not getattr(base, name, None) for name in (*names, *LOOKS_UP)
+            getattr(cls, name, None) is not getattr(base, name, None) for name in (*names, *GETATTR)
         ):
-            return None, NAMELESS
+            return None, NO_NAMES
         return entry, frozenset(name for name in names if type(getattr(base, name, None)) is FunctionType)
 
 
-NAMELESS: frozenset[str] = frozenset()
-LOOKS_UP = ("__getattr__", "__getattribute__")
-"""What a class answers by for attributes that it does not have."""
+NO_NAMES: frozenset[str] = frozenset()
+GETATTR = ("__getattr__", "__getattribute__")
+"""Methods that can change what any attribute of a module returns."""
 
 
 def _read_by_forward(cls: Any) -> set[str]:
-    """The names in the code of a class's forward, and of the methods that it calls."""
+    """Return all names in the code of a class's forward and of the methods that it calls."""
     found, codes = set[str](), [getattr(cls.forward, "__code__", None)]
     while codes:
         code = codes.pop()
@@ -118,23 +122,23 @@ def _read_by_forward(cls: Any) -> set[str]:
 
 
 def leaf_formula(module: nn.Module, registry: FormulaRegistry) -> Formula | None:
-    """The formula that counts a call of this module as a whole; None where the calls inside it are to be counted.
+    """Return the formula that counts a call of this module as a whole, or None if the calls inside it are counted.
 
-    There must be a formula for the class whose ``forward`` it runs; the forward must not be replaced on the instance,
-    nor what it calls in a subclass, nor the weights computed (parametrizations, hooks, properties, tensors that were assigned),
-    for then more happens than the formula knows.
+    The class whose ``forward`` the module runs must have a formula. None is returned if a call does more than that
+    forward: the forward is replaced on the instance, a subclass overrides what it uses, or weights are computed
+    (parametrizations, hooks, properties, tensors assigned as plain attributes).
     """
     return None if holds_tensors(module) else Leaves(registry)[module]
 
 
 def holds_tensors(module: nn.Module) -> bool:
-    """Whether a module has tensors as plain attributes: not its parameters, but what somebody computed in their place."""
+    """Return whether a module has tensors as plain attributes, such as weights computed by a hook."""
     classes = {*map(type, module.__dict__.values())} - USUAL
     return bool(classes) and any(issubclass(cls, (torch.Tensor, fx.Proxy)) for cls in classes)
 
 
-def _does_more(module: nn.Module) -> bool:
-    """Whether more happens in a call of this module than the forward of its class."""
+def _is_customised(module: nn.Module) -> bool:
+    """Return whether a call of this module runs more than the forward of its class."""
     held = module.__dict__
     if ("forward" in held and own_forward(module) is not None) or "parametrizations" in module._modules:
         return True
@@ -146,7 +150,7 @@ BASES = (bool, int, float, str, tuple, list, type(None))
 PLAIN = frozenset(BASES)
 NUMBERS = PLAIN - {tuple, list}
 USUAL = PLAIN | {dict, OrderedDict, set, FunctionType}
-"""The classes of most attributes of modules."""
+"""The classes of most attributes of modules: none is a tensor."""
 
 
 def _is_plain(value: Any) -> bool:
@@ -156,8 +160,11 @@ def _is_plain(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleSettings:
-    """What a formula can read of a module: its plain attributes and the specs of its own tensors by name (None where it has
-    none), those of its parameters alone, and whether all these lie contiguous."""
+    """The settings of a module that a formula can read.
+
+    ``settings`` has its plain attributes and the specs of its own parameters and buffers by name (None for one that is
+    not set), ``params`` the specs of its parameters alone. ``contiguous`` tells whether all of these tensors are.
+    """
 
     settings: Mapping[str, Any]
     params: Mapping[str, Spec]
@@ -165,9 +172,10 @@ class ModuleSettings:
 
 
 class Settings:
-    """The settings of modules, as they are when they are asked for; equal ones are one object, where that can be told.
+    """A cache of module settings: equal settings are one object where they can be compared.
 
-    ``forms`` tells what there is to know of tensors, the same for equal ones; None where it cannot. ``spec`` gives a spec.
+    ``forms(tensors)`` returns a key for the metadata of each tensor, None for one whose metadata cannot be compared.
+    ``spec(tensor)`` returns a tensor's spec.
     """
 
     def __init__(
@@ -179,7 +187,7 @@ class Settings:
         self._known: dict[Any, ModuleSettings] = {}
 
     def of(self, module: nn.Module) -> ModuleSettings:
-        """The settings of a module now."""
+        """Return the current settings of a module."""
         held = module.__dict__
         names = tuple(held)
         reader = self._readers.get(names)
@@ -193,7 +201,7 @@ class Settings:
             key = *key, "", *buffers.keys(), self._forms(buffers.values())
         try:
             found = self._known.get(key)
-        except TypeError:  # a list among them
+        except TypeError:  # an attribute is a list, which has no hash
             return self._read(module)
         if found is None:
             if not all(map(_is_plain, values)):
@@ -211,7 +219,7 @@ class Settings:
 
 
 class Reader:
-    """What reads the attributes of modules that have them by these names: but for the private ones, and the observer's."""
+    """Reads the attributes of modules that have these names in ``__dict__``, except private ones and ``forward``."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = [name for name in names if name[0] != "_" and name != "forward"]
@@ -219,7 +227,7 @@ class Reader:
 
 
 def forms_with_values(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
-    """What there is to know of tensors that have values."""
+    """Return shape, dtype and contiguity of each tensor: a key for :class:`Settings` of tensors with values."""
     return tuple(map(_form, tensors))
 
 
@@ -232,8 +240,10 @@ def _form(tensor: torch.Tensor | None) -> Any:
 def settings_of(
     module: nn.Module, spec: Callable[[Any], Any] = spec_of, plain: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """A module's plain attributes, where they are not given, and specs of its own parameters and buffers (None where it has
-    none)."""
+    """Return a module's plain attributes, and the specs of its own parameters and buffers (None for one not set).
+
+    ``plain`` are the attributes if they have been read already; the specs are added to it.
+    """
     settings = plain or {
         name: value if type(value) in NUMBERS else spec_of(value)
         for name, value in module.__dict__.items()

@@ -1,4 +1,4 @@
-"""Running on the meta device: floating tensors lose their data just before a call, so that no kernel computes."""
+"""Meta tensors in place of a model's real ones: they are swapped in just before each call, so that no kernel computes."""
 
 from __future__ import annotations
 
@@ -17,37 +17,41 @@ from ..torch_internals import DisableTorchFunction, disable_current_modes, len_t
 from .functions import in_function, writes
 
 
-def _empty_like(tensor: torch.Tensor, learns: bool) -> torch.Tensor:
+def _empty_like(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     if tensor.layout is not torch.strided:
         return tensor.to("meta")
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta", requires_grad=learns)
+    return torch.empty_strided(
+        tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta", requires_grad=requires_grad
+    )
 
 
-def _hook(twin: torch.Tensor, tensor: torch.Tensor) -> None:
-    """Have the twin's gradient go through what the user has hooked onto the tensor's."""
+def _hook(meta: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Register the user's gradient hooks of a tensor on its meta tensor."""
     for hook in (tensor._backward_hooks or {}).values():
-        twin.register_hook(hook)
+        meta.register_hook(hook)
     for hook in (tensor._post_accumulate_grad_hooks or {}).values():
-        twin.register_post_accumulate_grad_hook(hook)
+        meta.register_post_accumulate_grad_hook(hook)
 
 
 SMALL = 2**20
-"""Elements of a table that is computed with values: 4 MiB of f32."""
+"""The most elements of a floating tensor, not the model's own, that keeps its values: 4 MiB of float32."""
 RESHAPING = frozenset("unsqueeze_ squeeze_ t_ transpose_ swapaxes_ swapdims_".split())
-"""What changes how a tensor lies, and neither reads nor writes its elements."""
+"""In-place methods that change a tensor's shape or strides, but not its elements."""
 HOLDING = {torch.strided, torch.jagged, *SPARSE}
-CUT = "an autograd.Function is given a tensor that was written to on the meta device, and would not learn: it needs values"
-GROWS = "out= is given an empty tensor, whose shape is known once values are computed"
-HOLDS = "a sparse or nested tensor on the meta device does not know what it holds: it needs values"
+"""The layouts of sparse and nested tensors, whose shapes depend on values. (A nested tensor may be strided.)"""
+CUT = "an autograd.Function takes a tensor that was written to on the meta device: it would get no gradient"
+GROWS = "out= is an empty tensor: its new shape is known only after computing"
+HOLDS = "the shapes inside a sparse or nested tensor are values, which the meta device does not have"
 
 
-META, OWN, REAL = "on meta", "the model's own, which computes without data", "with values"
+META, OWN, REAL = "on meta", "the model's own, replaced by a meta tensor", "with values"
 
 
 class Form:
-    """What there is to know of a tensor without its values: all tensors of one form are alike to a call that does not compute.
+    """A tensor's metadata. A call on meta returns the same for all tensors of one form.
 
-    ``kind`` is META, OWN or REAL. Those that are ``alike`` have equal specs.
+    ``kind`` is META (a meta tensor), OWN (a real one that calls get as a meta tensor) or REAL (one that keeps its
+    values). Forms with equal ``alike`` have equal specs.
     """
 
     __slots__ = ("alike", "dtype", "kind", "nbytes", "shape", "spec", "stride")
@@ -63,13 +67,15 @@ class Form:
 
 
 class MetaMirror:
-    """The meta tensors that stand for real ones, the same one each time, as long as the real one lives.
+    """The meta tensors that stand for real ones: one for each, as long as the real tensor lives.
 
-    ``moved`` is told of each real tensor and its twin.
-    ``stranger`` tells that a call was given a tensor that neither belongs to the model nor was made by a call seen: a
-    constant of the author's, or the result of something that only the dispatcher sees. ``was_there`` tells what is neither. ``before_write`` is told before one of the state changes.
-    ``needs_values`` is what a call on meta raised for want of them, in whatever thread, "" where none did.
-    ``seen`` are the tensors that are known, each with its form once somebody has asked for it.
+    ``state`` are the tensors of the model and its inputs. ``was_there(tensor)`` returns whether another tensor existed
+    before the run; ``before_write(value)`` is called before a tensor of the state changes; ``on_mirrored(tensor, meta)`` is
+    called for each new pair.
+
+    ``unknown_origin`` turns True when a call takes a tensor of unknown origin: neither the state's, nor made by an observed
+    call, nor there before the run. ``needs_values`` is the first error that a call raised on meta, in any thread, or
+    "". ``seen`` has the tensors of known origin by id, with their forms once :meth:`form` has read them.
     """
 
     def __init__(
@@ -78,9 +84,9 @@ class MetaMirror:
         was_there: Callable[[torch.Tensor], bool] = lambda tensor: False,
         before_write: Callable[[Any], None] = lambda value: None,
     ) -> None:
-        self.stranger = False
+        self.unknown_origin = False
         self.needs_values = ""
-        self.moved: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
+        self.on_mirrored: Callable[[torch.Tensor, torch.Tensor], None] = lambda *_: None
         self._was_there = was_there
         self._before_write = before_write
         self._state = {id(tensor): tensor for tensor in state}
@@ -88,28 +94,28 @@ class MetaMirror:
         self._mirror: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self.seen: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
         self._forms: dict[Any, Form] = {}
-        self._own: dict[int, Any] = {id(None): "absent"}
-        self._lost: dict[int, Any] = {}
+        self._own: dict[int, Any] = {id(None): "absent"}  # a module's missing bias is part of its key too
+        self._invalid: dict[int, Any] = {}
         for key, tensor in self._state.items():
             self._own[key] = form = self.read(tensor)
             if form is None and tensor.is_meta:
-                self.saw(tensor)
+                self.register(tensor)
 
-    def saw(self, value: Any) -> None:
-        """A call that was seen returned this."""
+    def register(self, value: Any) -> None:
+        """Register the tensors that an observed call returned."""
         if isinstance(value, torch.Tensor):
             if value.device.type == "meta" and not is_dense(value) and value.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
             self.seen[id(value)] = weakref.ref(value), None
         elif isinstance(value, (tuple, list)):
             for item in value:
-                self.saw(item)
+                self.register(item)
         elif isinstance(value, dict):
             for item in value.values():
-                self.saw(item)
+                self.register(item)
 
     def form(self, tensor: torch.Tensor) -> Form | None:
-        """The form of a tensor; None where its metadata does not tell all, or nobody knows where it comes from."""
+        """Return the form of a tensor; None if it has none (:meth:`read`), or its origin is unknown."""
         key = id(tensor)
         seen = self.seen.get(key)
         if seen is None or seen[0]() is not tensor:
@@ -119,23 +125,23 @@ class MetaMirror:
             if form is None:
                 form = self.read(tensor)
                 self.seen[key] = seen[0], form
-        return None if form is not None and form.kind is REAL and self._has_lost(tensor) else form
+        return None if form is not None and form.kind is REAL and self._is_invalid(tensor) else form
 
     def spec(self, tensor: torch.Tensor) -> Spec:
-        """The spec of a tensor: the same for all of one form."""
+        """Return the spec of a tensor; tensors of one form share it."""
         form = self.form(tensor)
         return spec_of(tensor) if form is None else form.spec
 
     def form_of_meta(self, tensor: torch.Tensor) -> Form | None:
-        """The form of a tensor on meta, wherever it comes from: the backward pass has its own."""
+        """Return the form of a tensor, also of a meta tensor of unknown origin: autograd makes those."""
         return self.form(tensor) or (self.read(tensor) if tensor.is_meta else None)
 
     def read(self, tensor: torch.Tensor) -> Form | None:
-        """The form of a tensor as it lies now."""
+        """Read the form of a tensor from its current metadata; None for a subclass, or one not plainly strided."""
         if type(tensor) not in ORDINARY or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_neg():
             return None
         shape, stride, dtype, kind = tensor.shape, tensor.stride(), tensor.dtype, META
-        if dtype.is_complex and tensor.is_conj():
+        if dtype.is_complex and tensor.is_conj():  # lazily conjugated: a bit that shape and strides do not show
             return None
         if not tensor.is_meta:
             own = id(tensor) in self._state or tensor.numel() > SMALL
@@ -143,7 +149,7 @@ class MetaMirror:
         return self.form_of(shape, stride, dtype, kind)
 
     def form_of(self, shape: Sequence[int], stride: tuple[int, ...], dtype: torch.dtype, kind: str = META) -> Form:
-        """The form of all tensors that are such."""
+        """Return the one form of all tensors with this metadata."""
         key = shape, stride, dtype, kind
         form = self._forms.get(key)
         if form is None:
@@ -151,23 +157,26 @@ class MetaMirror:
         return form
 
     def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
-        """The forms of tensors of the model; None for one that it has not had from the beginning."""
+        """Return the forms of tensors of the model; None for one that was not there when the run began."""
         return tuple(map(self._own.get, map(id, tensors)))
 
     def forget(self, value: Any) -> None:
-        """These may lie otherwise from now on."""
+        """Drop the cached forms of tensors that a call wrote to: their shapes or strides may have changed."""
         for tensor in tensors_given(value):
             if id(tensor) in self.seen:
                 self.seen[id(tensor)] = self.seen[id(tensor)][0], None
             if id(tensor) in self._own:
                 self._own[id(tensor)] = self.read(tensor)
 
-    def is_weight(self, twin: torch.Tensor) -> bool:
-        """Whether it stands for a parameter that is trained."""
-        return id(twin) in self._weights
+    def is_weight(self, meta: torch.Tensor) -> bool:
+        """Return whether a meta tensor stands for a parameter that requires a gradient."""
+        return id(meta) in self._weights
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The meta tensor that stands for this one."""
+        """Return the meta tensor that stands for this one; a meta tensor stands for itself.
+
+        Raises NotImplementedError for a sparse or nested tensor.
+        """
         if tensor.device.type == "meta":
             return tensor
         key = id(tensor)
@@ -176,72 +185,73 @@ class MetaMirror:
             if not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
             with disable_current_modes() if len_torch_dispatch_stack() else nullcontext():
-                learning = key in self._state or torch.is_grad_enabled()  # torch asks weights without gradients too
-                twin = _empty_like(tensor, tensor.requires_grad and learning)
-                if twin.requires_grad:
-                    _hook(twin, tensor)
-            known = self._mirror[key] = (weakref.ref(tensor, lambda _: self._mirror.pop(key, None)), twin)
+                # Weights keep requires_grad under no_grad: some of torch's functions look at it there.
+                learning = key in self._state or torch.is_grad_enabled()
+                meta = _empty_like(tensor, tensor.requires_grad and learning)
+                if meta.requires_grad:
+                    _hook(meta, tensor)
+            known = self._mirror[key] = (weakref.ref(tensor, lambda _: self._mirror.pop(key, None)), meta)
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
-                self._weights.add(id(twin))
-            self.saw(twin)
-            self.moved(tensor, twin)
+                self._weights.add(id(meta))
+            self.register(meta)
+            self.on_mirrored(tensor, meta)
         return known[1]
 
     def replace(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], func: Any
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with each tensor replaced by its meta twin, where any is on meta or belongs to the model or its
-        inputs and is floating or complex.
+        """Return the arguments with all tensors on meta, or unchanged if the call is to compute with values.
 
-        Integers and booleans stay real as long as a call has no others, so that masks and positions keep their values; so do
-        small tables of floats that the model makes for itself.
+        They are replaced if any tensor is on meta, or is floating or complex and either in the state or large. A call
+        on integers and booleans alone keeps its values, for masks and positions; so does one on small tables of floats
+        that the model makes itself.
         """
         if not self._survey((args, kwargs)):
             return args, kwargs
         for target in tensors_given(kwargs["out"]) if "out" in kwargs else ():
-            self._lose(target)
+            self._invalidate(target)
             if not target.is_meta and not target.numel():
                 raise NotImplementedError(GROWS)
         if args and "out" not in kwargs and writes(func, kwargs):
-            self._lose(args[0])
+            self._invalidate(args[0])
             if getattr(func, "__name__", "") in RESHAPING and id(args[0]) in self._state and not args[0].is_meta:
                 self._before_write(())
                 with DisableTorchFunction(), disable_current_modes():
-                    func(*args, **kwargs)  # it is asked for its shape in its twin's stead
+                    func(*args, **kwargs)  # the real tensor too: models ask it for its shape
                 self.forget(args)
         return self._replaced(args), self._replaced(kwargs)
 
-    def _lose(self, target: Any) -> None:
-        """A call that computes without data writes to this: what shares its storage has lost its values."""
+    def _invalidate(self, target: Any) -> None:
+        """Note that a call on meta writes to this tensor: all that share its storage no longer have valid values."""
         if isinstance(target, torch.Tensor) and is_dense(target) and target.device.type != "meta":
             storage = target.untyped_storage()
-            self._lost[storage._cdata] = storage
+            self._invalid[storage._cdata] = storage  # kept alive, so that no other storage gets its address
 
-    def _has_lost(self, tensor: torch.Tensor) -> bool:
-        return bool(self._lost) and is_dense(tensor) and tensor.untyped_storage()._cdata in self._lost
+    def _is_invalid(self, tensor: torch.Tensor) -> bool:
+        return bool(self._invalid) and is_dense(tensor) and tensor.untyped_storage()._cdata in self._invalid
 
     def written(self, value: Any) -> list[torch.Tensor]:
-        """The tensors in a value; where a call that computed without data wrote to one, the twin that it wrote to."""
+        """Return the tensors in a value; for one that a call on meta wrote to, its meta tensor."""
         with DisableTorchFunction():
             found = tensors_in(value)
-            return [self.of(t) if self._has_lost(t) and not t.requires_grad else t for t in found]
+            return [self.of(t) if self._is_invalid(t) and not t.requires_grad else t for t in found]
 
-    def meet(self, value: Any) -> None:
-        """The model returned this: whether a call that was seen made it."""
+    def check_origin(self, value: Any) -> None:
+        """Set ``unknown_origin`` if the origin of a tensor that the model returned is unknown."""
         self._survey(tensors_in(value))
 
     def _survey(self, value: Any) -> bool:
-        """Whether any tensor in the value computes without data."""
+        """Return whether any tensor in the value requires the call to run on meta; set ``unknown_origin`` as needed."""
         if isinstance(value, torch.Tensor):
             known = self.seen.get(id(value))
             if (known is None or known[0]() is not value) and id(value) not in self._state:
-                self.stranger |= not self._was_there(value)
+                self.unknown_origin |= not self._was_there(value)
             if value.device.type == "meta":
                 return True
-            lost = self._has_lost(value)
-            if lost and self.of(value).requires_grad and not torch.is_grad_enabled() and in_function():
+            invalid = self._is_invalid(value)
+            if invalid and self.of(value).requires_grad and not torch.is_grad_enabled() and in_function():
                 raise NotImplementedError(CUT)
-            own = id(value) in self._state or value.numel() > SMALL or lost
+            own = id(value) in self._state or value.numel() > SMALL or invalid
             return own and (value.is_floating_point() or value.is_complex())
         items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
         computes = False

@@ -1,4 +1,4 @@
-"""The two levels at which calls are seen: functions, and below them what they dispatch."""
+"""The two levels at which calls are observed: torch functions, and below them the operators that they dispatch."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ..torch_internals import (
 from .functions import Bodies, own_body
 
 SHARDING = "torch.distributed.tensor"
-"""The package of DTensors."""
+"""The package of DTensor, which has the sharding rules."""
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 class Watcher(Protocol):
-    """Who is told by a function mode of every function called on tensors, and of what raised."""
+    """The receiver of a function mode's calls: it runs every function called on tensors, and is given its errors."""
 
     bodies: Bodies
 
@@ -38,7 +38,7 @@ class Watcher(Protocol):
 
 
 class FunctionMode(TorchFunctionMode):
-    """Hands every function called on tensors to a watcher."""
+    """A function mode that passes every call to a watcher."""
 
     def __init__(self, watcher: Watcher) -> None:
         super().__init__()
@@ -46,6 +46,7 @@ class FunctionMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         watcher = self._watcher
+        # A function written in Python hands itself over from its own body. Called from elsewhere, it may be a copy.
         if type(func) is FunctionType and sys._getframe(2).f_code is not func.__code__:
             func, args, kwargs = own_body(sys._getframe(2), watcher.bodies) or (func, args, kwargs)
         try:
@@ -56,8 +57,11 @@ class FunctionMode(TorchFunctionMode):
 
 
 class AtenMode(TorchDispatchMode):
-    """Hands every dispatched operator to ``handler``; a tensor subclass takes its own calls apart first, and works out their
-    shapes on fake tensors, which are none of the run's."""
+    """A dispatch mode that passes every operator to ``handler``.
+
+    Operators of a tensor subclass are left to the subclass, which dispatches others; those on fake tensors, by which a
+    DTensor finds its shapes, are run unseen.
+    """
 
     supports_higher_order_operators = True
 
@@ -67,7 +71,7 @@ class AtenMode(TorchDispatchMode):
         self._is_fake = fake_mode() is not None
 
     def is_faking(self) -> bool:
-        """Whether a mode of fake tensors has been turned on meanwhile, to work out how a DTensor's result is sharded."""
+        """Return whether DTensor is running an operator on fake tensors, to find how its result is sharded."""
         return not self._is_fake and fake_mode() is not None and _is_sharding()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -86,21 +90,21 @@ def _is_sharding() -> bool:
 
 
 def has_own_dispatch(cls: Any) -> bool:
-    """Whether a tensor class computes its operators itself, out of others; those of a fake tensor, its mode computes."""
+    """Return whether a tensor class has a ``__torch_dispatch__`` of its own; False for fake tensors, whose mode computes."""
     return cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and cls is not torch.Tensor and not is_fake(cls)
 
 
 def transformed() -> bool:
-    """Whether functorch (vmap, grad, jvp ...) is at work: then a tensor's shape hides a dimension, or its history."""
+    """Return whether a functorch transform (vmap, grad, jvp) is active, under which shapes hide the batch dimension."""
     return peek_interpreter_stack() is not None
 
 
-def dispatching(mode: AtenMode) -> AbstractContextManager[Any]:
-    """The dispatch mode on, if it is not on already."""
+def dispatch_mode_on(mode: AtenMode) -> AbstractContextManager[Any]:
+    """Return a context in which the dispatch mode is on; it is entered only if it is not on already."""
     return nullcontext() if mode in get_current_dispatch_mode_stack() else mode
 
 
-def functioning(watcher: Watcher) -> AbstractContextManager[Any]:
-    """A function mode on, if none of ours is on already."""
+def function_mode_on(watcher: Watcher) -> AbstractContextManager[Any]:
+    """Return a context in which a function mode of ours is on; one is entered only if none is on already."""
     modes = get_current_function_mode_stack()
     return nullcontext() if any(type(mode) is FunctionMode for mode in modes) else FunctionMode(watcher)

@@ -1,4 +1,4 @@
-"""The half of an observer that sees modules called: in each thread of a run, by hooks on the modules of this model only."""
+"""The half of an observer that sees module calls, in each thread of a run, by hooks on this model's modules only."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ..ops import FormulaRegistry
 from ..records import Operation, spec_of
 from ..torch_internals import DisableTorchFunction
 from .autograd_owners import AutogradOwners
+from .call_log import CallLog, Made
 from .leaves import Hooks, Leaves, Settings, forms_with_values, holds_tensors
 from .modes import AtenMode, FunctionMode, transformed
 from .phases import FORWARD, Phases
 from .record import Recorder
-from .seen import Made, Seen
 from .stack import ModuleStack, Running
 from .threads import Threads
 
 
 class ModuleObserver:
-    """Records the calls of modules: of leaves as Calls, of all as Scopes. See :class:`~.observe.Observer`, which sees the rest.
+    """Records module calls: those of leaves as Calls, all of them as Scopes. :class:`~.observe.Observer` adds the rest.
 
-    ``lock`` is held while one call is made and recorded: of a run's threads only one does so at a time. ``path`` is where calls
-    stand that are made outside of all modules; ``failed`` tells of the first call that raised.
+    ``lock`` is held while a call is made and recorded, so that a run's threads take turns. ``path`` is the path of
+    calls made outside all modules. ``failed`` has name, path and argument specs of the first call that raised.
     """
 
     mode: FunctionMode
@@ -50,8 +50,8 @@ class ModuleObserver:
         self.lock = threading.RLock()
         stack = ModuleStack()
         self.phases = Phases(stack)
-        self.seen = Seen(self.phases, owners)
-        self.calls, self.scopes, self.steps = self.seen.calls, self.seen.scopes, self.seen.steps
+        self.log = CallLog(self.phases, owners)
+        self.calls, self.scopes, self.steps = self.log.calls, self.log.scopes, self.log.steps
         self.path = ""
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
@@ -64,41 +64,41 @@ class ModuleObserver:
         self._hooks = Hooks()
         self._begun = 0
         self._given: Any = None
-        self._at_first: dict[nn.Module, Mapping[str, Any]] = {}
+        self._initial_settings: dict[nn.Module, Mapping[str, Any]] = {}
         self._threads: Threads[ModuleObserver] = Threads()
         self._of_thread(stack)
 
     def _of_thread(self, stack: ModuleStack) -> None:
-        """What each thread has for itself."""
+        """Set the attributes that each thread has for itself."""
         self._thread = threading.get_ident()
         self._stack = stack
 
     def _stopped(self, path: str) -> None:
-        """A call in the module of this path raised."""
+        """Handle that a call in the module of this path raised."""
 
     def begin_thread(self, over: ModuleObserver) -> None:
-        """Watch the thread of this observer, a copy of ``over``, whose modules under way it stands on."""
+        """Observe the current thread with this copy of ``over``, inside the module calls that ``over`` has open."""
         self._of_thread(over._stack.copy())
         self.switch_on()
 
     def switch_on(self) -> None:
-        """From now on calls of functions are seen in this thread."""
+        """Turn the modes on in this thread."""
         raise NotImplementedError
 
     def switch_off(self, *exception: Any) -> None:
-        """No longer."""
+        """Turn the modes off in this thread."""
         raise NotImplementedError
 
     def _attach(self) -> None:
         if self._recorder is not None:
             leaves = [module for module in self._modules if self._leaves[module] is not None]
-            self._at_first = {module: self._lasting(module) for module in leaves}
+            self._initial_settings = {module: self._settings_but_mode(module) for module in leaves}
         self._hooks.attach(self._modules, self._enter_module, self._leave_module)
 
     def _detach(self) -> None:
         self._hooks.detach()
 
-    # What the hooks see. Where another thread runs the model as they are set or removed, they may lack its keywords
+    # The hooks. If another thread runs the model while they are set or removed, they may be called without kwargs
 
     def _enter_module(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         mine = threading.get_ident() == self._thread
@@ -120,75 +120,75 @@ class ModuleObserver:
             self._begun, self._given = len(self.calls), (args, kwargs)
         running = self._stack.enter(module, self._modules[module])
         leaf = not self._stack.inside_leaf() and self._leaves[module] is not None and not transformed()
-        if leaf and not holds_tensors(module) and self._is_as_at_first(module):
+        if leaf and not holds_tensors(module) and self._has_initial_settings(module):
             self._stack.is_leaf()
             self._begin_leaf(module, running, args, kwargs)
         running.start = time.perf_counter()
 
-    def _is_as_at_first(self, module: nn.Module) -> bool:
-        """Whether a module has the settings that it had as the run began: in a graph it has those at every call."""
-        return module not in self._at_first or self._at_first[module] == self._lasting(module)
+    def _has_initial_settings(self, module: nn.Module) -> bool:
+        """Return whether a module has the settings that it had when the run began: a graph node can replay only those."""
+        return module not in self._initial_settings or self._initial_settings[module] == self._settings_but_mode(module)
 
-    def _lasting(self, module: nn.Module) -> dict[str, Any]:
-        """The settings of a module, but for the mode that it is in: another thread's count of it may set that meanwhile."""
+    def _settings_but_mode(self, module: nn.Module) -> dict[str, Any]:
+        """Return the settings of a module without ``training``, which another thread that counts it may set meanwhile."""
         return {name: value for name, value in self._settings.of(module).settings.items() if name != "training"}
 
     def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
-        """A leaf begins to run."""
+        """Prepare for the call of a leaf."""
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         end = time.perf_counter()
         running, is_leaf = self._stack.leave(module)
         if not self._stack.running:
             self._given = None
-        if self._inside_leaf():
+        if self._inside_leaf():  # the module is part of a leaf's call
             return
         with DisableTorchFunction():
             specs, kwspecs, result = self._spec(args), self._spec(kwargs), self._spec(out)
-            if sys.exc_info()[1] is not running.handled:  # it raised
+            if sys.exc_info()[1] is not running.handled:  # a new exception: the module raised
                 self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
                 self._stopped(running.path)
                 return
             self._left(module, running, is_leaf, (specs, kwspecs, result), end - running.start)
             if is_leaf:
                 self._owns((out, args))
-                if running.noted is not None and self._recorder is not None:
-                    self._recorder.module(running.path, running.noted, out, self._stack.keys(running))
+                if running.node_args is not None and self._recorder is not None:
+                    self._recorder.module(running.path, running.node_args, out, self._stack.keys(running))
 
     def _left(self, module: nn.Module, running: Running, is_leaf: bool, made: Made, took: float) -> None:
-        """Record the call of a module that is over."""
+        """Record a module call that has ended."""
         known, path, cls = self._settings.of(module), running.path, type(module)
         if is_leaf:
-            self._noting(())
-            operation = self.seen.call(self._leaves[module], cls, made, path, took, known)
+            self._track(())
+            operation = self.log.call(self._leaves[module], cls, made, path, took, known)
         else:
             operation = Operation(cls.__name__, cls, *made, known.settings)
         if self.phases.now() == FORWARD:
             begun = None if self._stack.running else self._begun
-            self.seen.module(path, operation, known, bool(module._modules), begun)
+            self.log.module(path, operation, known, bool(module._modules), begun)
 
     def unseen(self, op: str, module: nn.Module, given: Any) -> None:
-        """Record that nobody saw a call of a module."""
+        """Record a module call that could not be observed, as a call without formula under the name ``op``."""
         with self.lock, DisableTorchFunction():
-            self.seen.call(None, op, (*spec_of(given), None), self._modules[module], 0.0)
+            self.log.call(None, op, (*spec_of(given), None), self._modules[module], 0.0)
 
     def has_made(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor was given to the outermost module under way, or to the run, or was made in it."""
+        """Return whether a tensor was made in this run, or was given to it or to its outermost module call."""
         given = any(tensor is other for other in tensors_in(self._given))
         return given or (self._storages is not None and self._storages.has_made(tensor))
 
-    def _noting(self, out: Any) -> Any:
+    def _track(self, out: Any) -> Any:
         if self._storages is not None:
             self._storages.add_all(out, len(self.calls))
         return out
 
     def _owns(self, value: Any) -> None:
-        """What the call recorded last put out is its own, to the backward pass."""
+        """Give the call recorded last the autograd nodes behind the tensors in ``value``."""
         if self._owners is not None and torch.is_grad_enabled():
             self._owners.own(len(self.calls) - 1, value)
 
     def _spec(self, value: Any) -> Any:
-        """The value with a spec in place of each tensor."""
+        """Return the value with a spec in place of each tensor."""
         return spec_of(value)
 
     def _here(self) -> str:

@@ -1,13 +1,13 @@
-"""The observer: sees every call that a model makes as it runs, and yields Calls and Scopes.
+"""The observer: it sees every call that a model makes in a run, and records Calls and Scopes.
 
 It is a ``TorchFunctionMode`` together with hooks on this model's modules. A module with a formula (a leaf) is one Call;
-so is a function or method with one. A Python function without is entered; any other is run under a dispatch mode, and
-the operators that it dispatches are Calls. Under vmap and its like only those are to be believed.
+so is a function or method with one. A function without formula is observed inside: if it is written in Python, by the
+function mode, otherwise by a dispatch mode, and the operators that it dispatches are Calls. Under vmap and the other
+functorch transforms every function is observed by the dispatch mode, since only operators have the whole shapes.
 """
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,54 +20,39 @@ from torch import nn
 from ..meters.live_storages import LiveStorages
 from ..ops import ESCAPE, Formula, FormulaRegistry
 from ..records import spec_of
-from ..torch_internals import (
-    DisableTorchFunction,
-    EnableTorchFunction,
-    HigherOrderOperator,
-    OpOverload,
-    StopRecomputation,
-    current_graph_task_id,
-    disable_current_modes,
-)
-from .attention_pairs import with_learning, with_pairs
+from ..torch_internals import DisableTorchFunction, EnableTorchFunction
 from .autocast import Autocast
-from .autograd_owners import AutogradOwners, roots_of
-from .compiler import is_importing_compiler, run_operator, unseen
+from .autograd_owners import AutogradOwners
+from .compiler import is_importing_compiler, unseen
 from .device_mirror import DeviceMirror
-from .functions import (
-    Bodies,
-    belongs_to_tensor,
-    computes,
-    is_integral,
-    qualified_name,
-    unguarded,
-    with_callables,
-    writes,
-)
+from .functions import Bodies, belongs_to_tensor, computes, is_integral, qualified_name, unguarded
 from .meta_mirror import MetaMirror
-from .modes import AtenMode, FunctionMode, dispatching, functioning, transformed
-from .modules import ModuleObserver
+from .modes import FunctionMode, dispatch_mode_on, function_mode_on, transformed
+from .operators import QUERY, OperatorObserver
 from .phases import BACKWARD, is_comparing
 from .python_functions import PlainFunctions
 from .record import Recorder
-from .seen import Made
 from .spelling import WRITTEN_AS, Spelling, is_meta_kernel
 from .stack import ModuleStack, Running
-from .uninitialized_reads import COPIES, EMPTY, Unwritten, address_of, announcer
+from .uninitialized_reads import COPIES, EMPTY, Unwritten, address_of, before_write_hook
 
-QUERY, VIEW, ATTENTION, RNN_BACKWARD, ADDRESS = "query", "view", "attention", "rnn_backward", "data_ptr"
+ADDRESS = "data_ptr"
 
 
-class Observer(ModuleObserver):
-    """Watches the calls made in a ``with`` block by the thread that entered it.
+class Observer(OperatorObserver):
+    """Observes the calls made in a ``with`` block by the thread that entered it.
 
-    ``modules`` are the modules to tell calls apart by, with their paths. ``storages`` is told of every tensor that a call
-    returns; ``before_write`` of what calls may write to; ``recorder`` of every call. With ``mirror``,
-    floating tensors are replaced by meta ones (kept there) before each call, so that no kernel computes, and
-    ``device_mirror`` hides that they are elsewhere. With ``observe_dispatch``, operators are seen too that no function call
-    announces: those of scripted functions, of C++. With ``facts``, what shapes do not tell is read: the pairs that an
-    attention mask leaves. With ``owners``, calls of the backward pass are told from the forward's, and stand in the
-    module whose gradients they compute. ``steps`` are the outermost calls of modules, with those made in them.
+    modules: the modules to hook, with their paths.
+    storages: gets every tensor that a call returns.
+    before_write: called with the tensors that a call may write to, before it does.
+    mirror: replaces floating tensors by meta ones before each call, so that no kernel computes.
+    device_mirror: lets the meta tensors pretend to be on the model's device.
+    recorder: gets every call, to write a graph.
+    observe_dispatch: keep the dispatch mode on, which also sees operators below no function: of C++, of scripted code.
+    facts: read what shapes do not have, the query-key pairs that an attention mask leaves.
+    owners: assign calls of the backward pass to the modules whose gradients they compute.
+
+    ``steps`` are the outermost module calls, with the range of calls made in each.
     """
 
     def __init__(
@@ -88,11 +73,11 @@ class Observer(ModuleObserver):
         self.bodies: Bodies = {}
         self._copies: dict[Any, Any] = {}
         self._spelling = Spelling()
-        self._announce = announcer(before_write)
+        self._announce = before_write_hook(before_write)
         self._mirror = mirror
         self._device_mirror = device_mirror
         self._autocast = (
-            Autocast(device_mirror.device, mirror.is_weight, self._noting) if mirror and device_mirror else None
+            Autocast(device_mirror.device, mirror.is_weight, self._track) if mirror and device_mirror else None
         )
         self._observe_dispatch = observe_dispatch
         self._facts = facts
@@ -101,9 +86,6 @@ class Observer(ModuleObserver):
     def _of_thread(self, stack: ModuleStack) -> None:
         super()._of_thread(stack)
         self.mode = FunctionMode(self)
-        self.aten = AtenMode(self.operator)
-        self._whole = self._noted = False
-        self._parts: list[tuple[Any, Made]] = []
         self._entering: set[Any] = set()
         functions = self._registry.python_functions
         self._plain_functions = PlainFunctions(functions, self._begin_function, self._end_function)
@@ -132,12 +114,12 @@ class Observer(ModuleObserver):
             self._check(None, module, args, kwargs)
         if self._recorder is not None and not self._plain_functions.running:
             with DisableTorchFunction():
-                running.noted = self._before(args, kwargs)
+                running.node_args = self._before(args, kwargs)
 
     def _inside_leaf(self) -> bool:
         return self._plain_functions.running is not None or super()._inside_leaf()
 
-    # What the function mode sees
+    # Functions, from the function mode
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one function call that reached the mode, and record it."""
@@ -151,6 +133,7 @@ class Observer(ModuleObserver):
         given = args, kwargs
         if self._mirror is not None and not belongs_to_tensor(func):
             args, kwargs = self._mirror.replace(args, kwargs, func)
+            # Autograd and checkpoint compare devices too, but of the meta tensors: they need the real answer.
             if self._device_mirror is not None and (self._owners is None or self._asks_for_it()):
                 answer = self._device_mirror.answer(func, args, kwargs)
                 if answer is not NotImplemented:
@@ -165,11 +148,12 @@ class Observer(ModuleObserver):
             if self._spelling.is_compared(ADDRESS):
                 return address_of(args[0])
             if self._mirror is not None and args[0].is_meta:
-                raise NotImplementedError("on the meta device there is nothing at an address: it needs values")
+                raise NotImplementedError("the memory at a tensor's address has no values on the meta device")
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
             return func(*args)
+        # tolist() of positions or lengths is like a query; that of floating values is where data leaves torch.
         if entry is not None and (entry.reason == QUERY or (entry.reason == ESCAPE and is_integral(args[0]))):
-            with self._marked(True, self._noted):
+            with self._within(True, self._in_node):
                 return func(*args, **kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
@@ -179,15 +163,17 @@ class Observer(ModuleObserver):
     def _recorded(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, entry: Formula | None
     ) -> Any:
-        """Run a function, and record what it, or what it dispatches, computes."""
+        """Run a function, and record it as a call, or, if it has no formula, the operators that it dispatches."""
         if self._mirror is not None and not self._observe_dispatch:
-            self._mirror.stranger |= is_meta_kernel()
+            # A call from a Python meta kernel of torch: its operator came from below all functions, unobserved.
+            self._mirror.unknown_origin |= is_meta_kernel()
         if self._device_mirror is not None:
             args, kwargs = self._device_mirror.redirect(func, args, kwargs)
+        # A copy of uninitialized memory is uninitialized itself: it is the copy's reader that counts.
         copies = entry is not None and entry.op in COPIES and self._unwritten.holds(given)
         if not copies:
             self._check(entry, func, *given)
-        specs, kwspecs, noted = spec_of(args), spec_of(kwargs), self._before(args, kwargs)
+        specs, kwspecs, node_args = spec_of(args), spec_of(kwargs), self._before(args, kwargs)
         written = self._spelling.of(func) if func in WRITTEN_AS else func
         self._parts.clear()
         start = time.perf_counter()
@@ -195,7 +181,7 @@ class Observer(ModuleObserver):
             if entry is None:
                 out = self._dispatched(func, args, kwargs, specs, kwspecs)
             else:
-                with self._marked(True, self._noted):
+                with self._within(True, self._in_node):
                     out = self._run(func, args, kwargs)
         except Exception:
             self.failed = self.failed or (qualified_name(func), self._here(), (specs, kwspecs))
@@ -204,104 +190,57 @@ class Observer(ModuleObserver):
         if entry is not None:
             seconds = time.perf_counter() - start
             made = specs, kwspecs, self._result(entry, given, out)
-            self.seen.call(entry, written, made, self._here(), seconds)
+            self.log.call(entry, written, made, self._here(), seconds)
             self._owns((out, args))
             if entry.op in EMPTY or copies:
                 self._unwritten.add(out)
-        if noted is not None and self._recorder is not None:
-            self._recorder.function(written, noted, out, self._stack.keys())
+        if node_args is not None and self._recorder is not None:
+            self._recorder.function(written, node_args, out, self._stack.keys())
         return out
 
-    def _stopped(self, path: str) -> None:
-        """A call raised; where checkpoint has stopped what it computes again, the operators that it had run are calls."""
-        for func, made in self._parts if isinstance(sys.exc_info()[1], StopRecomputation) else ():
-            self.seen.call(self._registry.find(func), func, made, path, 0.0)
-        self._parts.clear()
-
     def _asks_for_it(self) -> bool:
-        """Whether it is the model that asks where a tensor is, with gradients: no backward pass, and not checkpoint."""
+        """Return whether the model itself asks for a tensor's device: not a backward pass, and not checkpoint."""
         return self.phases.now() != BACKWARD and not is_comparing()
 
     def raised(self, error: Exception) -> None:
-        """Note what raised on meta for want of values: a model that catches it goes on as it would not with its own tensors."""
+        """Note an error of the meta device: a model that catches it goes on in a way that it would not on real tensors."""
         if self._mirror is not None and "meta" in str(error).lower():
             self._mirror.needs_values = self._mirror.needs_values or str(error)
 
-    def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note as a call that nobody knows when one reads memory that no call seen has written."""
-        if (entry is None or entry.reason != VIEW) and self._unwritten.is_read_by(func, args, kwargs):
-            self.seen.call(None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._here(), 0.0)
-
     def _plain(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What computes nothing, but may return a tensor: ``x.T``, ``x.data``."""
-        noted = self._before(args, kwargs)
-        with self._marked(True, self._noted):
+        """Run a function that computes nothing, but may return a tensor: ``x.T``, ``x.data``."""
+        node_args = self._before(args, kwargs)
+        with self._within(True, self._in_node):
             out = func(*args, **kwargs)
-        self._saw(func, args, kwargs, out)
-        if noted is not None and self._recorder is not None:
-            self._recorder.plain(func, noted, out, self._stack.keys())
+        self._register(func, args, kwargs, out)
+        if node_args is not None and self._recorder is not None:
+            self._recorder.plain(func, node_args, out, self._stack.keys())
         return out
 
-    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._autocast is not None:
-            args, kwargs = self._autocast.cast(func, args, kwargs)
-        if isinstance(func, HigherOrderOperator):
-            args, kwargs = with_callables((args, kwargs), self._entered)
-            self._unwritten.clear()
-            with disable_current_modes():
-                out = func(*args, **kwargs)
-        else:
-            out = self._kernel(func, args, kwargs)
-        self._saw(func, args, kwargs, out)
-        return self._noting(out)
-
-    def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return run_operator(func, args, kwargs)
-
-    def _saw(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        if self._mirror is not None:
-            if writes(func, kwargs):  # x.resize_(3), x.data = y
-                self._mirror.forget((args, kwargs))
-            self._mirror.saw(out)
-
-    def _before(self, args: Any, kwargs: Any) -> Any:
-        """The arguments of a call as a recorded graph has them, if it is a node of its own there."""
-        return None if self._recorder is None or self._noted else self._recorder.before(args, kwargs)
-
-    @contextmanager
-    def _marked(self, whole: bool, noted: bool) -> Iterator[None]:
-        """Meanwhile what is dispatched is no call of its own (``whole``), or no node of a recorded graph (``noted``)."""
-        before = self._whole, self._noted
-        self._whole, self._noted = whole, noted
-        try:
-            yield
-        finally:
-            self._whole, self._noted = before
-
     def _answered(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], answer: Any) -> Any:
-        """The device mirror's answer in a tensor's stead; where it is a tensor (``x.cpu()``), that is a call."""
+        """Return the device mirror's answer; record a call if the answer is a tensor (``x.cpu()``)."""
         entry = self._registry.find(func) if isinstance(answer, torch.Tensor) and not self._inside_leaf() else None
         if entry is not None:
-            self.seen.call(entry, func, (spec_of(args), spec_of(kwargs), spec_of(answer)), self._here(), 0.0)
+            self.log.call(entry, func, (spec_of(args), spec_of(kwargs), spec_of(answer)), self._here(), 0.0)
         return answer
 
     def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any, kwspecs: Any) -> Any:
-        """Run a call that has no formula: the operators that it dispatches are the calls."""
+        """Run a call that has no formula, and record the operators that it dispatches; if there are none, the call."""
         known = len(self.calls)
-        with self._marked(self._whole, True), dispatching(self.aten):
+        with self._within(self._in_call, True), dispatch_mode_on(self.aten):
             out = self._run(func, args, kwargs)
         if len(self.calls) == known and computes(func, specs, kwspecs, spec_of(out)):
-            self.seen.call(None, func, (specs, kwspecs, spec_of(out)), self._here(), 0.0)
+            self.log.call(None, func, (specs, kwspecs, spec_of(out)), self._here(), 0.0)
         return out
 
     def _transformed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call under vmap or its like: what counts is what it dispatches, on whole tensors."""
+        """Run a call under a functorch transform, and record the operators that it dispatches on whole tensors."""
         entry = self._registry.find(func)
         if self._inside_leaf() or (entry is not None and entry.reason == QUERY):
             return func(*args, **kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
-        with dispatching(self.aten):
+        with dispatch_mode_on(self.aten):
             return func(*args, **kwargs)
 
     def _enter_function(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -313,64 +252,13 @@ class Observer(ModuleObserver):
         finally:
             self._entering.discard(func)
 
-    # What the dispatch mode sees
-
-    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one operator that was dispatched, and record it unless it is part of a call that is."""
-        with self.lock, DisableTorchFunction():
-            self.phases.recorded(func, args)
-            if self._whole or self._inside_leaf():
-                out = self._noting(run_operator(func, args, kwargs))
-                if current_graph_task_id() != -1:
-                    self._parts.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))
-                return out
-            given = args, kwargs
-            if self._mirror is not None:
-                args, kwargs = self._mirror.replace(args, kwargs, func)
-            self._announce(func, args, kwargs)
-            entry = self._registry.find(func)
-            specs, kwspecs = spec_of(args), spec_of(kwargs)
-            if entry is not None and entry.op == RNN_BACKWARD:
-                specs = with_learning(args, specs)
-            self._check(entry, func, *given)
-            if entry is None and isinstance(func, OpOverload) and func._can_decompose():
-                with dispatching(self.aten):
-                    return func.decompose(*args, **kwargs)
-            noted = self._before(args, kwargs)
-            start = time.perf_counter()
-            out = self._run(func, args, kwargs)
-            if not isinstance(func, HigherOrderOperator) if entry is None else entry.reason != QUERY:
-                seconds = time.perf_counter() - start
-                made = specs, kwspecs, self._result(entry, given, out)
-                self.seen.call(entry, func, made, self._here(), seconds)
-                self._owns((out, args))
-            if noted is not None and self._recorder is not None:
-                self._recorder.function(func, noted, out, self._stack.keys())
-            return out
-
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        """Within a function that a higher-order operator calls, so that the calls inside it are seen."""
-        with self._marked(False, True), EnableTorchFunction(), dispatching(self.aten), functioning(self):
+        """Observe the calls inside a function that a higher-order operator calls."""
+        with self._within(False, True), EnableTorchFunction(), dispatch_mode_on(self.aten), function_mode_on(self):
             yield
 
-    def _result(self, entry: Formula | None, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
-        if self._facts and entry is not None and entry.op == ATTENTION:
-            return with_pairs(entry, given, out, must=self._mirror is not None)
-        return spec_of(out)
-
-    def backward(self, out: Any, run: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
-        """Run a backward pass, from the sum of the floating outputs, so that what it dispatches is seen.
-
-        Raises InputError where no output has a gradient."""
-        self.path = ""
-        self._noted = True  # no part of a recorded graph
-        roots, ones = roots_of(out if self._mirror is None else self._mirror.written(out))
-        self._noting(ones)
-        with dispatching(self.aten):
-            run(roots, ones)
-
-    # What the interpreter of Python tells: plain functions for which the user registered a formula
+    # Plain Python functions with a formula of the user's, from sys.setprofile
 
     def _begin_function(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._stack.inside_leaf():
@@ -379,10 +267,10 @@ class Observer(ModuleObserver):
             return spec_of(args), spec_of(kwargs), self._before(args, kwargs), time.perf_counter()
 
     def _end_function(self, function: FunctionType, begun: Any, value: Any) -> None:
-        specs, kwspecs, noted, start = begun
+        specs, kwspecs, node_args, start = begun
         with DisableTorchFunction():
             entry, seconds = self._registry.find(function), time.perf_counter() - start
-            self.seen.call(entry, function, (specs, kwspecs, spec_of(value)), self._here(), seconds)
+            self.log.call(entry, function, (specs, kwspecs, spec_of(value)), self._here(), seconds)
             self._owns(value)
-            if noted is not None and self._recorder is not None:
-                self._recorder.function(function, noted, value, self._stack.keys())
+            if node_args is not None and self._recorder is not None:
+                self._recorder.function(function, node_args, value, self._stack.keys())

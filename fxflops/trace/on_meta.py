@@ -1,5 +1,5 @@
-"""The observer of a model on meta: it runs the kernels that the model's device would choose, and hears of every tensor that a
-composite makes on the way."""
+"""The observer of a model on meta: it runs the kernels that the model's device would choose, and tracks the tensors that
+they make on the way."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from ..ops.shapes import rule_for, shape_of
 from ..records import Operation, spec_of
 from ..torch_internals import OpOverload
 from .device_kernels import DeviceKernels
-from .modes import dispatching
+from .modes import dispatch_mode_on
 from .observe import Observer
 
 
 class MetaObserver(Observer):
-    """The observer of a model whose tensors have mirrors on meta."""
+    """The observer of a model whose tensors are replaced by meta tensors."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         assert self._device_mirror is not None
-        self._chosen = DeviceKernels(self._device_mirror.device, self._noting)
+        self._device_kernels = DeviceKernels(self._device_mirror.device, self._track)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if isinstance(func, OpOverload) or not (self._whole or self._inside_leaf()) or not _makes(func, args, kwargs):
+        if isinstance(func, OpOverload) or not (self._in_call or self._inside_leaf()) or not _makes(func, args, kwargs):
             return super()._run(func, args, kwargs)
-        return self._heard(super()._run, func, args, kwargs)
+        return self._run_tracked(super()._run, func, args, kwargs)
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        out = self._chosen.run(func, args, kwargs)
+        out = self._device_kernels.run(func, args, kwargs)
         if out is not NotImplemented:
             return out
         return super()._kernel(func, args, kwargs) if isinstance(func, OpOverload) else func(*args, **kwargs)
 
-    def _heard(self, run: Callable[..., Any], *args: Any) -> Any:
-        """What it returns; the tensors that it makes on the way are parts of it."""
-        with self._marked(True, self._noted), dispatching(self.aten):
+    def _run_tracked(self, run: Callable[..., Any], *args: Any) -> Any:
+        """Run a call with its operators observed as parts of it, so that the tensors they make are tracked."""
+        with self._within(True, self._in_node), dispatch_mode_on(self.aten):
             return run(*args)
 
 
 def _makes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call on meta may make more tensors than its shape rule tells."""
+    """Return whether a call on meta may make more tensors than its result."""
     tensors, rule = tensors_given((args, kwargs)), rule_for(func)
     if not any(tensor.is_meta for tensor in tensors):
         return False
     if rule is None or rule.passing is None:
         return rule is None
-    asked = Operation("", func, spec_of(args), spec_of(kwargs), None)
-    told = shape_of(rule, asked, [(tensor.shape, tensor.stride()) for tensor in tensors])
-    return told is None or told[2] != ()
+    operation = Operation("", func, spec_of(args), spec_of(kwargs), None)
+    found = shape_of(rule, operation, [(tensor.shape, tensor.stride()) for tensor in tensors])
+    return found is None or found[2] != ()  # the last are tensors that live only within the call

@@ -1,4 +1,4 @@
-"""When a call is made: in the forward, in a gradient taken there, in the backward pass, again for checkpoint, in a step."""
+"""The phase of a call: forward, a gradient taken in the forward, backward pass, recomputation, optimizer step."""
 
 from __future__ import annotations
 
@@ -25,45 +25,45 @@ from .stack import ModuleStack
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = PHASES
 STEP = "Optimizer.step#"
-"""How the name begins under which torch records each optimizer's step."""
+"""The prefix of the name under which torch's profiler records an optimizer's step."""
 
 
 class Phases:
-    """The phase of a run, whose module calls under way are on ``stack``.
+    """The phase of a run, whose open module calls are on ``stack``.
 
-    An optimizer's step is told by what torch records of it for its profiler, in the thread that steps; what it calls in
-    its step, a closure, is none of it. ``on_step`` is told of each optimizer as it begins to step.
+    An optimizer's step is found by the operators with which it reports itself to torch's profiler. A closure that it
+    calls in its step is not part of the step. ``on_step(optimizer)`` is called when a step begins.
     """
 
     def __init__(self, stack: ModuleStack) -> None:
         self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
         self._running = stack.running
         self._optimizing = False
-        self._recorded: list[Optimizer | None] = []
+        self._ranges: list[Optimizer | None] = []
 
     def now(self) -> str:
-        """The phase: within a call of a model that no backward pass made, all is its forward or a gradient taken there."""
+        """Return the phase. In a call of the model that no backward pass made, it is forward, or a gradient taken there."""
         if self._optimizing and not self._running:
             return OPTIMIZER
         is_forward = bool(self._running) and not self._running[0].in_backward
         if current_graph_task_id() != -1:
             return RECOMPUTE if _is_recomputing() else GRADIENT if is_forward else BACKWARD
-        return RECOMPUTE if self._running and not is_forward else FORWARD  # a thread of what is computed again
+        return RECOMPUTE if self._running and not is_forward else FORWARD  # a thread that recomputed modules started
 
-    def recorded(self, func: Any, args: tuple[Any, ...]) -> None:
-        """An operator is run: by one of these torch's profiler is told that something begins, by the other that it ends."""
+    def on_operator(self, func: Any, args: tuple[Any, ...]) -> None:
+        """Follow the operators by which torch's profiler is told that a named range begins or ends."""
         if func is record_function_enter:
-            self._recorded.append(self._begun() if args[0].startswith(STEP) else None)
-        elif func is record_function_exit and self._recorded:
-            self._ended(self._recorded.pop())
+            self._ranges.append(self._begin() if args[0].startswith(STEP) else None)
+        elif func is record_function_exit and self._ranges:
+            self._end(self._ranges.pop())
 
     def leave(self) -> None:
-        """Nothing is seen any more."""
-        while self._recorded:
-            self._ended(self._recorded.pop())
+        """Remove the hooks of steps that have not ended."""
+        while self._ranges:
+            self._end(self._ranges.pop())
 
-    def _begun(self) -> Optimizer | None:
-        """The optimizer that begins to step, which calls its hooks next: they may change its arguments."""
+    def _begin(self) -> Optimizer | None:
+        """Begin a step; return its optimizer. It calls its pre-hooks next, ours included, which may change arguments."""
         frame: FrameType | None = sys._getframe()
         while frame is not None and frame.f_code is not STEP_CODE:
             frame = frame.f_back
@@ -72,18 +72,18 @@ class Phases:
         optimizer: Optimizer = frame.f_locals["self"]
         self.on_step(optimizer)
         self._optimizing = True
-        optimizer._optimizer_step_pre_hooks[self] = self._given  # type: ignore[index]
+        optimizer._optimizer_step_pre_hooks[self] = self._wrap_closures  # type: ignore[index]
         return optimizer
 
-    def _ended(self, optimizer: Optimizer | None) -> None:
+    def _end(self, optimizer: Optimizer | None) -> None:
         if optimizer is not None:
             self._optimizing = False
             optimizer._optimizer_step_pre_hooks.pop(self, None)  # type: ignore[call-overload]
 
-    def _given(
+    def _wrap_closures(
         self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a step, with a closure that is none of it."""
+        """Return the arguments of a step, with the closure wrapped so that it is not part of the step."""
         return tuple(map(self._closure, args)), {name: self._closure(value) for name, value in kwargs.items()}
 
     def _closure(self, value: Any) -> Any:
@@ -106,7 +106,7 @@ class Phases:
 
 
 def is_comparing() -> bool:
-    """Whether checkpoint itself asks: it compares a tensor that it has computed again with what it noted of the first."""
+    """Return whether checkpoint is the caller, comparing a recomputed tensor's metadata with the first one's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and is_own(frame):
         frame = frame.f_back
@@ -114,7 +114,7 @@ def is_comparing() -> bool:
 
 
 def _is_recomputing() -> bool:
-    """Whether checkpoint runs again what it dropped: between who asks and autograd's engine is a function of its own."""
+    """Return whether checkpoint recomputes: one of its functions is on the call stack above the autograd engine."""
     if type(current_autograd_node()).__name__.startswith("Checkpoint"):  # other libraries' too
         return True
     frame: FrameType | None = sys._getframe(1)

@@ -1,4 +1,4 @@
-"""Plans: how the result of a call comes about, by the key of all that it depends on where metadata tells all."""
+"""Plans: how to make the result of a call without running it, kept by a key of all that the result depends on."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from .meta_mirror import OWN, REAL, Form
 
 NEW, SAME, VIEW, NONE = "new", "the first argument", "view", "nothing"
 TYPED = frozenset({bool, float, torch.Size, torch.dtype, torch.device, torch.layout, torch.memory_format, type(...)})
-"""The plain values that are told apart by their types too."""
+"""Types of plain values that go into a key together with their type: True == 1 == 1.0."""
 BOUNDS = frozenset({int, type(None)})
 
 
 class Unknown(Exception):
-    """What a call puts out follows from more than metadata."""
+    """Raised for a call whose result depends on more than metadata."""
 
 
 class Plan:
-    """What a call of one kind puts out: new tensors of these ``forms``, its first argument, or views of them that torch makes.
+    """The result of calls of one kind: new tensors of ``forms`` (NEW), the first argument (SAME), or views made by torch.
 
-    ``operation`` is what is called, ``spelled`` the same by other spellings of its target; with ``beside`` it takes tensors
-    that have values, of which mirrors are to be made; ``moves`` tells that it names a device; ``passing`` are the storages
-    that are live at the peak within it.
+    ``operation`` is recorded for each call, ``spelled`` has it for other spellings of its target. ``sequence`` is tuple
+    or list for several results. With ``has_real`` some arguments are real tensors, which need meta mirrors; with
+    ``names_device`` an argument may be a device. ``passing`` are specs and bytes of storages that live only in a call.
     """
 
-    __slots__ = ("beside", "forms", "kind", "moves", "operation", "passing", "sequence", "spelled")
+    __slots__ = ("forms", "has_real", "kind", "names_device", "operation", "passing", "sequence", "spelled")
 
     def __init__(
         self, operation: Operation, kind: str, forms: tuple[Form, ...], sequence: Any, given: list[Form]
@@ -39,12 +39,12 @@ class Plan:
         self.sequence = sequence
         self.spelled: dict[Any, Operation] = {}
         kinds = [form.kind for form in given]
-        self.beside = REAL in kinds or (kind is VIEW and OWN in kinds)
-        self.moves = False
+        self.has_real = REAL in kinds or (kind is VIEW and OWN in kinds)
+        self.names_device = False
         self.passing: tuple[tuple[Spec, int], ...] = ()
 
     def operation_as(self, target: Any) -> Operation:
-        """What is called, spelled so."""
+        """Return the operation with this target."""
         if target is self.operation.target:
             return self.operation
         if target not in self.spelled:
@@ -53,7 +53,7 @@ class Plan:
 
 
 def key_of(value: Any, form_of: Callable[[torch.Tensor], Form | None]) -> Any:
-    """What a result depends on of an argument whose tensors have forms. Raises Unknown where that is more than can be told."""
+    """Return the key of one argument, with forms in place of tensors. Raises Unknown if it has other values."""
     kind = type(value)
     if kind in ORDINARY:
         form = form_of(value)
@@ -68,19 +68,19 @@ def key_of(value: Any, form_of: Callable[[torch.Tensor], Form | None]) -> Any:
         return kind, *[key_of(item, form_of) for item in value]
     if kind is slice:
         bounds = value.start, value.stop, value.step
-        if BOUNDS.issuperset(map(type, bounds)):  # of a tensor the value counts
+        if BOUNDS.issuperset(map(type, bounds)):  # a bound that is a tensor is read for its value
             return slice, *bounds
     raise Unknown
 
 
 NAMED = object()
-"""Stands in a key before the arguments by name."""
+"""The mark in a key before the keyword arguments."""
 
 
 def call_key(
     what: tuple[Any, ...], args: Any, kwargs: Mapping[str, Any], form_of: Callable[[torch.Tensor], Form | None]
 ) -> tuple[Any, ...]:
-    """What the result of a call of this depends on. Raises Unknown where that is more than can be told."""
+    """Return the key of a call of ``what``: all that its result depends on. Raises Unknown if it has none."""
     key = *what, *[key_of(value, form_of) for value in args]
     if kwargs:
         key = *key, NAMED, *kwargs, *[key_of(value, form_of) for value in kwargs.values()]
@@ -88,7 +88,7 @@ def call_key(
 
 
 def alike(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same for all keys of equal specs, however the tensors lie."""
+    """Return the key without strides: keys whose tensors have equal specs become equal."""
     kinds = Form, tuple
     return tuple(
         [part if type(part) not in kinds else part.alike if type(part) is Form else alike(part) for part in key]
@@ -96,7 +96,7 @@ def alike(key: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def forms_in(key: tuple[Any, ...]) -> list[Form]:
-    """The forms that a key was made of, in order."""
+    """Return the forms in a key, in order."""
     found = []
     for part in key:
         if type(part) is Form:

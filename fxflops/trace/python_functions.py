@@ -1,4 +1,4 @@
-"""Plain Python functions with a formula of the user's: no mode sees them called, the interpreter of Python does."""
+"""Plain Python functions with a formula of the user's: no torch mode sees their calls, ``sys.setprofile`` does."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ End = Callable[[FunctionType, Any, Any], None]
 
 
 class PlainFunctions:
-    """Tells of each outermost call of these functions: ``begin(function, args, kwargs)`` returns what ``end(function,
-    begun, value)`` is given, or None for a call that does not count; ``running`` is the one under way. A profiler that was on
-    before is on again after.
+    """Calls ``begin(function, args, kwargs)`` and ``end(function, begun, value)`` around outermost calls of ``functions``.
+
+    ``begun`` is what ``begin`` returned; None means that the call does not count, and ``end`` is not called.
+    ``running`` is the call under way. A profiler that was on before is restored at the end.
     """
 
     def __init__(self, functions: Mapping[CodeType, FunctionType], begin: Begin, end: End) -> None:
@@ -34,7 +35,7 @@ class PlainFunctions:
         if not self._functions:
             return
         sys.setprofile(None)
-        if hasattr(self._profiler, "enable"):  # one written in C, as cProfile's
+        if hasattr(self._profiler, "enable"):  # written in C, such as cProfile: setprofile takes only functions
             self._profiler.enable()
         else:
             sys.setprofile(self._profiler)

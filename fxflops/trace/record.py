@@ -1,7 +1,7 @@
-"""The recorder: what an observer saw of one real run, written as an ``fx.Graph`` that replays it.
+"""The recorder: it writes the calls of one observed run as an ``fx.Graph`` that replays them.
 
-Leaves are ``call_module`` nodes, functions and methods what they are, parameters, buffers and captured tensors
-``get_attr``. Control flow is unrolled as it went; a value that was read out of a tensor is a constant.
+Leaf modules become ``call_module`` nodes, functions ``call_function``, methods ``call_method``, and parameters, buffers
+and captured tensors ``get_attr``. Control flow is unrolled; a value that was read out of a tensor becomes a constant.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from .functions import in_function
 from .graph import graph_module
 from .source import author_line
 
-PLAIN = (
+CONSTANTS = (
     bool, int, float, complex, str, type(None), type(...),
     torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}
 STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-Noted = tuple[tuple[Any, ...], dict[str, Any]]
+NodeArguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class _Origin(NamedTuple):
-    """Where a tensor comes from: a node, and the steps into its value."""
+    """The origin of a tensor: a node, and the path (items, attributes) into its value."""
 
     tensor: weakref.ref[torch.Tensor]
     node: fx.Node
@@ -52,17 +52,17 @@ class _Origin(NamedTuple):
 
 
 class Recorder:
-    """Writes calls as they are made; :meth:`graph` gives the whole.
+    """Adds a node for each call as it is made; :meth:`graph` returns the graph.
 
-    ``calls`` is the observer's list of them, ``calls_of`` the positions in it that each node stands for: what the graph
-    needs beside, and the model never called, has none.
-    Tensors are told apart by identity, and held weakly, so that recording keeps nothing alive.
+    ``calls`` is the observer's list of calls. ``calls_of`` maps a node's name to the range of calls that it stands for,
+    empty for a node that the graph needs but the model did not call. Tensors are identified by ``id`` and a weak
+    reference, so that recording keeps none alive.
     """
 
     def __init__(self, model: nn.Module, inputs: Mapping[str, Any]) -> None:
         self.calls: Sequence[Call] = ()
         self.calls_of: dict[str, range] = {}
-        self._told = 0
+        self._assigned = 0
         self._model = model
         self._graph = fx.Graph()
         self._objects: dict[str, Any] = {}
@@ -75,25 +75,25 @@ class Recorder:
             if name not in inputs:
                 continue
             star = STARS.get(parameter.kind, "")
-            default: tuple[Any, ...] = (parameter.default,) if isinstance(parameter.default, PLAIN) else ()
+            default: tuple[Any, ...] = (parameter.default,) if isinstance(parameter.default, CONSTANTS) else ()
             node = self._graph.create_node("placeholder", f"{star}{name}", () if star else default)
             self._remember(inputs[name], node)
 
-    # What the observer tells
+    # Called by the observer
 
-    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Noted:
-        """The arguments of a call that is about to be made, as the graph has them."""
+    def before(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NodeArguments:
+        """Return the arguments of a call that is about to be made, with nodes in place of tensors."""
         with DisableTorchFunction():
             return tuple(map(self._argument, args)), {name: self._argument(value) for name, value in kwargs.items()}
 
-    def function(self, func: Any, noted: Noted, out: Any, stack: dict[str, tuple[str, type]]) -> None:
-        """A function, method or operator was called."""
-        args, kwargs = noted
+    def function(self, func: Any, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
+        """Add a node for a call of a function, method or operator."""
+        args, kwargs = node_args
         name = getattr(func, "__name__", "")
         if func is set_grad_enabled:
-            return  # followed where it matters: at the next call
+            return  # _follow_modes adds it before the next call
         if name == "new" and is_method(func) and len(args) == 2 and args[1] == tuple(out.shape):
-            args = args[0], *args[1]  # a torch.Size: a tuple would be taken for values
+            args = args[0], *args[1]  # x.new(torch.Size) makes that shape, but x.new(tuple) a tensor of those values
         if name in OPERATORS and is_method(func):
             self._call("call_function", OPERATORS[name], args, kwargs, out, stack)
         elif is_method(func) and args and getattr(torch.Tensor, name, None) is func:
@@ -103,14 +103,14 @@ class Recorder:
         else:
             self._call("call_function", operator.call, (self._constant("function", func), *args), kwargs, out, stack)
 
-    def module(self, path: str, noted: Noted, out: Any, stack: dict[str, tuple[str, type]]) -> None:
-        """A leaf module was called."""
+    def module(self, path: str, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
+        """Add a node for a call of a leaf module."""
         self._objects[path] = self._model.get_submodule(path)
-        self._call("call_module", path, *noted, out, stack)
+        self._call("call_module", path, *node_args, out, stack)
 
-    def plain(self, func: Any, noted: Noted, out: Any, stack: dict[str, tuple[str, type]]) -> None:
-        """A property of a tensor was read or set, or a class of torch's called: a node where tensors are concerned."""
-        args = noted[0]
+    def plain(self, func: Any, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
+        """Add a node where a property that is a tensor was read or set, or a class was called that returned tensors."""
+        args = node_args[0]
         name = getattr(getattr(func, "__self__", None), "__name__", "")
         if getattr(func, "__name__", "") == "__get__":
             if isinstance(out, torch.Tensor):
@@ -119,20 +119,20 @@ class Recorder:
             if any(isinstance(arg, fx.Node) for arg in args[1:]):
                 self._call("call_function", setattr, (args[0], name, *args[1:]), {}, out, stack)
         elif tensors_in(out):
-            self.function(func, noted, out, stack)
+            self.function(func, node_args, out, stack)
 
     def returned(self, out: Any) -> None:
-        """The graph is to return what the model returned."""
+        """Add the output node: the graph returns what the model returned."""
         with DisableTorchFunction():
             returned = self._argument(out)
             self._follow_modes()
             self._graph.output(returned)
 
     def graph(self) -> fx.GraphModule:
-        """The GraphModule of all that was recorded."""
+        """Return the GraphModule of the recorded calls."""
         modules = {str(node.target) for node in self._graph.nodes if node.op == "call_module"}
         for node in self._graph.nodes:
-            # An attribute of a recorded module would be written into the user's module: it gets a name of its own.
+            # GraphModule would set this attribute on the user's module, so it gets another name.
             if node.op == "get_attr" and any(node.target.startswith(f"{path}.") for path in modules):
                 name = f"_{node.target.replace('.', '_')}"
                 self._objects[name] = self._objects[node.target]
@@ -150,8 +150,8 @@ class Recorder:
         with DisableTorchFunction():
             self._follow_modes(returned=target == "view_as" and args[0] is args[1])
             node = self._graph.create_node(opcode, target, args, kwargs)
-            self.calls_of[node.name] = range(self._told, len(self.calls))
-            self._told = len(self.calls)
+            self.calls_of[node.name] = range(self._assigned, len(self.calls))
+            self._assigned = len(self.calls)
             if stack:
                 node.meta["nn_module_stack"] = stack
             file, _, line = author_line().rpartition(":")
@@ -168,10 +168,10 @@ class Recorder:
                 self._origins[id(part)] = _Origin(weakref.ref(part), node, steps)
 
     def _argument(self, value: Any) -> Any:
-        """A value as an argument of a node."""
+        """Return a value as an argument of a node."""
         if isinstance(value, torch.Tensor):
             return self._node_of(value)
-        if type(value) in PLAIN:
+        if type(value) in CONSTANTS:
             return value
         if type(value) in (tuple, torch.Size):
             return tuple(map(self._argument, value))
@@ -181,6 +181,7 @@ class Recorder:
             return {key: self._argument(item) for key, item in value.items()}
         if type(value) is slice:
             return slice(*map(self._argument, (value.start, value.stop, value.step)))
+        # A subclass of a number, such as numpy.float64: generated code needs the plain number.
         if isinstance(value, (bool, int, float)) and not isinstance(value, enum.Enum):
             return value.item() if hasattr(value, "item") else type(value).__mro__[-2](value)
         template, tensors = template_of(value)
@@ -199,11 +200,12 @@ class Recorder:
                 operator.getitem if kind == "item" else getattr, (node, self._argument(key))
             )
             node.meta.update({k: v for k, v in origin.node.meta.items() if k == "nn_module_stack"})
+        # From now on the tensor is that node's value, so that it is unpacked only once.
         self._origins[id(tensor)] = _Origin(weakref.ref(tensor), node, ())
         return node
 
     def _unseen(self, tensor: torch.Tensor) -> fx.Node:
-        """A tensor that no call recorded has returned: the model's own, a view of one that is known, or a constant."""
+        """Return a node for a tensor that no recorded call returned: the model's own, a view of a known one, a constant."""
         state = self._state.get(id(tensor))
         if state is not None:
             self._objects[state[1]] = tensor
@@ -235,10 +237,10 @@ class Recorder:
         return self._graph.get_attr(name)
 
     def _follow_modes(self, returned: bool = False) -> None:
-        """Switch autocast and gradients in the graph where the model did.
+        """Add nodes that switch autocast and gradients where the model did.
 
-        In the forward of an ``autograd.Function`` gradients are off; its calls stand for it in the graph, with gradients; so
-        does the view that torch makes of what it returned as it was given.
+        In the forward of an ``autograd.Function`` gradients are off. In the graph they are on, since there the calls in
+        that forward take the function's place, and so does the view that torch makes of an input that it returns.
         """
         now = _autocast_state()
         for device, (enabled, dtype) in now.items():
@@ -253,7 +255,7 @@ class Recorder:
 
 
 def _with_storage(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor with all of its storage: other views of that may come."""
+    """Return a copy of a tensor with its whole storage, of which other views may be recorded later."""
     storage = tensor.untyped_storage().clone()
     empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
@@ -266,7 +268,7 @@ def _autocast_state() -> dict[str, tuple[bool, torch.dtype]]:
 
 
 def _state_of(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Parameters, buffers and tensors that are plain attributes, with their names."""
+    """Return all parameters, buffers and tensors that are plain attributes of modules, with their names."""
     named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     for path, module in model.named_modules():
         for name, value in vars(module).items():
@@ -276,12 +278,12 @@ def _state_of(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def _has_name(func: Any) -> bool:
-    """Whether generated code can name a function."""
+    """Return whether the code that torch.fx generates can name a function."""
     if isinstance(func, FunctionType) and not func.__name__.isidentifier():
         return False
     try:
         package, _, path = get_qualified_name(func).partition(".")
-        # What is torch's own is looked up by its name in the generated code, anything else is bound to it.
+        # Generated code looks up torch's functions by name; all others it gets as globals.
         return package != "torch" or operator.attrgetter(path)(torch) is func or isinstance(func, OpOverload)
     except (RuntimeError, AttributeError):
         return False

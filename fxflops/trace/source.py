@@ -1,4 +1,4 @@
-"""Lines of the model author's code."""
+"""Source lines of the model author's code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def author_line() -> str:
-    """``file:line`` of the innermost frame that belongs to neither torch, nor Python's own library, nor this one."""
+    """Return ``file:line`` of the innermost frame outside torch, Python's standard library and this one; "" if none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if not is_library(frame.f_code.co_filename):
@@ -19,13 +19,25 @@ def author_line() -> str:
     return ""
 
 
+def line_that_raised(error: BaseException) -> str:
+    """Return the model author's innermost line in a traceback, formatted for an error message; "" if there is none."""
+    lines = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        filename = traceback.tb_frame.f_code.co_filename
+        if not is_library(filename):
+            lines.append(f"\n  at {filename}:{traceback.tb_lineno} in {traceback.tb_frame.f_code.co_name}")
+        traceback = traceback.tb_next
+    return lines[-1] if lines else ""
+
+
 def is_own(frame: FrameType) -> bool:
-    """Whether a frame is of this library."""
+    """Return whether a frame is in this library."""
     return str(frame.f_globals.get("__name__")).partition(".")[0] == PACKAGE
 
 
 def is_library(filename: str) -> bool:
-    """Whether a file is torch's, Python's or this library's own, or none at all; what was typed in is the author's."""
+    """Return whether a file is torch's, Python's or this library's, or generated code; interactive input is not."""
     if filename.startswith("<"):
         return not filename.startswith(_TYPED_IN)
     return filename.startswith(_ROOTS) or (filename.startswith(_STANDARD) and not filename.startswith(_INSTALLED))

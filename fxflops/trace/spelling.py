@@ -1,4 +1,4 @@
-"""How an op was written: ``x + y`` and ``x.add(y)`` reach a function mode as the same method; the caller's code tells."""
+"""The spelling of an op: ``x + y`` and ``x.add(y)`` reach a function mode as the same method, but differ in bytecode."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ WRITTEN_AS = {
         "add_": "iadd", "sub_": "isub", "mul_": "imul", "div_": "itruediv",
     }.items()
 }  # fmt: skip
-"""The operator that may have been written where a mode sees the method."""
+"""For methods that a mode sees, the operator that the author may have written."""
 
 
-OBSERVING = frozenset(f"{__package__}.{name}" for name in ("fast", "modes", "observe", "spelling"))
-"""The modules whose frames lie between the author's code and here."""
+OBSERVING = frozenset(f"{__package__}.{name}" for name in ("fast", "modes", "observe", "planning", "spelling"))
+"""The modules whose frames lie between the author's code and this one's."""
 
 
 class Spelling:
-    """How the operators of one run are written; what was found of an instruction holds for the next time."""
+    """A cache of how the operators of one run are written, by bytecode instruction."""
 
     def __init__(self) -> None:
         self._operators: dict[tuple[CodeType, int], bool] = {}
         self._compared: dict[tuple[CodeType, int], bool] = {}
 
     def of(self, method: Any) -> Any:
-        """The operator where ``method`` was reached by one in the author's code; else the method."""
+        """Return the operator if the author's code called ``method`` by one, otherwise the method."""
         frame = _author()
         place = frame.f_code, frame.f_lasti
         if place not in self._operators:
@@ -45,7 +45,7 @@ class Spelling:
         return WRITTEN_AS[method] if self._operators[place] else method
 
     def is_compared(self, method: str) -> bool:
-        """Whether the author's line asks of the results of this method only if they are equal; no where there is no source."""
+        """Return whether the author's line only compares this method's results by == or !=; False without source."""
         frame = _author()
         place = frame.f_code, frame.f_lasti
         if place not in self._compared:
@@ -54,7 +54,7 @@ class Spelling:
 
 
 def is_meta_kernel() -> bool:
-    """Whether a call is made by what torch has in Python for the meta device: of an operator that no function mode heard of."""
+    """Return whether torch's Python code for the meta device makes the call, for an operator that no function mode saw."""
     frame = _author()
     if frame.f_globals is OpOverload.__call__.__globals__ and frame.f_back is not None:
         frame = frame.f_back
@@ -62,7 +62,7 @@ def is_meta_kernel() -> bool:
 
 
 def _author() -> FrameType:
-    """The frame of who made the call that a mode sees."""
+    """Return the frame that made the call which a mode sees."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") in OBSERVING:
         frame = frame.f_back

@@ -1,4 +1,4 @@
-"""Tracing with torch.fx.symbolic_trace's machinery: the model's Python is run once on proxies."""
+"""Symbolic tracing by torch.fx: the model's Python code runs once on proxies."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from ..model.snapshot import locked
 from ..ops import FormulaRegistry
 from .graph import graph_module
 from .leaves import leaf_formula
-from .source import is_library
-from .uninitialized_reads import Announcing
+from .source import line_that_raised
+from .uninitialized_reads import BeforeWriteMode
 
 
 class SymbolicTracer(fx.Tracer):
-    """torch.fx's tracer with our leaves, in which parameters of ``forward`` named in ``constants`` keep those values.
+    """torch.fx's tracer with our leaves, and with ``constants`` as the values of parameters of ``forward`` by name.
 
-    torch.fx replaces methods of nn.Module meanwhile: the modules that other threads run are told apart here.
+    While it traces, torch.fx replaces methods of ``nn.Module`` for all threads: modules that other threads call are
+    run as usual.
     """
 
     def __init__(self, registry: FormulaRegistry | None = None, constants: Mapping[str, Any] | None = None) -> None:
@@ -38,7 +39,7 @@ class SymbolicTracer(fx.Tracer):
         if self._is_tracing():
             return super().call_module(m, forward, args, kwargs)
         is_own = any(isinstance(each, fx.Proxy) and each.tracer is self for each in (*args, *kwargs.values()))
-        with Announcing(self.before_write) if is_own else nullcontext():  # the model's own thread writes as it does
+        with BeforeWriteMode(self.before_write) if is_own else nullcontext():  # a thread of this model may write to it
             return forward(*args, **kwargs)
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: Any) -> Any:
@@ -70,35 +71,37 @@ def symbolic(
     before_write: Callable[[Any], None],
     stack_traces: bool = False,
 ) -> fx.GraphModule:
-    """The model as a GraphModule whose nodes carry ``nn_module_stack``.
+    """Return the model as a GraphModule whose nodes carry ``nn_module_stack``.
 
-    ``constants`` are values of ``forward``'s parameters that are no tensors: the branches that depend on them are
-    taken. ``before_write`` is told of what its Python may write to. Raises TraceError, with the author's line, where the Python cannot run on proxies.
+    ``constants`` are the values of ``forward``'s parameters that are not tensors; branches that depend on them are
+    decided by them. ``before_write(value)`` is called before the model's code may write to a tensor. Raises TraceError,
+    with the author's line, if the code cannot run on proxies.
     """
     if leaf_formula(model, registry) is not None:
         return _leaf_graph(model, constants)
     tracer = SymbolicTracer(registry, constants)
     tracer.record_stack_traces, tracer.before_write = stack_traces, before_write
     try:
-        with locked([fx.Tracer]), Announcing(before_write):  # two at once would put back what the other replaced
+        # A lock, since two tracers at once would restore each other's replaced methods.
+        with locked([fx.Tracer]), BeforeWriteMode(before_write):
             graph = tracer.trace(model)
         return graph_module(tracer.root, graph, type(model).__name__)
     except Exception as error:
         raise TraceError(
             f"torch.fx cannot trace {type(model).__name__} symbolically: {type(error).__name__}: {_first_line(error)}"
-            f'{_where(error)}\nfxflops.analyze(model, args, trace="record") records a run of it instead'
+            f'{line_that_raised(error)}\nfxflops.analyze(model, args, trace="record") records a run of it instead'
         ) from error
 
 
 def _leaf_graph(model: nn.Module, constants: Mapping[str, Any]) -> fx.GraphModule:
-    """The graph of a model that is itself a leaf: one call of it, under its class name."""
+    """Return the graph of a model that is itself a leaf: one call of it, under its class name."""
     name = type(model).__name__
     graph = fx.Graph()
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for parameter in inspect.signature(model.forward).parameters.values():
         if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-            raise TraceError(f"{name} is a leaf whose forward takes {parameter}: put it into a module of your own")
+            raise TraceError(f"{name} is a leaf whose forward takes {parameter}: wrap it in a module of your own")
         default = () if parameter.default is inspect.Parameter.empty else (parameter.default,)
         value: Any = graph.create_node("placeholder", parameter.name, default)
         value = constants.get(parameter.name, value)
@@ -116,20 +119,8 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _where(error: BaseException) -> str:
-    """The model author's line that could not be traced."""
-    lines = []
-    traceback = error.__traceback__
-    while traceback is not None:
-        filename = traceback.tb_frame.f_code.co_filename
-        if not is_library(filename):
-            lines.append(f"\n  at {filename}:{traceback.tb_lineno} in {traceback.tb_frame.f_code.co_name}")
-        traceback = traceback.tb_next
-    return lines[-1] if lines else ""
-
-
 def stack_of(node: fx.Node) -> tuple[str, type | None]:
-    """Path and class of the innermost module that a node stands in: ("", None) for the root's own."""
+    """Return path and class of the innermost module of a node; ("", None) for a node of the root."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return "", None
@@ -138,7 +129,10 @@ def stack_of(node: fx.Node) -> tuple[str, type | None]:
 
 
 def constants_of(model: nn.Module, bound: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The arguments of forward that are no tensors: they are fixed in the graph. What is not in ``bound`` has its default."""
+    """Return the arguments of forward that are not tensors, which a graph has as constants.
+
+    ``bound`` are the arguments by name; those not in it have their defaults.
+    """
     constants = {}
     for name, parameter in signature_of(model).parameters.items():
         value = (bound or {}).get(name, parameter.default)

@@ -1,4 +1,4 @@
-"""The threads that a model starts as it runs: each is watched as the run's own is."""
+"""The observers of threads that a model starts in a run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .forwards import CALLED_BY
 from .modes import FunctionMode
 from .source import is_own
 
-UNWATCHED = "a call by a thread that is none of this run's"
+UNWATCHED = "a call by a thread that does not belong to this run"
 
 
 class Observing(Protocol):
-    """An observer, as far as threads ask it."""
+    """The parts of an observer that Threads uses."""
 
     is_watching: bool
     lock: AbstractContextManager[Any]
@@ -42,68 +42,68 @@ Watching = TypeVar("Watching", bound=Observing)
 
 
 class Threads(Generic[Watching]):
-    """The observers of a run's threads, beside that of the thread that began it.
+    """The observers of a run's threads, except that of the thread that began it.
 
-    A thread is the run's that was started since, or is given what the run has made, as one of a pool that was there before. Its
-    observer is a copy with a module stack of its own, over the modules under way where the run began, and its modes are on while
-    a module runs. A thread of autograd's has the run's own modes on. Where any other thread calls a module of the run, that is
-    recorded as a call which no formula knows, but for threads that count the same model themselves.
+    A thread belongs to the run if it was started during the run, or if it calls a module with tensors that the run made,
+    as a thread of an earlier pool does. Its observer is a copy of the first one, with a module stack of its own on top
+    of the open module calls. Its modes are on while a module runs. Threads of autograd inherit the run's modes, and use
+    its observer. A module call by any other thread is recorded as a call without formula, unless that thread counts
+    the same model itself.
     """
 
     def __init__(self) -> None:
-        self.beside: dict[int, Watching] = {}
-        self._there = {thread.ident for thread in threading.enumerate()}
+        self.by_thread: dict[int, Watching] = {}
+        self._earlier = {thread.ident for thread in threading.enumerate()}
         self._depths: dict[int, int] = {}
-        self._others: dict[int, nn.Module] = {}
+        self._foreign: dict[int, nn.Module] = {}
 
     def enter(self, observer: Watching, module: nn.Module, given: Any) -> Watching | None:
-        """The observer of this thread, which begins to call a module; None where nobody watches it."""
+        """Return the observer of this thread, which begins a module call; None if the call is not observed."""
         ident = threading.get_ident()
-        beside = self.beside.get(ident)
-        if beside is None:
-            if not observer.is_watching or ident in self._others:
+        copied = self.by_thread.get(ident)
+        if copied is None:
+            if not observer.is_watching or ident in self._foreign:
                 return None
             if _is_on(observer):
                 return observer
             if _counts_itself():
                 return None
-            if ident in self._there and not any(map(observer.has_made, tensors_in(given))):
-                self._others[ident] = module
+            if ident in self._earlier and not any(map(observer.has_made, tensors_in(given))):
+                self._foreign[ident] = module
                 observer.unseen(UNWATCHED, module, given)
                 return None
-            with observer.lock:  # once the call under way has been recorded
-                beside = self.beside[ident] = copy.copy(observer)
+            with observer.lock:  # wait until the call under way has been recorded
+                copied = self.by_thread[ident] = copy.copy(observer)
         depth = self._depths[ident] = self._depths.get(ident, 0) + 1
         if depth == 1:
-            beside.begin_thread(observer if observer.is_watching else beside)
-        return beside
+            copied.begin_thread(observer if observer.is_watching else copied)
+        return copied
 
     def leave(self, observer: Watching, module: nn.Module) -> Watching | None:
-        """The same as its call of a module ends."""
+        """Return the observer of this thread, whose module call ends; None if the call is not observed."""
         ident = threading.get_ident()
-        if self._others.get(ident) is module:
-            del self._others[ident]
-        if ident in self.beside:
-            return self.beside[ident]
+        if self._foreign.get(ident) is module:
+            del self._foreign[ident]
+        if ident in self.by_thread:
+            return self.by_thread[ident]
         return observer if observer.is_watching and _is_on(observer) else None
 
     def left(self) -> None:
-        """This thread's call of a module is over, and has been recorded."""
+        """Note that this thread's module call has been recorded; after the outermost one its modes are turned off."""
         ident = threading.get_ident()
-        if ident in self.beside:
+        if ident in self.by_thread:
             self._depths[ident] -= 1
             if not self._depths[ident]:
-                self.beside[ident].switch_off()
+                self.by_thread[ident].switch_off()
 
 
 def _is_on(observer: Observing) -> bool:
-    """Whether an observer's modes are on in this thread: autograd's have those of who began the backward pass."""
+    """Return whether an observer's modes are on in this thread: autograd's threads inherit those of their caller."""
     return observer.mode in get_current_function_mode_stack() or observer.aten in get_current_dispatch_mode_stack()
 
 
 def _counts_itself() -> bool:
-    """Whether this thread, in which a module has just been called, counts a model itself: its modes are on, or this library
-    has called the module."""
+    """Return whether this thread counts a model itself: a function mode of ours is on, or this library called the module."""
     if any(type(mode) is FunctionMode for mode in get_current_function_mode_stack()):
         return True
     frame: FrameType | None = sys._getframe()

@@ -1,4 +1,4 @@
-"""Where data leaves what torch can tell of: memory that is handed out, or that nothing seen has written and yet is read."""
+"""Memory accessed outside torch's calls: tensors whose memory is shared, and reads of memory that no call has written."""
 
 from __future__ import annotations
 
@@ -18,24 +18,29 @@ EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided
 COPIES = frozenset(
     "to type type_as float double half bfloat16 long int short char byte bool cpu cuda clone contiguous".split()
 )
-"""Operations whose result is as empty as what they are given."""
+"""Operations whose result is uninitialized if their argument is."""
 
 
 SHARING = frozenset(
     getattr(torch.Tensor, name) for name in "numpy __array__ __dlpack__ data_ptr untyped_storage storage".split()
 )
-"""Methods that hand a tensor's memory out, where anybody may write to it unseen."""
+"""Methods that share a tensor's memory with code that may write to it unobserved."""
 
 
 def address_of(tensor: torch.Tensor) -> int:
-    """A number for the memory where a tensor begins, equal for those that begin at the same place; also on meta."""
+    """Return the address of a tensor's memory; on meta, a number that is equal for tensors that begin at the same place."""
     with DisableTorchFunction():
         start = tensor.storage_offset() * tensor.element_size()
         return tensor.data_ptr() if not tensor.is_meta else (tensor.untyped_storage()._cdata << 48) + start
 
 
-def announcer(before_write: Callable[[Any], None] | None) -> Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]:
-    """What tells ``before_write`` of the arguments of calls to whose memory they may write, or which they hand out."""
+def before_write_hook(
+    before_write: Callable[[Any], None] | None,
+) -> Callable[[Any, tuple[Any, ...], Mapping[str, Any]], None]:
+    """Return a function to call before each call, which passes ``before_write`` the tensors that the call may change.
+
+    These are the arguments that it may write to, or whose memory it shares.
+    """
 
     def announce(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         assert before_write is not None
@@ -49,12 +54,12 @@ def announcer(before_write: Callable[[Any], None] | None) -> Callable[[Any, tupl
     return (lambda *_: None) if before_write is None else announce
 
 
-class Announcing(TorchFunctionMode):
-    """Tells ``before_write`` the same of all calls that are made in it, and runs them as they are."""
+class BeforeWriteMode(TorchFunctionMode):
+    """A function mode that passes ``before_write`` the tensors that calls may change, and runs the calls unchanged."""
 
     def __init__(self, before_write: Callable[[Any], None]) -> None:
         super().__init__()
-        self._announce = announcer(before_write)
+        self._announce = before_write_hook(before_write)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._announce(func, args, kwargs or {})
@@ -62,9 +67,9 @@ class Announcing(TorchFunctionMode):
 
 
 class Unwritten:
-    """Tensors made by ``empty*`` into which no seen call has written yet.
+    """The storages of tensors made by ``empty*`` to which no observed call has written yet.
 
-    Who reads one reads what a Triton kernel or other native code has put there, unseen. ``storages`` are theirs.
+    A call that reads one reads what a Triton kernel or other native code wrote unobserved.
     """
 
     def __init__(self) -> None:
@@ -74,35 +79,35 @@ class Unwritten:
         return bool(self.storages)
 
     def add(self, value: Any) -> None:
-        """A call made these tensors and left them empty."""
+        """Add tensors that a call made without writing to them."""
         for storage in _storages(value):
             self.storages[id(storage)] = weakref.ref(storage)
 
     def clear(self) -> None:
-        """Something unseen may have written everywhere, and is known to."""
+        """Remove all: a call whose writes are not observed in detail may have written to any of them."""
         self.storages.clear()
 
     def written(self, value: Any) -> None:
-        """A call wrote to these tensors."""
+        """Remove tensors that a call wrote to."""
         for storage in _storages(value):
             self.storages.pop(id(storage), None)
 
     def read(self, value: Any) -> bool:
-        """Whether one of these tensors, which a call reads, is still unwritten; it is told once."""
+        """Return whether one of these tensors is unwritten, and remove them, so that each is reported once."""
         found = self.holds(value)
         self.written(value)
         return found
 
     def holds(self, value: Any) -> bool:
-        """Whether one of these tensors is still unwritten."""
+        """Return whether one of these tensors is unwritten."""
         return bool(self) and any(map(self._is_in, _storages(value)))
 
     def is_read_by(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a call that does not write reads one of these tensors."""
+        """Return whether a call reads an unwritten tensor; a call that writes marks its arguments as written."""
         if self and writes(func, kwargs):
             self.written((args, kwargs))
         elif self:
-            return self.read((args[kwargs.get("beta") == 0 :], kwargs))
+            return self.read((args[kwargs.get("beta") == 0 :], kwargs))  # addmm(x, ..., beta=0) does not read x
         return False
 
     def _is_in(self, storage: Any) -> bool:

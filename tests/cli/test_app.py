@@ -465,7 +465,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input-ids x=1", "write a shape alone"),
         (
             "run hf:bert --input 1,128 --counts-only",
-            "it is given numbers of words: give integers: --input-ids 1,128 or",
+            "its input is token ids: give integers: --input-ids 1,128 or",
         ),
         ("run model.py:make_model --input 1,3 --device gpu", "unknown device 'gpu'"),
         ("run model.py:make_model --input 1,3 --device cuda:99", "no device 'cuda:99'"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from torch import nn
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
 import fxflops
+from fxflops.model import inventory
 from fxflops.model.inventory import Inventory
 
 OUT, IN = 24, 40
@@ -69,3 +72,26 @@ def test_packed_weights_are_in_the_peak() -> None:
         quantized(x)
     for report in (fxflops.count(quantized, x), fxflops.analyze(quantized, x, repeats=0, progress=False), p.report):
         assert report.memory["params"] == report.params.bytes == OUT * IN + 4 * OUT
+
+
+def test_another_thread_may_count_the_model_meanwhile() -> None:
+    """Between any two instructions another thread's observer may set a module's forward, or remove it again."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    expected = Inventory(model).contents
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        if frame.f_code.co_filename != inventory.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        for module in model:
+            if vars(module).pop("forward", None) is None:
+                vars(module)["forward"] = object()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        found = Inventory(model).contents
+    finally:
+        sys.settrace(before)
+    assert found == expected

@@ -140,8 +140,8 @@ def test_frozen_parameters_have_no_state() -> None:
     ("optimizer", "backward", "message"),
     [
         (AdamW, False, r"an optimizer steps after a backward pass: fxflops.count\(..., backward=True"),
-        ("adam", True, r"optimizer must be a torch.optim.Optimizer, or what makes one .* not str"),
-        (list, True, r"optimizer made a list of the parameters"),
+        ("adam", True, r"optimizer must be a torch.optim.Optimizer, or make one from parameters, .* not str"),
+        (list, True, r"optimizer\(parameters\) returned a list"),
         (torch.optim.LBFGS, True, r"runs the model again in each step \(a closure\)"),
     ],
 )

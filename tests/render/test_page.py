@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fxflops import FxflopsError, analyze, count, profile
-from fxflops.meters.live_storages import CATEGORIES
+from fxflops.meters.history import CATEGORIES
 from fxflops.render.data import Summary
 from fxflops.render.page import cards, embedded, page, policy
 from fxflops.render.page_data import (

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fxflops import Report, analyze, count, profile
-from fxflops.meters.live_storages import CATEGORIES
+from fxflops.meters.history import CATEGORIES
 
 
 class Block(nn.Module):

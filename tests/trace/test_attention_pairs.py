@@ -71,7 +71,7 @@ def test_pairs_that_are_left(name: str, run: Any) -> None:
 def test_what_was_not_read_is_missing() -> None:
     dense = fxflops.count(Attends(CASES["bool mask"][0]), (Q, K))
     assert dense.complete
-    assert next(m.why for m in dense.recount(attention="exact").missing).startswith("what the mask leaves was not read")
+    assert next(m.why for m in dense.recount(attention="exact").missing).startswith("the attention mask was not read")
     with pytest.raises(fxflops.InputError, match="'dense', 'exact'"):
         fxflops.count(Attends(sdpa()), (Q, K), attention="causal")
 

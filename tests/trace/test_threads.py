@@ -106,7 +106,7 @@ def test_who_else_calls_a_module_makes_the_report_incomplete() -> None:
     server.join()
     assert p.report.total_macs == 2 * LINEAR
     [missing] = p.report.missing
-    assert (missing.op, missing.path, missing.calls) == ("a call by a thread that is none of this run's", "1", 2)
+    assert (missing.op, missing.path, missing.calls) == ("a call by a thread that does not belong to this run", "1", 2)
     assert "def " not in p.report.recipe()  # there is no formula to write
 
 

@@ -1,0 +1,137 @@
+"""The history of a run's storages: the peak, the storages alive at it, and the live bytes after each call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import NamedTuple
+
+from ..records import PARTS, PHASES, Call, Spec
+
+CATEGORIES = ("params", "buffers", "inputs", "activations", "gradients", "optimizer", "temporaries")
+"""The categories of memory. "gradients" are those of parameters, "optimizer" is optimizer state, "activations" were
+made by the forward, and "temporaries" are all others made by the backward pass and the optimizer."""
+
+
+class LiveTensor(NamedTuple):
+    """A live storage: its bytes, the first tensor seen on it, its category, and the module and op that made it.
+
+    ``name`` is the name of a parameter, of a buffer, or of the parameter that a gradient belongs to, otherwise "".
+    """
+
+    bytes: int
+    spec: Spec
+    category: str
+    path: str
+    op: str
+    name: str
+
+
+class Moment(NamedTuple):
+    """The live bytes by category after a call, and the module, op and phase of the call."""
+
+    path: str
+    op: str
+    phase: str
+    live: Mapping[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.live.values())
+
+
+class Place(NamedTuple):
+    """The module and the phase of a call."""
+
+    path: str = ""
+    phase: str = PHASES[0]
+
+
+class Remembered(NamedTuple):
+    """The results of a History, without the changes that it computes them from, as a saved report has them."""
+
+    peak: int
+    peak_in: Place
+    at_peak: tuple[LiveTensor, ...]
+    timeline: tuple[Moment, ...]
+
+
+class Entries:
+    """The storages seen in a run, by number: the spec of the first tensor on each, the call that made it (-1 for none).
+
+    ``categories`` and ``names`` have the categories and names that were given to storages.
+    """
+
+    def __init__(self) -> None:
+        self.specs: list[Spec] = []
+        self.calls: list[int] = []
+        self.categories: dict[int, str] = {}
+        self.names: dict[int, str] = {}
+
+    def add(self, spec: Spec, call: int) -> int:
+        """Add a storage; return its number."""
+        self.specs.append(spec)
+        self.calls.append(call)
+        return len(self.specs) - 1
+
+
+@dataclass(frozen=True)
+class History:
+    """The history of a run's storages: the peak in bytes, and all changes, from which the rest is computed on access."""
+
+    peak: int
+    calls: Sequence[Call]
+    entries: Entries
+    changes: Sequence[int]
+    """A flat list of triples: the number of the storage, the change in bytes, the number of the call."""
+    changes_to_peak: int
+    call_at_peak: int
+
+    @property
+    def peak_in(self) -> Place:
+        """The module and phase of the call in which the peak occurred."""
+        call = self._call(self.call_at_peak)
+        return Place() if call is None else Place(call.path, call.phase)
+
+    @cached_property
+    def at_peak(self) -> tuple[LiveTensor, ...]:
+        """The storages alive at the peak, largest first."""
+        held: dict[int, int] = {}
+        for entry, change, _ in islice(triples(self.changes), self.changes_to_peak):
+            held[entry] = held.get(entry, 0) + change
+        found = [self._tensor(entry, nbytes) for entry, nbytes in held.items() if nbytes]
+        return tuple(sorted(found, key=lambda tensor: -tensor.bytes))
+
+    @cached_property
+    def timeline(self) -> tuple[Moment, ...]:
+        """The live bytes by category after each call that changed them."""
+        live = dict.fromkeys(CATEGORIES, 0)
+        moments: dict[int, Mapping[str, int]] = {}
+        categories = [self._category(entry) for entry in range(len(self.entries.specs))]
+        for entry, change, number in triples(self.changes):
+            live[categories[entry]] += change
+            moments[number] = live.copy()
+        made = ((self._call(number), held) for number, held in moments.items())
+        return tuple(Moment(call.path, call.op, call.phase, held) for call, held in made if call is not None)
+
+    def _tensor(self, entry: int, nbytes: int) -> LiveTensor:
+        call, name = self._call(self.entries.calls[entry]), self.entries.names.get(entry, "")
+        path = call.path if call else name.rpartition(".")[0]
+        return LiveTensor(nbytes, self.entries.specs[entry], self._category(entry), path, call.op if call else "", name)
+
+    def _category(self, entry: int) -> str:
+        if entry in self.entries.categories:
+            return self.entries.categories[entry]
+        call = self._call(self.entries.calls[entry])
+        return "activations" if call is None or call.phase in (*PARTS["forward"], "recompute") else "temporaries"
+
+    def _call(self, number: int) -> Call | None:
+        return self.calls[number] if 0 <= number < len(self.calls) else None
+
+
+def triples(changes: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield the changes of a flat list as triples."""
+    each = iter(changes)
+    return zip(each, each, each, strict=True)

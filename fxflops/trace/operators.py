@@ -1,0 +1,158 @@
+"""The half of an observer that sees operators, by a dispatch mode, and runs them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from ..ops import Formula
+from ..records import spec_of
+from ..torch_internals import (
+    DisableTorchFunction,
+    HigherOrderOperator,
+    OpOverload,
+    StopRecomputation,
+    current_graph_task_id,
+    disable_current_modes,
+)
+from .attention_pairs import with_learning, with_pairs
+from .autocast import Autocast
+from .autograd_owners import roots_of
+from .call_log import Made
+from .compiler import run_operator
+from .functions import with_callables, writes
+from .meta_mirror import MetaMirror
+from .modes import AtenMode, dispatch_mode_on
+from .modules import ModuleObserver
+from .stack import ModuleStack
+from .uninitialized_reads import Unwritten
+
+QUERY, VIEW, ATTENTION, RNN_BACKWARD = "query", "view", "attention", "rnn_backward"
+
+
+class OperatorObserver(ModuleObserver):
+    """Records the operators that calls without formula dispatch. :class:`~.observe.Observer` adds functions.
+
+    ``_in_call`` tells that operators are part of a recorded call, ``_in_node`` that they are part of a node of the
+    recorded graph.
+    """
+
+    _mirror: MetaMirror | None
+    _autocast: Autocast | None
+    _announce: Callable[..., None]
+    _facts: bool
+    _unwritten: Unwritten
+
+    def _of_thread(self, stack: ModuleStack) -> None:
+        super()._of_thread(stack)
+        self.aten = AtenMode(self.operator)
+        self._in_call = self._in_node = False
+        self._parts: list[tuple[Any, Made]] = []
+
+    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one operator that was dispatched, and record it unless it is part of a recorded call."""
+        with self.lock, DisableTorchFunction():
+            self.phases.on_operator(func, args)
+            if self._in_call or self._inside_leaf():
+                out = self._track(run_operator(func, args, kwargs))
+                if current_graph_task_id() != -1:  # kept in case checkpoint stops the call halfway: see _stopped
+                    self._parts.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))
+                return out
+            given = args, kwargs
+            if self._mirror is not None:
+                args, kwargs = self._mirror.replace(args, kwargs, func)
+            self._announce(func, args, kwargs)
+            entry = self._registry.find(func)
+            specs, kwspecs = spec_of(args), spec_of(kwargs)
+            if entry is not None and entry.op == RNN_BACKWARD:
+                specs = with_learning(args, specs)
+            self._check(entry, func, *given)
+            # A composite operator without formula counts as the operators that it is made of.
+            if entry is None and isinstance(func, OpOverload) and func._can_decompose():
+                with dispatch_mode_on(self.aten):
+                    return func.decompose(*args, **kwargs)
+            node_args = self._before(args, kwargs)
+            start = time.perf_counter()
+            out = self._run(func, args, kwargs)
+            if not isinstance(func, HigherOrderOperator) if entry is None else entry.reason != QUERY:
+                seconds = time.perf_counter() - start
+                made = specs, kwspecs, self._result(entry, given, out)
+                self.log.call(entry, func, made, self._here(), seconds)
+                self._owns((out, args))
+            if node_args is not None and self._recorder is not None:
+                self._recorder.function(func, node_args, out, self._stack.keys())
+            return out
+
+    def backward(self, out: Any, run: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
+        """Run a backward pass from the sum of the outputs, and record its operators.
+
+        ``run(roots, ones)`` runs it. Raises InputError if no output requires a gradient.
+        """
+        self.path = ""
+        self._in_node = True  # no part of a recorded graph
+        roots, ones = roots_of(out if self._mirror is None else self._mirror.written(out))
+        self._track(ones)
+        with dispatch_mode_on(self.aten):
+            run(roots, ones)
+
+    def _result(self, entry: Formula | None, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
+        if self._facts and entry is not None and entry.op == ATTENTION:
+            return with_pairs(entry, given, out, must=self._mirror is not None)
+        return spec_of(out)
+
+    def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record a call without formula if a function reads memory that no observed call has written."""
+        if (entry is None or entry.reason != VIEW) and self._unwritten.is_read_by(func, args, kwargs):
+            self.log.call(None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._here(), 0.0)
+
+    def _stopped(self, path: str) -> None:
+        # Checkpoint stops recomputing by an exception inside a call: the operators that ran until then are calls.
+        for func, made in self._parts if isinstance(sys.exc_info()[1], StopRecomputation) else ():
+            self.log.call(self._registry.find(func), func, made, path, 0.0)
+        self._parts.clear()
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._autocast is not None:
+            args, kwargs = self._autocast.cast(func, args, kwargs)
+        if isinstance(func, HigherOrderOperator):
+            # All modes are off around it; the functions that it calls turn them on again for themselves.
+            args, kwargs = with_callables((args, kwargs), self._entered)
+            self._unwritten.clear()
+            with disable_current_modes():
+                out = func(*args, **kwargs)
+        else:
+            out = self._kernel(func, args, kwargs)
+        self._register(func, args, kwargs, out)
+        return self._track(out)
+
+    def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return run_operator(func, args, kwargs)
+
+    def _register(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+        if self._mirror is not None:
+            if writes(func, kwargs):  # x.resize_(3), x.data = y
+                self._mirror.forget((args, kwargs))
+            self._mirror.register(out)
+
+    def _before(self, args: Any, kwargs: Any) -> Any:
+        """Return the arguments of a call as nodes of the recorded graph; None if it is no node of its own there."""
+        return None if self._recorder is None or self._in_node else self._recorder.before(args, kwargs)
+
+    @contextmanager
+    def _within(self, in_call: bool, in_node: bool) -> Iterator[None]:
+        """Mark operators in this block as parts of a recorded call (``in_call``) or of a graph's node (``in_node``)."""
+        before = self._in_call, self._in_node
+        self._in_call, self._in_node = in_call, in_node
+        try:
+            yield
+        finally:
+            self._in_call, self._in_node = before
+
+    def _entered(self) -> AbstractContextManager[None]:
+        """Return a context in which the calls inside a function are observed; a higher-order operator calls it."""
+        raise NotImplementedError
