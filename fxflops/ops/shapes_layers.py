@@ -244,13 +244,3 @@ def group_norm(input: Spec, num_groups: int, weight: Spec | None = None, bias: S
     if input.ndim < 3 or not input.dtype.is_floating_point or input[1] % num_groups or input.numel() <= input[1]:
         return None
     return Spec(input, input.dtype) if all(fits(w, input[1], input) for w in (weight, bias)) else None
-
-
-@shape(nn.Embedding, F.embedding, layout=ANY)
-def embedding(input: Spec, weight: Spec, padding_idx: int | None = None, max_norm: float | None = None) -> Spec | None:
-    """input[*] of integers, weight[v, d] -> out[*, d]."""
-    if input.dtype not in (torch.int32, torch.int64) or weight.ndim != 2 or max_norm is not None:
-        return None
-    if padding_idx is not None and not -weight[0] <= padding_idx < weight[0]:
-        return None
-    return Spec((*input, weight[1]), weight.dtype)
