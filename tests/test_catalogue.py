@@ -26,6 +26,7 @@ ACROSS = {
     "test_large",
     "test_memory",
     "test_training",
+    "test_training_steps",
     "test_distributed",
     "test_peer_suite",
     "test_fuzz",

@@ -1,4 +1,4 @@
-"""Gradients of activations, softmax, dropout and fake quantization: the derivative times the gradient.
+"""Gradients of activations, softmax and dropout: the derivative times the gradient.
 
 A bound is 1 compare; of two branches the one that computes more is counted. A coefficient that is 1 multiplies nothing.
 The derivatives are those of https://github.com/pytorch/pytorch/blob/main/torch/_decomp/decompositions.py
@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from ..records import Cost, FormulaFunction, Spec
-from ._cost import first, times
+from ._cost import times
 from ._registry import formula
 from ._spellings import named
 from .activation import rows_along
@@ -147,19 +147,3 @@ def masked_softmax_backward(grad_output: Spec, output: Spec, mask: Spec, dim: in
 def log_softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec) -> Cost:
     """grad[*, k], y[*, k] -> out[*, k]: grad - exp(y) * sum of grad: k exps, k multiplies and 2k-1 adds per row."""
     return Cost(muls=out.numel(), adds=2 * out.numel() - rows_along(out, dim), others=out.numel())
-
-
-@formula(
-    *named("_fake_quantize_learnable_per_tensor_affine_backward"),
-    *named("_fake_quantize_learnable_per_channel_affine_backward"),
-    op="fake_quantize_backward",
-)
-def fake_quantize_backward(grad: Spec, input: Spec, scale: Spec, *, out: Any) -> Cost:
-    """grad[*], x[*], scale[c] -> out[*], out_scale[c], out_zero_point[c]: 7 per element, 2 sums and 4 operations per channel.
-
-    v = x / scale, its rounding plus the zero point, and 2 bounds; within them grad * (round(v) - v) goes to the scale,
-    beyond -grad * scale to the zero point; both sums are multiplied by a factor. https://arxiv.org/abs/1902.08153
-    """
-    n, channels = first(out).numel(), scale.numel()
-    sums = Cost(muls=3 * channels, adds=2 * max(n - channels, 0), others=channels)
-    return times(n, Cost(muls=1, adds=2, others=4)).plus(sums)

@@ -65,12 +65,6 @@ def dropout(input: Spec, p: float = 0.5, training: bool = True, inplace: bool = 
     return None if training else input
 
 
-@shape(nn.Identity)
-def identity(input: Spec) -> Spec:
-    """x[*] -> x[*]."""
-    return input
-
-
 @shape(nn.Softmax, nn.LogSoftmax, *spelled("softmax log_softmax", torch, Tensor), layout=EVEN)
 def softmax(input: Spec, dim: int | None = None, dtype: torch.dtype | None = None) -> Spec | None:
     """x[*] -> out[*]."""

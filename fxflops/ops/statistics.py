@@ -9,7 +9,8 @@ from ..records import Cost, Spec, specs_in
 from ._cost import contraction, first, rows_of, times
 from ._registry import formula, zero
 from ._spellings import named
-from .reduce import cummax, histc, norm, unique_consecutive
+from .order import unique_consecutive
+from .reduce import cummax, histc, norm
 
 
 @formula(*named("cov"))

@@ -1,7 +1,7 @@
 """torchvision's own operators: regions of interest, deformable convolution, boxes.
 
 Their arguments: https://docs.pytorch.org/vision/stable/ops.html. Finding the places and weights of samples is not
-counted, as in grid_sample, nor is it backward. They are known by name, so that torchvision need not be installed.
+counted, forward or backward, as in grid_sample. They are known by name, so that torchvision need not be installed.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fxflops.records import Cost
-from tests.ops.textbook import above, agrees, below, between, erf, is_counting, pick, rounded, sigmoid, softplus
+from tests.ops.textbook import above, agrees, below, between, erf, pick, sigmoid, softplus
 from tests.oracle import cost_of
 
 aten = torch.ops.aten
@@ -153,29 +153,6 @@ def test_elu_from_its_result(settings: tuple[float, ...], slope: Any) -> None:
         return pick(below(y, 0), lambda: slope(g, y), lambda: g * scale)
 
     agrees(aten.elu_backward.default, textbook, G, *settings, True, X)
-
-
-def learned(g, x, scale, zero_point, *settings):
-    """Within the bounds of q the rounding goes to the scale, beyond them q does, and the gradient to the zero point."""
-    *_, low, high, factor = settings
-    scale, zero_point = scale.reshape(-1, 1), zero_point.reshape(-1, 1)
-    v = x / scale
-    near = rounded(v)
-    q = near + zero_point
-    to_x = between(q, low - 1, high + 1, g, 0)
-    beyond = to_x if is_counting(to_x) else g - to_x
-    to_scale = pick(to_x, lambda: g * (near - v), lambda: g * (np.clip(q, low, high) - zero_point))
-    axis = 1 if scale.size > 1 else (0, 1)
-    to_scale, beyond = (np.sum(part, axis=axis, keepdims=True) for part in (to_scale, beyond))
-    return to_x, (to_scale * factor).reshape(-1), (-beyond * scale * factor).reshape(-1)
-
-
-@pytest.mark.parametrize(("channels", "axis"), [(1, ()), (3, (0,))])
-def test_learnable_fake_quantization(channels: int, axis: tuple[int, ...]) -> None:
-    kind = "channel" if axis else "tensor"
-    overload = getattr(aten, f"_fake_quantize_learnable_per_{kind}_affine_backward").default
-    scale, zero_point = torch.full((channels,), 0.5), torch.full((channels,), 2.0)
-    agrees(overload, learned, G.float(), X.float(), scale, zero_point, *axis, 0, 6, 0.5)
 
 
 def test_nothing_costs_nothing() -> None:
