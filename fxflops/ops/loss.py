@@ -17,7 +17,7 @@ from ..records import Cost, Spec
 from ._cost import times, when
 from ._registry import formula
 from ._spellings import named
-from .activation import log_softmax
+from .softmax import log_softmax
 
 Reduction = str | int
 Legacy = bool | int | None
