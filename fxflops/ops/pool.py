@@ -25,11 +25,6 @@ from .shapes import Lying, each
 Sizes = int | Sequence[int]
 
 
-def indexed(tensors: Sequence[Lying], out: Spec, *args: Any, **kwargs: Any) -> Passing:
-    """Besides each largest element its index is written."""
-    return out, Spec(out, torch.int64)
-
-
 @formula(nn.AvgPool1d, *named("avg_pool1d"), op="avg_pool")
 def avg_pool1d(input: Spec, kernel_size: Any, *, out: Spec) -> Cost:
     """input[*, n] -> out[*, m]: k-1 adds and 1 divide per output, for a window of k."""
@@ -82,6 +77,11 @@ def avg_pool3d_backward(grad_output: Spec, input: Spec, kernel_size: Any, *, out
 def max_pool1d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
     """input[*, n] -> out[*, m]: k-1 compares per output, for a window of k."""
     return _maximum(window(kernel_size, 1), out)
+
+
+def indexed(tensors: Sequence[Lying], out: Spec, *args: Any, **kwargs: Any) -> Passing:
+    """Besides each largest element its index is written."""
+    return out, Spec(out, torch.int64)
 
 
 @formula(
