@@ -34,6 +34,9 @@ LEAKY = Cost(muls=1, others=1)
 @formula(nn.Softshrink, *named("softshrink"), op="softshrink")
 @formula(nn.Tanhshrink, *named("tanhshrink"), op="tanhshrink")
 @formula(nn.Softsign, *named("softsign"), op="softsign")
+@formula(nn.ELU, *named("elu"), op="elu")
+@formula(nn.CELU, *named("celu"), op="celu")
+@formula(nn.SELU, *named("selu"), op="selu")
 def activation(input: Spec, *, out: Any) -> Cost:
     """input[*] -> out[*]: 1 per output."""
     return Cost(others=first(out).numel())
@@ -42,7 +45,7 @@ def activation(input: Spec, *, out: Any) -> Cost:
 activation.shape(
     *(nn.ReLU, F.relu, torch.relu, torch.Tensor.relu, nn.ReLU6, F.relu6, nn.Hardtanh, nn.Threshold), layout=ORDERED
 )(same)
-activation.shape(nn.Tanhshrink, nn.Softsign, layout=POINTWISE)(same)
+activation.shape(nn.Tanhshrink, nn.Softsign, nn.ELU, nn.CELU, nn.SELU, F.selu, layout=POINTWISE)(same)
 activation.shape(torch.relu_, torch.Tensor.relu_, layout=POINTWISE)(in_place)
 
 
@@ -121,13 +124,7 @@ def mish_backward(*, out: Spec) -> Cost:
     return times(out.numel(), Cost(muls=4, adds=2, others=3))
 
 
-elu = formula(nn.ELU, *named("elu"), op="elu")(activation)
-formula(nn.CELU, *named("celu"), op="celu")(activation)
-formula(nn.SELU, *named("selu"), op="selu")(activation)
-elu.shape(nn.ELU, nn.CELU, nn.SELU, F.selu, layout=POINTWISE)(same)
-
-
-@elu.shape(F.elu, F.celu, layout=POINTWISE)
+@activation.shape(F.elu, F.celu, layout=POINTWISE)
 def sloped(input: Spec, alpha: float = 1.0, inplace: bool = False) -> Spec | None:
     """x[*] -> out[*]."""
     return same(input, inplace)

@@ -78,30 +78,6 @@ def clamp_shape(input: Spec, min: float | None = None, max: float | None = None)
     return same(input) if numbers and (min, max) != (None, None) else None
 
 
-def together(*operands: Any) -> Spec | None:
-    """The operands broadcast, where their tensors are floating and of one dtype, and the others numbers."""
-    specs = [value for value in operands if isinstance(value, Spec)]
-    if len({spec.dtype for spec in specs}) != 1 or not specs[0].dtype.is_floating_point:
-        return None
-    if not all(type(value) in NUMBER for value in operands if not isinstance(value, Spec)):
-        return None
-    sizes = broadcast(*specs)
-    return None if sizes is None else Spec(sizes, specs[0].dtype)
-
-
-@shape(*spelled("pow maximum minimum remainder atan2", torch, torch.Tensor), layout=POINTWISE)
-def arithmetic(input: Any, other: Any, *former: Any) -> Spec | None:
-    """x[*], y[*] -> out[*], broadcast; where dtypes differ the kernel decides, and of the former ``add(x, alpha, y)``."""
-    return None if former else together(input, other)
-
-
-@shape(torch.Tensor.pow_, layout=POINTWISE)
-def arithmetic_in_place(input: Spec, other: Any, *former: Any) -> Spec | None:
-    """x[*], y[*] -> x[*]."""
-    out = None if former else together(input, other)
-    return input if out is not None and tuple(out) == tuple(input) else None
-
-
 @shape(
     *spelled("eq ne lt le gt ge", torch, torch.Tensor),
     *spelled("__eq__ __ne__ __lt__ __le__ __gt__ __ge__", torch.Tensor),
@@ -119,6 +95,17 @@ def masked_fill_shape(input: Spec, mask: Spec, value: Any) -> Spec | None:
     if type(value) not in NUMBER or mask.dtype is not torch.bool or not input.dtype.is_floating_point:
         return None
     return Spec(input, input.dtype) if broadcast(input, mask) == tuple(input) else None
+
+
+def together(*operands: Any) -> Spec | None:
+    """The operands broadcast, where their tensors are floating and of one dtype, and the others numbers."""
+    specs = [value for value in operands if isinstance(value, Spec)]
+    if len({spec.dtype for spec in specs}) != 1 or not specs[0].dtype.is_floating_point:
+        return None
+    if not all(type(value) in NUMBER for value in operands if not isinstance(value, Spec)):
+        return None
+    sizes = broadcast(*specs)
+    return None if sizes is None else Spec(sizes, specs[0].dtype)
 
 
 @formula(*named("logit_backward"))
@@ -150,30 +137,10 @@ def add(input: Any, other: Any, alpha: float = 1, *, out: Spec) -> Cost:
     return Cost(muls=0 if alpha == 1 else out.numel(), adds=out.numel())
 
 
-add.shape(
-    *spelled("add sub subtract", torch, torch.Tensor),
-    *spelled("__add__ __radd__ __sub__", torch.Tensor),
-    layout=POINTWISE,
-)(arithmetic)
-add.shape(*spelled("add_ sub_ __iadd__ __isub__", torch.Tensor), layout=POINTWISE)(arithmetic_in_place)
-
-
-@add.shape(torch.Tensor.__rsub__, layout=POINTWISE)
-def arithmetic_reversed(input: Spec, other: Any) -> Spec | None:
-    """x[*], a number -> out[*]; of two tensors the kernel takes the second first. 1 / x is a reciprocal and a product."""
-    return None if isinstance(other, Spec) else together(input, other)
-
-
 @formula(*named("mul", "multiply"), op="mul")
 def mul(*, out: Spec) -> Cost:
     """x[*] * y[*] -> out[*]: 1 multiply per output."""
     return Cost(muls=out.numel())
-
-
-mul.shape(*spelled("mul multiply", torch, torch.Tensor), *spelled("__mul__ __rmul__", torch.Tensor), layout=POINTWISE)(
-    arithmetic
-)
-mul.shape(*spelled("mul_ __imul__", torch.Tensor), layout=POINTWISE)(arithmetic_in_place)
 
 
 @formula(*named("div", "divide", "true_divide"), op="div")
@@ -182,12 +149,37 @@ def div(*, out: Spec) -> Cost:
     return Cost(others=out.numel())
 
 
-div.shape(
+@add.shape(
+    *spelled("add sub subtract", torch, torch.Tensor),
+    *spelled("__add__ __radd__ __sub__", torch.Tensor),
+    layout=POINTWISE,
+)
+@mul.shape(*spelled("mul multiply", torch, torch.Tensor), *spelled("__mul__ __rmul__", torch.Tensor), layout=POINTWISE)
+@div.shape(
     *spelled("div divide true_divide", torch, torch.Tensor),
     *spelled("__truediv__ __div__", torch.Tensor),
     layout=POINTWISE,
-)(arithmetic)
-div.shape(*spelled("div_ __itruediv__", torch.Tensor), layout=POINTWISE)(arithmetic_in_place)
+)
+@shape(*spelled("pow maximum minimum remainder atan2", torch, torch.Tensor), layout=POINTWISE)
+def arithmetic(input: Any, other: Any, *former: Any) -> Spec | None:
+    """x[*], y[*] -> out[*], broadcast; where dtypes differ the kernel decides, and of the former ``add(x, alpha, y)``."""
+    return None if former else together(input, other)
+
+
+@add.shape(*spelled("add_ sub_ __iadd__ __isub__", torch.Tensor), layout=POINTWISE)
+@mul.shape(*spelled("mul_ __imul__", torch.Tensor), layout=POINTWISE)
+@div.shape(*spelled("div_ __itruediv__", torch.Tensor), layout=POINTWISE)
+@shape(torch.Tensor.pow_, layout=POINTWISE)
+def arithmetic_in_place(input: Spec, other: Any, *former: Any) -> Spec | None:
+    """x[*], y[*] -> x[*]."""
+    out = None if former else together(input, other)
+    return input if out is not None and tuple(out) == tuple(input) else None
+
+
+@add.shape(torch.Tensor.__rsub__, layout=POINTWISE)
+def arithmetic_reversed(input: Spec, other: Any) -> Spec | None:
+    """x[*], a number -> out[*]; of two tensors the kernel takes the second first. 1 / x is a reciprocal and a product."""
+    return None if isinstance(other, Spec) else together(input, other)
 
 
 @formula(*named("lerp"))
