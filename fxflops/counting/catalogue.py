@@ -251,8 +251,9 @@ Written by `python -m fxflops.counting.catalogue` from the formulas in this fold
 Every op has one formula, however it is reached. A formula reads shapes alone; the letters of its line are their sizes:
 `x[*, k] -> out[*]: k-1 adds per output` is k-1 additions for each element of the result. In-place (`add_`), `out=`,
 reflected (`__radd__`) and augmented (`iadd`) forms are counted as the plain one. Of complex numbers a multiplication is 6
-operations, an addition 2, a multiply-accumulate 4 MACs. An op that is in none of these tables does not count as zero: the
-report lists it as missing, and its total is a lower bound."""
+operations, an addition 2, a multiply-accumulate 4 MACs. A backward operator is counted by the textbook formula of its
+gradient, given what the forward saved; what a kernel computes again, to save memory, is not counted. An op that is in none of
+these tables does not count as zero: the report lists it as missing, and its total is a lower bound."""
 
 CONVENTIONS_INTRODUCTION = """\
 A convention is a table over the formulas above that says how much each op counts: only the rows in which it differs.

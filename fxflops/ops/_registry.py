@@ -167,7 +167,12 @@ class Op(Protocol[P, R]):
 
     @staticmethod
     def backward(*targets: Any, op: str | None = None) -> Callable[[Callable[Q, S]], Op[Q, S]]:
-        """Register the decorated function as the formula of operators that only this op's derivative dispatches."""
+        """Register the decorated function as the formula of operators that only this op's derivative dispatches.
+
+        Each is counted by the textbook formula of its gradient, every operation once, given what the forward saved;
+        https://github.com/pytorch/pytorch/blob/main/tools/autograd/derivatives.yaml tells what calls it. What a kernel
+        computes again, to save memory, is not counted.
+        """
 
 
 def formula(*targets: Any, op: str | None = None) -> Callable[[Callable[Q, S]], Op[Q, S]]:

@@ -1,43 +1,192 @@
-"""Activations: 1 per element, but for the few whose parts torch_flops counts; softmax and its relatives by row.
+"""Activations: 1 per element, but for the few whose parts torch_flops counts.
 
 torch_flops counts GELU as ReLU, 1 per element, and leaky_relu 4: https://github.com/zugexiaodui/torch_flops
+
+A gradient is the derivative times the gradient given. A bound is 1 compare; of two branches the one that computes more is
+counted; a coefficient that is 1 multiplies nothing. The derivatives are those of
+https://github.com/pytorch/pytorch/blob/main/torch/_decomp/decompositions.py
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import first, reduced, rows_of, times
+from ._cost import first, times
 from ._registry import formula
+from ._rules import ORDERED, POINTWISE
 from ._spellings import named
+from .elementwise import in_place, same
+
+LEAKY = Cost(muls=1, others=1)
 
 
 @formula(nn.ReLU, *named("relu"), op="relu")
 @formula(nn.ReLU6, *named("relu6"), op="relu6")
-@formula(nn.GELU, *named("gelu"), op="gelu")
-@formula(nn.SiLU, *named("silu"), op="silu")
-@formula(nn.Mish, *named("mish"), op="mish")
-@formula(nn.ELU, *named("elu"), op="elu")
-@formula(nn.SELU, *named("selu"), op="selu")
-@formula(nn.CELU, *named("celu"), op="celu")
-@formula(nn.Sigmoid, *named("sigmoid", "expit"), "aten::special_expit", op="sigmoid")
-@formula(nn.LogSigmoid, *named("logsigmoid", "log_sigmoid", "log_sigmoid_forward"), op="log_sigmoid")
-@formula(nn.Hardsigmoid, *named("hardsigmoid"), op="hardsigmoid")
-@formula(nn.Hardswish, *named("hardswish"), op="hardswish")
 @formula(nn.Hardtanh, *named("hardtanh"), op="hardtanh")
-@formula(nn.Tanh, *named("tanh"), op="tanh")
-@formula(nn.Tanhshrink, *named("tanhshrink"), op="tanhshrink")
+@formula(nn.Threshold, *named("threshold"), op="threshold")
 @formula(nn.Hardshrink, *named("hardshrink"), op="hardshrink")
 @formula(nn.Softshrink, *named("softshrink"), op="softshrink")
-@formula(nn.Softplus, *named("softplus"), op="softplus")
+@formula(nn.Tanhshrink, *named("tanhshrink"), op="tanhshrink")
 @formula(nn.Softsign, *named("softsign"), op="softsign")
-@formula(nn.Threshold, *named("threshold"), op="threshold")
+@formula(nn.ELU, *named("elu"), op="elu")
+@formula(nn.CELU, *named("celu"), op="celu")
+@formula(nn.SELU, *named("selu"), op="selu")
 def activation(input: Spec, *, out: Any) -> Cost:
     """input[*] -> out[*]: 1 per output."""
     return Cost(others=first(out).numel())
+
+
+activation.shape(
+    *(nn.ReLU, F.relu, torch.relu, torch.Tensor.relu, nn.ReLU6, F.relu6, nn.Hardtanh, nn.Threshold), layout=ORDERED
+)(same)
+activation.shape(nn.Tanhshrink, nn.Softsign, nn.ELU, nn.CELU, nn.SELU, F.selu, layout=POINTWISE)(same)
+activation.shape(torch.relu_, torch.Tensor.relu_, layout=POINTWISE)(in_place)
+
+
+@activation.shape(F.hardtanh, F.threshold, layout=ORDERED)
+def bounded(input: Spec, low: float = 0, high: float = 0, inplace: bool = False) -> Spec | None:
+    """x[*] -> out[*]."""
+    return same(input, inplace)
+
+
+@formula(*named("threshold_backward"))
+def threshold_backward(*, out: Spec) -> Cost:
+    """grad[*], x[*] -> out[*]: grad where x > threshold: 1 per output; so is relu's."""
+    return times(out.numel(), Cost(others=1))
+
+
+@formula(*named("hardtanh_backward"), op="hardtanh_backward")
+@activation.backward(*named("hardshrink_backward"), op="hardshrink_backward")
+@activation.backward(*named("softshrink_backward"), op="softshrink_backward")
+def bounded_backward(*, out: Spec) -> Cost:
+    """grad[*], x[*] -> out[*]: grad where x is on the right side of two bounds: 2 per output."""
+    return times(out.numel(), Cost(others=2))
+
+
+hardsigmoid = formula(nn.Hardsigmoid, *named("hardsigmoid"), op="hardsigmoid")(activation)
+hardsigmoid.shape(nn.Hardsigmoid, F.hardsigmoid, layout=POINTWISE)(same)
+
+
+@hardsigmoid.backward(*named("hardsigmoid_backward"))
+def hardsigmoid_backward(*, out: Spec) -> Cost:
+    """grad[*], x[*] -> out[*]: grad * 1/6 between two bounds: 3 per output."""
+    return times(out.numel(), Cost(muls=1, others=2))
+
+
+hardswish = formula(nn.Hardswish, *named("hardswish"), op="hardswish")(activation)
+hardswish.shape(nn.Hardswish, F.hardswish, layout=POINTWISE)(same)
+
+
+@hardswish.backward(*named("hardswish_backward"))
+def hardswish_backward(*, out: Spec) -> Cost:
+    """grad[*], x[*] -> out[*]: grad * (x / 3 + 0.5) between two bounds: 5 per output."""
+    return times(out.numel(), Cost(muls=1, adds=1, others=3))
+
+
+gelu = formula(nn.GELU, *named("gelu"), op="gelu")(activation)
+gelu.shape(nn.GELU, F.gelu, layout=POINTWISE)(same)
+
+
+@gelu.backward(*named("gelu_backward"))
+def gelu_backward(grad_output: Spec, input: Spec, *, approximate: str = "none", out: Spec) -> Cost:
+    """grad[*], x[*] -> out[*]: grad * (P(x) + x p(x)), P and p of the normal distribution, 11 per output; by tanh 17.
+
+    P = 0.5 * (1 + erf(x * sqrt(1/2))), p = c * exp(-0.5 * x * x). By tanh: with t = tanh(b * (x + a * x * x * x)),
+    grad * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * b * (1 + 3a * x * x)).
+    """
+    exact = approximate == "none"
+    return times(out.numel(), Cost(muls=7, adds=2, others=2) if exact else Cost(muls=12, adds=5, others=1))
+
+
+silu = formula(nn.SiLU, *named("silu"), op="silu")(activation)
+silu.shape(nn.SiLU, F.silu, layout=POINTWISE)(same)
+
+
+@silu.backward(*named("silu_backward"))
+def silu_backward(*, out: Spec) -> Cost:
+    """grad[*], x[*] -> out[*]: grad * s * (1 + x * (1 - s)), s = sigmoid(x): 6 per output."""
+    return times(out.numel(), Cost(muls=3, adds=2, others=1))
+
+
+mish = formula(nn.Mish, *named("mish"), op="mish")(activation)
+mish.shape(nn.Mish, F.mish, layout=POINTWISE)(same)
+
+
+@mish.backward(*named("mish_backward"))
+def mish_backward(*, out: Spec) -> Cost:
+    """grad[*], x[*] -> out[*]: grad * (t + x * sigmoid(x) * (1 - t * t)), t = tanh(softplus(x)): 9 per output."""
+    return times(out.numel(), Cost(muls=4, adds=2, others=3))
+
+
+@activation.shape(F.elu, F.celu, layout=POINTWISE)
+def sloped(input: Spec, alpha: float = 1.0, inplace: bool = False) -> Spec | None:
+    """x[*] -> out[*]."""
+    return same(input, inplace)
+
+
+@formula(*named("elu_backward"))
+def elu_backward(
+    grad_output: Spec, alpha: float, scale: float, input_scale: float, is_result: bool, *, out: Spec
+) -> Cost:
+    """grad[*], x[*] -> out[*]: grad * c * exp(x * input_scale) below 0, c = alpha * scale * input_scale: 3 to 5 per output.
+
+    From the result y, where the forward was in place: grad * input_scale * (y + alpha * scale), 3 or 4 per output.
+    """
+    scaled = not math.isclose(input_scale, 1)
+    if is_result:
+        return times(out.numel(), Cost(muls=1 + scaled, adds=1, others=1))
+    weighted = not math.isclose(alpha * scale * input_scale, 1)
+    return times(out.numel(), Cost(muls=1 + scaled + weighted, others=2))
+
+
+sigmoid = formula(nn.Sigmoid, *named("sigmoid", "expit"), "aten::special_expit", op="sigmoid")(activation)
+sigmoid.shape(nn.Sigmoid, torch.sigmoid, torch.Tensor.sigmoid, layout=POINTWISE)(same)
+sigmoid.shape(torch.sigmoid_, torch.Tensor.sigmoid_, layout=POINTWISE)(in_place)
+
+
+@sigmoid.backward(*named("sigmoid_backward"))
+def sigmoid_backward(*, out: Spec) -> Cost:
+    """grad[*], y[*] -> out[*]: grad * (1 - y) * y: 3 per output."""
+    return times(out.numel(), Cost(muls=2, adds=1))
+
+
+tanh = formula(nn.Tanh, *named("tanh"), op="tanh")(activation)
+tanh.shape(nn.Tanh, torch.tanh, torch.Tensor.tanh, layout=POINTWISE)(same)
+tanh.shape(torch.tanh_, torch.Tensor.tanh_, layout=POINTWISE)(in_place)
+
+
+@tanh.backward(*named("tanh_backward"))
+def tanh_backward(*, out: Spec) -> Cost:
+    """grad[*], y[*] -> out[*]: grad * (1 - y * y): 3 per output."""
+    return times(out.numel(), Cost(muls=2, adds=1))
+
+
+log_sigmoid = formula(nn.LogSigmoid, *named("logsigmoid", "log_sigmoid", "log_sigmoid_forward"), op="log_sigmoid")(
+    activation
+)
+log_sigmoid.shape(nn.LogSigmoid, layout=POINTWISE)(same)
+
+
+@log_sigmoid.backward(*named("log_sigmoid_backward"))
+def log_sigmoid_backward(*, out: Spec) -> Cost:
+    """grad[*], x[*] -> out[*]: grad * (1 - sigmoid(x)): 3 per output, whatever the buffer of a device holds."""
+    return times(out.numel(), Cost(muls=1, adds=1, others=1))
+
+
+softplus = formula(nn.Softplus, *named("softplus"), op="softplus")(activation)
+softplus.shape(nn.Softplus, layout=POINTWISE)(same)
+
+
+@softplus.backward(*named("softplus_backward"))
+def softplus_backward(grad_output: Spec, input: Spec, beta: float, *, out: Spec) -> Cost:
+    """grad[*], x[*] -> out[*]: grad * z / (z + 1), z = exp(beta * x), up to a bound: 5 per output, 6 with a beta."""
+    return times(out.numel(), Cost(muls=1 + (beta != 1), adds=1, others=3))
 
 
 @formula(nn.LeakyReLU, *named("leaky_relu"), op="leaky_relu")
@@ -48,39 +197,37 @@ def sloped_relu(input: Spec, *, out: Any) -> Cost:
     return times(first(out).numel(), Cost(muls=1, adds=1, others=2))
 
 
+sloped_relu.shape(nn.LeakyReLU, layout=POINTWISE)(same)
+sloped_relu.shape(F.leaky_relu, layout=POINTWISE)(sloped)
+
+
+@sloped_relu.backward(*named("leaky_relu_backward"))
+def leaky_relu_backward(*, out: Spec) -> Cost:
+    """grad[*], x[*] -> out[*]: grad * slope below 0: 2 per output."""
+    return times(out.numel(), LEAKY)
+
+
+@sloped_relu.backward(*named("_prelu_kernel_backward"), op="prelu_backward")
+def prelu_backward(grad_output: Spec, *, out: Any) -> Cost:
+    """grad[*], x[*], weight[*] -> out[*], out_weight[*]: grad * weight and grad * x below 0: 3 per element."""
+    return times(grad_output.numel(), Cost(muls=2, others=1))
+
+
+@sloped_relu.backward(*named("rrelu_with_noise_backward"), op="rrelu_backward")
+def rrelu_backward(
+    grad_output: Spec, input: Spec, noise: Spec, lower: float, upper: float, training: bool, *, out: Spec
+) -> Cost:
+    """grad[*], x[*], noise[*] -> out[*]: grad * noise, 1 per output; in eval as leaky_relu_backward."""
+    return times(out.numel(), Cost(muls=1) if training else LEAKY)
+
+
 @formula(nn.GLU, *named("glu"))
 def glu(input: Spec, *, out: Spec) -> Cost:
     """input[*, 2k] -> out[*, k]: a * sigmoid(b): 1 sigmoid and 1 multiply per output."""
     return Cost(muls=out.numel(), others=out.numel())
 
 
-@formula(nn.Softmax, *named("softmax", "_softmax", "_safe_softmax"), "aten::special_softmax")
-def softmax(input: Spec, dim: int | None = None, *, out: Spec) -> Cost:
-    """input[*, k] -> out[*, k]: k exps, k-1 adds and k divides per row."""
-    return Cost(adds=out.numel() - rows_along(out, dim), others=2 * out.numel())
-
-
-@formula(nn.Softmax2d, op="softmax")
-def softmax2d(module: nn.Softmax2d, input: Spec, *, out: Spec) -> Cost:
-    """input[*, k, h, w] -> out[*, k, h, w]: k exps, k-1 adds and k divides per pixel."""
-    return softmax(input, -3, out=out)
-
-
-@formula(nn.Softmin, *named("softmin"))
-def softmin(input: Spec, dim: int | None = None, *, out: Spec) -> Cost:
-    """input[*, k] -> out[*, k]: k negations, k exps, k-1 adds and k divides per row."""
-    return softmax(input, dim, out=out).plus(Cost(others=out.numel()))
-
-
-@formula(nn.LogSoftmax, *named("log_softmax", "_log_softmax"), "aten::special_log_softmax")
-def log_softmax(input: Spec, dim: int | None = None, *, out: Spec) -> Cost:
-    """input[*, k] -> out[*, k]: k exps, k-1 adds, 1 log and k subtractions per row."""
-    rows = rows_along(out, dim)
-    return Cost(adds=2 * out.numel() - rows, others=out.numel() + rows)
-
-
-def rows_along(out: Spec, dim: int | None) -> int:
-    """How many rows lie along ``dim``; F.softmax chooses one where it is None."""
-    if dim is None:
-        dim = 0 if out.ndim in (0, 1, 3) else 1
-    return rows_of(out.numel(), reduced(out, dim))
+@glu.backward(*named("glu_backward"))
+def glu_backward(grad_output: Spec, *, out: Spec) -> Cost:
+    """grad[*, k], a and b[*, k] -> out[*, 2k]: grad * s and grad * s * a * (1 - s), s = sigmoid(b): 5 per element of grad."""
+    return times(grad_output.numel(), Cost(muls=3, adds=1, others=1))

@@ -40,6 +40,20 @@ def ctc_loss(
     return total.plus(reduced_loss(n, None, reduction)).plus(Cost(others=n if reduction in (1, "mean") else 0))
 
 
+@ctc_loss.backward(*named("_ctc_loss_backward"), op="ctc_loss_backward")
+def ctc_loss_backward(
+    grad: Spec, log_probs: Spec, targets: Spec, input_lengths: Any, target_lengths: Any, *, out: Spec
+) -> Cost:
+    """grad[n], log_probs[t, n, c], targets[n, s] -> out[t, n, c]: 22 per step and state, of 2s + 1 states per sequence, 6 per output.
+
+    The recursion from the end, as in the forward; alpha + beta, and its log-sum-exp (8) to that of its class;
+    (exp(log_prob) - exp(sum + loss - log_prob)) * grad.
+    """
+    states = states_of(log_probs, targets, input_lengths, target_lengths)
+    recursion = times(states, STEP.plus(Cost(adds=1 + 4, others=4)))
+    return recursion.plus(times(out.numel(), Cost(muls=1, adds=3, others=2)))
+
+
 @formula("aten::_ctc_loss", "aten::_cudnn_ctc_loss", "aten::miopen_ctc_loss", op="ctc_loss")
 def ctc_loss_forward(log_probs: Spec, targets: Spec, input_lengths: Any, target_lengths: Any, *, out: Any) -> Cost:
     """log_probs[t, n, c], targets[n, s] -> out[n]: as ctc_loss, without the reduction."""

@@ -6,18 +6,20 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
 
 from ..records import Cost, Spec, specs_in
 from ._cost import times
 from ._registry import formula
+from ._rules import ORDERED, POINTWISE, shape, spelled
 from ._spellings import named
+from .shapes import broadcast
 
-UNARY = """
-    acos acosh asin asinh atan atanh ceil conj_physical cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 floor frac
-    frexp lgamma log log10 log1p log2 logit mvlgamma nan_to_num neg polygamma rad2deg reciprocal round rsqrt sgn sign
-    signbit sin sinc sinh sqrt square tan trunc fix abs absolute negative isnan isinf isfinite isposinf isneginf isreal
-    logical_not bitwise_not angle
+NUMBER = (int, float)
+LIKE_THEIR_INPUT = "abs ceil cos erf exp expm1 floor log log1p neg reciprocal round rsqrt sin sqrt square"
+UNARY = f"""
+    {LIKE_THEIR_INPUT} acos acosh asin asinh atan atanh conj_physical cosh deg2rad digamma erfc erfinv exp2 frac frexp
+    lgamma log10 log2 logit mvlgamma nan_to_num polygamma rad2deg sgn sign signbit sinc sinh tan trunc fix absolute negative
+    isnan isinf isfinite isposinf isneginf isreal logical_not bitwise_not angle
 """.split()
 BINARY = """
     atan2 arctan2 bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift copysign eq ne lt le gt ge
@@ -53,10 +55,79 @@ for _symbol, _name in DUNDERS.items():
     formula(f"aten::__{_symbol}__", f"aten::__i{_symbol}__", op=f"bitwise_{_name}")(pointwise)
 
 
+def same(input: Spec, inplace: bool = False) -> Spec | None:
+    """x[*] -> out[*]; of integers the kernel decides."""
+    if not input.dtype.is_floating_point:
+        return None
+    return input if inplace else Spec(input, input.dtype)
+
+
+def in_place(input: Spec) -> Spec | None:
+    """x[*] -> x[*]."""
+    return same(input, inplace=True)
+
+
+shape(*spelled(LIKE_THEIR_INPUT, torch, torch.Tensor), layout=POINTWISE)(same)
+shape(*spelled(LIKE_THEIR_INPUT.replace(" ", "_ ") + "_", torch, torch.Tensor), layout=POINTWISE)(in_place)
+
+
+@shape(*spelled("clamp clip clamp_min clamp_max", torch, torch.Tensor), layout=ORDERED)
+def clamp_shape(input: Spec, min: float | None = None, max: float | None = None) -> Spec | None:
+    """x[*] -> out[*]; where the bounds are tensors the kernel decides."""
+    numbers = all(value is None or type(value) in NUMBER for value in (min, max))
+    return same(input) if numbers and (min, max) != (None, None) else None
+
+
+@shape(
+    *spelled("eq ne lt le gt ge", torch, torch.Tensor),
+    *spelled("__eq__ __ne__ __lt__ __le__ __gt__ __ge__", torch.Tensor),
+    layout=POINTWISE,
+)
+def comparison(input: Any, other: Any) -> Spec | None:
+    """x[*], y[*] -> out[*] of booleans, broadcast."""
+    out = together(input, other)
+    return None if out is None else Spec(out, torch.bool)
+
+
+@shape(torch.masked_fill, torch.Tensor.masked_fill)
+def masked_fill_shape(input: Spec, mask: Spec, value: Any) -> Spec | None:
+    """x[*], m[*] -> out[*], the mask broadcast to it."""
+    if type(value) not in NUMBER or mask.dtype is not torch.bool or not input.dtype.is_floating_point:
+        return None
+    return Spec(input, input.dtype) if broadcast(input, mask) == tuple(input) else None
+
+
+def together(*operands: Any) -> Spec | None:
+    """The operands broadcast, where their tensors are floating and of one dtype, and the others numbers."""
+    specs = [value for value in operands if isinstance(value, Spec)]
+    if len({spec.dtype for spec in specs}) != 1 or not specs[0].dtype.is_floating_point:
+        return None
+    if not all(type(value) in NUMBER for value in operands if not isinstance(value, Spec)):
+        return None
+    sizes = broadcast(*specs)
+    return None if sizes is None else Spec(sizes, specs[0].dtype)
+
+
+@formula(*named("logit_backward"))
+def logit_backward(grad_output: Spec, input: Spec, eps: float | None = None, *, out: Spec) -> Cost:
+    """grad[*], x[*] -> out[*]: grad / (x * (1 - x)): 3 per output, 5 with the two bounds that eps sets."""
+    return times(out.numel(), Cost(muls=1, adds=1, others=1 if eps is None else 3))
+
+
 @formula(*named("where"))
 def where(*, out: Any) -> Cost:
     """condition[*], x[*], y[*] -> out[*]: 1 selection per output; a condition alone is only looked through."""
     return Cost(others=out.numel() if isinstance(out, Spec) else 0)
+
+
+@where.shape(torch.where, layout=POINTWISE)
+def where_shape(condition: Spec, input: Any, other: Any) -> Spec | None:
+    """c[*], x[*], y[*] -> out[*], broadcast; where a choice is a number the kernel decides."""
+    if not isinstance(input, Spec) or not isinstance(other, Spec) or condition.dtype is not torch.bool:
+        return None
+    chosen = together(input, other)
+    sizes = None if chosen is None else broadcast(condition, chosen)
+    return None if chosen is None or sizes is None else Spec(sizes, chosen.dtype)
 
 
 @formula(*named("add"), op="add")
@@ -78,6 +149,39 @@ def div(*, out: Spec) -> Cost:
     return Cost(others=out.numel())
 
 
+@add.shape(
+    *spelled("add sub subtract", torch, torch.Tensor),
+    *spelled("__add__ __radd__ __sub__", torch.Tensor),
+    layout=POINTWISE,
+)
+@mul.shape(*spelled("mul multiply", torch, torch.Tensor), *spelled("__mul__ __rmul__", torch.Tensor), layout=POINTWISE)
+@div.shape(
+    *spelled("div divide true_divide", torch, torch.Tensor),
+    *spelled("__truediv__ __div__", torch.Tensor),
+    layout=POINTWISE,
+)
+@shape(*spelled("pow maximum minimum remainder atan2", torch, torch.Tensor), layout=POINTWISE)
+def arithmetic(input: Any, other: Any, *former: Any) -> Spec | None:
+    """x[*], y[*] -> out[*], broadcast; where dtypes differ the kernel decides, and of the former ``add(x, alpha, y)``."""
+    return None if former else together(input, other)
+
+
+@add.shape(*spelled("add_ sub_ __iadd__ __isub__", torch.Tensor), layout=POINTWISE)
+@mul.shape(*spelled("mul_ __imul__", torch.Tensor), layout=POINTWISE)
+@div.shape(*spelled("div_ __itruediv__", torch.Tensor), layout=POINTWISE)
+@shape(torch.Tensor.pow_, layout=POINTWISE)
+def arithmetic_in_place(input: Spec, other: Any, *former: Any) -> Spec | None:
+    """x[*], y[*] -> x[*]."""
+    out = None if former else together(input, other)
+    return input if out is not None and tuple(out) == tuple(input) else None
+
+
+@add.shape(torch.Tensor.__rsub__, layout=POINTWISE)
+def arithmetic_reversed(input: Spec, other: Any) -> Spec | None:
+    """x[*], a number -> out[*]; of two tensors the kernel takes the second first. 1 / x is a reciprocal and a product."""
+    return None if isinstance(other, Spec) else together(input, other)
+
+
 @formula(*named("lerp"))
 def lerp(*, out: Spec) -> Cost:
     """start[*] + weight * (end[*] - start[*]) -> out[*]: 2 adds and 1 multiply per output."""
@@ -94,6 +198,13 @@ def addcmul(input: Spec, tensor1: Spec, tensor2: Spec, value: float = 1, *, out:
 def addcdiv(input: Spec, tensor1: Spec, tensor2: Spec, value: float = 1, *, out: Spec) -> Cost:
     """x[*] + value * a[*] / b[*] -> out[*]: 1 divide and 1 add per output, 1 multiply more where value is not 1."""
     return Cost(muls=(value != 1) * out.numel(), adds=out.numel(), others=out.numel())
+
+
+@addcmul.shape(torch.addcmul, torch.Tensor.addcmul, layout=ORDERED)
+@addcdiv.shape(torch.addcdiv, torch.Tensor.addcdiv, layout=ORDERED)
+def addcmul_shape(input: Spec, tensor1: Spec, tensor2: Spec, *former: Any) -> Spec | None:
+    """x[*], y[*], z[*] -> out[*], broadcast."""
+    return None if former else together(input, tensor1, tensor2)
 
 
 @formula(*named("xlogy", "special_xlogy"), op="xlogy")
@@ -143,20 +254,3 @@ def bucketize(input: Any, boundaries: Spec, *, out: Spec) -> Cost:
 def searchsorted(sorted_sequence: Spec, *, out: Spec) -> Cost:
     """sorted[*, k], x[*] -> out[*]: as bucketize."""
     return bucketize(None, sorted_sequence, out=out)
-
-
-@formula(
-    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
-    *named("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout"),
-)  # fmt: skip
-def dropout(
-    input: Spec, p: float = 0.5, training: bool = True, inplace: bool = False, *, train: bool = True, out: Spec
-) -> Cost:
-    """x[*] -> out[*]: in training 2 multiplies per output (the mask, the scale), in eval nothing."""
-    return Cost(muls=2 * out.numel() if training and train and p > 0 else 0)
-
-
-@formula(*named("native_dropout"), op="dropout")
-def native_dropout(input: Spec, p: float, train: bool | None = True, *, out: tuple[Spec, Spec]) -> Cost:
-    """x[*] -> out[*], mask[*]: as dropout; in training also where ``train`` is None."""
-    return dropout(input, p, train is not False, out=out[0])

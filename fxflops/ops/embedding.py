@@ -1,4 +1,7 @@
-"""Embeddings: a lookup moves data and computes nothing; a bag adds up what it looked up."""
+"""Embeddings: a lookup moves data and computes nothing; a bag adds up what it looked up.
+
+Backward, each row of the gradient is added to the row that was looked up.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import first
+from ._cost import contraction, first
 from ._registry import formula, zero
+from ._rules import ANY
 from ._spellings import named
 from .reduce import norm
 
@@ -31,6 +35,32 @@ def embedding(
 ) -> Cost:
     """input[*], weight[v, d] -> out[*, d]: nothing; with max_norm, what embedding_renorm counts."""
     return Cost() if max_norm is None else embedding_renorm(weight, input, max_norm, norm_type, out=weight)
+
+
+@embedding.shape(nn.Embedding, F.embedding, layout=ANY)
+def embedding_shape(
+    input: Spec, weight: Spec, padding_idx: int | None = None, max_norm: float | None = None
+) -> Spec | None:
+    """input[*] of integers, weight[v, d] -> out[*, d]."""
+    if input.dtype not in (torch.int32, torch.int64) or weight.ndim != 2 or max_norm is not None:
+        return None
+    if padding_idx is not None and not -weight[0] <= padding_idx < weight[0]:
+        return None
+    return Spec((*input, weight[1]), weight.dtype)
+
+
+@embedding.backward(*named("embedding_dense_backward"), op="embedding_backward")
+def embedding_backward(
+    grad_output: Spec,
+    indices: Spec,
+    num_weights: int,
+    padding_idx: int,
+    scale_grad_by_freq: bool,
+    *,
+    out: Spec,
+) -> Cost:
+    """grad[n, d], indices[n] -> out[v, d]: 1 add per element looked up, and 1 divide if scaled by its row's frequency."""
+    return Cost(adds=grad_output.numel(), others=grad_output.numel() if scale_grad_by_freq else 0)
 
 
 @formula(*named("embedding_renorm"))
@@ -89,3 +119,57 @@ def embedding_bag_native(
 ) -> Cost:
     """weight[v, d], indices[n] -> out[bags, d]: as embedding_bag."""
     return embedding_bag(indices, weight, mode=MODES[mode], per_sample_weights=per_sample_weights, out=first(out))
+
+
+@embedding_bag.backward(*named("_embedding_bag_dense_backward"), op="embedding_bag_backward")
+def embedding_bag_dense_backward(
+    grad: Spec,
+    indices: Spec,
+    offset2bag: Spec,
+    bag_size: Spec,
+    maximum_indices: Spec,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    per_sample_weights: Spec | None,
+    *,
+    out: Spec,
+) -> Cost:
+    """grad[bags, d], indices[n] -> out[v, d]: 1 add per element looked up; mean: 1 divide per element of grad; max: 1 add each.
+
+    Sample weights are 1 multiply per element looked up, the frequencies of rows 1 divide.
+    """
+    picked = grad.numel() if MODES[mode] == "max" else indices.numel() * grad[-1]
+    return Cost(
+        muls=0 if per_sample_weights is None else picked,
+        adds=picked,
+        others=(grad.numel() if MODES[mode] == "mean" else 0) + (picked if scale_grad_by_freq else 0),
+    )
+
+
+@embedding_bag.backward(*named("_embedding_bag_backward"), op="embedding_bag_backward")
+def embedding_bag_backward(
+    grad: Spec,
+    indices: Spec,
+    offsets: Spec,
+    offset2bag: Spec,
+    bag_size: Spec,
+    maximum_indices: Spec,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Spec | None,
+    *,
+    out: Spec,
+) -> Cost:
+    """grad[bags, d], indices[n] -> out[v, d]: as _embedding_bag_dense_backward; a sparse gradient adds nothing up."""
+    given = offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights
+    cost = embedding_bag_dense_backward(grad, indices, *given, out=out)
+    return cost._replace(adds=0) if sparse else cost
+
+
+@embedding_bag.backward(*named("_embedding_bag_per_sample_weights_backward"), op="embedding_bag_backward")
+def sample_weights_backward(grad: Spec, weight: Spec, indices: Spec, *, out: Spec) -> Cost:
+    """grad[bags, d], weight[v, d], indices[n] -> out[n]: d multiplies and d-1 adds per output."""
+    return contraction(weight[-1], out.numel())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import times
+from ._cost import first, times
 from ._registry import formula
 from ._spellings import named
 from .quantized import CHOOSE, DEQUANTIZE, QUANTIZE
@@ -23,6 +23,22 @@ from .quantized import CHOOSE, DEQUANTIZE, QUANTIZE
 def fake_quantize(input: Spec, *, out: Any) -> Cost:
     """x[*] -> out[*]: quantize and dequantize: 6 per output; a mask for the backward is not counted."""
     return times(input.numel(), QUANTIZE.plus(DEQUANTIZE))
+
+
+@fake_quantize.backward(
+    *named("_fake_quantize_learnable_per_tensor_affine_backward"),
+    *named("_fake_quantize_learnable_per_channel_affine_backward"),
+    op="fake_quantize_backward",
+)
+def fake_quantize_backward(grad: Spec, input: Spec, scale: Spec, *, out: Any) -> Cost:
+    """grad[*], x[*], scale[c] -> out[*], out_scale[c], out_zero_point[c]: 7 per element, 2 sums and 4 operations per channel.
+
+    v = x / scale, its rounding plus the zero point, and 2 bounds; within them grad * (round(v) - v) goes to the scale,
+    beyond -grad * scale to the zero point; both sums are multiplied by a factor. https://arxiv.org/abs/1902.08153
+    """
+    n, channels = first(out).numel(), scale.numel()
+    sums = Cost(muls=3 * channels, adds=2 * max(n - channels, 0), others=channels)
+    return times(n, Cost(muls=1, adds=2, others=4)).plus(sums)
 
 
 @formula(

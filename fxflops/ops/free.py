@@ -1,17 +1,25 @@
-"""Ops that compute nothing, declared with the reason: a view, a move of data, a new tensor, a question about one."""
+"""Ops that compute nothing, declared with the reason: a view, a move of data, a new tensor, a question about one.
+
+Backward, what was moved goes back to where it came from, and adds up where several come from one place.
+"""
 
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
 from ..torch_internals import assertion
 from ._registry import ESCAPE, formula, zero
+from ._rules import ANY, FORMAT, shape
 from ._spellings import named
+from .elementwise import pointwise
 
 VIEW = """
     view view_as reshape reshape_as transpose permute t swapaxes swapdims movedim moveaxis expand expand_as broadcast_to
@@ -57,6 +65,10 @@ for _reason, _names in (("view", VIEW), ("move", MOVE), ("create", CREATE)):
         zero(_reason, *named(_name), op=_name.rstrip("_"))
 for _name in VIEW:
     zero("move", *named(f"{_name}_copy"), op=f"{_name}_copy")
+for _name in ("select", "slice", "diagonal", "masked_scatter", "_nested_select", "_nested_sum"):
+    zero("move", *named(f"{_name}_backward"), op=f"{_name.lstrip('_')}_backward")
+for _name in ("standard_gamma", "dirichlet"):  # special functions of the sample and of what it is drawn by
+    formula(*named(f"_{_name}_grad"), op=f"{_name}_backward")(pointwise)
 zero("view", torch.Tensor.__getitem__, operator.getitem, op="getitem")
 zero("view", torch.Tensor.unfold, op="unfold")
 zero("move", torch.Tensor.__setitem__, operator.setitem, op="setitem")
@@ -88,6 +100,7 @@ zero(
     "profiler::_record_function_enter",
     "profiler::_record_function_exit",
 )
+zero("query", "aten::get_gradients", op="get_gradients")
 zero("a check: it computes nothing itself", assertion, op="_assert")
 zero(
     "a check: it computes nothing itself",
@@ -100,3 +113,65 @@ zero(
 def fold(input: Spec, *, out: Spec) -> Cost:
     """x[n, c*k, l] -> out[n, c, h, w]: 1 add per element of x, the first on each output is none."""
     return Cost(adds=max(math.prod(input) - out.numel(), 0))
+
+
+@formula(*named("unfold_backward"), op="unfold_backward")
+@formula(
+    *named("reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward"),
+    *named("replication_pad1d_backward", "replication_pad2d_backward", "replication_pad3d_backward"),
+    op="pad_backward",
+)
+def added_back(grad_output: Spec, *, out: Spec) -> Cost:
+    """grad[n] -> out[m]: n - m adds: each element of grad to the one it was copied from, the first on each is none."""
+    return Cost(adds=max(grad_output.numel() - out.numel(), 0))
+
+
+@shape(nn.Identity)
+def identity_shape(input: Spec) -> Spec:
+    """x[*] -> x[*]."""
+    return input
+
+
+@shape(torch.cat, torch.concat, torch.concatenate, layout=FORMAT)
+def cat_shape(tensors: tuple[Spec, ...], dim: int = 0) -> Spec | None:
+    """x[*, a, *], y[*, b, *] ... -> out[*, a + b ..., *]."""
+    first = tensors[0] if tensors else None
+    if first is None or not first.ndim or not -first.ndim <= dim < first.ndim:
+        return None
+    dim %= first.ndim
+    for spec in tensors:
+        alike = spec.ndim == first.ndim and spec.dtype is first.dtype and spec.numel()
+        if not alike or spec[:dim] != first[:dim] or spec[dim + 1 :] != first[dim + 1 :]:
+            return None
+    return Spec((*first[:dim], sum(spec[dim] for spec in tensors), *first[dim + 1 :]), first.dtype)
+
+
+@shape(torch.stack)
+def stack_shape(tensors: tuple[Spec, ...], dim: int = 0) -> Spec | None:
+    """x[*], y[*] ... -> out[*, 2 ..., *]."""
+    first = tensors[0] if tensors else None
+    if first is None or not -first.ndim - 1 <= dim <= first.ndim or not first.numel():
+        return None
+    if any(tuple(spec) != tuple(first) or spec.dtype is not first.dtype for spec in tensors):
+        return None
+    dim %= first.ndim + 1
+    return Spec((*first[:dim], len(tensors), *first[dim:]), first.dtype)
+
+
+@shape(torch.roll, torch.Tensor.roll, layout=ANY)
+def roll_shape(input: Spec, shifts: Any, dims: Any = None) -> Spec | None:
+    """x[*] -> out[*]."""
+    moved, along = ((v,) if isinstance(v, int) else tuple(v or ()) for v in (shifts, dims))
+    known = along and len(moved) == len(along) and all(-input.ndim <= dim < input.ndim for dim in along)
+    return Spec(input, input.dtype) if known and input.numel() else None
+
+
+@shape(F.pad, layout=FORMAT)
+def pad_shape(input: Spec, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Spec | None:
+    """x[*, s] -> out[*, left + s + right], the last dimension first."""
+    if mode != "constant" or len(pad) % 2 or len(pad) > 2 * input.ndim or max(pad, default=0) <= 0:
+        return None
+    sizes = list(input)
+    for at in range(len(pad) // 2):
+        sizes[-1 - at] += pad[2 * at] + pad[2 * at + 1]
+    return Spec(tuple(sizes), input.dtype) if min(*input, *sizes) > 0 else None

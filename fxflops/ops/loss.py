@@ -2,6 +2,7 @@
 
 The definitions are those of https://docs.pytorch.org/docs/stable/nn.html#loss-functions. Where one branches, the branch
 that computes more is counted. The aten overloads name their reduction by a number, in the place of ``size_average``.
+A gradient is the derivative of each element times the gradient given, which a mean divides once by what it is over.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ..records import Cost, Spec
 from ._cost import rows_of, times, when
 from ._registry import formula
 from ._spellings import named
-from .activation import log_softmax
+from .softmax import log_softmax
 
 Reduction = str | int
 Legacy = bool | int | None
@@ -36,6 +37,12 @@ def mse_loss(
 ) -> Cost:
     """input[*], target[*] -> out[]: 1 subtraction and 1 square per element, 1 multiply with a weight."""
     return pointwise_loss(Cost(muls=1, adds=1), input, target, size_average, reduction, weight)
+
+
+@mse_loss.backward(*named("mse_loss_backward"))
+def mse_loss_backward(grad_output: Spec, input: Spec, target: Spec, reduction: int, *, out: Spec) -> Cost:
+    """grad[], x[*], y[*] -> out[*]: 2 * (x - y) * grad: 3 per element."""
+    return elements_backward(Cost(muls=2, adds=1), out, reduction)
 
 
 @formula(nn.L1Loss, *named("l1_loss"))
@@ -67,6 +74,12 @@ def smooth_l1_loss(
     return pointwise_loss(Cost(muls=2, adds=1, others=3), input, target, size_average, reduction)
 
 
+@smooth_l1_loss.backward(*named("smooth_l1_loss_backward"))
+def smooth_l1_loss_backward(grad_output: Spec, input: Spec, target: Spec, reduction: int, *, out: Spec) -> Cost:
+    """grad[], x[*], y[*] -> out[*]: (x - y) / beta, kept between -1 and 1, * grad: 5 per element."""
+    return elements_backward(Cost(muls=1, adds=1, others=3), out, reduction)
+
+
 @formula(nn.HuberLoss, *named("huber_loss"))
 def huber_loss(
     input: Spec,
@@ -79,6 +92,12 @@ def huber_loss(
 ) -> Cost:
     """input[*], target[*] -> out[]: |d| < delta, d = x - y, then 0.5 * d * d: 5 per element, 1 multiply with a weight."""
     return pointwise_loss(Cost(muls=2, adds=1, others=2), input, target, None, reduction, weight)
+
+
+@huber_loss.backward(*named("huber_loss_backward"))
+def huber_loss_backward(grad_output: Spec, input: Spec, target: Spec, reduction: int, *, out: Spec) -> Cost:
+    """grad[], x[*], y[*] -> out[*]: x - y, kept between -delta and delta, * grad: 4 per element."""
+    return elements_backward(Cost(muls=1, adds=1, others=2), out, reduction)
 
 
 @formula(nn.KLDivLoss, *named("kl_div"))
@@ -109,6 +128,14 @@ def binary_cross_entropy(
     """input[*], target[*] -> out[]: -(y * log(x) + (1-y) * log(1-x)): 8 per element, 1 multiply with a weight."""
     element = Cost(muls=2 + (weight is not None), adds=3, others=3)
     return pointwise_loss(element, input, target, size_average, reduction)
+
+
+@binary_cross_entropy.backward(*named("binary_cross_entropy_backward"))
+def binary_cross_entropy_backward(
+    grad_output: Spec, input: Spec, target: Spec, weight: Spec | None = None, reduction: int = 1, *, out: Spec
+) -> Cost:
+    """grad[], x[*], y[*] -> out[*]: (x - y) / (x * (1 - x)) * grad: 5 per element, 1 multiply with a weight."""
+    return elements_backward(Cost(muls=2 + (weight is not None), adds=2, others=1), out, reduction)
 
 
 @formula(nn.BCEWithLogitsLoss, F.binary_cross_entropy_with_logits)
@@ -167,6 +194,14 @@ def nll_loss(
 ) -> Cost:
     """input[n, c, *], target[n, *] -> out[]: 1 negation per target, 1 multiply with a weight; ignored ones are counted."""
     return pointwise_loss(Cost(others=1), target, target, size_average, reduction, weight)
+
+
+@nll_loss.backward(*named("nll_loss_backward", "nll_loss2d_backward"), op="nll_loss_backward")
+def nll_loss_backward(
+    grad_output: Spec, input: Spec, target: Spec, weight: Spec | None, reduction: int, *, out: Spec
+) -> Cost:
+    """grad[], x[n, c, *], target[n, *] -> out[n, c, *]: -grad per target, 1 multiply with a weight; ignored ones are counted."""
+    return elements_backward(Cost(muls=0 + (weight is not None), others=1), target, reduction)
 
 
 @formula(nn.CrossEntropyLoss, F.cross_entropy)
@@ -234,3 +269,8 @@ def reduced_loss(elements: int, size_average: Legacy, reduction: Reduction, weig
     if name == "sum":
         return Cost(adds=elements - 1)
     return Cost(adds=(elements - 1) * (1 + weighted), others=1)
+
+
+def elements_backward(each: Cost, of: Spec, reduction: int) -> Cost:
+    """The gradient of a loss of so much per element; that of a mean is divided once."""
+    return times(of.numel(), each).plus(Cost(others=1 if NUMBERS[reduction] == "mean" else 0))

@@ -16,7 +16,7 @@ from ..records import Cost, Spec
 from ._cost import times, when
 from ._registry import formula
 from ._spellings import named
-from .loss import Legacy, Reduction, pointwise_loss, reduced_loss
+from .loss import Legacy, Reduction, elements_backward, pointwise_loss, reduced_loss
 from .reduce import cosine_similarity, pairwise_distance
 
 
@@ -32,6 +32,12 @@ def soft_margin_loss(
 ) -> Cost:
     """input[*], target[*] -> out[]: log(1 + exp(-y * x)): 5 per element."""
     return pointwise_loss(Cost(muls=1, adds=1, others=3), input, target, size_average, reduction)
+
+
+@soft_margin_loss.backward(*named("soft_margin_loss_backward"))
+def soft_margin_loss_backward(grad_output: Spec, input: Spec, target: Spec, reduction: int, *, out: Spec) -> Cost:
+    """grad[], x[*], y[*] -> out[*]: -y * z / (z + 1) * grad, z = exp(-y * x): 7 per element."""
+    return elements_backward(Cost(muls=3, adds=1, others=3), out, reduction)
 
 
 @formula(nn.MarginRankingLoss, *named("margin_ranking_loss"))
@@ -162,6 +168,27 @@ def multi_margin_loss(
     return times(rows, row).plus(reduced_loss(rows, size_average, reduction))
 
 
+@multi_margin_loss.backward(*named("multi_margin_loss_backward"))
+def multi_margin_loss_backward(
+    grad_output: Spec,
+    input: Spec,
+    target: Spec,
+    p: float,
+    margin: float,
+    weight: Spec | None = None,
+    reduction: int = 1,
+    *,
+    out: Spec,
+) -> Cost:
+    """grad[], x[n, c], target[n] -> out[n, c]: per other class z = margin - x[y] + x, if above 0 grad to it and -grad to y: 4.
+
+    For p = 2 times 2 * z; 1 multiply with a weight; the gradient of a row is divided by c.
+    """
+    c, rows = out[-1] if out.ndim else 1, math.prod(out[:-1])
+    each = Cost(muls=2 * (p == 2) + (weight is not None), adds=3, others=1)
+    return elements_backward(times(c - 1, each).plus(Cost(others=1)), Spec((rows,)), reduction)
+
+
 @formula(nn.MultiLabelMarginLoss, *named("multilabel_margin_loss", "multilabel_margin_loss_forward"))
 def multilabel_margin_loss(
     input: Spec,
@@ -180,3 +207,13 @@ def multilabel_margin_loss(
     pairs = c * c // 4
     row = Cost(adds=2 * pairs + max(pairs - 1, 0), others=pairs + 1)
     return times(rows, row).plus(reduced_loss(rows, size_average, reduction))
+
+
+@multilabel_margin_loss.backward(*named("multilabel_margin_loss_backward"))
+def multilabel_margin_loss_backward(grad_output: Spec, input: Spec, target: Spec, reduction: int, *, out: Spec) -> Cost:
+    """grad[], x[n, c], target[n, c] -> out[n, c]: per pair of a target and another class 1 - (x[y] - x), if above 0 grad to both: 5.
+
+    As many pairs as in the forward: c^2/4 per row, at most this. The gradient of a row is divided by c.
+    """
+    c, rows = out[-1] if out.ndim else 1, math.prod(out[:-1])
+    return elements_backward(times(c * c // 4, Cost(adds=4, others=1)).plus(Cost(others=1)), Spec((rows,)), reduction)

@@ -2,55 +2,28 @@
 
 Computing the mean and the deviation is NOT counted, in training neither, nor for layer_norm, which computes them always:
 torch_flops counts this way (https://github.com/zugexiaodui/torch_flops), and its published totals rest on it.
+
+Gradients are those of the mean and the deviation too, which are taken as the forward saved them. With X = (x - mean) / std and
+G = grad * weight: (G - mean(G) - X * mean(G * X)) / std, each mean over what one mean of the forward is over
+(https://arxiv.org/abs/1607.06450); the weight's is the sum of grad * X, the bias's that of grad. Only those asked for are counted.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import first, times
+from ._cost import first, rows_of, summed, times, when
 from ._registry import formula
+from ._rules import EVEN
 from ._spellings import named
-
-
-@formula(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, F.batch_norm, op="batch_norm")
-@formula(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, F.instance_norm, op="instance_norm")
-def batch_norm(
-    input: Spec,
-    running_mean: Spec | None = None,
-    running_var: Spec | None = None,
-    weight: Spec | None = None,
-    bias: Spec | None = None,
-    *,
-    out: Spec,
-) -> Cost:
-    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: 2 per output, 1 each for weight and bias."""
-    return _normalized(out, weight, bias)
-
-
-@formula(
-    torch.batch_norm,
-    *named("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "quantized_batch_norm", "batch_norm_elemt"),
-    *named("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training"),
-    *named("_batch_norm_impl_index", "_batch_norm_with_update", "_batch_norm_with_update_functional"),
-    *named("_batch_norm_no_update"),
-    "aten::batch_norm",
-    op="batch_norm",
-)
-def batch_norm_native(input: Spec, weight: Spec | None = None, bias: Spec | None = None, *, out: Any) -> Cost:
-    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: as batch_norm."""
-    return _normalized(out, weight, bias)
-
-
-@formula(torch.instance_norm, "aten::instance_norm", op="instance_norm")
-def instance_norm_native(input: Spec, weight: Spec | None = None, bias: Spec | None = None, *, out: Spec) -> Cost:
-    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: as instance_norm."""
-    return _normalized(out, weight, bias)
+from .reduce import norm
+from .shapes import fits
 
 
 @formula(nn.LayerNorm, *named("layer_norm", "native_layer_norm"))
@@ -58,7 +31,37 @@ def layer_norm(
     input: Spec, normalized_shape: Any, weight: Spec | None = None, bias: Spec | None = None, *, out: Any
 ) -> Cost:
     """input[*, k], weight[k], bias[k] -> out[*, k]: 2 per output, 1 each for weight and bias."""
-    return _normalized(out, weight, bias)
+    return normalized(out, weight, bias)
+
+
+@layer_norm.shape(nn.LayerNorm, F.layer_norm, layout=EVEN)
+def layer_norm_shape(
+    input: Spec, normalized_shape: Sequence[int], weight: Spec | None = None, bias: Spec | None = None
+) -> Spec | None:
+    """x[*, *n] -> out[*, *n]; where a weight does not fit the kernel decides."""
+    sizes = tuple(normalized_shape)
+    if not sizes or tuple(input[-len(sizes) :]) != sizes or not input.dtype.is_floating_point or not input.numel():
+        return None
+    fit = all(w is None or (tuple(w) == sizes and w.dtype is input.dtype) for w in (weight, bias))
+    return Spec(input, input.dtype) if fit else None
+
+
+@layer_norm.backward(*named("native_layer_norm_backward"), op="layer_norm_backward")
+def layer_norm_backward(
+    grad_out: Spec,
+    input: Spec,
+    normalized_shape: Sequence[int],
+    mean: Spec,
+    rstd: Spec,
+    weight: Spec | None,
+    bias: Spec | None,
+    output_mask: Sequence[bool],
+    *,
+    out: Any,
+) -> Cost:
+    """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k], out_bias[k]: 12 per element, less 1 per weight and bias."""
+    k = math.prod(normalized_shape)
+    return normalized_backward(input, k, k, weight, output_mask)
 
 
 @formula(nn.GroupNorm, *named("group_norm"))
@@ -66,19 +69,68 @@ def group_norm(
     input: Spec, num_groups: int, weight: Spec | None = None, bias: Spec | None = None, *, out: Spec
 ) -> Cost:
     """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: 2 per output, 1 each for weight and bias."""
-    return _normalized(out, weight, bias)
+    return normalized(out, weight, bias)
+
+
+@group_norm.shape(nn.GroupNorm, F.group_norm)
+def group_norm_shape(input: Spec, num_groups: int, weight: Spec | None = None, bias: Spec | None = None) -> Spec | None:
+    """x[n, c, *] -> out[n, c, *]; where a weight does not fit the kernel decides."""
+    if input.ndim < 3 or not input.dtype.is_floating_point or input[1] % num_groups or input.numel() <= input[1]:
+        return None
+    return Spec(input, input.dtype) if all(fits(w, input[1], input) for w in (weight, bias)) else None
 
 
 @formula(*named("native_group_norm"), op="group_norm")
 def group_norm_native(input: Spec, weight: Spec | None = None, bias: Spec | None = None, *, out: Any) -> Cost:
     """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: as group_norm."""
-    return _normalized(out, weight, bias)
+    return normalized(out, weight, bias)
+
+
+@group_norm.backward(*named("native_group_norm_backward"), op="group_norm_backward")
+def group_norm_backward(
+    grad_out: Spec,
+    input: Spec,
+    mean: Spec,
+    rstd: Spec,
+    weight: Spec | None,
+    N: int,
+    C: int,
+    HxW: int,
+    group: int,
+    output_mask: Sequence[bool],
+    *,
+    out: Any,
+) -> Cost:
+    """grad[n, c, *], x[n, c, *], weight[c] -> out[n, c, *], out_weight[c], out_bias[c]: as layer_norm_backward, rows being groups."""
+    return normalized_backward(input, C * HxW // group, C, weight, output_mask)
 
 
 @formula(nn.RMSNorm, *named("rms_norm", "_fused_rms_norm"))
 def rms_norm(input: Spec, normalized_shape: Any, weight: Spec | None = None, *, out: Any) -> Cost:
     """input[*, k], weight[k] -> out[*, k]: 1 divide per output, 1 multiply by the weight."""
     return times(first(out).numel(), Cost(muls=0 if weight is None else 1, others=1))
+
+
+@rms_norm.shape(nn.RMSNorm, F.rms_norm)
+def rms_norm_shape(input: Spec, normalized_shape: Sequence[int], weight: Spec | None = None) -> Spec | None:
+    """x[*, *n] -> out[*, *n]."""
+    return layer_norm_shape(input, normalized_shape, weight)
+
+
+@rms_norm.backward(*named("_fused_rms_norm_backward"), op="rms_norm_backward")
+def rms_norm_backward(
+    grad_out: Spec,
+    input: Spec,
+    normalized_shape: Sequence[int],
+    rstd: Spec,
+    weight: Spec | None,
+    output_mask: Sequence[bool],
+    *,
+    out: Any,
+) -> Cost:
+    """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k]: as layer_norm_backward without the means of x and grad."""
+    k = math.prod(normalized_shape)
+    return normalized_backward(input, k, k, weight, (*output_mask, False), centered=False)
 
 
 @formula(nn.LocalResponseNorm, *named("local_response_norm"))
@@ -90,6 +142,38 @@ def local_response_norm(input: Spec, size: int, *, out: Spec) -> Cost:
     return Cost(muls=2 * out.numel(), adds=size * out.numel(), others=2 * out.numel())
 
 
-def _normalized(out: Any, weight: Spec | None, bias: Spec | None) -> Cost:
+@formula(*named("_weight_norm", "_weight_norm_interface"), op="weight_norm")
+def weight_norm(v: Spec, g: Spec, *, out: Any) -> Cost:
+    """v[*, k], g[k] -> out[*, k]: the norm of each slice, g divided by it, 1 multiply per output."""
+    return norm(v, 2, out=g).plus(Cost(muls=v.numel(), others=g.numel()))
+
+
+@weight_norm.backward(*named("_weight_norm_interface_backward"), op="weight_norm_backward")
+def weight_norm_backward(grad_w: Spec, saved_v: Spec, saved_g: Spec, saved_norms: Spec, *, out: Any) -> Cost:
+    """grad[n, *], v[n, *], g[n], norms[n] -> out_v[n, *], out_g[n]: 5 per element and 3 per row, of w = g * v / norm.
+
+    s = sum of grad * v; out_g = s / norm; out_v = g / norm * (grad - v * s / (norm * norm)).
+    """
+    n, rows = saved_v.numel(), saved_norms.numel()
+    return Cost(muls=3 * n + rows, adds=max(n - rows, 0) + n, others=3 * rows)
+
+
+def normalized(out: Any, weight: Spec | None, bias: Spec | None) -> Cost:
+    """Per element the subtraction, the division, the weight and the bias."""
     each = Cost(muls=0 if weight is None else 1, adds=1 if bias is None else 2, others=1)
     return times(first(out).numel(), each)
+
+
+def normalized_backward(
+    input: Spec, k: int, weights: int, weight: Spec | None, mask: Sequence[bool], centered: bool = True
+) -> Cost:
+    """Of rows of ``k`` elements; ``weights`` in the weight and in the bias."""
+    n, rows = input.numel(), rows_of(input.numel(), k)
+    to_input, to_weight, to_bias = mask
+    means = times(1 + centered, Cost(adds=max(n - rows, 0), others=rows))
+    return summed(
+        when(to_input or to_weight, Cost(muls=n, adds=n * centered)),
+        when(to_input, means.plus(Cost(muls=(3 + (weight is not None)) * n, adds=(1 + centered) * n))),
+        when(to_weight, Cost(muls=n, adds=max(n - weights, 0))),
+        when(to_bias, Cost(adds=max(n - weights, 0))),
+    )

@@ -1,19 +1,28 @@
 """Pooling: averages, maxima and norms over windows. Windows are counted whole, also at padded borders.
 
+The gradient of an average goes to its whole window, that of a maximum to where it was.
+
 A plain int as kernel size means that length in every dim (torch_flops takes it for a window of one dim).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
 from ._cost import first, times
 from ._registry import formula, zero
+from ._rules import FORMAT, Passing
 from ._spellings import named
+from .shapes import Lying, each
+
+Sizes = int | Sequence[int]
 
 
 @formula(nn.AvgPool1d, *named("avg_pool1d"), op="avg_pool")
@@ -28,10 +37,36 @@ def avg_pool2d(input: Spec, kernel_size: Any, *, out: Spec) -> Cost:
     return _average(window(kernel_size, 2), out)
 
 
+@avg_pool2d.shape(nn.AvgPool2d, F.avg_pool2d, layout=FORMAT)
+def avg_pool2d_shape(
+    input: Spec,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Spec | None:
+    """x[n, c, *s] -> out[n, c, *m]; where the divisor is given the kernel decides."""
+    return None if divisor_override is not None else pooled(2, input, kernel_size, stride, padding, 1, ceil_mode)
+
+
+@avg_pool2d.backward(*named("avg_pool2d_backward"), op="avg_pool_backward")
+def avg_pool2d_backward(grad_output: Spec, input: Spec, kernel_size: Any, *, out: Spec) -> Cost:
+    """grad[*, y, x] -> out[*, h, w]: 1 divide and k adds per element of grad, the first on each output is none."""
+    return _average_backward(grad_output, window(kernel_size, 2) * grad_output.numel(), out)
+
+
 @formula(nn.AvgPool3d, *named("avg_pool3d"), op="avg_pool")
 def avg_pool3d(input: Spec, kernel_size: Any, *, out: Spec) -> Cost:
     """input[*, d, h, w] -> out[*, z, y, x]: k-1 adds and 1 divide per output, for a window of k."""
     return _average(window(kernel_size, 3), out)
+
+
+@avg_pool3d.backward(*named("avg_pool3d_backward"), op="avg_pool_backward")
+def avg_pool3d_backward(grad_output: Spec, input: Spec, kernel_size: Any, *, out: Spec) -> Cost:
+    """grad[*, z, y, x] -> out[*, d, h, w]: 1 divide and k adds per element of grad, the first on each output is none."""
+    return _average_backward(grad_output, window(kernel_size, 3) * grad_output.numel(), out)
 
 
 @formula(
@@ -44,6 +79,11 @@ def max_pool1d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
     return _maximum(window(kernel_size, 1), out)
 
 
+def indexed(tensors: Sequence[Lying], out: Spec, *args: Any, **kwargs: Any) -> Passing:
+    """Besides each largest element its index is written."""
+    return out, Spec(out, torch.int64)
+
+
 @formula(
     *(nn.MaxPool2d, nn.FractionalMaxPool2d),
     *named("max_pool2d", "max_pool2d_with_indices", "_max_pool2d", "quantized_max_pool2d", "mkldnn_max_pool2d"),
@@ -53,6 +93,20 @@ def max_pool1d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
 def max_pool2d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
     """input[*, h, w] -> out[*, y, x]: k-1 compares per output, for a window of k."""
     return _maximum(window(kernel_size, 2), out)
+
+
+@max_pool2d.shape(nn.MaxPool2d, torch.max_pool2d, layout=FORMAT, passing=indexed)
+def max_pool2d_shape(
+    input: Spec,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Spec | None:
+    """x[n, c, *s] -> out[n, c, *m]; with indices the kernel decides."""
+    return None if return_indices else pooled(2, input, kernel_size, stride, padding, dilation, ceil_mode)
 
 
 @formula(
@@ -76,6 +130,26 @@ def adaptive_avg_pool(input: Spec, *, out: Spec) -> Cost:
     return Cost(adds=max(adaptive_window_elements(input, out) - out.numel(), 0), others=out.numel())
 
 
+@adaptive_avg_pool.shape(nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d, layout=FORMAT)
+def adaptive_avg_pool2d_shape(input: Spec, output_size: Any) -> Spec | None:
+    """x[n, c, *s] -> out[n, c, *output_size], None for a size that stays."""
+    wanted = (output_size,) * 2 if isinstance(output_size, int) else tuple(output_size)
+    if input.ndim != 4 or len(wanted) != 2 or not input.dtype.is_floating_point or not input.numel():
+        return None
+    sizes = [s if w is None else w for s, w in zip(input[2:], wanted, strict=True)]
+    return Spec((*input[:2], *sizes), input.dtype) if min(sizes) > 0 else None
+
+
+@adaptive_avg_pool.backward(
+    *named("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "adaptive_avg_pool3d_backward"),
+    *named("mkldnn_adaptive_avg_pool2d_backward"),
+    op="adaptive_avg_pool_backward",
+)
+def adaptive_avg_pool_backward(grad_output: Spec, *, out: Spec) -> Cost:
+    """grad[*, m] -> out[*, n]: 1 divide and k adds per element of grad, for its window of k, the first on each output is none."""
+    return _average_backward(grad_output, adaptive_window_elements(out, grad_output), out)
+
+
 @formula(
     *(nn.AdaptiveMaxPool1d, nn.AdaptiveMaxPool2d, nn.AdaptiveMaxPool3d),
     *named("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"),
@@ -84,6 +158,20 @@ def adaptive_avg_pool(input: Spec, *, out: Spec) -> Cost:
 def adaptive_max_pool(input: Spec, *, out: Any) -> Cost:
     """input[*, n] -> out[*, m]: k-1 compares per output, where output i has the window n*i//m .. ceil(n*(i+1)/m)."""
     return Cost(others=max(adaptive_window_elements(input, first(out)) - first(out).numel(), 0))
+
+
+@max_pool2d.backward(
+    *named("max_pool2d_with_indices_backward", "max_pool3d_with_indices_backward"),
+    *named("max_pool2d_backward", "mkldnn_max_pool2d_backward", "mkldnn_max_pool3d_backward"),
+    *named("fractional_max_pool2d_backward", "fractional_max_pool3d_backward"),
+    op="max_pool_backward",
+)
+@adaptive_max_pool.backward(
+    *named("adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward"), op="adaptive_max_pool_backward"
+)
+def max_pool_backward(grad_output: Spec, *, out: Spec) -> Cost:
+    """grad[*, m], indices[*, m] -> out[*, n]: 1 add per element of grad, to where its maximum was."""
+    return Cost(adds=grad_output.numel())
 
 
 @formula(nn.LPPool1d, *named("lp_pool1d"), op="lp_pool")
@@ -137,3 +225,27 @@ def _maximum(k: int, out: Any) -> Cost:
 def _norm(norm_type: float, k: int, out: Spec) -> Cost:
     each = Cost(others=k + k - 1) if math.isinf(norm_type) else Cost(adds=k - 1, others=k + 1)
     return times(out.numel(), each)
+
+
+def _average_backward(grad_output: Spec, added: int, out: Spec) -> Cost:
+    return Cost(adds=max(added - out.numel(), 0), others=grad_output.numel())
+
+
+def pooled(
+    dims: int, input: Spec, kernel_size: Sizes, stride: Sizes | None, padding: Sizes, dilation: Sizes, ceil_mode: bool
+) -> Spec | None:
+    """x[n, c, *s] -> out[n, c, *m], m = (s + 2 padding - dilation (k - 1) - 1) / stride + 1, rounded down, or up where
+    the last window begins inside."""
+    if input.ndim != dims + 2 or not input.dtype.is_floating_point or not input.numel():
+        return None
+    sizes = []
+    kernel, pads, gaps = each(kernel_size, dims), each(padding, dims), each(dilation, dims)
+    steps = kernel if stride is None or stride == () or stride == [] else each(stride, dims)
+    for s, k, step, p, d in zip(input[2:], kernel, steps, pads, gaps, strict=True):
+        if p > k // 2 or step < 1:
+            return None
+        size = (s + 2 * p - d * (k - 1) - 1 + (step - 1 if ceil_mode else 0)) // step + 1
+        if ceil_mode and (size - 1) * step >= s + p:
+            size -= 1
+        sizes.append(size)
+    return Spec((*input[:2], *sizes), input.dtype) if min(sizes) > 0 else None

@@ -14,9 +14,10 @@ from ..records import QUANTIZED, Cost, Spec, specs_in
 from ._cost import times
 from ._registry import formula, zero
 from ._spellings import named
-from .activation import activation, sloped_relu, softmax
+from .activation import activation, sloped_relu
 from .elementwise import add, pointwise
 from .norm import group_norm, layer_norm
+from .softmax import softmax
 
 QUANTIZE = Cost(adds=1, others=3)
 DEQUANTIZE = Cost(muls=1, adds=1)

@@ -1,4 +1,4 @@
-"""Reductions: k elements become one. Sums, extrema, moments, norms, scans, sorts."""
+"""Reductions: k elements become one. Sums, extrema, moments, norms, scans."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import nn
 from ..records import Cost, Spec
 from ._cost import first, reduced, rows_of
 from ._registry import formula
+from ._rules import ANY, shape, spelled
 from ._spellings import named
 from .linalg import svdvals
 
@@ -27,6 +28,16 @@ def mean(input: Spec, *, out: Spec) -> Cost:
     return Cost(adds=max(input.numel() - out.numel(), 0), others=out.numel())
 
 
+@mean.shape(*spelled("mean", torch, torch.Tensor), layout=ANY)
+@sum.shape(*spelled("sum", torch, torch.Tensor), layout=ANY)
+def mean_shape(input: Spec, dim: Any = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Spec | None:
+    """x[*] -> out[*], without the dimensions."""
+    dtype, sizes = dtype or input.dtype, sizes_left(input, dim, keepdim)
+    if sizes is None or not input.dtype.is_floating_point or not dtype.is_floating_point:
+        return None
+    return Spec(sizes, dtype)
+
+
 @formula(*named("prod"))
 def prod(input: Spec, *, out: Spec) -> Cost:
     """x[*, k] -> out[*]: k - 1 multiplies per output."""
@@ -41,6 +52,13 @@ def extremum(input: Spec, other: Any = None, *, out: Any) -> Cost:
 
 for _name in ("max", "min", "amax", "amin", "argmax", "argmin", "any", "all"):
     formula(*named(_name), op=_name)(extremum)
+
+
+@shape(*spelled("amax amin", torch, torch.Tensor), layout=ANY)
+def amax_shape(input: Spec, dim: Any = (), keepdim: bool = False) -> Spec | None:
+    """x[*] -> out[*], without the dimensions."""
+    sizes = sizes_left(input, dim, keepdim) if dim is not None else None
+    return None if sizes is None or not input.dtype.is_floating_point else Spec(sizes, input.dtype)
 
 
 @formula(*named("aminmax"))
@@ -77,6 +95,14 @@ def norm(input: Spec, p: Any = 2, *, ord: Any = None, out: Spec) -> Cost:
     k - 1 adds; inf: k absolutes, k - 1 compares; else k powers, k - 1 adds, 1 root."""
     p = p if ord is None else ord
     return matrix_norm(input, p, out=out) if p == "nuc" else norm_of(p, input.numel(), out.numel())
+
+
+@norm.shape(torch.Tensor.norm, layout=ANY)
+def norm_shape(input: Spec, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Spec | None:
+    """x[*] -> out[*], without the dimensions."""
+    if type(p) not in (int, float) or dim is None or dtype is not None:
+        return None
+    return mean_shape(input, dim, keepdim)
 
 
 @formula(torch.linalg.norm, "aten::linalg_norm", op="norm")
@@ -131,26 +157,26 @@ def logsumexp(input: Spec, *, out: Spec) -> Cost:
 @formula(*named("cumsum"))
 def cumsum(input: Spec, dim: int, *, out: Spec) -> Cost:
     """x[*, k] -> out[*, k]: k - 1 adds per row."""
-    return Cost(adds=_steps(input, dim))
+    return Cost(adds=steps(input, dim))
 
 
 @formula(*named("cumprod"))
 def cumprod(input: Spec, dim: int, *, out: Spec) -> Cost:
     """x[*, k] -> out[*, k]: k - 1 multiplies per row."""
-    return Cost(muls=_steps(input, dim))
+    return Cost(muls=steps(input, dim))
 
 
 @formula(*named("cummax"), op="cummax")
 @formula(*named("cummin"), op="cummin")
 def cummax(input: Spec, dim: int, *, out: Any) -> Cost:
     """x[*, k] -> out[*, k], indices[*, k]: k - 1 compares per row."""
-    return Cost(others=_steps(input, dim))
+    return Cost(others=steps(input, dim))
 
 
 @formula(*named("logcumsumexp"))
 def logcumsumexp(input: Spec, dim: int, *, out: Spec) -> Cost:
     """x[*, k] -> out[*, k]: k exponentials, k - 1 adds and k logarithms per row."""
-    return Cost(adds=_steps(input, dim), others=2 * input.numel())
+    return Cost(adds=steps(input, dim), others=2 * input.numel())
 
 
 @formula(*named("diff"))
@@ -158,66 +184,6 @@ def diff(input: Spec, n: int = 1, dim: int = -1, *, out: Spec) -> Cost:
     """x[*, k] -> out[*, k - n]: (k - 1) + (k - 2) + ... + (k - n) subtractions per row."""
     rows = out.numel() // max(out[dim], 1)
     return Cost(adds=rows * (n * out[dim] + math.comb(n, 2)))
-
-
-@formula(*named("sort", "argsort"), op="sort")
-@formula(*named("mode"), op="mode")
-def sort(input: Spec, dim: int = -1, *, out: Any) -> Cost:
-    """x[*, k] -> out[*, k]: k ceil(log2 k) compares per row: a comparison sort, a choice of ours."""
-    return _sorted(input, reduced(input, dim))
-
-
-@formula(*named("msort"), op="sort")
-def msort(input: Spec, *, out: Spec) -> Cost:
-    """x[k, *] -> out[k, *]: as sort, along the first dim."""
-    return sort(input, 0, out=out)
-
-
-@formula(*named("median", "nanmedian"))
-def median(input: Spec, dim: int | None = None, *, out: Any) -> Cost:
-    """x[*, k] -> out[*]: as sort; without a dim, of all elements."""
-    return sort(Spec((input.numel(),)) if dim is None else input, -1 if dim is None else dim, out=out)
-
-
-@formula(*named("quantile", "nanquantile"))
-def quantile(input: Spec, q: Any, dim: int | None = None, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: as median; the interpolation is 2 adds and 1 multiply per output."""
-    return median(input, dim, out=out).plus(Cost(muls=out.numel(), adds=2 * out.numel()))
-
-
-@formula(*named("unique", "_unique", "_unique2"))
-def unique(
-    input: Spec,
-    sorted: bool = True,
-    return_inverse: bool = False,
-    return_counts: bool = False,
-    dim: int | None = None,
-    *,
-    out: Any,
-) -> Cost:
-    """x[k] -> out[j]: as sort, of all elements; along a dim of k, each compare is of whole slices."""
-    return _sorted(input, input.numel() if dim is None else input[dim])
-
-
-@formula(*named("unique_dim"), op="unique")
-def unique_dim(input: Spec, dim: int, *, out: Any) -> Cost:
-    """x[k, *] -> out[j, *]: as unique."""
-    return unique(input, dim=dim, out=out)
-
-
-@formula(*named("unique_consecutive"))
-def unique_consecutive(
-    input: Spec, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None, *, out: Any
-) -> Cost:
-    """x[k] -> out[j]: k - 1 compares of neighbours; along a dim of k, of whole slices."""
-    return Cost(others=_steps(input, dim))
-
-
-@formula(*named("topk"), op="topk")
-@formula(*named("kthvalue"), op="kthvalue")
-def topk(input: Spec, k: int, dim: int = -1, *, out: Any) -> Cost:
-    """x[*, n] -> values[*, k], indices[*, k]: n ceil(log2 n) compares per row: by sorting, a choice of ours."""
-    return sort(input, dim, out=out)
 
 
 @formula(nn.CosineSimilarity, *named("cosine_similarity"))
@@ -262,72 +228,6 @@ def histc(input: Spec, bins: int = 100, min: float = 0, max: float = 0, *, out: 
     return Cost(adds=2 * n, others=n + (2 * (n - 1) if min == max and n else 0))
 
 
-@formula(*named("index_add"))
-def index_add(input: Spec, dim: int, index: Spec, source: Spec, alpha: float = 1, *, out: Spec) -> Cost:
-    """x[*], index[n], source[n, *] -> out[*]: 1 add per element of source, 1 multiply more where alpha is not 1."""
-    return Cost(muls=0 if alpha == 1 else source.numel(), adds=source.numel())
-
-
-@formula(*named("index_reduce"))
-def index_reduce(input: Spec, dim: int, index: Spec, source: Spec, reduce: str, *, out: Spec) -> Cost:
-    """x[*], index[n], source[n, *] -> out[*]: 1 add, multiply or compare per element of source; mean: 1 divide per output."""
-    return _joined(reduce, source.numel(), out.numel())
-
-
-@formula(*named("scatter_add"))
-def scatter_add(input: Spec, dim: int, index: Spec, *, out: Spec) -> Cost:
-    """x[*], index[n], src[n] -> out[*]: 1 add per index."""
-    return Cost(adds=index.numel())
-
-
-@formula(*named("scatter_reduce"))
-def scatter_reduce(input: Spec, dim: int, index: Spec, src: Spec, reduce: str, *, out: Spec) -> Cost:
-    """x[*], index[n], src[n] -> out[*]: 1 add, multiply or compare per index; mean: 1 divide per output."""
-    return _joined(reduce, index.numel(), out.numel())
-
-
-@formula(*named("scatter"))
-def scatter(input: Spec, dim: int, index: Spec, src: Any = None, *, reduce: str = "", out: Spec) -> Cost:
-    """x[*], index[n] -> out[*]: 1 add or multiply per index where ``reduce`` says so, nothing where they are put."""
-    return _joined(reduce, index.numel(), 0) if reduce else Cost()
-
-
-@formula(*named("segment_reduce"))
-def segment_reduce(data: Spec, reduce: str, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: k - 1 adds, multiplies or compares per output; mean: 1 divide more."""
-    return _joined(reduce, max(data.numel() - out.numel(), 0), out.numel())
-
-
-@formula(*named("index_put", "_index_put_impl", "_unsafe_index_put"))
-def index_put(input: Spec, indices: Any, values: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
-    """x[*, m], index[n], values[n, m] -> out[*, m]: n m adds where they accumulate, nothing where they are put."""
-    if not accumulate:
-        return Cost()
-    given = [index for index in indices if index is not None]
-    if any(index.dtype in (torch.bool, torch.uint8) for index in given):  # how many it picks is not in its shape
-        return Cost(adds=values.numel())
-    m = math.prod(size for d, size in enumerate(input) if d >= len(indices) or indices[d] is None)
-    return Cost(adds=math.prod(torch.broadcast_shapes(*given)) * m)
-
-
-@formula(*named("put"))
-def put(input: Spec, index: Spec, source: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
-    """x[*], index[n], source[n] -> out[*]: 1 add per index where they accumulate, nothing where they are put."""
-    return Cost(adds=index.numel() if accumulate else 0)
-
-
-def _sorted(input: Spec, k: int) -> Cost:
-    """Of rows of ``k``."""
-    return Cost(others=input.numel() * math.ceil(math.log2(k)) if k > 1 else 0)
-
-
-def _joined(reduce: str, n: int, outputs: int) -> Cost:
-    """``n`` elements joined one by one to what is there, as torch calls it."""
-    if reduce in ("add", "sum", "mean"):
-        return Cost(adds=n, others=outputs if reduce == "mean" else 0)
-    return Cost(muls=n) if reduce in ("prod", "multiply") else Cost(others=n)
-
-
 def norm_of(p: Any, n: int, outputs: int) -> Cost:
     """Of ``n`` elements in all, into ``outputs``."""
     more = max(n - outputs, 0)
@@ -340,6 +240,17 @@ def norm_of(p: Any, n: int, outputs: int) -> Cost:
     return Cost(adds=more, others=n + outputs)
 
 
-def _steps(input: Spec, dim: int | None) -> int:
+def steps(input: Spec, dim: int | None) -> int:
     """From each slice along ``dim`` to the next, once per element."""
     return input.numel() - rows_of(input.numel(), reduced(input, dim))
+
+
+def sizes_left(input: Spec, dim: Any, keepdim: bool) -> tuple[int, ...] | None:
+    """The sizes that a reduction over these dimensions leaves, over all for None; None where there are no such."""
+    dims = range(input.ndim) if dim is None else [dim] if isinstance(dim, int) else list(dim)
+    if not dims or not all(type(d) is int and -input.ndim <= d < input.ndim for d in dims) or not input.numel():
+        return None
+    gone = {d % input.ndim for d in dims}
+    if len(gone) != len(dims):
+        return None
+    return tuple(1 if d in gone else size for d, size in enumerate(input) if keepdim or d not in gone)

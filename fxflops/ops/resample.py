@@ -1,22 +1,30 @@
 """Resampling: each output is the weighted sum of its taps. Finding the places and the weights is not counted.
 
+Backward, each element of the gradient, times the weights of its taps, is added to what they read.
+
 torch_flops counts 1 per output, and the spatial size alone where ``size`` is given; here it is what the mode computes.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, FormulaFunction, Spec
-from ._cost import contraction
+from ._cost import contraction, rows_of, summed, times, when
 from ._registry import formula, zero
+from ._rules import FORMAT
 from ._spellings import named
+from .free import added_back
 from .pool import adaptive_avg_pool
 
 TAPS = {"nearest": 0, "nearest-exact": 0, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4, "lanczos": 6}
+RESAMPLED = {"nearest": (3, 4, 5), "linear": (3,), "bilinear": (4,), "bicubic": (4,), "trilinear": (5,)}
+"""The dimensions of the tensors that each mode takes."""
 
 
 @formula(nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d, *named("interpolate", "upsample"))
@@ -41,6 +49,33 @@ def interpolate(
     return weighted(TAPS[mode], input, out, antialias)
 
 
+@interpolate.shape(nn.Upsample, F.interpolate, layout=FORMAT)
+def interpolate_shape(
+    input: Spec,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Spec | None:
+    """x[n, c, *s] -> out[n, c, *m], m = size, or s times the scale, rounded down."""
+    dims = input.ndim - 2
+    if input.ndim not in RESAMPLED.get(mode, ()) or (size is None) is (scale_factor is None) or antialias:
+        return None
+    if not input.dtype.is_floating_point or not input.numel() or (mode == "nearest" and align_corners is not None):
+        return None
+    given = size if scale_factor is None else scale_factor
+    values = tuple(given) if isinstance(given, (tuple, list)) else (given,) * dims
+    if len(values) != dims or not all(type(value) in (int, float) for value in values):
+        return None
+    if scale_factor is None:
+        sizes = values if all(type(value) is int for value in values) and not recompute_scale_factor else (0,)
+    else:
+        sizes = tuple(int(s * float(scale)) for s, scale in zip(input[2:], values, strict=True))
+    return Spec((*input[:2], *sizes), input.dtype) if min(sizes) > 0 else None
+
+
 def upsampling(name: str, taps: int, antialias: bool) -> FormulaFunction:
     """The formula of the operators that resample by so many taps per dim, whatever their settings are."""
 
@@ -53,6 +88,19 @@ def upsampling(name: str, taps: int, antialias: bool) -> FormulaFunction:
     return upsample
 
 
+def upsampling_backward(name: str, taps: int, antialias: bool) -> FormulaFunction:
+    """The formula of the operators that bring back what was resampled by so many taps per dim."""
+
+    def upsample_backward(grad_output: Spec, *, out: Spec) -> Cost:
+        products = weighted(taps, out, grad_output, antialias).muls
+        return Cost(muls=products, adds=max(products - out.numel(), 0))
+
+    counted = f"ceil({taps}i/o) taps in a dim that shrank" if antialias else f"{taps} taps per dim"
+    upsample_backward.__name__ = name
+    upsample_backward.__doc__ = f"grad[n, c, *o] -> out[n, c, *i]: {counted}, t multiplies and t adds per element of grad, less 1 add per output."
+    return upsample_backward
+
+
 UPSAMPLINGS = {
     ("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"): (2, False),
     ("upsample_bicubic2d",): (4, False),
@@ -63,6 +111,8 @@ UPSAMPLINGS = {
 """Taps per dim, and whether they are as many times more as the dim shrinks, by the operators' names."""
 for _names, _settings in UPSAMPLINGS.items():
     formula(*named(*_names), op="interpolate")(upsampling(_names[0], *_settings))
+    _backward = [f"{name}_backward" for name in _names]
+    interpolate.backward(*named(*_backward), op="interpolate_backward")(upsampling_backward(_backward[0], *_settings))
 
 
 zero(
@@ -71,6 +121,12 @@ zero(
     *named("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"),
     op="interpolate",
 )
+interpolate.backward(
+    *named("upsample_nearest1d_backward", "upsample_nearest2d_backward", "upsample_nearest3d_backward"),
+    *named("_upsample_nearest_exact1d_backward", "_upsample_nearest_exact2d_backward"),
+    *named("_upsample_nearest_exact3d_backward"),
+    op="interpolate_backward",
+)(added_back)
 
 
 @formula(
@@ -83,10 +139,60 @@ def grid_sample(input: Spec, grid: Spec, mode: str | int = "bilinear", *, out: S
     return _mixed(taps ** grid[-1], out)
 
 
-@formula(*named("affine_grid", "affine_grid_generator"), "aten::cudnn_affine_grid_generator")
+@grid_sample.backward(*named("grid_sampler_2d_backward", "grid_sampler_3d_backward"), op="grid_sample_backward")
+def grid_sample_backward(
+    grad_output: Spec,
+    input: Spec,
+    grid: Spec,
+    interpolation_mode: int,
+    padding_mode: int,
+    align_corners: bool,
+    output_mask: Sequence[bool] = (True, True),
+    *,
+    out: Any,
+) -> Cost:
+    """grad[n, c, *o], x[n, c, *i], grid[n, *o, d] -> out[n, c, *i], out_grid[n, *o, d]: for t taps t multiplies and t adds per element of grad.
+
+    To the grid, per coordinate: the taps weighted by the weights' derivatives, t multiplies and t-1 adds, times grad,
+    summed over the channels, times what the coordinate is scaled by; nearest has no such gradient.
+    """
+    to_input, to_grid = output_mask
+    n, d = grad_output.numel(), grid[-1]
+    forward = grid_sample(input, grid, interpolation_mode, out=grad_output)
+    over_channels = Cost(muls=d * n + grid.numel(), adds=max(d * n - grid.numel(), 0))
+    return summed(
+        when(to_input, Cost(muls=forward.muls, adds=forward.muls or n)),
+        when(to_grid and forward.muls, times(d, forward).plus(over_channels)),
+    )
+
+
+@grid_sample.backward(*named("_grid_sampler_2d_cpu_fallback_backward"), op="grid_sample_backward")
+def grid_sample_fallback_backward(
+    grad_output: Spec, input: Spec, grid: Spec, interpolation_mode: int, *, out: Any
+) -> Cost:
+    """grad[n, c, *o], x[n, c, *i], grid[n, *o, d] -> out[n, c, *i], out_grid[n, *o, d]: as grid_sampler_2d_backward."""
+    return grid_sample_backward(grad_output, input, grid, interpolation_mode, 0, False, out=out)
+
+
+@grid_sample.backward(*named("cudnn_grid_sampler_backward"), op="grid_sample_backward")
+def cudnn_grid_sample_backward(input: Spec, grid: Spec, grad_output: Spec, *, out: Any) -> Cost:
+    """x[n, c, *i], grid[n, *o, d], grad[n, c, *o] -> out[n, c, *i], out_grid[n, *o, d]: as grid_sampler_2d_backward, bilinear."""
+    return grid_sample_backward(grad_output, input, grid, 0, 0, False, out=out)
+
+
+@formula(*named("affine_grid", "affine_grid_generator"), "aten::cudnn_affine_grid_generator", op="affine_grid")
 def affine_grid(theta: Spec, *, out: Spec) -> Cost:
     """theta[n, d, k] -> out[n, *, d]: k multiplies and k-1 adds per output, for a point of k-1 coordinates and 1."""
     return contraction(theta[-1], out.numel())
+
+
+@affine_grid.backward(
+    *named("affine_grid_generator_backward", "cudnn_affine_grid_generator_backward"), op="affine_grid_backward"
+)
+def affine_grid_backward(grad: Spec, *, out: Spec) -> Cost:
+    """grad[n, *, d] -> out[n, d, k]: a multiply and an add per point for each output, the first add is none."""
+    n, d, _ = out
+    return contraction(rows_of(grad.numel(), n * d), out.numel())
 
 
 def weighted(taps: int, input: Spec, out: Spec, antialias: bool = False) -> Cost:

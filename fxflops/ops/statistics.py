@@ -7,9 +7,10 @@ from typing import Any
 
 from ..records import Cost, Spec, specs_in
 from ._cost import contraction, first, rows_of, times
-from ._registry import formula, zero
+from ._registry import formula
 from ._spellings import named
-from .reduce import cummax, histc, norm, unique_consecutive
+from .order import unique_consecutive
+from .reduce import cummax, histc, norm
 
 
 @formula(*named("cov"))
@@ -119,13 +120,7 @@ def norm_except_dim(v: Spec, pow: float = 2, dim: int = 0, *, out: Spec) -> Cost
     return norm(v, pow, out=out)
 
 
-@formula(*named("_weight_norm", "_weight_norm_interface"))
-def weight_norm(v: Spec, g: Spec, *, out: Any) -> Cost:
-    """v[*, k], g[k] -> out[*, k]: the norm of each slice, g divided by it, 1 multiply per output."""
-    return norm(v, 2, out=g).plus(Cost(muls=v.numel(), others=g.numel()))
-
-
-@formula(*named("linalg__powsum"))
+@formula(*named("linalg__powsum"), op="powsum")
 def powsum(input: Spec, ord: Any = 2, *, out: Spec) -> Cost:
     """x[*, k] -> out[*]: as norm, without the root."""
     cost = norm(input, ord, out=out)
@@ -156,14 +151,6 @@ def cummax_helper(input: Spec, values: Spec, indices: Spec, dim: int, *, out: An
 def unique_dim_consecutive(input: Spec, dim: int, *, out: Any) -> Cost:
     """x[k, *] -> out[j, *]: as unique_consecutive."""
     return unique_consecutive(input, dim=dim, out=out)
-
-
-zero(
-    "part of batch_norm: computing the mean and the deviation is not counted",
-    *named("batch_norm_stats", "batch_norm_update_stats", "batch_norm_gather_stats"),
-    *named("batch_norm_gather_stats_with_counts"),
-    op="batch_norm_stats",
-)
 
 
 def _differences(x: Spec, dim: int) -> Cost:

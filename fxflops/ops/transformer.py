@@ -1,5 +1,5 @@
 """Whole layers of a transformer in one call: the fast paths of nn.MultiheadAttention and nn.TransformerEncoderLayer, as the
-sum of what they are made of, and softmax and dropout with a mask."""
+sum of what they are made of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..records import Cost, Spec
 from ._cost import first, summed, times, when
 from ._registry import formula
 from ._spellings import named
-from .activation import activation, softmax
+from .activation import activation
 from .attention import attention, flash_attention_forward
 from .elementwise import add
 from .matmul import linear
@@ -155,21 +155,3 @@ def cudnn_attention_in_place(
 def transform_bias_rescale_qkv(qkv: Spec, *, out: Any) -> Cost:
     """qkv[b, n, 3e], bias[3e] -> q, k, v: 1 add per element, 1 multiply for each of q."""
     return Cost(muls=first(out).numel(), adds=qkv.numel())
-
-
-@formula(*named("_masked_softmax"), op="softmax")
-def masked_softmax(input: Spec, mask: Spec, dim: int | None = None, *, out: Spec) -> Cost:
-    """input[*, k], mask[*, k] -> out[*, k]: 1 selection per output, then as softmax."""
-    return softmax(input, -1 if dim is None else dim, out=out).plus(Cost(others=out.numel()))
-
-
-@formula(*named("_fused_dropout"), op="dropout")
-def fused_dropout(input: Spec, *, out: Any) -> Cost:
-    """x[*] -> out[*], mask[*]: 2 multiplies per output (the mask, the scale)."""
-    return Cost(muls=2 * first(out).numel())
-
-
-@formula(*named("_masked_scale"), op="dropout")
-def masked_scale(input: Spec, *, out: Spec) -> Cost:
-    """x[*], mask[*] -> out[*]: 2 multiplies per output (the mask, the scale)."""
-    return Cost(muls=2 * out.numel())

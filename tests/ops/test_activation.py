@@ -1,6 +1,9 @@
-"""Activations against their definitions on arrays of counting numbers."""
+"""Activations against their definitions on arrays of counting numbers; their derivatives, written out, against torch's values too."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.oracle import Tally, cost_of, numbers, tallying
+from tests.ops.textbook import above, agrees, below, between, erf, pick, sigmoid, softplus
+from tests.oracle import cost_of, numbers, tallying
 
 aten = torch.ops.aten
 X = torch.zeros(2, 3, 4)
@@ -61,52 +65,123 @@ def test_glu_gates_one_half_by_the_other():
     assert tally == cost_of(nn.GLU(), X) == cost_of(F.glu, X, -1) == cost_of(aten.glu.default, X)
 
 
-def softmax(axis: int) -> Tally:
-    with tallying() as tally:
-        exps = np.exp(numbers(2, 3, 4))
-        exps / exps.sum(axis=axis, keepdims=True)
-    return tally
+G, INPUT = torch.randn(3, 4, dtype=torch.double), 4 * torch.randn(3, 4, dtype=torch.double)
+Y = torch.rand(3, 4, dtype=torch.double)
+ROOT, DENSITY = math.sqrt(0.5), 1 / math.sqrt(2 * math.pi)
 
 
-@pytest.mark.parametrize("dim", [0, 1, -1])
-def test_softmax_by_row(dim):
-    expected = softmax(dim)
-    assert expected == cost_of(nn.Softmax(dim), X) == cost_of(F.softmax, X, dim=dim)
-    assert expected == cost_of(torch.softmax, X, dim) == cost_of("softmax", X, dim)
-    assert expected == cost_of(torch.special.softmax, X, dim)
-    assert expected == cost_of(aten.softmax.int, X, dim) == cost_of(aten._softmax.default, X, dim, False)
+def hardswish(g, x):
+    return pick(above(x, -3), lambda: pick(below(x, 3), lambda: g * (x / 3 + 0.5), g), 0)
 
 
-def test_softmax_without_a_dim_is_over_the_first_of_three():
-    with pytest.warns(UserWarning, match="Implicit dimension"):
-        assert softmax(0) == cost_of(F.softmax, X)
+def leaky_relu(g, x, slope, is_result):
+    return pick(below(x, 0), lambda: g * slope, g)
 
 
-def test_softmax2d_is_over_the_channels():
-    assert softmax(0) == cost_of(nn.Softmax2d(), X)
+def rrelu(g, x, noise, lower, upper, training, is_result):
+    return g * noise if training else leaky_relu(g, x, (lower + upper) / 2, False)
 
 
-def test_softmax_of_torch_flops():
-    """3 per element less 1 per row."""
-    assert cost_of("softmax", torch.zeros(12, 197, 197), -1).flops == 12 * 197 * (3 * 197 - 1)
+def prelu(g, x, weight):
+    negative = below(x, 0)
+    return pick(negative, lambda: g * weight, g), pick(negative, lambda: g * x, 0)
 
 
-def test_softmax_of_nothing_and_of_a_scalar():
-    assert cost_of(F.softmax, torch.zeros(3, 0), dim=-1).flops == 0
-    assert cost_of(F.softmax, torch.zeros(()), dim=0).flops == 1 + 0 + 1
+def gelu(g, x, approximate="none"):
+    if approximate == "none":
+        whole = 0.5 * (1 + erf(x * ROOT))
+        return g * (whole + x * (DENSITY * np.exp(-0.5 * (x * x))))
+    a, b = 0.044715, math.sqrt(2 / math.pi)
+    square = x * x
+    t = np.tanh(b * (x + a * (square * x)))
+    return g * (0.5 * (1 + t) + (0.5 * x) * (1 - t * t) * (b * (1 + 3 * a * square)))
 
 
-def test_softmin_negates_first():
-    with tallying() as tally:
-        exps = np.exp(-numbers(2, 3, 4))
-        exps / exps.sum(axis=1, keepdims=True)
-    assert tally == cost_of(nn.Softmin(1), X) == cost_of(F.softmin, X, dim=1)
+def silu(g, x):
+    s = sigmoid(x)
+    return g * s * (1 + x * (1 - s))
 
 
-def test_log_softmax_subtracts_the_log_of_the_sum():
-    with tallying() as tally:
-        x = numbers(2, 3, 4)
-        x - np.log(np.exp(x).sum(axis=1, keepdims=True))
-    assert tally == cost_of(nn.LogSoftmax(1), X) == cost_of(F.log_softmax, X, dim=1)
-    assert tally == cost_of(torch.log_softmax, X, 1) == cost_of("log_softmax", X, 1)
-    assert tally == cost_of(aten._log_softmax.default, X, 1, False)
+def mish(g, x):
+    t = np.tanh(softplus(x, 0))
+    return g * (t + x * sigmoid(x) * (1 - t * t))
+
+
+def log_sigmoid(g, x, buffer):
+    return g * (1 - sigmoid(x))
+
+
+def glu(g, x, dim):
+    a, b = np.split(x, 2, axis=dim)
+    s = sigmoid(b)
+    gated = g * s
+    return np.concatenate([gated, gated * a * (1 - s)], axis=dim)
+
+
+@pytest.mark.parametrize(
+    ("name", "textbook", "args"),
+    [
+        ("threshold_backward", lambda g, x, bound: pick(above(x, bound), g, 0), (INPUT, 0.5)),
+        ("hardtanh_backward", lambda g, x, low, high: between(x, low, high, g, 0), (INPUT, -1.0, 1.0)),
+        ("hardshrink_backward", lambda g, x, bound: between(x, -bound, bound, 0, g), (INPUT, 0.5)),
+        ("softshrink_backward", lambda g, x, bound: between(x, -bound, bound, 0, g), (INPUT, 0.5)),
+        ("hardsigmoid_backward", lambda g, x: between(x, -3, 3, lambda: g * (1 / 6), 0), (INPUT,)),
+        ("hardswish_backward", hardswish, (INPUT,)),
+        ("leaky_relu_backward", leaky_relu, (INPUT, 0.1, False)),
+        ("rrelu_with_noise_backward", rrelu, (INPUT, Y, 0.1, 0.3, True, False)),
+        ("rrelu_with_noise_backward", rrelu, (INPUT, Y, 0.1, 0.3, False, False)),
+        ("_prelu_kernel_backward", prelu, (INPUT, Y)),
+        ("gelu_backward", gelu, (INPUT,)),
+        ("silu_backward", silu, (INPUT,)),
+        ("mish_backward", mish, (INPUT,)),
+        ("sigmoid_backward", lambda g, y: g * (1 - y) * y, (Y,)),
+        ("tanh_backward", lambda g, y: g * (1 - y * y), (Y,)),
+        ("log_sigmoid_backward", log_sigmoid, (INPUT, aten.log_sigmoid_forward(INPUT)[1])),
+        ("glu_backward", glu, (torch.randn(3, 8, dtype=torch.double), 1)),
+    ],
+)
+def test_derivatives(name: str, textbook: Any, args: tuple[Any, ...]) -> None:
+    agrees(getattr(aten, name).default, textbook, G, *args)
+
+
+def test_gelu_by_tanh() -> None:
+    agrees(aten.gelu_backward.default, gelu, G, INPUT, approximate="tanh")
+
+
+@pytest.mark.parametrize(("beta", "exponential"), [(1, np.exp), (2.0, lambda x: np.exp(2.0 * x))])
+def test_softplus(beta: float, exponential: Any) -> None:
+    def textbook(g, x, beta, threshold):
+        z = exponential(x)
+        return pick(below(x, threshold / beta), lambda: g * z / (z + 1), g)
+
+    agrees(aten.softplus_backward.default, textbook, G, INPUT, beta, 20.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "slope"),
+    [
+        ((1.0, 1.0, 1.0), lambda g, x: g * np.exp(x)),
+        ((1.3, 1.0, 1.0), lambda g, x: g * 1.3 * np.exp(x)),
+        ((2.0, 1.0, 0.5), lambda g, x: g * np.exp(x * 0.5)),  # celu
+        ((1.67, 1.05, 1.0), lambda g, x: g * (1.67 * 1.05) * np.exp(x)),  # selu
+    ],
+)
+def test_elu(settings: tuple[float, ...], slope: Any) -> None:
+    def textbook(g, alpha, scale, input_scale, is_result, x):
+        return pick(below(x, 0), lambda: slope(g, x), lambda: g * scale)
+
+    agrees(aten.elu_backward.default, textbook, G, *settings, False, INPUT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "slope"),
+    [
+        ((1.0, 1.0, 1.0), lambda g, y: g * (y + 1.0)),
+        ((2.0, 1.0, 0.5), lambda g, y: g * 0.5 * (y + 2.0)),
+    ],
+)
+def test_elu_from_its_result(settings: tuple[float, ...], slope: Any) -> None:
+    def textbook(g, alpha, scale, input_scale, is_result, y):
+        return pick(below(y, 0), lambda: slope(g, y), lambda: g * scale)
+
+    agrees(aten.elu_backward.default, textbook, G, *settings, True, INPUT)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
 
 from fxflops.ops import BASE
 from fxflops.ops.elementwise import ALIASES, BINARY, SPECIAL, UNARY
 from fxflops.records import Cost
+from tests.ops.textbook import agrees, between
 from tests.oracle import Number, cost_of, numbers, tallying
 
 X, Y = torch.rand(2, 3) + 0.5, torch.rand(4, 1, 3) + 0.5
@@ -154,23 +154,6 @@ def test_factors_cost_a_multiply() -> None:
     assert cost_of(torch.addcdiv, X, X, X, value=2) == Cost(muls=6, adds=6, others=6)
 
 
-def test_dropout_multiplies_by_mask_and_scale_in_training() -> None:
-    x = torch.rand(2, 3, 4)
-    with tallying() as tally:
-        _ = numbers(24) * numbers(24) * 2
-    for module in (nn.Dropout(), nn.Dropout1d(), nn.AlphaDropout(), nn.FeatureAlphaDropout()):
-        assert cost_of(module.train(), x) == tally
-        assert cost_of(module.eval(), x) == Cost()
-    assert cost_of(nn.functional.dropout, x) == tally
-    assert cost_of(nn.functional.dropout, x, 0.5, False) == Cost()
-    assert cost_of(nn.functional.dropout, x, 0.0) == Cost()
-    assert cost_of(nn.functional.dropout, x, 0.5, True, False) == tally
-    assert cost_of(torch.dropout, x, 0.5, True) == cost_of(torch.dropout, x, p=0.5, train=True) == tally
-    assert cost_of(torch.dropout, x, p=0.5, train=False) == cost_of(torch.native_dropout, x, 0.5, False) == Cost()
-    assert cost_of(torch.native_dropout, x, 0.5, None) == tally
-    assert cost_of(torch.ops.aten.native_dropout.default, x, 0.5, True) == tally
-
-
 def test_comparisons_that_give_one_bool() -> None:
     with tallying() as tally:
         for x, y in zip(numbers(6), numbers(6), strict=True):
@@ -220,3 +203,18 @@ def test_ops_are_told_apart() -> None:
     }
     for op, targets in spellings.items():
         assert {BASE.find(target).op for target in targets} == {op}
+
+
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize(
+    ("textbook", "settings"),
+    [
+        (lambda g, x: g / (x * (1 - x)), ()),
+        (lambda g, x, eps: between(x, eps, 1 - eps, lambda: g / (x * (1 - x)), 0), (0.2,)),
+    ],
+)
+def test_the_gradient_of_logit(textbook: Any, settings: tuple[float, ...]) -> None:
+    g, x = torch.randn(3, 4, dtype=torch.double), torch.rand(3, 4, dtype=torch.double)
+    agrees(aten.logit_backward.default, textbook, g, x, *settings)

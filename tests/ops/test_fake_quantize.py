@@ -1,13 +1,15 @@
-"""Fake quantization on counting numbers: there and back again, and the range that follows the input."""
+"""Fake quantization on counting numbers: there and back again, the range that follows the input, and what the scale learns."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from tests.ops.test_quantized import dequantize, quantize, ranged
+from tests.ops.textbook import agrees, between, is_counting, pick, rounded
 from tests.oracle import Tally, cost_of, numbers, tallying
 
 SHAPE = (3, 4)
@@ -53,3 +55,29 @@ def test_observed_fake_quantize(channels: int) -> None:
     args = on, on, *state, torch.zeros(channels, dtype=torch.int32), 0.01, 0, 255, 0, channels > 1
     assert tally == cost_of(torch.fused_moving_avg_obs_fake_quant, X, *args)
     assert tally == cost_of(aten._fused_moving_avg_obs_fq_helper.default, X, *args)
+
+
+G, INPUT = torch.randn(3, 4), 4 * torch.randn(3, 4)
+
+
+def learned(g, x, scale, zero_point, *settings):
+    """Within the bounds of q the rounding goes to the scale, beyond them q does, and the gradient to the zero point."""
+    *_, low, high, factor = settings
+    scale, zero_point = scale.reshape(-1, 1), zero_point.reshape(-1, 1)
+    v = x / scale
+    near = rounded(v)
+    q = near + zero_point
+    to_x = between(q, low - 1, high + 1, g, 0)
+    beyond = to_x if is_counting(to_x) else g - to_x
+    to_scale = pick(to_x, lambda: g * (near - v), lambda: g * (np.clip(q, low, high) - zero_point))
+    axis = 1 if scale.size > 1 else (0, 1)
+    to_scale, beyond = (np.sum(part, axis=axis, keepdims=True) for part in (to_scale, beyond))
+    return to_x, (to_scale * factor).reshape(-1), (-beyond * scale * factor).reshape(-1)
+
+
+@pytest.mark.parametrize(("channels", "axis"), [(1, ()), (3, (0,))])
+def test_the_gradient_of_what_learns(channels: int, axis: tuple[int, ...]) -> None:
+    kind = "channel" if axis else "tensor"
+    overload = getattr(aten, f"_fake_quantize_learnable_per_{kind}_affine_backward").default
+    scale, zero_point = torch.full((channels,), 0.5), torch.full((channels,), 2.0)
+    agrees(overload, learned, G, INPUT, scale, zero_point, *axis, 0, 6, 0.5)

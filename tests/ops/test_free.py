@@ -1,18 +1,23 @@
-"""Ops that compute nothing: every common expression is known, and what is declared free for the reason declared."""
+"""Ops that compute nothing: every common expression is known, and what is declared free for the reason declared; values that
+were moved go back, and add up where they meet.
+"""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from fxflops.ops import BASE, ESCAPE
-from fxflops.ops.free import CREATE, MOVE, QUERY, VIEW
-from fxflops.records import Cost
+from fxflops.ops.free import CREATE, MOVE, QUERY, VIEW, pad_shape, stack_shape
+from fxflops.records import Cost, Spec
+from tests.ops.textbook import Sums, agrees
 from tests.oracle import cost_of, numbers, tallying
 
 X = torch.rand(2, 3, 4, 4)
@@ -147,3 +152,70 @@ def test_fold_adds_up_where_blocks_overlap() -> None:
 def test_no_name_stands_in_two_lists() -> None:
     names = [*VIEW, *MOVE, *CREATE, *QUERY]
     assert len(names) == len(set(names))
+
+
+IMAGE = Spec((1, 2, 4, 4), torch.float32)
+MATRIX = Spec((3, 4), torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("rule", "args", "sizes"),
+    [
+        (pad_shape, (MATRIX, [1, 2]), (3, 7)),
+        (pad_shape, (MATRIX, [1, 0, 0, 2]), (5, 5)),
+        (pad_shape, (MATRIX, [1]), None),
+        (pad_shape, (MATRIX, [1, -5]), None),
+        (stack_shape, ((MATRIX, MATRIX), 1), (3, 2, 4)),
+        (stack_shape, ((MATRIX, MATRIX), -3), (2, 3, 4)),
+        (stack_shape, ((MATRIX, IMAGE),), None),
+    ],
+)
+def test_the_shape_rules_answer(rule: Any, args: Any, sizes: Any) -> None:
+    told = rule(*args)
+    assert (told if told is None else tuple(told)) == sizes
+
+
+aten = torch.ops.aten
+
+
+def moved_back(places: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Each element of the gradient to the place that it was copied from; ``places`` copies their numbers."""
+
+    def textbook(g, size, *settings):
+        size = size if isinstance(size, list) else list(size.shape)
+        numbers = torch.arange(float(np.prod(size))).reshape(size)
+        out = Sums(int(np.prod(size)))
+        for place, value in zip(places(numbers).reshape(-1).long().tolist(), g.reshape(-1), strict=True):
+            out.add(place, value)
+        return out.result().reshape(size)
+
+    return textbook
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate"])
+def test_what_was_padded_goes_back(mode: str) -> None:
+    name = {"reflect": "reflection", "replicate": "replication"}[mode]
+    for dims in (1, 2, 3):
+        x, padding = torch.randn(2, *[4] * (dims + 1), dtype=torch.double), [1, 2] * dims
+        textbook = moved_back(lambda numbers, padding=padding: F.pad(numbers, padding, mode))
+        g = torch.randn_like(F.pad(x, padding, mode))
+        agrees(getattr(aten, f"{name}_pad{dims}d_backward").default, textbook, g, x, padding)
+
+
+def test_unfolded_windows_add_up() -> None:
+    g = torch.randn(2, 3, 4, dtype=torch.double)
+    textbook = moved_back(lambda numbers: numbers.unfold(1, 4, 2))
+    agrees(aten.unfold_backward.default, textbook, g, [2, 8], 1, 4, 2)
+
+
+@pytest.mark.parametrize("name", ["select_backward", "slice_backward", "diagonal_backward", "masked_scatter_backward"])
+def test_what_was_moved_goes_back(name: str) -> None:
+    entry = BASE.find(getattr(aten, name).default)
+    assert entry is not None
+    assert (entry.function, entry.reason) == (None, "move")
+
+
+def test_special_functions_of_samples() -> None:
+    x = torch.rand(3, 4) + 1
+    assert cost_of(aten._standard_gamma_grad.default, x, x) == Cost(others=12)
+    assert cost_of(aten._dirichlet_grad.default, x / 10, x, x) == Cost(others=12)

@@ -1,6 +1,8 @@
-"""Losses against their definitions on arrays of counting numbers."""
+"""Losses and their gradients against their definitions on arrays of counting numbers, the gradients against torch's values too."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from fxflops.records import Cost
+from tests.ops.textbook import agrees, between
 from tests.oracle import Number, cost_of, numbers, tallying
 
 aten = torch.ops.aten
@@ -148,3 +152,74 @@ def test_the_kernels_take_the_reduction_where_functions_take_the_average() -> No
         y = Y if kernel is aten.binary_cross_entropy else torch.zeros(len(X), dtype=torch.long)
         for number, reduction in enumerate(("none", "mean", "sum")):
             assert cost_of(kernel.default, X, y, None, number) == cost_of(function, X, y, reduction=reduction)
+
+
+DOUBLES = INPUT, TARGET, WEIGHT = torch.rand(3, 3, 4, dtype=torch.double)
+CLASSES = torch.tensor([1, 3, 0])
+REDUCTIONS = [0, 1, 2]
+
+
+def shared(g, reduction, n):
+    """The gradient of each element; a mean's is divided once."""
+    return g / n if reduction == 1 else g
+
+
+def given(reduction: int, shape: tuple[int, ...] = (3, 4)) -> torch.Tensor:
+    return torch.randn(shape if reduction == 0 else (), dtype=torch.double)
+
+
+def mse_gradient(g, x, y, reduction):
+    return 2 * (x - y) * shared(g, reduction, x.size)
+
+
+def smooth_l1(g, x, y, reduction, beta):
+    slope = (x - y) / beta
+    return between(slope, -1, 1, slope, lambda: np.clip(slope, -1, 1)) * shared(g, reduction, x.size)
+
+
+def huber_gradient(g, x, y, reduction, delta):
+    slope = x - y
+    return between(slope, -delta, delta, slope, lambda: np.clip(slope, -delta, delta)) * shared(g, reduction, x.size)
+
+
+def binary_cross_entropy(g, x, y, weight, reduction):
+    slope = (x - y) / (x * (1 - x)) * shared(g, reduction, x.size)
+    return slope if weight is None else slope * weight
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize(
+    ("name", "textbook", "args", "settings"),
+    [
+        ("mse_loss_backward", mse_gradient, (INPUT, TARGET), ()),
+        ("smooth_l1_loss_backward", smooth_l1, (INPUT, TARGET), (0.3,)),
+        ("huber_loss_backward", huber_gradient, (INPUT, TARGET), (0.3,)),
+        ("binary_cross_entropy_backward", binary_cross_entropy, (INPUT, TARGET, WEIGHT), ()),
+        ("binary_cross_entropy_backward", binary_cross_entropy, (INPUT, TARGET, None), ()),
+    ],
+)
+def test_the_gradient_of_each_element(name: str, textbook: Any, args: Any, settings: Any, reduction: int) -> None:
+    agrees(getattr(aten, name).default, textbook, given(reduction), *args, reduction, *settings)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("weight", [None, WEIGHT[0]])
+def test_the_gradient_of_nll_loss(weight: Any, reduction: int) -> None:
+    def nll(g, x, target, weight, reduction, ignored, total):
+        out = np.full(x.shape, 0.0, dtype=object)
+        each = shared(g, reduction, total) if reduction == 1 else g
+        for row, label in enumerate(target):
+            picked = -(each if reduction else each[row])
+            out[row, label] = picked if weight is None else picked * weight[label]
+        return out
+
+    total = torch.tensor(3.0, dtype=torch.double) if weight is None else weight[CLASSES].sum()
+    args = INPUT, CLASSES, weight, reduction, -100, total
+    agrees(aten.nll_loss_backward.default, nll, given(reduction, (3,)), *args)
+
+
+def test_the_gradient_of_nll_loss_of_pixels() -> None:
+    """2x5x5 targets, and 1 divide for the mean."""
+    x, target = torch.randn(2, 3, 5, 5), torch.zeros(2, 5, 5, dtype=torch.long)
+    args = torch.ones(()), x, target, None, 1, -100, torch.tensor(50.0)
+    assert cost_of(aten.nll_loss2d_backward.default, *args) == Cost(others=50 + 1)

@@ -1,4 +1,4 @@
-"""Losses of margins and rankings: their definitions on counting numbers, from the module, the function and aten."""
+"""Losses of margins and rankings: their definitions on counting numbers, from the module, the function and aten; their gradients."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.ops.test_loss import CLASSES, DOUBLES, given, shared
+from tests.ops.textbook import above, agrees, computes, pick, tally_of
 from tests.oracle import Number, cost_of, numbers, tallying
 
 aten = torch.ops.aten
@@ -143,3 +145,65 @@ def test_poisson_nll(log_input: bool, full: bool) -> None:
 def test_multi_margin_of_one_score() -> None:
     one = cost_of(F.multi_margin_loss, X[:1, :1], torch.zeros(1, dtype=torch.long))
     assert cost_of(F.multi_margin_loss, X[0, 0], torch.tensor(0)) == one
+
+
+INPUT, TARGET, WEIGHT = DOUBLES
+
+
+def soft_margin_gradient(g, x, y, reduction):
+    opposite = -y
+    z = np.exp(opposite * x)
+    return opposite * z / (z + 1) * shared(g, reduction, x.size)
+
+
+@pytest.mark.parametrize("reduction", range(3))
+def test_the_gradient_of_soft_margin_loss(reduction: int) -> None:
+    signs = TARGET.round() * 2 - 1
+    agrees(aten.soft_margin_loss_backward.default, soft_margin_gradient, given(reduction), INPUT, signs, reduction)
+
+
+@pytest.mark.parametrize("reduction", range(3))
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("weight", [None, WEIGHT[0]])
+def test_the_gradient_of_multi_margin_loss(weight: Any, p: int, reduction: int) -> None:
+    def multi_margin(g, x, target, p, margin, weight, reduction):
+        out = np.full(x.shape, 0.0, dtype=object)
+        each = shared(g, reduction, len(x))
+        for row, label in enumerate(target):
+            share = (each if reduction else each[row]) / x.shape[1]
+            for other in range(x.shape[1]):
+                if other != label:
+                    z = margin - x[row, label] + x[row, other]
+                    part = share if p == 1 else 2 * z * share
+                    part = part if weight is None else part * weight[label]
+                    out[row, other] = pick(above(z, 0), part, 0)
+                    out[row, label] = out[row, label] - out[row, other]
+        return out
+
+    args = INPUT, CLASSES, p, 0.5, weight, reduction
+    agrees(aten.multi_margin_loss_backward.default, multi_margin, given(reduction, (3,)), *args)
+
+
+@pytest.mark.parametrize("reduction", range(3))
+def test_the_gradient_of_multilabel_margin_loss(reduction: int) -> None:
+    """Two targets of four classes in each row, as the count supposes."""
+
+    def multilabel_margin(g, x, target, reduction, is_target):
+        out = np.full(x.shape, 0.0, dtype=object)
+        each = shared(g, reduction, len(x))
+        for row, labels in enumerate(target):
+            share = (each if reduction else each[row]) / x.shape[1]
+            for label in labels[:2]:
+                for other in set(range(4)) - set(labels[:2]):
+                    part = pick(above(1 - (x[row, label] - x[row, other]), 0), share, 0)
+                    out[row, label] = out[row, label] - part
+                    out[row, other] = out[row, other] + part
+        return out
+
+    target = torch.tensor([[1, 3, -1, 0], [0, 2, -1, 0], [2, 1, -1, 0]])
+    _, is_target = aten.multilabel_margin_loss_forward(INPUT, target, reduction)
+    args = INPUT, target, reduction, is_target.long()
+    real = INPUT, target, reduction, is_target
+    g = given(reduction, (3,))
+    computes(multilabel_margin, aten.multilabel_margin_loss_backward(g, *real), g, *args)
+    assert tally_of(multilabel_margin, g, *args) == cost_of(aten.multilabel_margin_loss_backward.default, g, *real)

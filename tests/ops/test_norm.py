@@ -1,13 +1,21 @@
-"""Normalizations against (x - mean) / std * weight + bias on arrays of counting numbers."""
+"""Normalizations against (x - mean) / std * weight + bias on arrays of counting numbers; their gradients by the equations of their
+papers, against torch's values too.
+"""
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.oracle import Tally, cost_of, numbers, tallying
+from fxflops.records import Spec
+from tests.ops.textbook import agrees, computes, tally_of
+from tests.oracle import Tally, cost_by_name, cost_of, numbers, tallying
 
 aten = torch.ops.aten
 
@@ -26,17 +34,9 @@ def textbook(*shape: int, weight: bool = True, bias: bool = True) -> Tally:
 @pytest.mark.parametrize(
     ("module", "shape"),
     [
-        (nn.BatchNorm1d(4), (3, 4)),
-        (nn.BatchNorm2d(4), (2, 4, 3, 3)),
-        (nn.BatchNorm2d(4).eval(), (2, 4, 3, 3)),
-        (nn.BatchNorm3d(4, track_running_stats=False), (2, 4, 3, 2, 2)),
-        (nn.InstanceNorm1d(4, affine=True), (2, 4, 5)),
-        (nn.InstanceNorm2d(4, affine=True, track_running_stats=True), (2, 4, 5, 5)),
-        (nn.InstanceNorm3d(4, affine=True), (2, 4, 5, 2, 2)),
         (nn.LayerNorm(6), (2, 5, 6)),
         (nn.LayerNorm((5, 6)), (2, 5, 6)),
         (nn.GroupNorm(2, 4), (2, 4, 3, 3)),
-        (nn.SyncBatchNorm(4).eval(), (2, 4, 3, 3)),
     ],
 )
 def test_normalizing_with_weight_and_bias(module, shape):
@@ -47,8 +47,6 @@ def test_normalizing_with_weight_and_bias(module, shape):
 @pytest.mark.parametrize(
     ("module", "shape"),
     [
-        (nn.BatchNorm2d(4, affine=False), (2, 4, 3, 3)),
-        (nn.InstanceNorm2d(4), (2, 4, 3, 3)),
         (nn.LayerNorm(6, elementwise_affine=False), (2, 6)),
         (nn.GroupNorm(2, 4, affine=False), (2, 4, 3)),
     ],
@@ -66,21 +64,9 @@ def test_layer_norm_in_every_spelling():
     assert textbook(2, 5, 6) == cost_of(aten.native_layer_norm.default, x, (6,), weight, bias, 1e-5)
 
 
-def test_batch_norm_in_every_spelling():
-    x, mean, var, weight, bias = torch.zeros(2, 4, 3, 3), *(torch.zeros(4) for _ in range(4))
-    native = aten._native_batch_norm_legit_no_training.default
-    assert textbook(2, 4, 3, 3) == cost_of(F.batch_norm, x, mean, var, weight, bias)
-    assert textbook(2, 4, 3, 3, weight=False, bias=False) == cost_of(F.batch_norm, x, mean, var)
-    assert textbook(2, 4, 3, 3) == cost_of(torch.batch_norm, x, weight, bias, mean, var, False, 0.1, 1e-5, False)
-    assert textbook(2, 4, 3, 3) == cost_of(native, x, weight, bias, mean, var, 0.1, 1e-5)
-    assert textbook(2, 4, 3, 3) == cost_of(aten.native_batch_norm.default, x, weight, bias, mean, var, True, 0.1, 1e-5)
-
-
-def test_instance_and_group_norm_in_every_spelling():
+def test_group_norm_in_every_spelling():
     x, weight, bias = torch.zeros(2, 4, 3, 3), torch.zeros(4), torch.zeros(4)
     native = aten.native_group_norm.default
-    assert textbook(2, 4, 3, 3) == cost_of(F.instance_norm, x, weight=weight, bias=bias)
-    assert textbook(2, 4, 3, 3) == cost_of(torch.instance_norm, x, weight, bias, None, None, True, 0.1, 1e-5, False)
     assert textbook(2, 4, 3, 3) == cost_of(F.group_norm, x, 2, weight, bias)
     assert textbook(2, 4, 3, 3) == cost_of(native, x, weight, bias, 2, 4, 9, 2, 1e-5)
 
@@ -108,3 +94,101 @@ def test_local_response_norm_of_five_channels():
         x / (k + alpha * total) ** 0.75
     assert tally == cost_of(nn.LocalResponseNorm(size), torch.zeros(shape))
     assert tally == cost_of(F.local_response_norm, torch.zeros(shape), size)
+
+
+N, C, H = 3, 4, 6
+G, X = torch.randn(N, C, H, dtype=torch.double), torch.randn(N, C, H, dtype=torch.double)
+W = torch.rand(C, dtype=torch.double)
+MASKS = [mask for mask in itertools.product([True, False], repeat=3) if any(mask)]
+
+
+def normalized(g, x, axis, mean, deviation, weight, mask, weights=(), centered=True):
+    """Of rows along ``axis``; the weight's gradient is summed over the axes ``weights``."""
+    to_input, to_weight, to_bias = mask
+    if to_input or to_weight:
+        x = (x - mean if centered else x) * deviation
+    out = None
+    if to_input:
+        scaled = g * weight if weight is not None else g
+        out = scaled - average(scaled, axis) if centered else scaled
+        out = (out - x * average(scaled * x, axis)) * deviation
+    return out, (g * x).sum(axis=weights) if to_weight else None, g.sum(axis=weights) if to_bias else None
+
+
+def average(x, axis):
+    total = np.sum(x, axis=axis, keepdims=True)
+    return total / (x.size // total.size)
+
+
+def layer_norm_gradient(g, x, shape, mean, deviation, weight, bias, mask):
+    rows = tuple(range(x.ndim - len(shape)))
+    axis = tuple(range(x.ndim - len(shape), x.ndim))
+    return normalized(g, x, axis, mean, deviation, weight, mask, rows)
+
+
+def group_norm_gradient(g, x, mean, deviation, weight, n, c, places, groups, mask):
+    g, x = (array.reshape(n, groups, c // groups, places) for array in (g, x))
+    mean, deviation = mean.reshape(n, groups, 1, 1), deviation.reshape(n, groups, 1, 1)
+    weight = weight.reshape(groups, c // groups, 1) if weight is not None else None
+    out, *parameters = normalized(g, x, (2, 3), mean, deviation, weight, mask, (0, 3))
+    return out if out is None else out.reshape(n, c, places), *[p if p is None else p.reshape(c) for p in parameters]
+
+
+@pytest.mark.parametrize("shape", [(H,), (C, H)])
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_gradient_of_layer_norm(shape: tuple[int, ...], mask: tuple[bool, ...]) -> None:
+    weight, bias = torch.rand(shape, dtype=torch.double), torch.rand(shape, dtype=torch.double)
+    _, mean, deviation = aten.native_layer_norm(X, shape, weight, bias, 1e-5)
+    agrees(
+        aten.native_layer_norm_backward.default, layer_norm_gradient, G, X, shape, mean, deviation, weight, bias, mask
+    )
+
+
+def test_the_gradient_of_layer_norm_without_weight() -> None:
+    _, mean, deviation = aten.native_layer_norm(X, (H,), None, None, 1e-5)
+    given = G, X, (H,), mean, deviation, None, None, (True, False, False)
+    agrees(aten.native_layer_norm_backward.default, layer_norm_gradient, *given)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_gradient_of_group_norm(mask: tuple[bool, ...]) -> None:
+    sizes = N, C, H, 2
+    _, mean, deviation = aten.native_group_norm(X, W, W, *sizes, 1e-5)
+    agrees(aten.native_group_norm_backward.default, group_norm_gradient, G, X, mean, deviation, W, *sizes, mask)
+
+
+@pytest.mark.parametrize("mask", [(True, True), (True, False), (False, True)])
+def test_the_gradient_of_rms_norm(mask: tuple[bool, ...]) -> None:
+    weight = torch.rand(H, dtype=torch.double, requires_grad=True)
+    x = X.clone().requires_grad_()
+    deviation = (x.detach() ** 2).mean(-1, keepdim=True) ** -0.5
+
+    def rms_norm(g, x, deviation, weight):
+        return normalized(g, x, 2, None, deviation, weight, (*mask, False), (0, 1), centered=False)[:2]
+
+    torch.nn.functional.rms_norm(x, (H,), weight, eps=0.0).backward(G)
+    expected = [tensor.grad if asked else None for tensor, asked in zip((x, weight), mask, strict=True)]
+    found = [part for part in expected if part is not None]
+    computes(lambda *args: [part for part in rms_norm(*args) if part is not None], found, G, X, deviation, weight)
+    tally = tally_of(rms_norm, G, X, deviation, weight.detach())
+    shape, k = Spec((N, C, H)), Spec((H,))
+    args: Any = shape, shape, (H,), Spec((N, C, 1)), k, mask
+    assert tally == cost_by_name("aten::_fused_rms_norm_backward", *args, out=(shape, k))
+
+
+def test_the_gradient_of_weight_norm() -> None:
+    def weight_norm(g, v, scale, norms, dim):
+        s = (g * v).sum(axis=(1, 2), keepdims=True)
+        return (scale / norms) * (g - v * (s / (norms * norms))), s / norms
+
+    scale = torch.rand(N, 1, 1, dtype=torch.double)
+    _, norms = aten._weight_norm_interface(X, scale, 0)
+    agrees(aten._weight_norm_interface_backward.default, weight_norm, G, X, scale, norms, 0)
+
+
+def test_weight_norm() -> None:
+    with tallying() as tally:
+        v = numbers(3, 5)
+        v * (numbers(3) / np.sqrt((v * v).sum(1)))[:, None]
+    assert tally == cost_of(torch._weight_norm, torch.rand(3, 5), torch.rand(3, 1), 0)
+    assert tally == cost_of(aten._weight_norm_interface.default, torch.rand(3, 5), torch.rand(3, 1), 0)

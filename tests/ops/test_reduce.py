@@ -1,4 +1,4 @@
-"""Reductions, scans, sorts and norms: against the textbook definition run on counting numbers, or by hand."""
+"""Reductions, scans and norms: against the textbook definition run on counting numbers, or by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from fxflops.records import Cost
+from fxflops.ops.reduce import amax_shape, mean_shape
+from fxflops.records import Cost, Spec
 from tests.oracle import Number, Tally, cost_of, numbers, tallying
 
 ROWS, K = 3, 5
@@ -164,75 +165,6 @@ def test_norms_of_singular_values_are_their_decomposition_and_what_joins_them(fu
     assert cost_of(function, torch.randn(7, 3), order).flops == 4 * 7 * 3**2 - 4 * 3**3 // 3 + 2
 
 
-def test_sorting_is_counted_as_comparing() -> None:
-    rows, k, log2 = 3, 8, 3
-    x = torch.rand(rows, k)
-    for name in ("sort", "argsort", "mode"):
-        assert cost_of(getattr(torch, name), x) == Cost(others=rows * k * log2)
-    assert cost_of(torch.sort, x.T, dim=0) == cost_of(torch.msort, x.T) == Cost(others=rows * k * log2)
-    assert cost_of(torch.topk, x, 2) == Cost(others=rows * k * log2)
-    assert cost_of("kthvalue", x, 2) == Cost(others=rows * k * log2)
-    assert cost_of(torch.median, x, 1) == Cost(others=rows * k * log2)
-    assert cost_of(torch.median, x) == cost_of(torch.unique, x) == Cost(others=24 * 5)
-    assert cost_of(torch.quantile, x, 0.5, 1) == Cost(muls=rows, adds=2 * rows, others=rows * k * log2)
-
-
-def test_unique() -> None:
-    assert cost_of(torch.unique, torch.zeros(4, 2)) == cost_of("unique", torch.zeros(8)) == Cost(others=8 * 3)
-    assert cost_of(torch.unique, torch.zeros(4, 2), dim=0) == Cost(others=(4 * 2) * 2)
-    assert cost_of(torch.ops.aten.unique_dim.default, torch.zeros(4, 2), 0) == Cost(others=(4 * 2) * 2)
-    assert cost_of(torch.ops.aten._unique2.default, torch.zeros(8)) == Cost(others=8 * 3)
-    assert cost_of(torch.unique_consecutive, torch.zeros(8)) == Cost(others=7)
-    assert cost_of("unique_consecutive", torch.zeros(4, 2), dim=0) == Cost(others=3 * 2)
-
-
-def test_scattered_adds() -> None:
-    x, source, index = torch.zeros(4, K), torch.ones(3, K), torch.tensor([0, 2, 0])
-    assert cost_of(torch.index_add, x, 0, index, source) == Cost(adds=3 * K)
-    assert cost_of("index_add_", x.clone(), 0, index, source, alpha=2) == Cost(muls=3 * K, adds=3 * K)
-    rows = torch.zeros(2, K, dtype=torch.long)  # source may be larger than what is read of it
-    assert cost_of("scatter_add", x, 0, rows, source) == cost_of(torch.scatter_add, x, 0, rows, src=source)
-    assert cost_of("scatter_add_", x.clone(), 0, rows, source) == Cost(adds=2 * K)
-
-
-@pytest.mark.filterwarnings("ignore:.*_reduce.* beta")
-def test_scattered_reductions() -> None:
-    x, source = torch.zeros(4, K), torch.ones(2, K)
-    rows, index = torch.zeros(2, K, dtype=torch.long), torch.tensor([0, 2])
-    for reduce, cost in {
-        "prod": Cost(muls=2 * K),
-        "mean": Cost(adds=2 * K, others=4 * K),
-        "amax": Cost(others=2 * K),
-    }.items():
-        assert cost_of("scatter_reduce", x, 0, rows, source, reduce) == cost
-        assert cost_of(torch.scatter_reduce, x, 0, rows, source, reduce=reduce, include_self=False) == cost
-        assert cost_of("index_reduce", x, 0, index, source, reduce) == cost
-    assert cost_of(torch.scatter_reduce, x, 0, rows, source, "sum") == Cost(adds=2 * K)
-
-
-def test_segments() -> None:
-    lengths = torch.tensor([2, 3])
-    assert cost_of(torch.segment_reduce, torch.ones(5), "sum", lengths=lengths) == Cost(adds=(2 - 1) + (3 - 1))
-    assert cost_of(torch.segment_reduce, torch.ones(5, 4), "mean", lengths=lengths) == Cost(adds=3 * 4, others=2 * 4)
-
-
-def test_putting_is_free_and_accumulating_adds() -> None:
-    x, index, values = torch.zeros(6), torch.tensor([0, 2, 0]), torch.ones(3)
-    for accumulate, adds in ((False, 0), (True, 3)):
-        assert cost_of("index_put", x, (index,), values, accumulate) == Cost(adds=adds)
-        assert cost_of("index_put_", x, (index,), values, accumulate=accumulate) == Cost(adds=adds)
-        assert cost_of("put", x, index, values, accumulate) == Cost(adds=adds)
-        assert cost_of(torch.index_put, x, (index,), torch.tensor(1.0), accumulate) == Cost(adds=adds)
-    mask = torch.tensor([True, False, True, True, False, False])
-    assert cost_of("index_put", x, (mask,), values, True) == Cost(adds=3)
-    assert cost_of(torch.ops.aten.index_put, torch.zeros(4, 5, 6), [None, index], values[:, None], True) == Cost(
-        adds=4 * 3 * 6
-    )
-    assert cost_of("scatter", x, 0, index, values) == Cost()
-    assert cost_of("scatter", x, 0, index, 1.0, reduce="add") == Cost(adds=3)
-    assert cost_of("scatter_", x.clone(), 0, index, 2.0, reduce="multiply") == Cost(muls=3)
-
-
 def test_similarities() -> None:
     def cosine(a: list[Number], b: list[Number]) -> Number:
         dot, aa, bb = (total([x * y for x, y in zip(p, q, strict=True)]) for p, q in ((a, b), (a, a), (b, b)))
@@ -306,3 +238,23 @@ def test_the_sum_of_a_sparse_tensor_is_of_what_it_holds() -> None:
     assert cost_of(torch.sum, x) == Cost(adds=6 * 2 - 1)
     grad = torch.sparse.sum(x, 1)
     assert cost_of(torch.ops.aten._sparse_sum_backward.default, grad, x, [1]) == Cost()
+
+
+MATRIX = Spec((3, 4), torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("rule", "args", "sizes"),
+    [
+        (amax_shape, (MATRIX, 1), (3,)),
+        (amax_shape, (MATRIX, (0, 1), True), (1, 1)),
+        (amax_shape, (Spec((3, 4), torch.int64), 1), None),
+        (amax_shape, (MATRIX, 2), None),
+        (mean_shape, (MATRIX,), ()),
+        (mean_shape, (MATRIX, -2, True), (1, 4)),
+        (mean_shape, (MATRIX, (0, 0)), None),
+    ],
+)
+def test_the_shape_rules_answer(rule: Any, args: Any, sizes: Any) -> None:
+    told = rule(*args)
+    assert (told if told is None else tuple(told)) == sizes

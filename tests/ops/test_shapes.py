@@ -17,7 +17,6 @@ from torch import nn
 
 import fxflops.ops  # noqa: F401
 from fxflops.model.pytree import tensors_in
-from fxflops.ops import shapes_pointwise
 from fxflops.ops._rules import RULES
 from fxflops.ops.shapes import rule_for, shape_of
 from fxflops.records import Operation, spec_of
@@ -87,7 +86,7 @@ def activation(draw: Draw, target: Any) -> Made:
 def positional(draw: Draw, target: Any) -> Made:
     """Settings before ``inplace``, by position."""
     (x,), _ = unary(draw, target)
-    before = (0.5, 0.75) if rule_of(target) is shapes_pointwise.bounded else (0.5,)
+    before = (0.5, 0.75) if rule_of(target).__name__ == "bounded" else (0.5,)
     return (x, *before, draw(st.booleans())), {}
 
 
@@ -353,7 +352,7 @@ def rule_of(target: Any) -> Any:
 
 
 def case_of(target: Any) -> Callable[[Draw, Any], Made]:
-    name = rule_of(target).__name__
+    name = rule_of(target).__name__.removesuffix("_shape")
     if name not in OF_MODULES:
         return CASES[name]
     of_module, of_function, other = OF_MODULES[name]

@@ -94,21 +94,3 @@ def test_bias_and_scale() -> None:
         q, _, _ = np.split(numbers(B, N, 3 * E) + numbers(3 * E), 3, axis=2)
         q * 0.5
     assert tally == cost_of(aten._transform_bias_rescale_qkv.default, torch.rand(B, N, 3 * E), QKV_BIAS, H)
-
-
-def test_masked_softmax() -> None:
-    with tallying() as tally:
-        x = np.exp(numbers(B, H, N, N))  # the selection
-        e = np.exp(x)
-        e / e.sum(-1, keepdims=True)
-    x, mask = torch.rand(B, H, N, N), torch.zeros(B, H, N, N, dtype=torch.bool)
-    assert tally == cost_of(aten._masked_softmax.default, x, mask, -1, 2)
-
-
-def test_masks_of_dropout() -> None:
-    with tallying() as tally:
-        numbers(B, N, E) * numbers(B, N, E) * 2
-    mask = torch.ones(B, N, E, dtype=torch.uint8)
-    spec = Spec((B, N, E))
-    assert tally == cost_by_name("aten::_fused_dropout", spec, 0.5, out=(spec, spec))
-    assert tally == cost_by_name("aten::_masked_scale", spec, Spec(mask.shape), 2.0, out=spec)

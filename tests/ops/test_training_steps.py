@@ -1,4 +1,4 @@
-"""Training steps dispatch no operator that is unknown; values that were moved go back, and add up where they meet."""
+"""Training steps dispatch no operator that is unknown, and a gradient's parameters are those of the operator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,8 +15,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fxflops.ops import BASE, apply
 from fxflops.records import Cost, Operation, spec_of
-from tests.ops.textbook import Sums, agrees, equals, pick
-from tests.oracle import cost_of
 
 aten = torch.ops.aten
 
@@ -309,7 +306,7 @@ RENAMED = {
 GRADIENTS = {
     (key, entry.function)
     for key, entry in BASE.items()
-    if isinstance(key, str) and "aten::" in key and "gradient" in getattr(entry.function, "__module__", "")
+    if isinstance(key, str) and "aten::" in key and "backward" in key and entry.function is not None
 }
 
 
@@ -325,73 +322,3 @@ def test_parameters_stand_where_the_operator_has_them(name: str, function: Any) 
     ours = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     for mine, theirs in zip(ours, given, strict=False):
         assert theirs in (mine, *RENAMED.get(mine, ()))
-
-
-# The formulas of gradient.py
-
-
-G = torch.randn(2, 3, 6, 5, dtype=torch.double)
-
-
-def moved_back(places: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Each element of the gradient to the place that it was copied from; ``places`` copies their numbers."""
-
-    def textbook(g, size, *settings):
-        size = size if isinstance(size, list) else list(size.shape)
-        numbers = torch.arange(float(np.prod(size))).reshape(size)
-        out = Sums(int(np.prod(size)))
-        for place, value in zip(places(numbers).reshape(-1).long().tolist(), g.reshape(-1), strict=True):
-            out.add(place, value)
-        return out.result().reshape(size)
-
-    return textbook
-
-
-@pytest.mark.parametrize("mode", ["reflect", "replicate"])
-def test_padding(mode: str) -> None:
-    name = {"reflect": "reflection", "replicate": "replication"}[mode]
-    for dims in (1, 2, 3):
-        x, padding = torch.randn(2, *[4] * (dims + 1), dtype=torch.double), [1, 2] * dims
-        textbook = moved_back(lambda numbers, padding=padding: F.pad(numbers, padding, mode))
-        g = torch.randn_like(F.pad(x, padding, mode))
-        agrees(getattr(aten, f"{name}_pad{dims}d_backward").default, textbook, g, x, padding)
-
-
-def test_unfolded_windows_add_up() -> None:
-    g = torch.randn(2, 3, 4, dtype=torch.double)
-    textbook = moved_back(lambda numbers: numbers.unfold(1, 4, 2))
-    agrees(aten.unfold_backward.default, textbook, g, [2, 8], 1, 4, 2)
-
-
-@pytest.mark.parametrize("name", ["select_backward", "slice_backward", "diagonal_backward", "masked_scatter_backward"])
-def test_moves(name: str) -> None:
-    entry = BASE.find(getattr(aten, name).default)
-    assert entry is not None
-    assert (entry.function, entry.reason) == (None, "move")
-
-
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod"])
-def test_segments(reduce: str) -> None:
-    """Of 2 and 3 rows."""
-    x, lengths = torch.randn(5, 2, dtype=torch.double), torch.tensor([2, 3])
-    owner = [0, 0, 1, 1, 1]
-
-    def segments(g, y, x, reduce, *, lengths):
-        if reduce == "mean":
-            g = np.stack([g[0] / 2, g[1] / 3])
-        if reduce == "prod":
-            return (g * y)[owner] / x
-        if reduce in ("sum", "mean"):
-            return g[owner]
-        chosen = equals(x, y[owner])
-        return pick(chosen, (g / 1)[owner], 0)
-
-    y = torch.segment_reduce(x, reduce, lengths=lengths)
-    g = torch.randn_like(y)
-    agrees(aten._segment_reduce_backward.default, segments, g, y, x, reduce, lengths=lengths)
-
-
-def test_special_functions_of_samples() -> None:
-    x = torch.rand(3, 4) + 1
-    assert cost_of(aten._standard_gamma_grad.default, x, x) == Cost(others=12)
-    assert cost_of(aten._dirichlet_grad.default, x / 10, x, x) == Cost(others=12)

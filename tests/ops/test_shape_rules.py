@@ -1,4 +1,4 @@
-"""What the rules of layers answer for plain calls, as the kernel does, and that they are silent where it raises."""
+"""Shape rules answer plain calls of each spelling, as the kernel does, and are silent where it raises."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tests.ops.test_shapes import META, lying_at, run
 ROWS, WEIGHT = lying_at((4, 3)), lying_at((5, 3))
 IMAGE, KERNEL = lying_at((1, 2, 5, 5)), lying_at((2, 3, 2, 2))
 LAST = lying_at((1, 4, 6, 6), (144, 1, 24, 4))
+X, ROW = lying_at((3, 4)), lying_at((4,))
+PIXELS, MASK = lying_at((2, 4, 3, 3), (36, 1, 12, 4)), lying_at((3, 4), dtype=torch.bool)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,23 @@ LAST = lying_at((1, 4, 6, 6), (144, 1, 24, 4))
         (nn.BatchNorm2d, (nn.BatchNorm2d(4, device=META), LAST)),
         (nn.LayerNorm, (nn.LayerNorm(6, device=META), LAST)),
         (F.layer_norm, (ROWS, (3,), lying_at((3,)), lying_at((3,)))),
+        (torch.sin, (X,)),
+        (torch.sin, (lying_at((1, 4, 6), (96, 1, 4)),)),
+        (torch.Tensor.sin_, (X,)),
+        (torch.relu_, (X,)),
+        (torch.Tensor.__iadd__, (X, ROW)),
+        (torch.Tensor.pow_, (X, 2)),
+        (torch.eq, (X, ROW)),
+        (torch.Tensor.__ge__, (X, 0.5)),
+        (torch.where, (MASK, X, ROW)),
+        (torch.add, (PIXELS, PIXELS)),
+        (nn.ReLU, (nn.ReLU(), lying_at((1, 4, 6, 6), (144, 1, 24, 4)))),
+        (nn.ReLU, (nn.ReLU(), lying_at((1, 3, 4), (12, 1, 3)))),
+        (F.softmax, (X, -1)),
+        (torch.cat, ([lying_at((3, 4)), lying_at((3, 2))], 1)),
+        (F.avg_pool2d, (lying_at((1, 2, 4, 4)), 2)),
+        (torch.max_pool2d, (lying_at((1, 2, 4, 4)), 1, 2, 0, 1, True)),
+        (torch.Tensor.sum, (lying_at((3, 4)), 1)),
     ],
 )
 def test_a_plain_call_is_answered(target: Any, args: tuple[Any, ...]) -> None:
@@ -60,3 +79,10 @@ def test_no_answer_where_the_kernel_raises(target: Any, args: tuple[Any, ...]) -
 def test_the_kernel_is_asked(target: Any, args: tuple[Any, ...]) -> None:
     """Of dtypes that a real kernel refuses, and of an image without a batch."""
     assert run(target, args, {})[1] is None
+
+
+@pytest.mark.parametrize(
+    "args", [(MASK, X, lying_at((3,))), (lying_at((2,), dtype=torch.bool), X, X)], ids=["x", "mask"]
+)
+def test_no_answer_where_sizes_do_not_fit(args: tuple[Any, ...]) -> None:
+    assert run(torch.where, args, {}) == (None, None)

@@ -1,0 +1,185 @@
+"""Batch and instance norm, counted as norm.py counts: the mean and the deviation only backward.
+
+With X = (x - mean) / std the gradient is (grad - mean(grad) - X * mean(grad * X)) * weight / std, each mean over a channel:
+https://arxiv.org/abs/1502.03167. The weight's is the sum of grad * X, the bias's that of grad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..records import Cost, Spec
+from ._cost import summed, when
+from ._registry import formula, zero
+from ._rules import KEPT
+from ._spellings import named
+from .norm import normalized
+from .shapes import fits
+
+
+@formula(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, F.batch_norm, op="batch_norm")
+@formula(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, F.instance_norm, op="instance_norm")
+def batch_norm(
+    input: Spec,
+    running_mean: Spec | None = None,
+    running_var: Spec | None = None,
+    weight: Spec | None = None,
+    bias: Spec | None = None,
+    *,
+    out: Spec,
+) -> Cost:
+    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: 2 per output, 1 each for weight and bias."""
+    return normalized(out, weight, bias)
+
+
+@formula(
+    torch.batch_norm,
+    *named("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "quantized_batch_norm", "batch_norm_elemt"),
+    *named("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training"),
+    *named("_batch_norm_impl_index", "_batch_norm_with_update", "_batch_norm_with_update_functional"),
+    *named("_batch_norm_no_update"),
+    "aten::batch_norm",
+    op="batch_norm",
+)
+def batch_norm_native(input: Spec, weight: Spec | None = None, bias: Spec | None = None, *, out: Any) -> Cost:
+    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: as batch_norm."""
+    return normalized(out, weight, bias)
+
+
+@formula(torch.instance_norm, "aten::instance_norm", op="instance_norm")
+def instance_norm_native(input: Spec, weight: Spec | None = None, bias: Spec | None = None, *, out: Spec) -> Cost:
+    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: as instance_norm."""
+    return normalized(out, weight, bias)
+
+
+zero(
+    "part of batch_norm: computing the mean and the deviation is not counted",
+    *named("batch_norm_stats", "batch_norm_update_stats", "batch_norm_gather_stats"),
+    *named("batch_norm_gather_stats_with_counts"),
+    op="batch_norm_stats",
+)
+
+
+def batch_normed(input: Spec, training: bool, *weights: Spec | None) -> Spec | None:
+    """x[n, c, *] -> out[n, c, *]; where a weight does not fit, or there is but one value to take a mean of, the kernel
+    decides."""
+    if input.ndim < 2 or not input.dtype.is_floating_point or not input.numel():
+        return None
+    if training and input.numel() == input[1]:
+        return None
+    return Spec(input, input.dtype) if all(fits(weight, input[1], input) for weight in weights) else None
+
+
+@batch_norm.shape(F.batch_norm, layout=KEPT)
+def batch_norm_shape(
+    input: Spec,
+    running_mean: Spec | None,
+    running_var: Spec | None,
+    weight: Spec | None = None,
+    bias: Spec | None = None,
+    training: bool = False,
+) -> Spec | None:
+    """x[n, c, *] -> out[n, c, *]."""
+    if not training and (running_mean is None or running_var is None):
+        return None
+    return batch_normed(input, training, running_mean, running_var, weight, bias)
+
+
+def batch_norm_of(*dims: int) -> Callable[..., Spec | None]:
+    """The rule of BatchNorm modules that take inputs of so many dimensions."""
+
+    def batch_norm_shape(
+        input: Spec,
+        num_features: int,
+        running_mean: Spec | None = None,
+        running_var: Spec | None = None,
+        weight: Spec | None = None,
+        bias: Spec | None = None,
+        training: bool = False,
+    ) -> Spec | None:
+        """x[n, c, *] -> out[n, c, *]."""
+        if input.ndim not in dims or input[1] != num_features:
+            return None
+        return batch_normed(input, training or running_mean is None, running_mean, running_var, weight, bias)
+
+    return batch_norm_shape
+
+
+batch_norm.shape(nn.BatchNorm1d, layout=KEPT)(batch_norm_of(2, 3))
+batch_norm.shape(nn.BatchNorm2d, layout=KEPT)(batch_norm_of(4))
+batch_norm.shape(nn.BatchNorm3d, layout=KEPT)(batch_norm_of(5))
+
+
+@batch_norm.backward(*named("native_batch_norm_backward", "batch_norm_backward"), op="batch_norm_backward")
+def batch_norm_backward(
+    grad_out: Spec,
+    input: Spec,
+    weight: Spec | None,
+    running_mean: Spec | None,
+    running_var: Spec | None,
+    save_mean: Spec | None,
+    save_invstd: Spec | None,
+    train: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+    *,
+    out: Any,
+) -> Cost:
+    """grad[n, c, *], x[n, c, *], weight[c] -> out[n, c, *], out_weight[c], out_bias[c]: 9 per element and 1 per channel.
+
+    The sums of grad and of grad * X, which are the weight's and the bias's, are also those of its means; the weight
+    is multiplied by 1 / std. In eval out is grad * weight / std, and 1 / std takes 2 per channel.
+    """
+    n, c = input.numel(), input[1]
+    to_input, to_weight, to_bias = output_mask
+    centered = to_input and train
+    sums = Cost(adds=max(n - c, 0))
+    return summed(
+        when(centered or to_weight, Cost(muls=2 * n, adds=n).plus(sums)),
+        when(centered or to_bias, sums),
+        when(centered, Cost(muls=n, adds=2 * n, others=2 * c)),
+        when(to_input, Cost(muls=n + (c if weight is not None else 0))),
+        when(not train and (to_input or to_weight), Cost(adds=c, others=c)),
+    )
+
+
+@batch_norm.backward(*named("cudnn_batch_norm_backward", "miopen_batch_norm_backward"), op="batch_norm_backward")
+def batch_norm_backward_of_library(input: Spec, grad_output: Spec, weight: Spec, *, out: Any) -> Cost:
+    """x[n, c, *], grad[n, c, *], weight[c] -> out[n, c, *], out_weight[c], out_bias[c]: as native_batch_norm_backward."""
+    settings = None, None, None, None, True, 0.0, (True, True, True)
+    return batch_norm_backward(grad_output, input, weight, *settings, out=out)
+
+
+@batch_norm.backward(*named("batch_norm_backward_reduce"), op="batch_norm_backward")
+def batch_norm_backward_reduce(
+    grad_out: Spec,
+    input: Spec,
+    mean: Spec,
+    invstd: Spec,
+    weight: Spec | None,
+    input_g: bool,
+    weight_g: bool,
+    bias_g: bool,
+    *,
+    out: Any,
+) -> Cost:
+    """grad[n, c, *], x[n, c, *] -> sum[c], sum_x[c], out_weight[c], out_bias[c]: sums of grad and of grad * (x - mean) per channel."""
+    n, c = input.numel(), input[1]
+    return Cost(muls=n + c * weight_g, adds=n + 2 * max(n - c, 0))
+
+
+@batch_norm.backward(*named("batch_norm_backward_elemt"), op="batch_norm_backward")
+def batch_norm_backward_elements(
+    grad_out: Spec, input: Spec, mean: Spec, invstd: Spec, weight: Spec | None, *, out: Spec
+) -> Cost:
+    """grad[n, c, *], x[n, c, *], sum[c], sum_x[c] -> out[n, c, *]: (grad - mean - (x - mean_x) * a) * b: 5 per output.
+
+    Per channel 2 means of the sums given, a = mean(grad * (x - mean_x)) / std / std and b = weight / std: 4 or 5.
+    """
+    n, c = out.numel(), out[1]
+    return Cost(muls=2 * n + (2 + (weight is not None)) * c, adds=3 * n, others=2 * c)

@@ -1,0 +1,56 @@
+"""Dropout: in training 2 multiplies per output, by the mask and by the scale; in eval nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from torch import nn
+
+from ..records import Cost, Spec
+from ._cost import first
+from ._registry import formula
+from ._rules import POINTWISE
+from ._spellings import named
+
+
+@formula(
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
+    *named("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout"),
+    op="dropout",
+)  # fmt: skip
+def dropout(
+    input: Spec, p: float = 0.5, training: bool = True, inplace: bool = False, *, train: bool = True, out: Spec
+) -> Cost:
+    """x[*] -> out[*]: in training 2 multiplies per output (the mask, the scale), in eval nothing."""
+    return Cost(muls=2 * out.numel() if training and train and p > 0 else 0)
+
+
+@dropout.shape(nn.Dropout, F.dropout, layout=POINTWISE)
+def dropout_shape(input: Spec, p: float = 0.5, training: bool = True, inplace: bool = False) -> Spec | None:
+    """x[*] -> its very input; in training, when it makes a mask, the kernel decides."""
+    return None if training else input
+
+
+@formula(*named("native_dropout"), op="dropout")
+def native_dropout(input: Spec, p: float, train: bool | None = True, *, out: tuple[Spec, Spec]) -> Cost:
+    """x[*] -> out[*], mask[*]: as dropout; in training also where ``train`` is None."""
+    return dropout(input, p, train is not False, out=out[0])
+
+
+@native_dropout.backward(*named("native_dropout_backward"), op="dropout_backward")
+def dropout_backward(*, out: Spec) -> Cost:
+    """grad[*], mask[*] -> out[*]: grad * mask * scale: 2 per output."""
+    return Cost(muls=2 * out.numel())
+
+
+@formula(*named("_fused_dropout"), op="dropout")
+def fused_dropout(input: Spec, *, out: Any) -> Cost:
+    """x[*] -> out[*], mask[*]: 2 multiplies per output (the mask, the scale)."""
+    return Cost(muls=2 * first(out).numel())
+
+
+@formula(*named("_masked_scale"), op="dropout")
+def masked_scale(input: Spec, *, out: Spec) -> Cost:
+    """x[*], mask[*] -> out[*]: 2 multiplies per output (the mask, the scale)."""
+    return Cost(muls=2 * out.numel())

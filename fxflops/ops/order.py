@@ -1,0 +1,77 @@
+"""Sorts, and what is found by sorting: k elements take k ceil(log2 k) compares, a choice of ours."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..records import Cost, Spec
+from ._cost import reduced
+from ._registry import formula
+from ._spellings import named
+from .reduce import steps
+
+
+@formula(*named("sort", "argsort"), op="sort")
+@formula(*named("mode"), op="mode")
+def sort(input: Spec, dim: int = -1, *, out: Any) -> Cost:
+    """x[*, k] -> out[*, k]: k ceil(log2 k) compares per row: a comparison sort, a choice of ours."""
+    return _sorted(input, reduced(input, dim))
+
+
+@formula(*named("msort"), op="sort")
+def msort(input: Spec, *, out: Spec) -> Cost:
+    """x[k, *] -> out[k, *]: as sort, along the first dim."""
+    return sort(input, 0, out=out)
+
+
+@formula(*named("median", "nanmedian"), op="median")
+def median(input: Spec, dim: int | None = None, *, out: Any) -> Cost:
+    """x[*, k] -> out[*]: as sort; without a dim, of all elements."""
+    return sort(Spec((input.numel(),)) if dim is None else input, -1 if dim is None else dim, out=out)
+
+
+@formula(*named("quantile", "nanquantile"), op="quantile")
+def quantile(input: Spec, q: Any, dim: int | None = None, *, out: Spec) -> Cost:
+    """x[*, k] -> out[*]: as median; the interpolation is 2 adds and 1 multiply per output."""
+    return median(input, dim, out=out).plus(Cost(muls=out.numel(), adds=2 * out.numel()))
+
+
+@formula(*named("unique", "_unique", "_unique2"), op="unique")
+def unique(
+    input: Spec,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+    *,
+    out: Any,
+) -> Cost:
+    """x[k] -> out[j]: as sort, of all elements; along a dim of k, each compare is of whole slices."""
+    return _sorted(input, input.numel() if dim is None else input[dim])
+
+
+@formula(*named("unique_dim"), op="unique")
+def unique_dim(input: Spec, dim: int, *, out: Any) -> Cost:
+    """x[k, *] -> out[j, *]: as unique."""
+    return unique(input, dim=dim, out=out)
+
+
+@formula(*named("unique_consecutive"))
+def unique_consecutive(
+    input: Spec, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None, *, out: Any
+) -> Cost:
+    """x[k] -> out[j]: k - 1 compares of neighbours; along a dim of k, of whole slices."""
+    return Cost(others=steps(input, dim))
+
+
+@formula(*named("topk"), op="topk")
+@formula(*named("kthvalue"), op="kthvalue")
+def topk(input: Spec, k: int, dim: int = -1, *, out: Any) -> Cost:
+    """x[*, n] -> values[*, k], indices[*, k]: n ceil(log2 n) compares per row: by sorting, a choice of ours."""
+    return sort(input, dim, out=out)
+
+
+def _sorted(input: Spec, k: int) -> Cost:
+    """Of rows of ``k``."""
+    return Cost(others=input.numel() * math.ceil(math.log2(k)) if k > 1 else 0)
