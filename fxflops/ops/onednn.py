@@ -10,7 +10,7 @@ from typing import Any
 from ..records import Cost, Spec
 from ._cost import contraction, times
 from ._registry import formula, zero
-from .conv import conv_transpose
+from .conv_transpose import conv_transpose
 from .norm import batch_norm
 from .packed import REQUANTIZE
 from .quantized import DEQUANTIZE, QUANTIZE, is_coded

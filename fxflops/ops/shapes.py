@@ -227,3 +227,8 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
 def each(value: int | Sequence[int], dims: int) -> Sequence[int]:
     """A setting for every dimension."""
     return (value,) * dims if isinstance(value, int) else tuple(value) * dims if len(value) == 1 else tuple(value)
+
+
+def fits(weight: Spec | None, size: int, input: Spec) -> bool:
+    """Whether a vector of weights, if there is one, has this size and the input's dtype."""
+    return weight is None or (tuple(weight) == (size,) and weight.dtype is input.dtype)
