@@ -309,7 +309,7 @@ RENAMED = {
 GRADIENTS = {
     (key, entry.function)
     for key, entry in BASE.items()
-    if isinstance(key, str) and "aten::" in key and "gradient" in getattr(entry.function, "__module__", "")
+    if isinstance(key, str) and "aten::" in key and entry.function is not None and entry.op.endswith("_backward")
 }
 
 
