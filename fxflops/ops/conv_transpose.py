@@ -35,7 +35,11 @@ def conv_transpose(input: Spec, weight: Spec, bias: Spec | None = None, *, out: 
     return added_up(input.numel() * math.prod(weight[1:]), out.numel()).plus(biases)
 
 
-@conv_transpose.shape(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d, layout=FIRST)
+@conv_transpose.shape(
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+    *(F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d),
+    layout=FIRST,
+)
 def conv_transpose_shape(
     input: Spec,
     weight: Spec,
@@ -45,44 +49,19 @@ def conv_transpose_shape(
     output_padding: Sizes = 0,
     groups: int = 1,
     dilation: Sizes = 1,
-) -> Spec | None:
-    """input[n, g*i, *s], weight[g*i, o, *k] -> out[n, g*o, *m], m = (s - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1."""
-    return _transposed(input, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-@conv_transpose.shape(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, layout=FIRST)
-def conv_transpose_module_shape(
-    input: Spec,
-    weight: Spec,
-    bias: Spec | None,
-    stride: Sizes,
-    padding: Sizes,
-    output_padding: Sizes,
-    groups: int,
-    dilation: Sizes,
     output_size: Any = None,
 ) -> Spec | None:
-    """As the function; where an output size is asked for the kernel decides."""
-    if output_size is not None:
-        return None
-    return _transposed(input, weight, bias, stride, padding, output_padding, groups, dilation)
+    """input[n, g*i, *s], weight[g*i, o, *k] -> out[n, g*o, *m], m = (s - 1) stride - 2 padding + dilation (k - 1) + output_padding + 1.
 
-
-def _transposed(
-    input: Spec,
-    weight: Spec,
-    bias: Spec | None,
-    stride: Sizes,
-    padding: Sizes,
-    added: Sizes,
-    groups: int,
-    dilation: Sizes,
-) -> Spec | None:
+    Where an output size is asked for, the kernel decides.
+    """
     dims = weight.ndim - 2
-    if input.ndim != dims + 2 or input.dtype is not weight.dtype or input[1] != weight[0] or weight[0] % groups:
+    if output_size is not None or input.ndim != dims + 2 or input.dtype is not weight.dtype:
         return None
-    settings = [each(value, dims) for value in (stride, padding, added, dilation)]
-    if not fits(bias, weight[1] * groups, input) or any(a >= max(s, d) for s, _, a, d in zip(*settings, strict=True)):
+    if input[1] != weight[0] or weight[0] % groups or not fits(bias, weight[1] * groups, input):
+        return None
+    settings = [each(value, dims) for value in (stride, padding, output_padding, dilation)]
+    if any(a >= max(s, d) for s, _, a, d in zip(*settings, strict=True)):
         return None
     sizes = [
         (s - 1) * step - 2 * p + d * (k - 1) + a + 1
