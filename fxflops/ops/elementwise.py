@@ -12,6 +12,7 @@ from ..records import Cost, Spec, specs_in
 from ._cost import times
 from ._registry import formula
 from ._spellings import named
+from ._traits import MAYBE_NOTHING
 
 UNARY = """
     acos acosh asin asinh atan atanh ceil conj_physical cos cosh deg2rad digamma erf erfc erfinv exp exp2 expm1 floor frac
@@ -149,6 +150,7 @@ def searchsorted(sorted_sequence: Spec, *, out: Spec) -> Cost:
     nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
     *named("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout"),
     op="dropout",
+    traits=[MAYBE_NOTHING],
 )  # fmt: skip
 def dropout(
     input: Spec, p: float = 0.5, training: bool = True, inplace: bool = False, *, train: bool = True, out: Spec

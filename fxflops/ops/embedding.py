@@ -12,6 +12,7 @@ from ..records import Cost, Spec
 from ._cost import first
 from ._registry import formula, zero
 from ._spellings import named
+from ._traits import LOOKUPS
 from .reduce import norm
 
 MODES = ("sum", "mean", "max")
@@ -19,7 +20,7 @@ MODES = ("sum", "mean", "max")
 zero("move", torch.embedding, "aten::embedding", op="embedding")
 
 
-@formula(nn.Embedding, F.embedding)
+@formula(nn.Embedding, F.embedding, traits=[LOOKUPS])
 def embedding(
     input: Spec,
     weight: Spec,
@@ -43,7 +44,7 @@ def embedding_renorm(weight: Spec, indices: Spec, max_norm: float, norm_type: fl
     return norm(rows, norm_type, out=Spec(rows[:1])).plus(Cost(muls=rows.numel(), others=2 * rows[0]))
 
 
-@formula(nn.EmbeddingBag, F.embedding_bag)
+@formula(nn.EmbeddingBag, F.embedding_bag, traits=[LOOKUPS])
 def embedding_bag(
     input: Spec,
     weight: Spec,

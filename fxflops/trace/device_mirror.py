@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..ops._traits import FACTORIES, GIVEN, INTEGERS, SEQUENCES
 from ..records import NOTHING
 from ..torch_internals import DisableTorchFunction
 from .meta_mirror import SMALL
@@ -18,19 +19,8 @@ from .meta_mirror import SMALL
 INTEGERS_KEPT = 2**24
 """Integers and booleans are made with values up to this many: masks and positions, but no mask of 100,000 x 100,000."""
 MOVES = ("cpu", "cuda")
-SEQUENCES = ("arange", "range", "linspace", "logspace", "randperm")
-BY_TYPE = ("full", "new_full", "full_like")
-INTEGERS = ("randint", "randint_like", "tril_indices", "triu_indices")
-FACTORIES = frozenset(
-    """
-    zeros ones empty full arange range linspace logspace eye rand randn randint randperm tensor as_tensor asarray
-    zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full
-    new_tensor new_empty_strided empty_strided empty_permuted scalar_tensor tril_indices triu_indices
-    """.split()
-)
 DTYPES: dict[Any, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 """What Python's own types stand for as a dtype."""
-REAL = ("tensor", "as_tensor", "asarray", "scalar_tensor", "new_tensor", "from_numpy", "frombuffer")
 
 
 class DeviceMirror:
@@ -65,7 +55,7 @@ class DeviceMirror:
         """The arguments with the device that a new or moved tensor goes to."""
         name = getattr(func, "__name__", "")
         if name in FACTORIES:
-            if name in REAL and "device" not in kwargs:
+            if name in GIVEN and "device" not in kwargs:
                 return args, kwargs
             return args, {**kwargs, "device": _place_of_new(name, args, kwargs)}
         if name == "type" and len(args) > 1 and isinstance(getattr(args[1], "dtype", None), torch.dtype):
@@ -80,7 +70,7 @@ class DeviceMirror:
 
 
 def _place_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    if name in REAL or name in SEQUENCES:
+    if name in GIVEN or name in SEQUENCES:
         return "cpu"
     dtype = kwargs.get("dtype") or _dtype_of_new(name, args, kwargs)
     dtype = DTYPES.get(dtype) or dtype
@@ -99,13 +89,9 @@ def _dtype_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
         return torch.int64
     if args and isinstance(args[0], torch.Tensor):
         return args[0].dtype
-    if name in BY_TYPE:
-        values = [
-            v for v in (*args[(name == "full") :], *kwargs.values()) if isinstance(v, (bool, int, float, complex))
-        ]
-        if name == "full" and values:
-            values = values[:1]
-        if not any(isinstance(value, (float, complex)) for value in values):
+    if name == "full":
+        values = [v for v in (*args[1:], *kwargs.values()) if isinstance(v, (bool, int, float, complex))]
+        if not any(isinstance(value, (float, complex)) for value in values[:1]):
             return torch.int64
     return torch.get_default_dtype()
 

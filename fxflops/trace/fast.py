@@ -20,6 +20,7 @@ from ..meters.live_storages import LiveStorages, Span
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, Formula
 from ..ops._rules import Rule
+from ..ops._traits import EMPTY, METADATA
 from ..ops.shapes import rule_for, shape_of
 from ..records import NOTHING, ORDINARY, Call, Operation, Scope, spec_of, typed
 from ..torch_internals import DisableTorchFunction, assertion, current_graph_task_id, is_any_autocast_enabled
@@ -32,19 +33,10 @@ from .observe import ATTENTION, QUERY, RNN_BACKWARD
 from .on_meta import MetaObserver
 from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, call_key, forms_in
 from .spelling import WRITTEN_AS
-from .uninitialized_reads import EMPTY
 
 META_DEVICE = torch.device("meta")
-QUERIES = frozenset(
-    [
-        *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")),
-        *(
-            getattr(torch.Tensor, name)
-            for name in "dim size numel nelement stride is_contiguous is_floating_point is_complex ndimension".split()
-        ),
-        torch.numel, torch.is_floating_point, torch.is_complex, torch.Tensor.__len__,
-    ]
-)  # fmt: skip
+PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
+QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES}
 """What a real tensor answers as its twin does."""
 PART = Operation("part of a call", None, (), NOTHING, None)
 LOOKS = (QUERY, ESCAPE)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..model.pytree import tensors_given, tensors_in
+from ..ops._traits import RESHAPING
 from ..records import ORDINARY, SPARSE, Spec, is_dense, spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes, len_torch_dispatch_stack
 from .functions import in_function, writes
@@ -33,8 +34,6 @@ def _hook(twin: torch.Tensor, tensor: torch.Tensor) -> None:
 
 SMALL = 2**20
 """Elements of a table that is computed with values: 4 MiB of f32."""
-RESHAPING = frozenset("unsqueeze_ squeeze_ t_ transpose_ swapaxes_ swapdims_".split())
-"""What changes how a tensor lies, and neither reads nor writes its elements."""
 HOLDING = {torch.strided, torch.jagged, *SPARSE}
 CUT = "an autograd.Function is given a tensor that was written to on the meta device, and would not learn: it needs values"
 GROWS = "out= is given an empty tensor, whose shape is known once values are computed"
@@ -204,7 +203,7 @@ class MetaMirror:
                 raise NotImplementedError(GROWS)
         if args and "out" not in kwargs and writes(func, kwargs):
             self._lose(args[0])
-            if getattr(func, "__name__", "") in RESHAPING and id(args[0]) in self._state and not args[0].is_meta:
+            if func in RESHAPING and id(args[0]) in self._state and not args[0].is_meta:
                 self._before_write(())
                 with DisableTorchFunction(), disable_current_modes():
                     func(*args, **kwargs)  # it is asked for its shape in its twin's stead

@@ -19,6 +19,7 @@ from torch import nn
 
 from ..meters.live_storages import LiveStorages
 from ..ops import ESCAPE, Formula, FormulaRegistry
+from ..ops._traits import COPIES, EMPTY
 from ..records import spec_of
 from ..torch_internals import (
     DisableTorchFunction,
@@ -53,7 +54,7 @@ from .record import Recorder
 from .seen import Made
 from .spelling import WRITTEN_AS, Spelling, is_meta_kernel
 from .stack import ModuleStack, Running
-from .uninitialized_reads import COPIES, EMPTY, Unwritten, address_of, announcer
+from .uninitialized_reads import Unwritten, address_of, announcer
 
 QUERY, VIEW, ATTENTION, RNN_BACKWARD, ADDRESS = "query", "view", "attention", "rnn_backward", "data_ptr"
 
