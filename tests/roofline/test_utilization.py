@@ -175,7 +175,7 @@ def test_a_run_is_no_ceiling_of_itself() -> None:
     peak = measured("cpu").peak("f32")
     call = report.calls[0]._replace(seconds=1e-12)
     run = replace(report._run, calls=(call,), latency=Timing(1e-12, 1e-12, 1e-12, 1))
-    lucky = fxflops.Report(run, report._convention, report._table, report._model)
+    lucky = fxflops.Report(run, report._convention, report._registry, report._model)
     with pytest.warns(
         UserWarning, match=r"a utilization of \d+\.\d\d: the ceiling of cpu \(measured by .*\) is too low"
     ):
