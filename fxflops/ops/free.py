@@ -62,14 +62,16 @@ VIEW = [
     ),
 ]
 MOVE = [
-    *free("move", "contiguous to type float double half bfloat16 cpu cuda", COPIES, MAYBE_NOTHING),
-    *free("move", "clone type_as long int short char byte bool", COPIES),
+    *free("move", "to type type_as contiguous cpu cuda xpu mtia", COPIES, MAYBE_NOTHING),
+    *free("move", "float double half bfloat16 cfloat cdouble chalf", COPIES, MAYBE_NOTHING),
+    *free("move", "long int short char byte bool", COPIES, MAYBE_NOTHING),
+    *free("move", "clone", COPIES),
     *free("move", "copy", OVERWRITES),
     *free("move", "gather index_select take take_along_dim index", LOOKUPS),
     *free(
         "move",
         """
-        cat concat concatenate stack hstack vstack dstack column_stack row_stack cfloat cdouble chalf xpu mtia repeat
+        cat concat concatenate stack hstack vstack dstack column_stack row_stack repeat
         repeat_interleave tile _unsafe_index index_copy index_fill select_scatter slice_scatter diagonal_scatter
         as_strided_scatter masked_scatter masked_select roll flip fliplr flipud rot90 pad constant_pad_nd
         reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d tril
