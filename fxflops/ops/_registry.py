@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import FunctionType
@@ -18,6 +18,7 @@ from ..records import Cost, FormulaFunction
 from ..torch_internals import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 from ._rules import PLAIN, Parameters, Passed, RuleFunction, parameters_of, shape
 from ._spellings import REACHED_AS
+from ._traits import Trait
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -175,7 +176,7 @@ class Op(Protocol[P, R]):
         """
 
 
-def formula(*targets: Any, op: str | None = None) -> Callable[[Callable[Q, S]], Op[Q, S]]:
+def formula(*targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) -> Callable[[Callable[Q, S]], Op[Q, S]]:
     """Register the decorated function as the formula of ``targets``.
 
     A target is a module class, a function, an ``OpOverload`` or its packet, a qualified name such as ``"aten::add"`` or
@@ -183,7 +184,7 @@ def formula(*targets: Any, op: str | None = None) -> Callable[[Callable[Q, S]], 
     :class:`~fxflops.records.Spec`, and keyword ``out``, the spec of the result; parameters that it does not name are
     not passed. Where all targets are module classes it gets the module first, to read its settings, then the arguments
     of its forward. It returns a :class:`~fxflops.records.Cost`, or an int: the FLOPs. ``op`` names the op in reports
-    (default: the function's name).
+    (default: the function's name); ``traits`` are those of ``fxflops.ops._traits`` that it has.
 
     >>> @formula(torch.special.i0, op="my_i0")
     ... def my_i0(input, *, out):
@@ -198,6 +199,8 @@ def formula(*targets: Any, op: str | None = None) -> Callable[[Callable[Q, S]], 
         entry = entry_for(list(targets), function, op)
         for target in targets:
             BASE.add(target, entry)
+        for trait in traits:
+            trait.update((entry.op, *targets))
         if isinstance(function, FunctionType):
             vars(function).update(shape=shape, backward=formula)
         return cast("Op[Q, S]", function)
@@ -205,14 +208,17 @@ def formula(*targets: Any, op: str | None = None) -> Callable[[Callable[Q, S]], 
     return register
 
 
-def zero(reason: str, *targets: Any, op: str | None = None) -> None:
+def zero(reason: str, *targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) -> None:
     """Declare that ``targets`` compute nothing, and why: "view", "move", "create" or "query", or a sentence.
 
     With :data:`ESCAPE` they make a report incomplete.
     """
     for target in targets:
         name = op or (target if isinstance(target, str) else str(getattr(target, "__name__", target)))
-        BASE.add(target, Formula(name.rpartition("::")[2], None, reason))
+        entry = Formula(name.rpartition("::")[2], None, reason)
+        BASE.add(target, entry)
+        for trait in traits:
+            trait.update((entry.op, target))
 
 
 def is_method(target: Any) -> bool:

@@ -207,13 +207,13 @@ def leaky_relu_backward(*, out: Spec) -> Cost:
     return times(out.numel(), LEAKY)
 
 
-@sloped_relu.backward(*named("_prelu_kernel_backward"), op="prelu_backward")
+@sloped_relu.backward(*named("_prelu_kernel_backward"))
 def prelu_backward(grad_output: Spec, *, out: Any) -> Cost:
     """grad[*], x[*], weight[*] -> out[*], out_weight[*]: grad * weight and grad * x below 0: 3 per element."""
     return times(grad_output.numel(), Cost(muls=2, others=1))
 
 
-@sloped_relu.backward(*named("rrelu_with_noise_backward"), op="rrelu_backward")
+@sloped_relu.backward(*named("rrelu_with_noise_backward"))
 def rrelu_backward(
     grad_output: Spec, input: Spec, noise: Spec, lower: float, upper: float, training: bool, *, out: Spec
 ) -> Cost:

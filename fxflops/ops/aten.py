@@ -15,6 +15,7 @@ from ..records import Cost, FormulaFunction, Operation, Spec
 from ..torch_internals import OpOverload, OpOverloadPacket
 from ._apply import apply
 from ._registry import BASE, COMMUNICATION, Formula, zero
+from ._traits import EMPTY
 from .elementwise import pointwise
 from .free import QUERY
 
@@ -40,7 +41,7 @@ CREATE = """
     _empty_per_channel_affine_quantized _fill_mem_eff_dropout_mask _make_dep_token _new_zeros_with_same_feature_meta
     _nested_get_jagged_dummy _philox_key_fold_in _philox_key_split _philox_normal _philox_randint _philox_uniform
     _sample_dirichlet _shape_as_tensor _sobol_engine_draw _sobol_engine_ff _sobol_engine_initialize_state
-    _sobol_engine_scramble empty_quantized from_file _sparse_coo_tensor_unsafe _sparse_coo_tensor_with_dims
+    _sobol_engine_scramble from_file _sparse_coo_tensor_unsafe _sparse_coo_tensor_with_dims
     _sparse_coo_tensor_with_dims_and_tensors _sparse_compressed_tensor_unsafe _sparse_compressed_tensor_with_dims
     _sparse_bsc_tensor_unsafe _sparse_bsr_tensor_unsafe _sparse_csc_tensor_unsafe _sparse_csr_tensor_unsafe
     sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor
@@ -80,6 +81,7 @@ for _reason, _names in (
 ):
     for _name in _names:
         zero(_reason, f"aten::{_name}", op=_name)
+zero("create", "aten::empty_quantized", op="empty_quantized", traits=[EMPTY])
 zero("query", "prim::device", "prim::layout")
 
 

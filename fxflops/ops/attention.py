@@ -1,12 +1,17 @@
-"""Scaled dot-product attention, the same from every kernel: every query meets every key, whatever the mask leaves."""
+"""Scaled dot-product attention, the same from every kernel: every query meets every key, whatever the mask leaves.
+
+Its gradients are 4 products, and the softmax's. Fused kernels compute the scores again, which they did not save; that fifth
+product, which FlopCounterMode counts, is left out, as a model costs the same by whatever kernel.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from ..records import Cost, Spec
-from ._cost import added_up, contraction, first
+from ._cost import added_up, contraction, first, summed
 from ._registry import formula
 from ._spellings import named
 
@@ -35,7 +40,103 @@ def attention(
     """
     *batch, _, _ = first(out)
     n, d = query[-2:]
-    return _attention(math.prod(batch), n, key[-2], d, value[-1], attn_mask is not None or is_causal, dropout_p, out)
+    return dense(math.prod(batch), n, key[-2], d, value[-1], attn_mask is not None or is_causal, dropout_p, out)
+
+
+def dense(batch: int, n: int, s: int, d: int, v: int, masked: bool, dropout_p: float, out: Any) -> Cost:
+    """Of so many queries and keys of so many elements, in each head of each sample."""
+    rows, pairs = batch * n, first(out).facts.get("pairs", batch * n * s)
+    softmax = Cost(others=2 * pairs, adds=max(pairs - rows, 0))
+    pointwise = Cost(muls=pairs * (1 + (dropout_p > 0)), adds=pairs * masked)
+    return contraction(d, pairs).plus(pointwise).plus(softmax).plus(added_up(pairs * v, rows * v))
+
+
+@attention.backward(*named("_scaled_dot_product_flash_attention_for_cpu_backward"))
+def attention_backward(
+    grad_out: Spec,
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    output: Spec,
+    logsumexp: Spec,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    out: Any,
+) -> Cost:
+    """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: 4 products.
+
+    With weights P = softmax(scale * q k'): out_v = P' grad; dP = grad v', times the dropout's mask if there is one (1);
+    dS = P * (dP - sum of P * dP) * scale; out_q = dS k; out_k = dS' q.
+    """
+    return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p)
+
+
+@attention.backward(*named("_scaled_dot_product_flash_attention_backward"), op="attention_backward")
+def flash_attention_backward(
+    grad_out: Spec,
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    output: Spec,
+    logsumexp: Spec,
+    cum_seq_q: Spec | None,
+    cum_seq_k: Spec | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    *,
+    out: Any,
+) -> Cost:
+    """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: as attention_backward."""
+    return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p)
+
+
+@attention.backward(*named("_scaled_dot_product_efficient_attention_backward"), op="attention_backward")
+def efficient_attention_backward(
+    grad_out_: Spec,
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    attn_bias: Spec | None,
+    output: Spec,
+    logsumexp: Spec,
+    philox_seed: Any,
+    philox_offset: Any,
+    dropout_p: float,
+    grad_input_mask: Sequence[bool],
+    *,
+    out: Any,
+) -> Cost:
+    """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: as attention_backward.
+
+    The gradient of a bias, if asked for, is dS / scale summed over what the bias is broadcast to.
+    """
+    bias = attn_bias if grad_input_mask[3] else None
+    return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p, bias)
+
+
+@attention.backward(*named("_scaled_dot_product_fused_attention_overrideable_backward"), op="attention_backward")
+def overrideable_attention_backward(
+    grad_out: Spec,
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    attn_bias: Spec | None,
+    grad_input_mask: Sequence[bool],
+    output: Spec,
+    logsumexp: Spec,
+    cum_seq_q: Spec | None,
+    cum_seq_k: Spec | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    *,
+    out: Any,
+) -> Cost:
+    """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: as attention_backward, with a bias."""
+    bias = attn_bias if grad_input_mask[3] else None
+    return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p, bias)
 
 
 @formula(
@@ -76,67 +177,6 @@ def efficient_attention(
     return attention(query, key, value, attn_bias, dropout_p, is_causal, out=out)
 
 
-@formula(*named("_flash_attention_forward"), op="attention")
-def flash_attention_forward(
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    cum_seq_q: Spec | None,
-    cum_seq_k: Spec | None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    out: Any,
-) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention; packed sequences count as the longest."""
-    return _heads_last(query, key, value, cum_seq_q, max_q, max_k, is_causal, dropout_p, out)
-
-
-@formula(*named("_efficient_attention_forward"), op="attention")
-def efficient_attention_forward(
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    bias: Spec | None,
-    cu_seqlens_q: Spec | None,
-    cu_seqlens_k: Spec | None,
-    max_seqlen_q: int | None,
-    max_seqlen_k: int | None,
-    dropout_p: float,
-    custom_mask_type: int,
-    *,
-    out: Any,
-) -> Cost:
-    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention; packed sequences count as the longest."""
-    masked = bias is not None or custom_mask_type != 0
-    return _heads_last(query, key, value, cu_seqlens_q, max_seqlen_q, max_seqlen_k, masked, dropout_p, out)
-
-
-@formula(*named("_cudnn_attention_forward"), op="attention")
-def cudnn_attention_forward(
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    attn_bias: Spec | None,
-    cum_seq_q: Spec | None,
-    cum_seq_k: Spec | None,
-    max_q: int,
-    max_k: int,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    out: Any,
-) -> Cost:
-    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: as attention; packed sequences count as the longest."""
-    if cum_seq_q is None:
-        return attention(query, key, value, attn_bias, dropout_p, is_causal, out=out)
-    masked = attn_bias is not None or is_causal
-    return _heads_last(query, key, value, cum_seq_q, max_q, max_k, masked, dropout_p, out)
-
-
 @formula("higher_order::flex_attention", op="attention")
 def flex_attention(
     query: Spec, key: Spec, value: Spec, score_mod: Any = None, block_mask: Any = None, *, out: Any
@@ -145,27 +185,22 @@ def flex_attention(
     return attention(query, key, value, out=out)
 
 
-def _heads_last(
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    starts: Spec | None,
-    longest_q: int | None,
-    longest_k: int | None,
-    masked: bool,
-    dropout_p: float,
-    out: Any,
+@flex_attention.backward("higher_order::flex_attention_backward", op="attention_backward")
+def flex_attention_backward(query: Spec, key: Spec, value: Spec, *, out: Any) -> Cost:
+    """query[*, n, d], key[*, s, d], value[*, s, v] -> out_q, out_k, out_v: as attention_backward, without score_mod's gradient."""
+    return products_of(query, key, value, math.prod(query[:-1]), key[-2], 0.0)
+
+
+def products_of(
+    query: Spec, key: Spec, value: Spec, rows: int, s: int, dropout_p: float, bias: Spec | None = None
 ) -> Cost:
-    """Of tensors [b, n, h, d]; packed ones, [sum of n, h, d], come with the ``starts`` of their sequences."""
-    n, h, d = query[-3:]
-    b, s = math.prod(query[:-3]), key[-3]
-    if starts is not None:
-        b, n, s = starts[0] - 1, longest_q or n, longest_k or s
-    return _attention(b * h, n, s, d, value[-1], masked, dropout_p, out)
-
-
-def _attention(batch: int, n: int, s: int, d: int, v: int, masked: bool, dropout_p: float, out: Any) -> Cost:
-    rows, pairs = batch * n, first(out).facts.get("pairs", batch * n * s)
-    softmax = Cost(others=2 * pairs, adds=max(pairs - rows, 0))
-    pointwise = Cost(muls=pairs * (1 + (dropout_p > 0)), adds=pairs * masked)
-    return contraction(d, pairs).plus(pointwise).plus(softmax).plus(added_up(pairs * v, rows * v))
+    """Of so many ``rows``, of every batch and head, that each meet ``s`` keys."""
+    pairs, d, v = rows * s, query[-1], value[-1]
+    return summed(
+        contraction(v, pairs),
+        Cost(muls=pairs * (3 + (dropout_p > 0)), adds=max(2 * pairs - rows, 0)),
+        Cost(adds=max(pairs - bias.numel(), 0) if bias is not None else 0),
+        added_up(pairs * v, value.numel()),
+        added_up(pairs * d, rows * d),
+        added_up(pairs * d, key.numel()),
+    )

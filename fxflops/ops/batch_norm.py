@@ -115,7 +115,7 @@ batch_norm.shape(nn.BatchNorm2d, layout=KEPT)(batch_norm_of(4))
 batch_norm.shape(nn.BatchNorm3d, layout=KEPT)(batch_norm_of(5))
 
 
-@batch_norm.backward(*named("native_batch_norm_backward", "batch_norm_backward"), op="batch_norm_backward")
+@batch_norm.backward(*named("native_batch_norm_backward", "batch_norm_backward"))
 def batch_norm_backward(
     grad_out: Spec,
     input: Spec,

@@ -1,19 +1,28 @@
-"""Convolutions and their transposes, in any number of dims, with groups, dilation, strides and every kind of padding.
+"""Convolutions, in any number of dims, with groups, dilation, strides and every kind of padding.
 
-Windows are counted whole, also where they reach into the padding, as torch_flops and FlopCounterMode count them.
+Windows are counted whole, also where they reach into the padding, as torch_flops and FlopCounterMode count them. The gradient
+of an input is the transposed convolution, or for a transposed one the convolution. Groups count as what they are: each weight
+meets the channels of its group alone (FlopCounterMode counts the weight's gradient ``groups`` times).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
-from ._cost import added_up, contraction
+from ._cost import contraction, summed, when
 from ._registry import formula
+from ._rules import FIRST
 from ._spellings import named
+from .conv_transpose import Sizes, conv_transpose
+from .shapes import each, fits
+
+ALL = (True, True, True)
 
 
 @formula(
@@ -25,6 +34,37 @@ from ._spellings import named
 def conv(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
     """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: i*prod(k) multiply-adds less 1 add, plus bias."""
     return contraction(math.prod(weight[1:]), out.numel(), bias is not None)
+
+
+@conv.shape(nn.Conv1d, nn.Conv2d, nn.Conv3d, F.conv1d, F.conv2d, F.conv3d, layout=FIRST)
+def conv_shape(
+    input: Spec,
+    weight: Spec,
+    bias: Spec | None = None,
+    stride: Sizes = 1,
+    padding: Sizes | str = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+) -> Spec | None:
+    """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m], m = (s + 2 padding - dilation (k - 1) - 1) // stride + 1."""
+    dims = weight.ndim - 2
+    if dims < 1 or input.ndim != dims + 2 or input.dtype is not weight.dtype or padding_mode != "zeros":
+        return None
+    if input[1] != weight[1] * groups or weight[0] % groups or not fits(bias, weight[0], input):
+        return None
+    steps, gaps = each(stride, dims), each(dilation, dims)
+    if padding == "same":
+        sizes = list(input[2:])
+        if set(steps) != {1}:
+            return None
+    else:
+        pads = (0,) * dims if isinstance(padding, str) else each(padding, dims)
+        sizes = [
+            (s + 2 * p - d * (k - 1) - 1) // step + 1
+            for s, k, step, p, d in zip(input[2:], weight[2:], steps, pads, gaps, strict=True)
+        ]
+    return Spec((input[0], weight[0], *sizes), input.dtype) if min((*input, *sizes)) > 0 else None
 
 
 @formula("aten::cudnn_convolution", op="conv")
@@ -56,36 +96,6 @@ def conv_tbc(input: Spec, weight: Spec, bias: Spec, pad: int = 0, *, out: Spec) 
     return contraction(k * i, out.numel(), bias=True)
 
 
-@formula(
-    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
-    *named("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-    *named("miopen_convolution_transpose"),
-)
-def conv_transpose(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
-    """input[*, i, *n], weight[i, o, *k] -> out[*, g*o, *m]: o*prod(k) multiply-adds per input, less 1 per output, plus bias.
-
-    The first product of an output needs no add. Products that fall into the cropped border (``padding``) are counted,
-    as torch.utils.flop_counter does.
-    """
-    biases = Cost(adds=out.numel() if bias is not None else 0)
-    return added_up(input.numel() * math.prod(weight[1:]), out.numel()).plus(biases)
-
-
-@formula("aten::cudnn_convolution_transpose", op="conv_transpose")
-def conv_transpose_without_bias(input: Spec, weight: Spec, *, out: Spec) -> Cost:
-    """input[*, i, *n], weight[i, o, *k] -> out[*, g*o, *m]: o*prod(k) multiply-adds per input, less 1 per output."""
-    return conv_transpose(input, weight, out=out)
-
-
-@formula(
-    *named("slow_conv_transpose2d", "slow_conv_transpose3d"),
-    op="conv_transpose",
-)
-def conv_transpose_sized(input: Spec, weight: Spec, kernel_size: Any, bias: Spec | None = None, *, out: Spec) -> Cost:
-    """input[*, i, *n], weight[i, o, *k] -> out[*, g*o, *m]: o*prod(k) multiply-adds per input, less 1 per output, plus bias."""
-    return conv_transpose(input, weight, bias, out=out)
-
-
 @formula(*named("convolution", "_convolution", "convolution_overrideable"), op="conv")
 def convolution(
     input: Spec,
@@ -100,3 +110,107 @@ def convolution(
 ) -> Cost:
     """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: as conv, or as conv_transpose where transposed."""
     return (conv_transpose if transposed else conv)(input, weight, bias, out=out)
+
+
+@convolution.backward(*named("convolution_backward"), op="conv_backward")
+def convolution_backward(
+    grad_output: Spec,
+    input: Spec,
+    weight: Spec,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    output_mask: Sequence[bool],
+    *,
+    out: Any,
+) -> Cost:
+    """grad[b, o, *m], x[b, g*i, *n], weight[o, i, *k] -> out[b, g*i, *n], out_weight[o, i, *k], out_bias[o]: 3 contractions.
+
+    To the input i*prod(k) multiply-adds per element of grad, less 1 add per output (transposed: o*prod(k) per output);
+    to the weight b*prod(m) per output (transposed: b*prod(n)), less 1 add; to the bias b*prod(m) - 1 adds per output.
+    """
+    return _gradients(grad_output, input, weight, transposed, output_mask)
+
+
+@convolution.backward(*named("convolution_backward_overrideable"), op="conv_backward")
+def convolution_backward_overrideable(
+    grad_output: Spec,
+    input: Spec,
+    weight: Spec,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    output_mask: Sequence[bool],
+    *,
+    out: Any,
+) -> Cost:
+    """grad[b, o, *m], x[b, g*i, *n], weight[o, i, *k] -> out[b, g*i, *n], out_weight[o, i, *k], out_bias[o]: as convolution_backward."""
+    return _gradients(grad_output, input, weight, transposed, output_mask)
+
+
+@convolution.backward(*named("_slow_conv2d_backward"), op="conv_backward")
+def slow_conv_backward(
+    grad_output: Spec,
+    input: Spec,
+    weight: Spec,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    output_mask: Sequence[bool] = ALL,
+    *,
+    out: Any,
+) -> Cost:
+    """grad[b, o, *m], x[b, i, *n], weight[o, i, *k] -> out[b, i, *n], out_weight[o, i, *k], out_bias[o]: as convolution_backward."""
+    return _gradients(grad_output, input, weight, False, output_mask)
+
+
+@convolution.backward(*named("mps_convolution_backward"), op="conv_backward")
+def mps_convolution_backward(
+    input: Spec,
+    grad_output: Spec,
+    weight: Spec,
+    padding: Any,
+    stride: Any,
+    dilation: Any,
+    groups: int,
+    output_mask: Sequence[bool],
+    *,
+    out: Any,
+) -> Cost:
+    """x[b, g*i, *n], grad[b, o, *m], weight[o, i, *k] -> out[b, g*i, *n], out_weight[o, i, *k], out_bias[o]: as convolution_backward."""
+    return _gradients(grad_output, input, weight, False, output_mask)
+
+
+@convolution.backward(*named("mps_convolution_transpose_backward"), op="conv_backward")
+def mps_convolution_transpose_backward(
+    input: Spec,
+    grad_output: Spec,
+    weight: Spec,
+    padding: Any,
+    output_padding: Any,
+    stride: Any,
+    dilation: Any,
+    groups: int,
+    output_mask: Sequence[bool],
+    *,
+    out: Any,
+) -> Cost:
+    """x[b, i, *n], grad[b, g*o, *m], weight[i, o, *k] -> out[b, i, *n], out_weight[i, o, *k]: as convolution_backward."""
+    return _gradients(grad_output, input, weight, True, (*output_mask, False))
+
+
+def _gradients(grad: Spec, input: Spec, weight: Spec, transposed: bool, mask: Sequence[bool]) -> Cost:
+    to_input, to_weight, to_bias = mask
+    batch, _, *places = input if transposed else grad
+    return summed(
+        when(to_input, (conv if transposed else conv_transpose)(grad, weight, out=input)),
+        when(to_weight, contraction(batch * math.prod(places), weight.numel())),
+        when(to_bias, Cost(adds=max(grad.numel() - grad[1], 0))),
+    )

@@ -40,7 +40,7 @@ def ctc_loss(
     return total.plus(reduced_loss(n, None, reduction)).plus(Cost(others=n if reduction in (1, "mean") else 0))
 
 
-@ctc_loss.backward(*named("_ctc_loss_backward"), op="ctc_loss_backward")
+@ctc_loss.backward(*named("_ctc_loss_backward"))
 def ctc_loss_backward(
     grad: Spec, log_probs: Spec, targets: Spec, input_lengths: Any, target_lengths: Any, *, out: Spec
 ) -> Cost:

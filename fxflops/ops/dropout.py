@@ -12,12 +12,13 @@ from ._cost import first
 from ._registry import formula
 from ._rules import POINTWISE
 from ._spellings import named
+from ._traits import MAYBE_NOTHING
 
 
 @formula(
     nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
     *named("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "feature_dropout"),
-    op="dropout",
+    traits=[MAYBE_NOTHING],
 )  # fmt: skip
 def dropout(
     input: Spec, p: float = 0.5, training: bool = True, inplace: bool = False, *, train: bool = True, out: Spec
@@ -38,7 +39,7 @@ def native_dropout(input: Spec, p: float, train: bool | None = True, *, out: tup
     return dropout(input, p, train is not False, out=out[0])
 
 
-@native_dropout.backward(*named("native_dropout_backward"), op="dropout_backward")
+@native_dropout.backward(*named("native_dropout_backward"))
 def dropout_backward(*, out: Spec) -> Cost:
     """grad[*], mask[*] -> out[*]: grad * mask * scale: 2 per output."""
     return Cost(muls=2 * out.numel())

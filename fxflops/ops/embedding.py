@@ -16,6 +16,7 @@ from ._cost import contraction, first
 from ._registry import formula, zero
 from ._rules import ANY
 from ._spellings import named
+from ._traits import LOOKUPS
 from .reduce import norm
 
 MODES = ("sum", "mean", "max")
@@ -23,7 +24,7 @@ MODES = ("sum", "mean", "max")
 zero("move", torch.embedding, "aten::embedding", op="embedding")
 
 
-@formula(nn.Embedding, F.embedding)
+@formula(nn.Embedding, F.embedding, traits=[LOOKUPS])
 def embedding(
     input: Spec,
     weight: Spec,
@@ -49,7 +50,7 @@ def embedding_shape(
     return Spec((*input, weight[1]), weight.dtype)
 
 
-@embedding.backward(*named("embedding_dense_backward"), op="embedding_backward")
+@embedding.backward(*named("embedding_dense_backward"))
 def embedding_backward(
     grad_output: Spec,
     indices: Spec,
@@ -73,7 +74,7 @@ def embedding_renorm(weight: Spec, indices: Spec, max_norm: float, norm_type: fl
     return norm(rows, norm_type, out=Spec(rows[:1])).plus(Cost(muls=rows.numel(), others=2 * rows[0]))
 
 
-@formula(nn.EmbeddingBag, F.embedding_bag)
+@formula(nn.EmbeddingBag, F.embedding_bag, traits=[LOOKUPS])
 def embedding_bag(
     input: Spec,
     weight: Spec,
@@ -147,7 +148,7 @@ def embedding_bag_dense_backward(
     )
 
 
-@embedding_bag.backward(*named("_embedding_bag_backward"), op="embedding_bag_backward")
+@embedding_bag.backward(*named("_embedding_bag_backward"))
 def embedding_bag_backward(
     grad: Spec,
     indices: Spec,

@@ -28,7 +28,6 @@ def fake_quantize(input: Spec, *, out: Any) -> Cost:
 @fake_quantize.backward(
     *named("_fake_quantize_learnable_per_tensor_affine_backward"),
     *named("_fake_quantize_learnable_per_channel_affine_backward"),
-    op="fake_quantize_backward",
 )
 def fake_quantize_backward(grad: Spec, input: Spec, scale: Spec, *, out: Any) -> Cost:
     """grad[*], x[*], scale[c] -> out[*], out_scale[c], out_zero_point[c]: 7 per element, 2 sums and 4 operations per channel.

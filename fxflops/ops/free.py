@@ -19,59 +19,116 @@ from ..torch_internals import assertion
 from ._registry import ESCAPE, formula, zero
 from ._rules import ANY, FORMAT, shape
 from ._spellings import named
+from ._traits import (
+    COPIES,
+    EMPTY,
+    FACTORIES,
+    GIVEN,
+    INTEGERS,
+    LOOKUPS,
+    MAYBE_NOTHING,
+    METADATA,
+    OVERWRITES,
+    RESHAPING,
+    SEQUENCES,
+    SHARING,
+    Trait,
+)
 from .elementwise import pointwise
 
-VIEW = """
-    view view_as reshape reshape_as transpose permute t swapaxes swapdims movedim moveaxis expand expand_as broadcast_to
-    broadcast_tensors squeeze unsqueeze flatten unflatten ravel unbind split split_with_sizes chunk tensor_split hsplit
-    vsplit dsplit narrow select diagonal as_strided detach alias adjoint mT matrix_H numpy_T atleast_1d atleast_2d
-    atleast_3d view_as_real view_as_complex real imag conj resolve_conj resolve_neg positive unsafe_chunk unsafe_split
-    unsafe_split_with_sizes slice diag_embed diag diagflat linalg_diagonal _reshape_alias _unsafe_view lift lift_fresh
-    refine_names rename align_to _nested_view_from_jagged _nested_view_from_buffer values indices _values _indices crow_indices col_indices ccol_indices row_indices
-""".split()
-MOVE = """
-    cat concat concatenate stack hstack vstack dstack column_stack row_stack contiguous clone copy to float double half
-    bfloat16 int long short char byte bool cfloat cdouble chalf type type_as cuda cpu xpu mtia repeat repeat_interleave
-    tile gather index_select take take_along_dim index _unsafe_index index_copy index_fill select_scatter slice_scatter
-    diagonal_scatter as_strided_scatter masked_scatter masked_select roll flip fliplr flipud rot90 pad constant_pad_nd
-    reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d tril triu
-    im2col unfold pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle meshgrid block_diag nonzero
-    nonzero_numpy argwhere one_hot cartesian_prod combinations _to_copy resize resize_as set_ pin_memory _pin_memory
-    share_memory_ nonzero_static to_dense _to_dense to_sparse to_mkldnn coalesce pad_sequence _pack_padded_sequence
-    _pad_packed_sequence _chunk_cat __deepcopy__
-""".split()
-CREATE = """
-    zeros ones empty full arange range linspace logspace eye rand randn randint randperm tensor as_tensor asarray
-    zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full
-    new_tensor new_empty_strided empty_strided empty_permuted from_numpy frombuffer normal normal_functional uniform fill
-    fill_diagonal_ zero bernoulli binomial random exponential log_normal cauchy geometric multinomial poisson
-    _standard_gamma scalar_tensor complex tril_indices triu_indices hann_window hamming_window blackman_window
-    bartlett_window kaiser_window
-""".split()
-QUERY = """
-    size dim ndimension numel nelement item tolist stride storage_offset is_contiguous
-    element_size is_floating_point is_complex is_nonzero is_set_to is_same_size is_tensor is_storage is_inference
-    is_signed is_conj is_neg get_device has_names requires_grad_ retain_grad register_hook storage_type record_stream
-    register_post_accumulate_grad_hook untyped_storage storage __len__ __bool__ __float__ __int__ __index__ __complex__
-    __repr__ __format__ __hash__ __array_wrap__ __dir__ __reduce_ex__
-    __dlpack_device__ result_type can_cast promote_types is_grad_enabled _is_view is_pinned is_shared
-    _version is_distributed is_coalesced dense_dim sparse_dim _nnz _dimI _dimV q_scale q_zero_point qscheme dim_order
-    _has_compatible_shallow_copy_type broadcast_shapes sym_size sym_numel sym_stride sym_float sym_int
-    sym_ite sym_max sym_min sym_not sym_sum
-""".split()
 
-for _reason, _names in (("view", VIEW), ("move", MOVE), ("create", CREATE)):
-    for _name in _names:
-        zero(_reason, *named(_name), op=_name.rstrip("_"))
+def free(reason: str, names: str, *traits: Trait) -> list[str]:
+    """Declare every spelling of these ops free; the names."""
+    for name in names.split():
+        zero(reason, *named(name), op=name.rstrip("_"), traits=traits)
+    return names.split()
+
+
+def asked(names: str, *traits: Trait) -> list[str]:
+    """Declare these functions and methods questions about a tensor; the names."""
+    for name in names.split():
+        for namespace in (torch.Tensor,) if name.startswith("__") else (torch, torch.Tensor):
+            target = getattr(namespace, name, None)
+            if callable(target) and not isinstance(target, type):
+                zero("query", target, op=name, traits=traits)
+    return names.split()
+
+
+VIEW = [
+    *free("view", "unsqueeze squeeze t transpose swapaxes swapdims", RESHAPING),
+    *free(
+        "view",
+        """
+        view view_as reshape reshape_as permute movedim moveaxis expand expand_as broadcast_to broadcast_tensors flatten
+        unflatten ravel unbind split split_with_sizes chunk tensor_split hsplit vsplit dsplit narrow select diagonal
+        as_strided detach alias adjoint mT matrix_H numpy_T atleast_1d atleast_2d atleast_3d view_as_real
+        view_as_complex real imag conj resolve_conj resolve_neg positive unsafe_chunk unsafe_split
+        unsafe_split_with_sizes slice diag_embed diag diagflat linalg_diagonal _reshape_alias _unsafe_view lift
+        lift_fresh refine_names rename align_to _nested_view_from_jagged _nested_view_from_buffer values indices _values
+        _indices crow_indices col_indices ccol_indices row_indices
+        """,
+    ),
+]
+MOVE = [
+    *free("move", "to type type_as contiguous cpu cuda xpu mtia", COPIES, MAYBE_NOTHING),
+    *free("move", "float double half bfloat16 cfloat cdouble chalf", COPIES, MAYBE_NOTHING),
+    *free("move", "long int short char byte bool", COPIES, MAYBE_NOTHING),
+    *free("move", "clone", COPIES),
+    *free("move", "copy", OVERWRITES),
+    *free("move", "gather index_select take take_along_dim index", LOOKUPS),
+    *free(
+        "move",
+        """
+        cat concat concatenate stack hstack vstack dstack column_stack row_stack repeat
+        repeat_interleave tile _unsafe_index index_copy index_fill select_scatter slice_scatter diagonal_scatter
+        as_strided_scatter masked_scatter masked_select roll flip fliplr flipud rot90 pad constant_pad_nd
+        reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d tril
+        triu im2col unfold pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle meshgrid block_diag
+        nonzero nonzero_numpy argwhere one_hot cartesian_prod combinations _to_copy resize resize_as set_ pin_memory
+        _pin_memory share_memory_ nonzero_static to_dense _to_dense to_sparse to_mkldnn coalesce pad_sequence
+        _pack_padded_sequence _pad_packed_sequence _chunk_cat __deepcopy__
+        """,
+    ),
+]
+CREATE = [
+    *free("create", "empty empty_like new_empty empty_strided new_empty_strided empty_permuted", FACTORIES, EMPTY),
+    *free("create", "zeros ones full eye rand randn zeros_like ones_like full_like rand_like randn_like", FACTORIES),
+    *free("create", "new_zeros new_ones new_full", FACTORIES),
+    *free("create", "randint randint_like tril_indices triu_indices", FACTORIES, INTEGERS),
+    *free("create", "arange range linspace logspace randperm", FACTORIES, SEQUENCES),
+    *free("create", "tensor as_tensor asarray scalar_tensor new_tensor", FACTORIES, GIVEN),
+    *free(
+        "create",
+        """
+        from_numpy frombuffer normal normal_functional uniform fill fill_diagonal_ zero bernoulli binomial random
+        exponential log_normal cauchy geometric multinomial poisson _standard_gamma complex hann_window hamming_window
+        blackman_window bartlett_window kaiser_window
+        """,
+    ),
+]
+QUERY = [
+    *asked("size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex __len__", METADATA),
+    *asked("untyped_storage storage", SHARING),
+    *asked("""
+        item tolist storage_offset element_size is_nonzero is_set_to is_same_size is_tensor is_storage is_inference
+        is_signed is_conj is_neg get_device has_names requires_grad_ retain_grad register_hook storage_type
+        record_stream register_post_accumulate_grad_hook __bool__ __float__ __int__ __index__ __complex__ __repr__
+        __format__ __hash__ __array_wrap__ __dir__ __reduce_ex__ __dlpack_device__ result_type can_cast promote_types
+        is_grad_enabled _is_view is_pinned is_shared _version is_distributed is_coalesced dense_dim sparse_dim _nnz
+        _dimI _dimV q_scale q_zero_point qscheme dim_order _has_compatible_shallow_copy_type broadcast_shapes sym_size
+        sym_numel sym_stride sym_float sym_int sym_ite sym_max sym_min sym_not sym_sum
+        """),
+]
+
 for _name in VIEW:
     zero("move", *named(f"{_name}_copy"), op=f"{_name}_copy")
 for _name in ("select", "slice", "diagonal", "masked_scatter", "_nested_select", "_nested_sum"):
     zero("move", *named(f"{_name}_backward"), op=f"{_name.lstrip('_')}_backward")
 for _name in ("standard_gamma", "dirichlet"):  # special functions of the sample and of what it is drawn by
     formula(*named(f"_{_name}_grad"), op=f"{_name}_backward")(pointwise)
-zero("view", torch.Tensor.__getitem__, operator.getitem, op="getitem")
+zero("view", torch.Tensor.__getitem__, operator.getitem, op="getitem", traits=[LOOKUPS])
 zero("view", torch.Tensor.unfold, op="unfold")
-zero("move", torch.Tensor.__setitem__, operator.setitem, op="setitem")
+zero("move", torch.Tensor.__setitem__, operator.setitem, op="setitem", traits=[OVERWRITES])
 zero("move", nn.Unfold, op="unfold")
 zero("move", nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, op="pixel_shuffle")
 zero("view", nn.Identity, op="identity")
@@ -85,14 +142,13 @@ zero(
     ),
     op="pad",
 )
-for _name in QUERY:
-    for _namespace in (torch.Tensor,) if _name.startswith("__") else (torch, torch.Tensor):
-        _target = getattr(_namespace, _name, None)
-        if callable(_target) and not isinstance(_target, type):
-            zero("query", _target, op=_name)
-for _name in ("numpy", "__array__", "__dlpack__", "data_ptr", "const_data_ptr"):
-    if hasattr(torch.Tensor, _name):
-        zero(ESCAPE, getattr(torch.Tensor, _name), op=_name)
+zero(
+    ESCAPE,
+    *(torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__dlpack__, torch.Tensor.data_ptr),
+    traits=[SHARING],
+)
+if hasattr(torch.Tensor, "const_data_ptr"):
+    zero(ESCAPE, "const_data_ptr")
 zero(
     "query",
     "aten::_local_scalar_dense",

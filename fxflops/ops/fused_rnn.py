@@ -1,30 +1,37 @@
-"""Recurrent layers and cells in one call of a library's kernel, fused or quantized: counted as those of rnn.py.
+"""Recurrent layers and cells in one call of a library's fused kernel, counted as those of rnn.py, step by step.
 
-What quantization adds to the products of a step is not counted; the products are the same.
+The gradients go back through time: per step the gates' derivatives, and a product of their gradients with each weight matrix,
+transposed; the gradient of a matrix is one contraction over all steps, that of a bias a sum over them, each of its own. The
+products of a layer's two directions with its input are added up. The gates are taken as the forward saved them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import cache
-from typing import Any
-
-import torch
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from ..records import Cost, Spec, specs_in
-from ..torch_internals import disable_current_modes
-from ._cost import times
+from ._cost import contraction, summed, times, when
 from ._registry import formula
-from ._rules import keeps
 from ._spellings import named
-from .packed import unpacked
-from .rnn import GATES, GATES_OF, gru_cell_function, lstm_cell_function, rnn_cell_function, steps_of
+from .rnn import GATES, steps_of
 
 KINDS = ("rnn", "rnn", "lstm", "gru")
 """By the number of their mode in cuDNN, MIOpen and oneDNN: relu, tanh, LSTM, GRU."""
-PAGE, CACHE_LINE, FLOAT = 4096, 64, 4
-"""In bytes."""
+BY_MODE = ("relu", "tanh", *KINDS[2:])
+GATE_GRADIENTS = {
+    "lstm": Cost(muls=16, adds=6, others=1),
+    "gru": Cost(muls=11, adds=4),
+    "tanh": Cost(muls=2, adds=1),
+    "relu": Cost(others=1),
+}
+"""Per step and hidden unit, from the gradient of the state to those of the gates before their sigmoid or tanh:
+do = dh*t, dc += dh*o*(1-t*t), t = tanh(c); di = dc*g, dg = dc*i, df = dc*c', dc' = dc*f; times i*(1-i), f*(1-f), o*(1-o), 1-g*g;
+dz = dh*(h'-n), dn = dh*(1-z), dh' = dh*z; times z*(1-z), 1-n*n; dr = dn*hn, dhn = dn*r; times r*(1-r);
+dh * (1-h*h); dh where h > 0."""
+STATE_GRADIENTS = {"lstm": 1, "gru": 2, "tanh": 1, "relu": 1}
+"""Adds per step and hidden unit into the gradient of the state: the output's, and for a GRU dh*z."""
 
 
 @formula(*named("_thnn_fused_lstm_cell"), op="lstm_cell")
@@ -35,12 +42,30 @@ def lstm_gates(
     return _gates("lstm", cx, input_gates, input_bias, hidden_bias)
 
 
+@lstm_gates.backward(
+    *named("_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_lstm_cell_backward"), op="lstm_cell_backward"
+)
+def lstm_gates_backward(
+    grad_hy: Spec | None, grad_cy: Spec | None, cx: Spec, cy: Spec, workspace: Spec, has_bias: bool, *, out: Any
+) -> Cost:
+    """grad_hy[b, h], cx[b, h] -> out[b, 4h], out_cx[b, h], out_bias[4h]: the gates of one step, b-1 adds per bias."""
+    return times(cx.numel(), GATE_GRADIENTS["lstm"]).plus(Cost(adds=4 * max(cx[0] - 1, 0) * cx[-1] * has_bias))
+
+
 @formula(*named("_thnn_fused_gru_cell"), op="gru_cell")
 def gru_gates(
     input_gates: Spec, hidden_gates: Spec, hx: Spec, input_bias: Any = None, hidden_bias: Any = None, *, out: Any
 ) -> Cost:
     """input_gates[b, 3h], hidden_gates[b, 3h], hx[b, h] -> hy[b, h]: the gates of one step, the biases' adds."""
     return _gates("gru", hx, input_gates, input_bias, hidden_bias)
+
+
+@gru_gates.backward(*named("_thnn_fused_gru_cell_backward"), op="gru_cell_backward")
+def gru_gates_backward(grad_hy: Spec, workspace: Spec, has_bias: bool, *, out: Any) -> Cost:
+    """grad_hy[b, h] -> out[b, 3h], out_hidden[b, 3h], out_hx[b, h], out_biases[3h]: the gates of one step, b-1 adds per bias."""
+    return times(grad_hy.numel(), GATE_GRADIENTS["gru"]).plus(
+        Cost(adds=2 * 3 * max(grad_hy[0] - 1, 0) * grad_hy[-1] * has_bias)
+    )
 
 
 @formula("aten::_cudnn_rnn", op="rnn")
@@ -60,6 +85,37 @@ def cudnn_rnn(
     return steps_of(KINDS[mode], math.prod(input[:-1]), specs_in(weight), hx[0] * hidden_size)
 
 
+@cudnn_rnn.backward(*named("_cudnn_rnn_backward"), op="rnn_backward")
+def cudnn_rnn_backward(
+    input: Spec,
+    weight: Any,
+    weight_stride0: int,
+    weight_buf: Any,
+    hx: Spec,
+    cx: Spec | None,
+    output: Spec,
+    grad_output: Spec | None,
+    grad_hy: Spec | None,
+    grad_cy: Spec | None,
+    mode: int,
+    hidden_size: int,
+    proj_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: Any,
+    dropout_state: Any,
+    reserve: Any,
+    output_mask: Sequence[bool],
+    *,
+    out: Any,
+) -> Cost:
+    """x[*, i], weights, grad[*, h] -> out[*, i], out_hx, out_cx, out_weights: per step and layer the gates, 2 products per matrix."""
+    return _by_mode_backward(mode, input, weight, weight_stride0, hidden_size, hx, bidirectional, output_mask)
+
+
 @formula("aten::miopen_rnn", op="rnn")
 def miopen_rnn(
     input: Spec, weight: Any, weight_stride0: int, hx: Spec, cx: Any, mode: int, hidden_size: int, *, out: Any
@@ -68,130 +124,109 @@ def miopen_rnn(
     return cudnn_rnn(input, weight, weight_stride0, None, hx, cx, mode, hidden_size, out=out)
 
 
+@miopen_rnn.backward(*named("miopen_rnn_backward"), op="rnn_backward")
+def miopen_rnn_backward(
+    input: Spec,
+    weight: Any,
+    weight_stride0: int,
+    weight_buf: Any,
+    hx: Spec,
+    cx: Spec | None,
+    output: Spec,
+    grad_output: Spec | None,
+    grad_hy: Spec | None,
+    grad_cy: Spec | None,
+    mode: int,
+    hidden_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: Any,
+    dropout_state: Any,
+    reserve: Any,
+    output_mask: Sequence[bool],
+    *,
+    out: Any,
+) -> Cost:
+    """x[*, i], weights, grad[*, h] -> out[*, i], out_hx, out_cx, out_weights: as _cudnn_rnn_backward."""
+    return _by_mode_backward(mode, input, weight, weight_stride0, hidden_size, hx, bidirectional, output_mask)
+
+
 @formula("aten::_lstm_mps", op="lstm")
 def lstm_mps(input: Spec, hx: Any, params: Any, *, out: Any) -> Cost:
     """input[*, i], params -> out[*, h]: as nn.LSTM."""
     return steps_of("lstm", math.prod(input[:-1]), specs_in(params), hx[0][0] * hx[0][-1])
 
 
-@formula("aten::mkldnn_rnn_layer", op="rnn")
-def mkldnn_rnn_layer(
+@lstm_mps.backward(*named("lstm_mps_backward"), op="rnn_backward")
+def lstm_mps_backward(
+    grad_y: Spec | None,
+    grad_hy: Spec | None,
+    grad_cy: Spec | None,
+    z_state: Spec,
+    cell_state_fwd: Spec,
     input: Spec,
-    weight0: Spec,
-    weight1: Spec,
-    weight2: Spec,
-    weight3: Spec,
-    hx: Spec,
-    cx: Spec,
-    reverse: bool,
-    batch_sizes: Any,
-    mode: int,
-    hidden_size: int,
-    num_layers: int,
+    layersOutputs: Spec,
+    hx: Any,
+    params: Any,
     has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
     *,
     out: Any,
 ) -> Cost:
-    """input[t, b, i], 2 weights and 2 biases -> out[t, b, h]: one layer in one direction, as nn.LSTM or nn.GRU by the mode."""
-    weights = weights_of(KINDS[mode], input[-1], hidden_size, 1, 1, has_biases)
-    return steps_of(KINDS[mode], math.prod(input[:-1]), weights, hidden_size)
-
-
-@formula(*named("quantized_lstm"), op="lstm")
-def quantized_lstm(input: Spec, *rest: Any, out: Any) -> Cost:
-    """input[*, i], packed params -> out[*, h]: as nn.LSTM."""
-    return _packed_layers("lstm", input, rest, out)
-
-
-@formula(*named("quantized_gru"), op="gru")
-def quantized_gru(input: Spec, *rest: Any, out: Any) -> Cost:
-    """input[*, i], packed params -> out[*, h]: as nn.GRU."""
-    return _packed_layers("gru", input, rest, out)
-
-
-formula(*named("quantized_lstm_cell"))(lstm_cell_function)
-formula(*named("quantized_gru_cell"))(gru_cell_function)
-formula(*named("quantized_rnn_relu_cell", "quantized_rnn_tanh_cell"))(rnn_cell_function)
-
-
-@formula("quantized::quantized_lstm_cell_dynamic", op="lstm_cell")
-def lstm_cell_packed(input: Spec, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, *, out: Any) -> Cost:
-    """input[*, i], packed weights -> out[*, h]: one step of an LSTM."""
-    return lstm_cell_function(input, hx, unpacked(w_ih)[0], unpacked(w_hh)[0], b_ih, b_hh, out=out)
-
-
-@formula("quantized::quantized_gru_cell_dynamic", op="gru_cell")
-def gru_cell_packed(input: Spec, hx: Spec, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, *, out: Any) -> Cost:
-    """input[*, i], packed weights -> out[*, h]: one step of a GRU."""
-    return gru_cell_function(input, hx, unpacked(w_ih)[0], unpacked(w_hh)[0], b_ih, b_hh, out=out)
-
-
-@formula("quantized::quantized_rnn_tanh_cell_dynamic", "quantized::quantized_rnn_relu_cell_dynamic", op="rnn_cell")
-def rnn_cell_packed(input: Spec, hx: Spec, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, *, out: Any) -> Cost:
-    """input[*, i], packed weights -> out[*, h]: one step of an RNN."""
-    return rnn_cell_function(input, hx, unpacked(w_ih)[0], unpacked(w_hh)[0], b_ih, b_hh, out=out)
+    """grad[*, h], x[*, i], params -> out[*, i], out_params, out_hx: an LSTM, as _cudnn_rnn_backward."""
+    layers = chunked(params, 4 if has_biases else 2)
+    return layers_backward("lstm", input, layers, hx[0][-1], hx[0], 1 + bidirectional, To(True, True, True))
 
 
 def _gates(kind: str, state: Spec, gates: Spec, *biases: Spec | None) -> Cost:
     return times(state.numel(), GATES[kind]).plus(Cost(adds=gates.numel() * sum(bias is not None for bias in biases)))
 
 
-def _packed_layers(kind: str, input: Spec, rest: tuple[Any, ...], out: Any) -> Cost:
-    """Of torch.quantized_lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first), or
-    of a packed one, whose batch sizes come before hx: the params' shapes follow from the results'."""
-    at = next(position for position, value in enumerate(rest) if isinstance(value, bool))
-    has_biases, num_layers, _, _, bidirectional = rest[at : at + 5]
-    directions, hidden = 1 + bidirectional, out[1][-1]
-    weights = weights_of(kind, input[-1], hidden, num_layers, directions, has_biases)
-    return steps_of(kind, math.prod(input[:-1]), weights, num_layers * directions * hidden)
+def chunked(weights: Any, each: int) -> list[list[Spec]]:
+    """The weights of each layer and direction: input's, state's, their biases, and a projection's."""
+    every = list(specs_in(weights))
+    return [every[at : at + each] for at in range(0, len(every), each)]
 
 
-def weights_of(kind: str, width: int, hidden: int, layers: int, directions: int, has_biases: bool) -> Iterator[Spec]:
-    """The weights and biases of all layers; ``width`` is that of the first one's input."""
-    rows = GATES_OF[kind] * hidden
-    for layer in range(layers):
-        for _ in range(directions):
-            yield Spec((rows, hidden * directions if layer else width))
-            yield Spec((rows, hidden))
-            if has_biases:
-                yield from (Spec((rows,)), Spec((rows,)))
+class To(NamedTuple):
+    """Which gradients are asked for."""
+
+    input: bool
+    state: bool
+    weights: bool
 
 
-@keeps("aten::mkldnn_rnn_layer")
-def mkldnn_rnn_workspace(
-    input: Spec, weight0: Spec, weight1: Spec, weight2: Spec, weight3: Spec, hx: Spec, *rest: Any
-) -> int:
-    """input[t, b, i], hx[*, h] -> bytes: the gates, outputs and states of every step, and room for the gradients of those.
-
-    https://github.com/uxlfoundation/oneDNN/blob/main/src/cpu/rnn/rnn_utils.hpp, set_conf and set_offsets. Each of its parts
-    begins on a page.
-    """
-    t, b, i = input
-    h, size = hx[-1], input.dtype.itemsize
-    states = 2 * (t + 1) * b
-    parts = [
-        t * b * _padded(weight0[0], size) * size,
-        t * b * _padded(h, size) * size,
-        *[states * _padded(max(i, h), size) * size] * (_parts_of_the_smallest() - 6),
-        states * h * size,
-        *[states * _padded(max(i, h), FLOAT) * FLOAT] * 2,
-        states * h * FLOAT,
-    ]
-    return sum(-(-part // PAGE) * PAGE for part in parts)
+def _by_mode_backward(
+    mode: int, input: Spec, weight: Any, each: int, hidden: int, hx: Spec, bidirectional: bool, mask: Sequence[bool]
+) -> Cost:
+    """Of cuDNN's kernels and MIOpen's; the ``mask`` is for input, state, cell state and weights."""
+    to = To(mask[0], mask[1], mask[3])
+    return layers_backward(BY_MODE[mode], input, chunked(weight, each), hidden, hx, 1 + bidirectional, to)
 
 
-@cache
-def _parts_of_the_smallest() -> int:
-    """The parts of a workspace: as many as pages where each is shorter than one. oneDNN 3.7 has two more than 3.12, for states."""
-    sizes = (1, 1, 1), (4, 1), (4, 1), (4,), (4,), (1, 1, 1), (1, 1, 1)
-    with disable_current_modes():
-        given = [torch.ones(shape, dtype=torch.float32, device="cpu") for shape in sizes]
-        *_, kept = torch.ops.aten.mkldnn_rnn_layer(*given, False, [], 2, 1, 1, True, False, False, True)
-    return int(kept.nbytes) // PAGE
-
-
-def _padded(width: int, size: int) -> int:
-    """The elements of so many bytes from one row to the next: whole cache lines, but no multiple of 256."""
-    line = CACHE_LINE // size
-    rows = -(-width // line) * line
-    return rows + line if rows % 256 == 0 else rows
+def layers_backward(
+    kind: str, input: Spec, layers: Sequence[Iterable[Spec]], hidden: int, state: Spec, directions: int, to: To
+) -> Cost:
+    """All layers; ``state`` [*, b, h] is what they begin with: where it has no gradient, its step has no product."""
+    steps = math.prod(input[:-1])
+    back = steps if to.state else steps - math.prod(state[-2:-1])
+    total = times(len(layers) * steps * hidden, GATE_GRADIENTS[kind].plus(Cost(adds=STATE_GRADIENTS[kind])))
+    for position, (of_input, *others) in enumerate(layers):
+        joined = Cost(adds=steps * of_input[1] * (position % directions))
+        to_weights = (
+            contraction(steps, weight.numel()) if weight.ndim == 2 else Cost(adds=max(steps - 1, 0) * weight[0])
+            for weight in (of_input, *others)
+        )
+        total = summed(
+            total,
+            when(to.input or position >= directions, contraction(of_input[0], steps * of_input[1]).plus(joined)),
+            *(contraction(weight[0], back * weight[1]) for weight in others if weight.ndim == 2),
+            when(to.weights, summed(*to_weights)),
+        )
+    return total

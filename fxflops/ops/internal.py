@@ -11,9 +11,11 @@ from ..records import Cost, Spec
 from ._cost import contraction
 from ._registry import formula
 from ._spellings import named
-from .conv import conv_relu, conv_transpose_without_bias
+from .conv import conv_relu
+from .conv_transpose import conv_transpose_without_bias
+from .distance import cdist
 from .elementwise import add, pointwise
-from .matmul import addmm, cdist, matmul
+from .matmul import addmm, matmul
 from .reduce import aminmax, logcumsumexp, logsumexp, norm
 
 for _name, _op, _function in (

@@ -196,7 +196,7 @@ def nll_loss(
     return pointwise_loss(Cost(others=1), target, target, size_average, reduction, weight)
 
 
-@nll_loss.backward(*named("nll_loss_backward", "nll_loss2d_backward"), op="nll_loss_backward")
+@nll_loss.backward(*named("nll_loss_backward", "nll_loss2d_backward"))
 def nll_loss_backward(
     grad_output: Spec, input: Spec, target: Spec, weight: Spec | None, reduction: int, *, out: Spec
 ) -> Cost:

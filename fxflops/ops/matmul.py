@@ -1,26 +1,19 @@
-"""Matrix products: linear, matmul and its batched and added forms, outer products, chains, distances."""
+"""Matrix products: matmul and its batched and added forms, outer products, chains."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import torch
-from torch import nn
 
 from ..records import SPARSE, Cost, Spec, specs_in
-from ._cost import added_up, contraction
+from ._cost import added_up, contraction, when
 from ._registry import formula
+from ._rules import ANY, Passing, spelled
 from ._spellings import named
-from .reduce import norm_of
-
-
-@formula(nn.Linear, *named("linear", "mkldnn_linear"))
-def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
-    """input[*, i], weight[o, i] -> out[*, o]: i multiplies and i-1 adds per output, one add more with a bias."""
-    if weight.layout in SPARSE:
-        return _sparse(weight, input.numel() // weight[-1], out).plus(Cost(adds=out.numel() * (bias is not None)))
-    return contraction(weight[-1], out.numel(), bias is not None)
+from .shapes import Lying, broadcast, is_one
 
 
 @formula(
@@ -37,10 +30,50 @@ def matmul(input: Spec, other: Spec, *, out: Spec) -> Cost:
     if input.layout in SPARSE and other.layout in SPARSE:
         raise ValueError("how many elements of two sparse matrices meet depends on where they are")
     if input.layout in SPARSE:
-        return _sparse(input, other[-1] if other.ndim > 1 else 1, out)
+        return sparse(input, other[-1] if other.ndim > 1 else 1, out)
     if other.layout in SPARSE:
-        return _sparse(other, input[-2] if input.ndim > 1 else 1, out)
+        return sparse(other, input[-2] if input.ndim > 1 else 1, out)
     return contraction(input[-1], out.numel())
+
+
+def batched(tensors: Sequence[Lying], out: Spec, input: Spec, other: Spec) -> Passing | None:
+    """Operands whose batches do not lie as one dimension does are copied; those that are to be broadcast the kernel decides of."""
+    (_, strides), (_, lie) = tensors
+    if other.ndim == 2:
+        return () if is_one(input[:-1], strides) else None
+    if input[:-2] != other[:-2]:
+        return None
+    copied = [
+        Spec((prod(spec[:-2]), *spec[-2:]), spec.dtype)
+        for spec, lying in ((input, strides), (other, lie))
+        if not is_one(spec[:-2], lying)
+    ]
+    return (*copied, out) if copied else ()
+
+
+@matmul.shape(*spelled("matmul __matmul__", torch, torch.Tensor), layout=ANY, passing=batched)
+def matmul_shape(input: Spec, other: Spec) -> Spec | None:
+    """input[*, m, k], other[*, k, n] -> out[*, m, n]; of vectors the kernel decides."""
+    if input.ndim < 2 or other.ndim < 2 or input.dtype is not other.dtype or input[-1] != other[-2]:
+        return None
+    batch = broadcast(input[:-2], other[:-2])
+    if batch is None or not input.dtype.is_floating_point:
+        return None
+    return Spec((*batch, input[-2], other[-1]), input.dtype)
+
+
+@matmul.shape(*spelled("mm bmm", torch, torch.Tensor), layout=ANY)
+def bmm_shape(input: Spec, mat2: Spec) -> Spec | None:
+    """input[*, m, k], mat2[*, k, n] -> out[*, m, n], with as many dimensions each; of others the kernel decides."""
+    return matmul_shape(input, mat2) if input.ndim == mat2.ndim and input[:-2] == mat2[:-2] else None
+
+
+@matmul.backward(*named("matmul_backward"))
+def matmul_backward(grad: Spec, input: Spec, other: Spec, mask: Sequence[bool], *, out: Any) -> Cost:
+    """grad[*, m, n], a[*, m, k], b[*, k, n] -> out_a[*, m, k], out_b[*, k, n]: each as many multiply-adds as the product, less 1 add per output."""
+    to_input, to_other = mask
+    products = grad.numel() * input[-1]
+    return when(to_input, added_up(products, input.numel())).plus(when(to_other, added_up(products, other.numel())))
 
 
 @formula(torch.Tensor.__rmatmul__, op="matmul")
@@ -70,6 +103,15 @@ def addmm(input: Spec, mat1: Spec, mat2: Spec, beta: float = 1, alpha: float = 1
     return _added(input, matmul(mat1, mat2, out=out), beta, alpha, out)
 
 
+@addmm.shape(*spelled("addmm", torch, torch.Tensor), layout=ANY)
+def addmm_shape(input: Spec, mat1: Spec, mat2: Spec) -> Spec | None:
+    """input[*], mat1[*, n, m], mat2[*, m, p] -> out[*, n, p]."""
+    out = matmul_shape(mat1, mat2)
+    if out is None or mat1.ndim != mat2.ndim or mat1[:-2] != mat2[:-2] or input.dtype is not out.dtype:
+        return None
+    return out if broadcast(input, out) == tuple(out) else None
+
+
 @formula("aten::_addmm_activation", op="addmm")
 def addmm_activation(input: Spec, mat1: Spec, mat2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
     """input[m, n] + mat1[m, k] @ mat2[k, n] -> out[m, n]: as addmm, and 1 per output for the activation."""
@@ -86,6 +128,9 @@ def addmv(input: Spec, mat: Spec, vec: Spec, beta: float = 1, alpha: float = 1, 
 def baddbmm(input: Spec, batch1: Spec, batch2: Spec, beta: float = 1, alpha: float = 1, *, out: Spec) -> Cost:
     """beta * input[b, m, n] + alpha * batch1[b, m, k] @ batch2[b, k, n] -> out[b, m, n]: as addmm."""
     return _added(input, matmul(batch1, batch2, out=out), beta, alpha, out)
+
+
+baddbmm.shape(*spelled("baddbmm", torch, torch.Tensor), layout=ANY)(addmm_shape)
 
 
 @formula(*named("addbmm"))
@@ -129,13 +174,6 @@ def tensordot(a: Spec, b: Spec, dims: Any = 2, dims_other: Any = None, *, out: S
     return contraction(k, out.numel()).plus(Cost(adds=sums))
 
 
-@formula(nn.Bilinear, *named("bilinear"))
-def bilinear(input1: Spec, input2: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
-    """input1[*, i], weight[o, i, j], input2[*, j] -> out[*, o]: j sums over i, then one over j, per output."""
-    _, i, j = weight
-    return contraction(i, out.numel() * j).plus(contraction(j, out.numel(), bias is not None))
-
-
 @formula(*named("multi_dot", "chain_matmul"), "aten::linalg_multi_dot")
 def multi_dot(*tensors: Any, out: Spec) -> Cost:
     """a[m, k], b[k, l] .. z[., n] -> out[m, n]: the products in the order that multiplies least."""
@@ -153,23 +191,7 @@ def multi_dot(*tensors: Any, out: Spec) -> Cost:
     return best[0, len(matrices)]
 
 
-@formula(*named("cdist", "_cdist_forward"))
-def cdist(x1: Spec, x2: Spec, p: float = 2.0, *, out: Spec) -> Cost:
-    """x1[*, m, d], x2[*, n, d] -> out[*, m, n]: d subtractions, d powers and d-1 sums per output, and 1 root.
-
-    Whatever way torch takes (it uses a matrix product for large m or n). The powers are multiplies for p = 2. There is
-    no root for p = 0 (d compares), p = 1 (d absolute values) and infinity (d absolute values, d-1 compares); any other
-    p takes d absolute values more.
-    """
-    d = x1[-1]
-    if d == 0:
-        return Cost()
-    differences = d * out.numel()
-    absolutes = 0 if p in (0, 1, 2, math.inf) else differences
-    return norm_of(p, differences, out.numel()).plus(Cost(adds=differences, others=absolutes))
-
-
-def _sparse(matrix: Spec, meets: int, out: Spec) -> Cost:
+def sparse(matrix: Spec, meets: int, out: Spec) -> Cost:
     """Each element of a sparse matrix ``meets`` so many others: a multiply and an add each, the first add per output none."""
     return added_up(matrix.facts["nnz"] * meets, out.numel())
 

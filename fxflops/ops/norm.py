@@ -46,7 +46,7 @@ def layer_norm_shape(
     return Spec(input, input.dtype) if fit else None
 
 
-@layer_norm.backward(*named("native_layer_norm_backward"), op="layer_norm_backward")
+@layer_norm.backward(*named("native_layer_norm_backward"))
 def layer_norm_backward(
     grad_out: Spec,
     input: Spec,
@@ -86,7 +86,7 @@ def group_norm_native(input: Spec, weight: Spec | None = None, bias: Spec | None
     return normalized(out, weight, bias)
 
 
-@group_norm.backward(*named("native_group_norm_backward"), op="group_norm_backward")
+@group_norm.backward(*named("native_group_norm_backward"))
 def group_norm_backward(
     grad_out: Spec,
     input: Spec,
@@ -117,7 +117,7 @@ def rms_norm_shape(input: Spec, normalized_shape: Sequence[int], weight: Spec | 
     return layer_norm_shape(input, normalized_shape, weight)
 
 
-@rms_norm.backward(*named("_fused_rms_norm_backward"), op="rms_norm_backward")
+@rms_norm.backward(*named("_fused_rms_norm_backward"))
 def rms_norm_backward(
     grad_out: Spec,
     input: Spec,
@@ -142,13 +142,13 @@ def local_response_norm(input: Spec, size: int, *, out: Spec) -> Cost:
     return Cost(muls=2 * out.numel(), adds=size * out.numel(), others=2 * out.numel())
 
 
-@formula(*named("_weight_norm", "_weight_norm_interface"), op="weight_norm")
+@formula(*named("_weight_norm", "_weight_norm_interface"))
 def weight_norm(v: Spec, g: Spec, *, out: Any) -> Cost:
     """v[*, k], g[k] -> out[*, k]: the norm of each slice, g divided by it, 1 multiply per output."""
     return norm(v, 2, out=g).plus(Cost(muls=v.numel(), others=g.numel()))
 
 
-@weight_norm.backward(*named("_weight_norm_interface_backward"), op="weight_norm_backward")
+@weight_norm.backward(*named("_weight_norm_interface_backward"))
 def weight_norm_backward(grad_w: Spec, saved_v: Spec, saved_g: Spec, saved_norms: Spec, *, out: Any) -> Cost:
     """grad[n, *], v[n, *], g[n], norms[n] -> out_v[n, *], out_g[n]: 5 per element and 3 per row, of w = g * v / norm.
 

@@ -11,7 +11,7 @@ from ..records import Cost, Spec
 from ._cost import contraction, times
 from ._registry import formula, zero
 from .batch_norm import batch_norm
-from .conv import conv_transpose
+from .conv_transpose import conv_transpose
 from .packed import REQUANTIZE
 from .quantized import DEQUANTIZE, QUANTIZE, is_coded
 

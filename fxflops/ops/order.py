@@ -25,19 +25,19 @@ def msort(input: Spec, *, out: Spec) -> Cost:
     return sort(input, 0, out=out)
 
 
-@formula(*named("median", "nanmedian"), op="median")
+@formula(*named("median", "nanmedian"))
 def median(input: Spec, dim: int | None = None, *, out: Any) -> Cost:
     """x[*, k] -> out[*]: as sort; without a dim, of all elements."""
     return sort(Spec((input.numel(),)) if dim is None else input, -1 if dim is None else dim, out=out)
 
 
-@formula(*named("quantile", "nanquantile"), op="quantile")
+@formula(*named("quantile", "nanquantile"))
 def quantile(input: Spec, q: Any, dim: int | None = None, *, out: Spec) -> Cost:
     """x[*, k] -> out[*]: as median; the interpolation is 2 adds and 1 multiply per output."""
     return median(input, dim, out=out).plus(Cost(muls=out.numel(), adds=2 * out.numel()))
 
 
-@formula(*named("unique", "_unique", "_unique2"), op="unique")
+@formula(*named("unique", "_unique", "_unique2"))
 def unique(
     input: Spec,
     sorted: bool = True,

@@ -11,8 +11,10 @@ from typing import Any
 from ..records import Cost, Spec
 from ._cost import times
 from ._registry import formula, zero
-from .conv import conv, conv_transpose
-from .matmul import linear, matmul
+from .conv import conv
+from .conv_transpose import conv_transpose
+from .linear import linear
+from .matmul import matmul
 from .pool import max_pool1d, max_pool2d
 from .quantized import DEQUANTIZE, quantize, quantize_dynamic
 

@@ -143,7 +143,6 @@ def adaptive_avg_pool2d_shape(input: Spec, output_size: Any) -> Spec | None:
 @adaptive_avg_pool.backward(
     *named("_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward", "adaptive_avg_pool3d_backward"),
     *named("mkldnn_adaptive_avg_pool2d_backward"),
-    op="adaptive_avg_pool_backward",
 )
 def adaptive_avg_pool_backward(grad_output: Spec, *, out: Spec) -> Cost:
     """grad[*, m] -> out[*, n]: 1 divide and k adds per element of grad, for its window of k, the first on each output is none."""

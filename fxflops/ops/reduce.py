@@ -136,12 +136,6 @@ def dist(input: Spec, other: Spec, p: float = 2, *, out: Spec) -> Cost:
     return norm_of(p, k, 1).plus(Cost(adds=k))
 
 
-@formula(*named("pdist", "_pdist_forward"))
-def pdist(input: Spec, p: float = 2, *, out: Spec) -> Cost:
-    """x[n, d] -> out[n(n - 1)/2]: d subtractions per output, then as norm."""
-    return norm_of(p, input[1] * out.numel(), out.numel()).plus(Cost(adds=input[1] * out.numel()))
-
-
 @formula(*named("trace"))
 def trace(input: Spec, *, out: Spec) -> Cost:
     """x[n, n] -> out: n - 1 adds."""

@@ -139,7 +139,7 @@ def grid_sample(input: Spec, grid: Spec, mode: str | int = "bilinear", *, out: S
     return _mixed(taps ** grid[-1], out)
 
 
-@grid_sample.backward(*named("grid_sampler_2d_backward", "grid_sampler_3d_backward"), op="grid_sample_backward")
+@grid_sample.backward(*named("grid_sampler_2d_backward", "grid_sampler_3d_backward"))
 def grid_sample_backward(
     grad_output: Spec,
     input: Spec,
@@ -180,15 +180,13 @@ def cudnn_grid_sample_backward(input: Spec, grid: Spec, grad_output: Spec, *, ou
     return grid_sample_backward(grad_output, input, grid, 0, 0, False, out=out)
 
 
-@formula(*named("affine_grid", "affine_grid_generator"), "aten::cudnn_affine_grid_generator", op="affine_grid")
+@formula(*named("affine_grid", "affine_grid_generator"), "aten::cudnn_affine_grid_generator")
 def affine_grid(theta: Spec, *, out: Spec) -> Cost:
     """theta[n, d, k] -> out[n, *, d]: k multiplies and k-1 adds per output, for a point of k-1 coordinates and 1."""
     return contraction(theta[-1], out.numel())
 
 
-@affine_grid.backward(
-    *named("affine_grid_generator_backward", "cudnn_affine_grid_generator_backward"), op="affine_grid_backward"
-)
+@affine_grid.backward(*named("affine_grid_generator_backward", "cudnn_affine_grid_generator_backward"))
 def affine_grid_backward(grad: Spec, *, out: Spec) -> Cost:
     """grad[n, *, d] -> out[n, d, k]: a multiply and an add per point for each output, the first add is none."""
     n, d, _ = out

@@ -7,7 +7,7 @@ it. A packed sequence has as many steps as its data has rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import nn
@@ -142,3 +142,14 @@ def steps_of(kind: str, steps: int, weights: Iterable[Spec], units: int) -> Cost
         for weight in weights
     )
     return summed(times(steps * units, GATES[kind]), *products)
+
+
+def weights_of(kind: str, width: int, hidden: int, layers: int, directions: int, has_biases: bool) -> Iterator[Spec]:
+    """The weights and biases of all layers; ``width`` is that of the first one's input."""
+    rows = GATES_OF[kind] * hidden
+    for layer in range(layers):
+        for _ in range(directions):
+            yield Spec((rows, hidden * directions if layer else width))
+            yield Spec((rows, hidden))
+            if has_biases:
+                yield from (Spec((rows,)), Spec((rows,)))

@@ -48,7 +48,7 @@ def segment_reduce(data: Spec, reduce: str, *, out: Spec) -> Cost:
     return _joined(reduce, max(data.numel() - out.numel(), 0), out.numel())
 
 
-@segment_reduce.backward(*named("_segment_reduce_backward"), op="segment_reduce_backward")
+@segment_reduce.backward(*named("_segment_reduce_backward"))
 def segment_reduce_backward(grad: Spec, output: Spec, data: Spec, reduce: str, *, out: Any) -> Cost:
     """grad[s, *], y[s, *], x[n, *] -> out[n, *]: sum: nothing; mean: 1 divide per element of grad.
 
@@ -60,7 +60,7 @@ def segment_reduce_backward(grad: Spec, output: Spec, data: Spec, reduce: str, *
     return Cost(others=compared + (0 if reduce == "sum" else grad.numel()))
 
 
-@formula(*named("index_put", "_index_put_impl", "_unsafe_index_put"), op="index_put")
+@formula(*named("index_put", "_index_put_impl", "_unsafe_index_put"))
 def index_put(input: Spec, indices: Any, values: Spec, accumulate: bool = False, *, out: Spec) -> Cost:
     """x[*, m], index[n], values[n, m] -> out[*, m]: n m adds where they accumulate, nothing where they are put."""
     if not accumulate:

@@ -19,7 +19,7 @@ def softmax(input: Spec, dim: int | None = None, *, out: Spec) -> Cost:
     return Cost(adds=out.numel() - rows_along(out, dim), others=2 * out.numel())
 
 
-@softmax.backward(*named("_softmax_backward_data"), op="softmax_backward")
+@softmax.backward(*named("_softmax_backward_data"))
 def softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec) -> Cost:
     """grad[*, k], y[*, k] -> out[*, k]: y * (grad - sum of y * grad): 2k multiplies and 2k-1 adds per row."""
     return Cost(muls=2 * out.numel(), adds=2 * out.numel() - rows_along(out, dim))
@@ -56,7 +56,7 @@ def log_softmax(input: Spec, dim: int | None = None, *, out: Spec) -> Cost:
     return Cost(adds=2 * out.numel() - rows, others=out.numel() + rows)
 
 
-@log_softmax.backward(*named("_log_softmax_backward_data"), op="log_softmax_backward")
+@log_softmax.backward(*named("_log_softmax_backward_data"))
 def log_softmax_backward(grad_output: Spec, output: Spec, dim: int, *, out: Spec) -> Cost:
     """grad[*, k], y[*, k] -> out[*, k]: grad - exp(y) * sum of grad: k exps, k multiplies and 2k-1 adds per row."""
     return Cost(muls=out.numel(), adds=2 * out.numel() - rows_along(out, dim), others=out.numel())

@@ -120,7 +120,7 @@ def norm_except_dim(v: Spec, pow: float = 2, dim: int = 0, *, out: Spec) -> Cost
     return norm(v, pow, out=out)
 
 
-@formula(*named("linalg__powsum"), op="powsum")
+@formula(*named("linalg__powsum"))
 def powsum(input: Spec, ord: Any = 2, *, out: Spec) -> Cost:
     """x[*, k] -> out[*]: as norm, without the root."""
     cost = norm(input, ord, out=out)

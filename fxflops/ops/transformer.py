@@ -10,9 +10,10 @@ from ._cost import first, summed, times, when
 from ._registry import formula
 from ._spellings import named
 from .activation import activation
-from .attention import attention, flash_attention_forward
+from .attention import attention
+from .attention_kernels import flash_attention_forward
 from .elementwise import add
-from .matmul import linear
+from .linear import linear
 from .norm import layer_norm
 
 

@@ -42,7 +42,7 @@ def roi_align(
     return times(outputs * samples, SAMPLE).plus(Cost(adds=outputs * (samples - 1), others=outputs))
 
 
-@roi_align.backward("torchvision::_roi_align_backward", op="roi_align_backward")
+@roi_align.backward("torchvision::_roi_align_backward")
 def roi_align_backward(
     grad: Spec,
     rois: Spec,
@@ -86,7 +86,7 @@ def ps_roi_align_backward(
     return roi_align_backward(grad, rois, spatial_scale, *sizes, sampling_ratio, out=out)
 
 
-@formula("torchvision::_roi_pool_backward", op="roi_pool_backward")
+@formula("torchvision::_roi_pool_backward")
 def roi_pool_backward(grad: Spec, *, out: Spec) -> Cost:
     """grad[k, c, y, x], argmax[k, c, y, x] -> out[n, c, h, w]: 1 add per element of grad, to where its maximum was."""
     return Cost(adds=grad.numel())
@@ -117,7 +117,7 @@ def deform_conv2d(
     return contraction(math.prod(weight[1:]), out.numel(), bias=True).plus(sampled)
 
 
-@deform_conv2d.backward("torchvision::_deform_conv2d_backward", op="deform_conv2d_backward")
+@deform_conv2d.backward("torchvision::_deform_conv2d_backward")
 def deform_conv2d_backward(
     grad: Spec,
     input: Spec,

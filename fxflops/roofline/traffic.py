@@ -12,12 +12,9 @@ from typing import NamedTuple
 import torch
 
 from ..ops import COMMUNICATION
+from ..ops._traits import EMPTY, LOOKUPS, MAYBE_NOTHING, OVERWRITES
 from ..records import Call, Counted, Spec, specs_in
 
-LOOKUPS = {"embedding", "embedding_bag", "gather", "index_select", "take", "take_along_dim", "index", "getitem"}
-MAYBE_NOTHING = {"contiguous", "to", "type", "float", "double", "half", "bfloat16", "cuda", "cpu", "dropout"}
-"""Ops that may return their argument itself: if shape and dtype come out as they went in, no copy is certain."""
-OVERWRITES = {"copy", "setitem"}
 UNREAD = {"num_batches_tracked"}
 """Buffers of modules that are not read."""
 
@@ -42,7 +39,7 @@ def traffic_of(counted: Counted) -> Traffic:
     if call.op in OVERWRITES:  # the first argument is not read; the elements that a number fills are not known
         return Traffic(_sum(inputs[1:]), _sum(out) or _sum(specs_in(call.args[-1])))
     if reason == "create":
-        return Traffic() if call.op.startswith(("empty", "new_empty")) else Traffic(0, _sum(out))
+        return Traffic() if call.op in EMPTY else Traffic(0, _sum(out))
     if reason and (reason != "move" or not out):
         return Traffic()
     alike = out[:1] == inputs[:1] and [spec.dtype for spec in out[:1]] == [spec.dtype for spec in inputs[:1]]

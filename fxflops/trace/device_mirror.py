@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..ops._traits import FACTORIES, GIVEN, INTEGERS, SEQUENCES
 from ..records import EMPTY_MAPPING
 from ..torch_internals import DisableTorchFunction
 from .meta_mirror import SMALL
@@ -18,19 +19,8 @@ from .meta_mirror import SMALL
 INTEGERS_KEPT = 2**24
 """The most elements of a new tensor of integers or booleans that get values: masks, positions."""
 MOVES = ("cpu", "cuda")
-SEQUENCES = ("arange", "range", "linspace", "logspace", "randperm")
-INTEGERS = ("randint", "randint_like", "tril_indices", "triu_indices")
-FACTORIES = frozenset(
-    """
-    zeros ones empty full arange range linspace logspace eye rand randn randint randperm tensor as_tensor asarray
-    zeros_like ones_like empty_like full_like rand_like randn_like randint_like new_zeros new_ones new_empty new_full
-    new_tensor new_empty_strided empty_strided empty_permuted scalar_tensor tril_indices triu_indices
-    """.split()
-)
 DTYPES: dict[Any, torch.dtype] = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
 """The dtypes that torch takes Python's types for."""
-REAL = ("tensor", "as_tensor", "asarray", "scalar_tensor", "new_tensor", "from_numpy", "frombuffer")
-"""Factories that are given the values."""
 
 
 class DeviceMirror:
@@ -67,7 +57,7 @@ class DeviceMirror:
         """Return the arguments with the device on which a new or moved tensor is really made."""
         name = getattr(func, "__name__", "")
         if name in FACTORIES:
-            if name in REAL and "device" not in kwargs:
+            if name in GIVEN and "device" not in kwargs:
                 return args, kwargs
             return args, {**kwargs, "device": _place_of_new(name, args, kwargs)}
         if name == "type" and len(args) > 1 and isinstance(getattr(args[1], "dtype", None), torch.dtype):
@@ -82,7 +72,7 @@ class DeviceMirror:
 
 
 def _place_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    if name in REAL or name in SEQUENCES:
+    if name in GIVEN or name in SEQUENCES:
         return "cpu"
     dtype = kwargs.get("dtype") or _dtype_of_new(name, args, kwargs)
     dtype = DTYPES.get(dtype) or dtype

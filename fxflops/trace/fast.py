@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..ops._traits import METADATA
 from ..ops.shapes import rule_for
 from ..records import Call, Scope
 from ..torch_internals import DisableTorchFunction, current_graph_task_id, is_any_autocast_enabled
@@ -24,16 +25,8 @@ from .operators import ATTENTION
 from .planning import PART, PlanningObserver
 from .plans import NEW, SAME, Plan, Unknown, call_key, forms_in
 
-QUERIES = frozenset(
-    [
-        *(getattr(torch.Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")),
-        *(
-            getattr(torch.Tensor, name)
-            for name in "dim size numel nelement stride is_contiguous is_floating_point is_complex ndimension".split()
-        ),
-        torch.numel, torch.is_floating_point, torch.is_complex, torch.Tensor.__len__,
-    ]
-)  # fmt: skip
+PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
+QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES}
 """Functions that return the same for a real tensor and for its meta mirror."""
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from ..model.pytree import tensors_given, tensors_in
+from ..ops._traits import RESHAPING
 from ..records import ORDINARY, SPARSE, Spec, is_dense, spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes, len_torch_dispatch_stack
 from .functions import in_function, writes
@@ -35,8 +36,6 @@ def _hook(meta: torch.Tensor, tensor: torch.Tensor) -> None:
 
 SMALL = 2**20
 """The most elements of a floating tensor, not the model's own, that keeps its values: 4 MiB of float32."""
-RESHAPING = frozenset("unsqueeze_ squeeze_ t_ transpose_ swapaxes_ swapdims_".split())
-"""In-place methods that change a tensor's shape or strides, but not its elements."""
 HOLDING = {torch.strided, torch.jagged, *SPARSE}
 """The layouts of sparse and nested tensors, whose shapes depend on values. (A nested tensor may be strided.)"""
 CUT = "an autograd.Function takes a tensor that was written to on the meta device: it would get no gradient"
@@ -214,7 +213,7 @@ class MetaMirror:
                 raise NotImplementedError(GROWS)
         if args and "out" not in kwargs and writes(func, kwargs):
             self._invalidate(args[0])
-            if getattr(func, "__name__", "") in RESHAPING and id(args[0]) in self._state and not args[0].is_meta:
+            if func in RESHAPING and id(args[0]) in self._state and not args[0].is_meta:
                 self._before_write(())
                 with DisableTorchFunction(), disable_current_modes():
                     func(*args, **kwargs)  # the real tensor too: models ask it for its shape

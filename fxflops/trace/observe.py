@@ -19,6 +19,7 @@ from torch import nn
 
 from ..meters.live_storages import LiveStorages
 from ..ops import ESCAPE, Formula, FormulaRegistry
+from ..ops._traits import COPIES, EMPTY
 from ..records import spec_of
 from ..torch_internals import DisableTorchFunction, EnableTorchFunction
 from .autocast import Autocast
@@ -34,7 +35,7 @@ from .python_functions import PlainFunctions
 from .record import Recorder
 from .spelling import WRITTEN_AS, Spelling, is_meta_kernel
 from .stack import ModuleStack, Running
-from .uninitialized_reads import COPIES, EMPTY, Unwritten, address_of, before_write_hook
+from .uninitialized_reads import Unwritten, address_of, before_write_hook
 
 ADDRESS = "data_ptr"
 

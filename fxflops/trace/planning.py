@@ -12,6 +12,7 @@ from ..meters.live_storages import LiveStorages, Span
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, Formula
 from ..ops._rules import Rule
+from ..ops._traits import EMPTY
 from ..ops.shapes import rule_for, shape_of
 from ..records import EMPTY_MAPPING, ORDINARY, Call, Operation, spec_of, typed
 from ..torch_internals import DisableTorchFunction, assertion
@@ -21,7 +22,6 @@ from .on_meta import MetaObserver
 from .operators import ATTENTION, QUERY, RNN_BACKWARD
 from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, forms_in
 from .spelling import WRITTEN_AS
-from .uninitialized_reads import EMPTY
 
 META_DEVICE = torch.device("meta")
 PART = Operation("part of a call", None, (), EMPTY_MAPPING, None)

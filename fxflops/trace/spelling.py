@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
+from ..ops._spellings import OPERATORS
 from ..torch_internals import META_KERNELS, OpOverload
 
 WRITTEN_AS = {
     getattr(torch.Tensor, method): getattr(operator, symbol)
-    for method, symbol in {
-        "add": "add", "sub": "sub", "mul": "mul", "div": "truediv", "matmul": "matmul",
-        "add_": "iadd", "sub_": "isub", "mul_": "imul", "div_": "itruediv",
-    }.items()
-}  # fmt: skip
+    for name in ("add", "sub", "mul", "div", "matmul")
+    for method, symbol in ((name, OPERATORS[name]), (f"{name}_", f"i{OPERATORS[name]}"))
+    if hasattr(torch.Tensor, method)
+}
 """For methods that a mode sees, the operator that the author may have written."""
 
 

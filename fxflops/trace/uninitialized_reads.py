@@ -10,21 +10,10 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..model.pytree import tensors_in
+from ..ops._traits import SHARING
 from ..records import is_dense
 from ..torch_internals import DisableTorchFunction
 from .functions import writes
-
-EMPTY = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted")
-COPIES = frozenset(
-    "to type type_as float double half bfloat16 long int short char byte bool cpu cuda clone contiguous".split()
-)
-"""Operations whose result is uninitialized if their argument is."""
-
-
-SHARING = frozenset(
-    getattr(torch.Tensor, name) for name in "numpy __array__ __dlpack__ data_ptr untyped_storage storage".split()
-)
-"""Methods that share a tensor's memory with code that may write to it unobserved."""
 
 
 def address_of(tensor: torch.Tensor) -> int:

@@ -1,19 +1,25 @@
-"""Convolutions against a loop over zero-padded arrays of counting numbers."""
+"""Convolutions against a loop over zero-padded arrays of counting numbers; their gradients against torch's values too."""
 
 from __future__ import annotations
 
 import itertools
+import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from fxflops.records import Spec
+from fxflops.records import Spec, spec_of
+from tests.ops.test_conv_transpose import scatter
+from tests.ops.textbook import Sums, agrees, is_counting
 from tests.oracle import Tally, cost_by_name, cost_of, numbers, tallying
 
 aten = torch.ops.aten
+ALL = (True, True, True)
 
 
 def convolve(batch, inputs, outputs, size, kernel, *, groups=1, stride=1, padding=0, dilation=1, bias=False) -> Tally:
@@ -31,23 +37,6 @@ def convolve(batch, inputs, outputs, size, kernel, *, groups=1, stride=1, paddin
             result = np.sum(padded[(b, channels, *taps)] * weight[o])
             if bias:
                 result + biases[o]
-    return tally
-
-
-def scatter(batch, inputs, outputs, size, kernel, *, groups=1, stride=1, bias=False) -> Tally:
-    """The transposed definition: every input times the kernel, added into the output."""
-    full = [(n - 1) * stride + k for n, k in zip(size, kernel, strict=True)]
-    out = np.full((batch, outputs, *full), None, dtype=object)
-    x, weight, biases = numbers(batch, inputs, *size), numbers(inputs, outputs // groups, *kernel), numbers(outputs)
-    with tallying() as tally:
-        for b, i, *at in itertools.product(range(batch), range(inputs), *map(range, size)):
-            first = i // (inputs // groups) * (outputs // groups)
-            for o, *tap in itertools.product(range(outputs // groups), *map(range, kernel)):
-                product = x[(b, i, *at)] * weight[(i, o, *tap)]
-                place = (b, first + o, *(p * stride + t for p, t in zip(at, tap, strict=True)))
-                out[place] = product if out[place] is None else out[place] + product
-        if bias:
-            out + biases.reshape(1, outputs, *[1] * len(size))
     return tally
 
 
@@ -77,33 +66,6 @@ def test_conv_is_the_loop_over_its_windows(module, given, textbook, torch_macs):
     cost = cost_of(module, x)
     assert textbook == cost
     assert cost.macs == cost.muls == torch_macs(module, x)
-
-
-@pytest.mark.parametrize(
-    ("module", "given", "textbook"),
-    [
-        (nn.ConvTranspose1d(4, 6, 3, bias=False), (2, 4, 5), scatter(2, 4, 6, (5,), (3,))),
-        (nn.ConvTranspose2d(4, 6, 2, stride=2), (2, 4, 3, 4), scatter(2, 4, 6, (3, 4), (2, 2), stride=2, bias=True)),
-        (
-            nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2),
-            (1, 4, 3, 3),
-            scatter(1, 4, 6, (3, 3), (3, 3), stride=2, groups=2, bias=True),
-        ),
-        (nn.ConvTranspose3d(2, 3, 2), (2, 3, 3, 3), scatter(1, 2, 3, (3, 3, 3), (2, 2, 2), bias=True)),
-    ],
-)
-def test_conv_transpose_adds_every_product_into_the_output(module, given, textbook):
-    assert textbook == cost_of(module, torch.zeros(given))
-
-
-def test_conv_transpose_macs_are_those_of_torch(torch_macs):
-    module, x = nn.ConvTranspose2d(4, 6, 3, stride=2, padding=1, output_padding=1), torch.zeros(2, 4, 5, 5)
-    assert cost_of(module, x).macs == torch_macs(module, x) == (2 * 4 * 5 * 5) * 6 * (3 * 3)
-
-
-def test_adds_of_a_transposed_convolution_are_never_negative():
-    cost = cost_of(nn.ConvTranspose1d(1, 1, 1, stride=3, bias=False), torch.zeros(1, 1, 4))
-    assert (cost.muls, cost.adds) == (4, 0)
 
 
 def test_every_spelling_counts_the_same():
@@ -141,6 +103,112 @@ def test_cudnn_kernels_count_the_same():
     fused = cost_by_name("aten::cudnn_convolution_relu", x, weight, bias, [1, 1], [0, 0], [1, 1], 1, out=out)
     with_bias = convolve(2, 4, 8, (6, 6), (3, 3), bias=True)
     assert (fused.muls, fused.adds, fused.others) == (with_bias.muls, with_bias.adds, 2 * 8 * 4 * 4)
-    transposed = "aten::cudnn_convolution_transpose"
-    cost = cost_by_name(transposed, x, Spec((4, 8, 3, 3)), [0, 0], [0, 0], [1, 1], [1, 1], 1, out=Spec((2, 8, 8, 8)))
-    assert scatter(2, 4, 8, (6, 6), (3, 3)) == cost
+
+
+def gradients(g, x, weight, bias_sizes, stride, padding, dilation, transposed, more, groups, mask):
+    """Every product of an input, a weight and an output of the forward gives one to each gradient.
+
+    The border of a padded input is there to be added to, and cut off at the end.
+    """
+    big, small = (g, x) if transposed else (x, g)
+    batch, _, *size = big.shape
+    rows, columns, *kernel = weight.shape
+    inner = (..., *(slice(p, p + n) for p, n in zip(padding, size, strict=True)))
+    padded = np.pad(big, [(0, 0), (0, 0), *((p, p) for p in padding)], mode="edge" if is_counting(big) else "constant")
+    to_input, to_weight = Sums(*(x.shape if transposed else padded.shape)), Sums(*weight.shape)
+    if not transposed:
+        to_input.array[...] = 0.0
+        to_input.array[inner] = None
+    for b, r, c, *at in np.ndindex(batch, rows, columns, *small.shape[2:], *kernel):
+        at, tap = at[: len(size)], at[len(size) :]
+        place = tuple(p * s + t * d for p, s, t, d in zip(at, stride, tap, dilation, strict=True))
+        of_small, of_weight = (b, r, *at), (r, c, *tap)
+        of_big = (b, r // (rows // groups) * columns + c, *place)
+        if mask[0]:
+            source = padded[of_big] if transposed else small[of_small]
+            to_input.add(of_small if transposed else of_big, source * weight[of_weight])
+        if mask[1]:
+            to_weight.add(of_weight, small[of_small] * padded[of_big])
+    out = to_input.result() if transposed else to_input.result()[inner]
+    bias = g.sum(axis=(0, *range(2, g.ndim))) if mask[2] else None
+    return out if mask[0] else None, to_weight.result() if mask[1] else None, bias
+
+
+CASES: list[Any] = [
+    ((2, 4, 6), (6, 4, 3), {}),
+    ((2, 4, 7), (6, 2, 3), {"groups": 2, "stride": 2}),
+    ((2, 4, 5, 4), (4, 1, 3, 2), {"groups": 4}),
+    ((2, 2, 5, 4), (3, 2, 3, 3), {"padding": 1, "stride": 2}),
+    ((1, 2, 6, 5), (2, 2, 2, 2), {"dilation": 2}),
+    ((1, 2, 3, 3, 2), (2, 2, 2, 2, 1), {}),
+    ((2, 4, 5), (4, 3, 3), {"transposed": True}),
+    ((2, 4, 3, 3), (4, 2, 2, 2), {"transposed": True, "groups": 2, "stride": 2}),
+    ((1, 2, 3, 3), (2, 2, 3, 3), {"transposed": True, "stride": 2, "padding": 1}),
+]
+
+
+def given(size: Any, kernel: Any, **options: Any) -> tuple[Any, ...]:
+    """The arguments of the gradient of a convolution with these options."""
+    dims = len(kernel) - 2
+    each = [[options.get(name, default)] * dims for name, default in (("stride", 1), ("padding", 0), ("dilation", 1))]
+    settings = *each, options.get("transposed", False), [0] * dims, options.get("groups", 1)
+    x, weight = torch.randn(size, dtype=torch.double), torch.randn(kernel, dtype=torch.double)
+    g = torch.randn_like(aten.convolution(x, weight, None, *settings))
+    return g, x, weight, [g.shape[1]], *settings
+
+
+@pytest.mark.parametrize(("size", "kernel", "options"), CASES)
+def test_all_gradients(size: Any, kernel: Any, options: dict[str, Any]) -> None:
+    agrees(aten.convolution_backward.default, gradients, *given(size, kernel, **options), ALL)
+
+
+@pytest.mark.parametrize("mask", list(itertools.product([True, False], repeat=3)))
+@pytest.mark.parametrize("transposed", [True, False])
+def test_only_gradients_asked_for(mask: tuple[bool, ...], transposed: bool) -> None:
+    args = given((2, 4, 5), (4, 4, 3), transposed=transposed)
+    agrees(aten.convolution_backward.default, gradients, *args, mask)
+
+
+@pytest.mark.parametrize(("size", "kernel", "options"), [case for case in CASES if "groups" not in case[2]])
+def test_flop_counter_mode_agrees_on_gradients_without_groups(size: Any, kernel: Any, options: dict[str, Any]) -> None:
+    args = given(size, kernel, **options)
+    with FlopCounterMode(display=False) as counter:
+        aten.convolution_backward(*args, ALL)
+    assert cost_of(aten.convolution_backward.default, *args, ALL).macs == counter.get_total_flops() // 2
+
+
+@pytest.mark.parametrize("groups", [1, 2, 8])
+@pytest.mark.parametrize("transposed", [True, False])
+def test_each_gradient_is_as_large_as_the_forward(groups: int, transposed: bool) -> None:
+    """Of b=2, 8 channels to 8 in groups, 5x5 places, a kernel of 3x3: each weight meets every place of every sample."""
+    weight = 8, 8 // groups, 3, 3
+    args = given((2, 8, 7, 7), weight, groups=groups, transposed=transposed)
+    places = 7 * 7 if transposed else 5 * 5
+    both = cost_of(aten.convolution_backward.default, *args, (True, True, False))
+    assert both.macs == 2 * (math.prod(weight) * 2 * places)
+
+
+def test_gradients_in_every_spelling() -> None:
+    args = given((2, 4, 5, 5), (6, 2, 3, 3), groups=2)
+    expected = cost_of(aten.convolution_backward.default, *args, ALL)
+    g, x, weight, _, *settings = spec_of(args)
+    stride, padding, dilation, *_, groups = settings
+    name = "aten::convolution_backward_overrideable"
+    assert expected == cost_by_name(name, g, x, weight, *settings, ALL, out=(x, weight, Spec((6,))))
+    rest = padding, stride, dilation, groups
+    name = "aten::mps_convolution_backward"
+    assert expected == cost_by_name(name, x, g, weight, *rest, ALL, out=(x, weight, Spec((6,))))
+    plain = given((2, 4, 5, 5), (6, 4, 3, 3))
+    expected = cost_of(aten.convolution_backward.default, *plain, ALL)
+    g, x, weight, *_ = plain
+    slow = aten._slow_conv2d_backward.output_mask
+    assert expected == cost_of(slow, g, x, weight, [3, 3], [1, 1], [0, 0], ALL)
+
+
+def test_gradients_of_a_transposed_one_on_mps() -> None:
+    args = given((2, 4, 5, 5), (4, 3, 3, 3), transposed=True)
+    expected = cost_of(aten.convolution_backward.default, *args, (True, True, False))
+    g, x, weight, _, stride, padding, dilation, _, more, groups = spec_of(args)
+    rest = padding, more, stride, dilation, groups, (True, True)
+    name = "aten::mps_convolution_transpose_backward"
+    assert expected == cost_by_name(name, x, g, weight, *rest, out=(x, weight))

@@ -1,4 +1,7 @@
-"""Fused and quantized recurrent kernels: the same as the layers and cells whose equations test_rnn.py runs."""
+"""Fused recurrent kernels: the same as the layers and cells whose equations test_rnn.py runs.
+
+Their gradients, back through time, against autograd's values too.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,25 @@ import pytest
 import torch
 from torch import nn
 
-from fxflops.ops.fused_rnn import mkldnn_rnn_workspace
 from fxflops.records import Cost, Spec, spec_of
-from tests.ops.test_rnn import gru, lstm, rnn
-from tests.oracle import cost_by_name, cost_of, numbers, tallying
+from tests.ops import through_time
+from tests.ops.test_rnn import gru, lstm
+from tests.ops.textbook import computes, tally_of
+from tests.ops.through_time import H
+from tests.oracle import Tally, cost_by_name, cost_of, numbers, tallying
 
-T, B, D, H = 3, 2, 5, 4
+T, B, D = 3, 2, 5
 X = torch.rand(T, B, D)
 STATE = Spec((B, H))
+STATES = Spec((1, B, H))
 KINDS = [("lstm", nn.LSTM, 2), ("gru", nn.GRU, 3), ("rnn", nn.RNN, 1)]
+BACKWARD_KINDS: list[Any] = [
+    ("lstm", nn.LSTM, {}, 2),
+    ("gru", nn.GRU, {}, 3),
+    ("tanh", nn.RNN, {}, 1),
+    ("relu", nn.RNN, {"nonlinearity": "relu"}, 0),
+]
+OPTIONS = [{}, {"bidirectional": True}, {"num_layers": 2}, {"bidirectional": True, "num_layers": 2}, {"bias": False}]
 
 
 def weights(module: nn.RNNBase) -> Any:
@@ -38,16 +51,6 @@ def test_layers_of_cudnn_and_miopen(kind: str, cls: Any, mode: int, options: dic
         assert expected.macs > 0
 
 
-@pytest.mark.parametrize(("kind", "cls", "mode"), KINDS)
-@pytest.mark.parametrize("bias", [True, False])
-def test_a_layer_of_mkldnn(kind: str, cls: Any, mode: int, bias: bool) -> None:
-    expected = cost_of(cls(D, H, bias=bias), X)
-    packed = [Spec((100,))] * 4
-    states = Spec((1, B, H))
-    args = Spec((T, B, D)), *packed, states, states, False, (), mode, H, 1, bias, False, False, False
-    assert cost_by_name("aten::mkldnn_rnn_layer", *args, out=None) == expected
-
-
 @pytest.mark.parametrize(
     ("step", "gates", "name"), [(lstm, 4, "_thnn_fused_lstm_cell"), (gru, 3, "_thnn_fused_gru_cell")]
 )
@@ -64,52 +67,69 @@ def test_gates_of_products_made_before(step: Any, gates: int, name: str) -> None
     assert cost.adds - plain.adds == 2 * B * gates * H
 
 
-@pytest.mark.parametrize(("kind", "cls"), [("lstm", nn.LSTM), ("gru", nn.GRU)])
-@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "num_layers": 2}], ids=str)
-def test_layers_with_packed_weights(kind: str, cls: Any, options: dict[str, Any]) -> None:
-    layers, both = options.get("num_layers", 1), options.get("bidirectional", False)
-    states = Spec((layers * (1 + both), B, H))
-    out = Spec((T, B, H * (1 + both))), states, states
-    rest = ("<CellParams>",), True, layers, 0.0, False, both
-    hx = (states, states) if kind == "lstm" else states
-    expected = cost_of(cls(D, H, **options), X)
-    assert cost_by_name(f"aten::quantized_{kind}", Spec((T, B, D)), hx, *rest, False, out=out) == expected
-    data = Spec((T * B, D)), Spec((T,), torch.int64), hx
-    assert cost_by_name(f"aten::quantized_{kind}", *data, *rest, out=out) == expected
+def example(cls: Any, options: dict[str, Any]) -> Any:
+    module = cls(D, H, **options).double()
+    x = torch.randn(T, B, D, dtype=torch.double, requires_grad=True)
+    out, _ = module(x)
+    return module, x, out, torch.randn_like(out)
 
 
-CELLS = [
-    ("quantized_lstm_cell", "quantized_lstm_cell_dynamic", lstm, 4),
-    ("quantized_gru_cell", "quantized_gru_cell_dynamic", gru, 3),
-    ("quantized_rnn_tanh_cell", "quantized_rnn_tanh_cell_dynamic", rnn, 1),
-    ("quantized_rnn_relu_cell", "quantized_rnn_relu_cell_dynamic", rnn, 1),
-]
+@pytest.mark.parametrize(("kind", "cls", "settings", "mode"), BACKWARD_KINDS)
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_gradients_of_layers_of_cudnn_and_miopen(
+    kind: str, cls: Any, settings: Any, mode: int, options: dict[str, Any]
+) -> None:
+    module, x, out, g = example(cls, {**settings, **options})
+    weights, directions = module._flat_weights, 1 + module.bidirectional
+    out.backward(g)
+    both = [x.grad, [weight.grad for weight in weights]]
+    computes(lambda *args: through_time.layers(kind, *args, directions), both, x, g, [w.detach() for w in weights])
+    given = x.detach(), g, [w.detach() for w in weights]
+    expected = tally_of(lambda *args: through_time.layers(kind, *args, directions), *given)
+    stride = 4 if module.bias else 2
+    packed = spec_of(tuple(weights))
+    start = Spec(x.shape), packed, stride, None, STATES, STATES, Spec(out.shape), Spec(g.shape), None, None, mode, H
+    rest = module.num_layers, False, 0.0, True, module.bidirectional, (), None, None
+    for mask in [(True,) * 4, (False, True, True, True)]:
+        cudnn = cost_by_name("aten::_cudnn_rnn_backward", *start, 0, *rest, mask, out=None)
+        assert cudnn == cost_by_name("aten::miopen_rnn_backward", *start, *rest, mask, out=None)
+        if mask[0]:
+            assert cudnn == expected
+        else:
+            kept = tally_of(lambda *args: through_time.layers(kind, *args, directions, (False, True)), *given)
+            assert cudnn == kept
+    if kind == "lstm":
+        specs = *spec_of((g, None, None, out, out, x, out)), (STATES, STATES), packed
+        rest = module.bias, module.num_layers, 0.0, True, module.bidirectional, False
+        assert expected == cost_by_name("aten::lstm_mps_backward", *specs, *rest, out=None)
 
 
-@pytest.mark.parametrize(("name", "dynamic", "step", "gates"), CELLS)
-def test_quantized_cells(name: str, dynamic: str, step: Any, gates: int) -> None:
-    with tallying() as tally:
-        step(numbers(B, D), numbers(B, H), H, True)
-    w_ih, w_hh, bias = Spec((gates * H, D)), Spec((gates * H, H)), Spec((gates * H,))
-    hx = (STATE, STATE) if step is lstm else STATE
-    x = Spec((B, D))
-    assert tally == cost_by_name(f"aten::{name}", x, hx, w_ih, w_hh, bias, bias, out=None)
-    packed = (w_ih, None), (w_hh, None)
-    assert tally == cost_by_name(f"quantized::{dynamic}", x, hx, *packed, bias, bias, out=None)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_gradients_of_gates_of_one_step(has_bias: bool) -> None:
+    """The step alone, and the sums over the batch that the biases are."""
+
+    def step_back(kind: str, biases: int) -> Tally:
+        _, function, kept = through_time.STEPS[kind]
+        with tallying() as tally:
+            of_input, of_hidden, *_ = function(*numbers(2, B, H), *numbers(kept, B, H))
+            for gates in (of_input, of_hidden)[: biases * has_bias]:
+                gates.sum(axis=0)
+        return tally
+
+    lstm_args = STATE, STATE, STATE, STATE, Spec((B, 4 * H)), has_bias
+    for name in ("_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_lstm_cell_backward"):
+        assert step_back("lstm", 1) == cost_by_name(f"aten::{name}", *lstm_args, out=None)
+    gru_args = STATE, Spec((B, 5 * H)), has_bias
+    assert step_back("gru", 2) == cost_by_name("aten::_thnn_fused_gru_cell_backward", *gru_args, out=None)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("sizes", [(10, 3, 100, 64), (7, 2, 30, 50), (5, 1, 3, 256), (3, 130, 17, 33)])
-def test_the_workspace_is_what_the_kernel_keeps(sizes: tuple[int, int, int, int], dtype: torch.dtype) -> None:
-    steps, batch, width, hidden = sizes
-    shapes = (
-        (steps, batch, width), (4 * hidden, width), (4 * hidden, hidden), (4 * hidden,), (4 * hidden,),
-        (1, batch, hidden), (1, batch, hidden),
-    )  # fmt: skip
-    tensors = [torch.randn(shape).to(dtype) for shape in shapes]
-    settings = (False, [], 2, hidden, 1, True, False, False, True)
-    try:
-        *_, kept = torch.ops.aten.mkldnn_rnn_layer(*tensors, *settings)
-    except RuntimeError as error:
-        pytest.skip(f"this processor has no such kernel: {error}")
-    assert mkldnn_rnn_workspace(*spec_of(tensors), *settings) == kept.nbytes
+def test_gradients_of_a_projection_are_those_of_a_matrix_like_the_others() -> None:
+    """One layer of H to P: 2 products each with 4H x D, 4H x P and P x H."""
+    proj = 3
+    weights = Spec((4 * H, D)), Spec((4 * H, proj)), Spec((4 * H,)), Spec((4 * H,)), Spec((proj, H))
+    y = Spec((T, B, proj))
+    start = Spec((T, B, D)), weights, 5, None, STATES, STATES, y, y, None, None, 2, H, proj
+    rest = 1, False, 0.0, True, False, (), None, None, (True,) * 4
+    found = cost_by_name("aten::_cudnn_rnn_backward", *start, *rest, out=None)
+    assert found.macs == 2 * T * B * (4 * H * D + 4 * H * proj + proj * H)
+    assert found.others == Cost(others=T * B * H).others

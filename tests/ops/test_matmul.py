@@ -1,4 +1,4 @@
-"""Matrix products against numpy's on arrays of counting numbers."""
+"""Matrix products against numpy's on arrays of counting numbers; their gradients against torch's values too."""
 
 from __future__ import annotations
 
@@ -8,26 +8,14 @@ import warnings
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
 
 from fxflops.records import Cost, Spec
-from tests.oracle import Number, cost_by_name, cost_of, numbers, tallying
+from tests.ops.textbook import Sums, computes, tally_of
+from tests.oracle import cost_by_name, cost_of, numbers, tallying
+
+N, D, K = 5, 3, 4
 
 aten = torch.ops.aten
-compare = np.frompyfunc(Number.compare, 1, 1)
-
-
-@pytest.mark.parametrize("bias", [True, False])
-def test_linear_in_every_spelling(bias, torch_macs):
-    module, x = nn.Linear(5, 3, bias), torch.zeros(2, 4, 5)
-    with tallying() as tally:
-        out = numbers(2, 4, 5) @ numbers(5, 3)
-        if bias:
-            out + numbers(3)
-    assert tally == cost_of(module, x) == cost_of(F.linear, x, module.weight, module.bias)
-    assert tally == cost_of(aten.linear.default, x, weight=module.weight, bias=module.bias)
-    assert cost_of(module, x).macs == torch_macs(module, x) == (2 * 4) * 3 * 5
 
 
 @pytest.mark.parametrize(
@@ -159,18 +147,6 @@ def test_tensordot_over_one_two_and_no_dims():
     assert tally == cost_of(torch.tensordot, torch.zeros(2, 3), torch.zeros(4), dims=0)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_bilinear_multiplies_from_the_left(bias):
-    x, weight, y = numbers(6, 3), numbers(2, 3, 4), numbers(6, 4)
-    with tallying() as tally:
-        for row, other in zip(x, y, strict=True):
-            out = [(row @ weight[o]) @ other for o in range(2)]
-            if bias:
-                out + numbers(2)
-    module, given = nn.Bilinear(3, 4, 2, bias), (torch.zeros(6, 3), torch.zeros(6, 4))
-    assert tally == cost_of(module, *given) == cost_of(F.bilinear, *given, module.weight, module.bias)
-
-
 def test_chains_multiply_in_the_cheapest_order():
     given = [torch.zeros(2, 30), torch.zeros(30, 4), torch.zeros(4, 50), torch.zeros(50, 3)]
     a, b, c, d = (numbers(*tensor.shape) for tensor in given)
@@ -186,18 +162,22 @@ def test_chains_multiply_in_the_cheapest_order():
     assert tally == cost_of(torch.linalg.multi_dot, [torch.zeros(5), torch.zeros(5, 6), torch.zeros(6)])
 
 
-@pytest.mark.parametrize(
-    ("p", "distance"),
-    [
-        (2.0, lambda d: np.sqrt(np.sum(d * d, axis=-1))),
-        (1.0, lambda d: np.sum(abs(d), axis=-1)),
-        (3.0, lambda d: np.sum(abs(d) ** 3, axis=-1) ** (1 / 3)),
-        (0.0, lambda d: np.sum(compare(d), axis=-1)),
-        (float("inf"), lambda d: compare(abs(d)[..., 1:])),
-    ],
-)
-def test_cdist_is_the_norm_of_every_difference(p, distance):
-    x, y = numbers(2, 4, 1, 5), numbers(2, 1, 3, 5)
-    with tallying() as tally:
-        distance(x - y)
-    assert tally == cost_of(torch.cdist, torch.zeros(2, 4, 5), torch.zeros(2, 3, 5), p=p)
+def test_gradients_where_one_broadcasts() -> None:
+    """The matrix that meets every batch sums over them."""
+
+    def matmul(g, a, b):
+        out_a, out_b = Sums(*a.shape), Sums(*b.shape)
+        for n, i, j, k in np.ndindex(*g.shape, a.shape[-1]):
+            out_a.add((n, i, k), g[n, i, j] * b[k, j])
+            out_b.add((k, j), g[n, i, j] * a[n, i, k])
+        return out_a.result(), out_b.result()
+
+    a, b = torch.randn(2, N, D, requires_grad=True), torch.randn(D, K, requires_grad=True)
+    g = torch.randn(2, N, K)
+    (a @ b).backward(g)
+    computes(matmul, (a.grad, b.grad), g, a, b)
+    expected = tally_of(matmul, g, a.detach(), b.detach())
+    args = Spec((2, N, K)), Spec((2, N, D)), Spec((D, K))
+    assert expected == cost_by_name("aten::matmul_backward", *args, (True, True), out=args[1:])
+    half = cost_by_name("aten::matmul_backward", *args, (True, False), out=args[1:])
+    assert half.macs * 2 == expected.muls

@@ -196,13 +196,6 @@ def test_distances() -> None:
         root_of_squares([x - y for x, y in zip(numbers(ROWS * K), numbers(ROWS * K), strict=True)])
     assert tally == cost_of(torch.dist, X, X) == cost_of("dist", X, X[:1])
 
-    with tallying() as tally:
-        points = numbers(4, K)
-        for i in range(4):
-            for j in range(i):
-                root_of_squares(list(points[i] - points[j]))
-    assert tally == cost_of(torch.pdist, torch.rand(4, K)) == cost_of(nn.functional.pdist, torch.rand(4, K), 2)
-
 
 def test_cross_diff_bincount() -> None:
     a = torch.rand(4, 3)

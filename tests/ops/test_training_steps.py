@@ -306,7 +306,7 @@ RENAMED = {
 GRADIENTS = {
     (key, entry.function)
     for key, entry in BASE.items()
-    if isinstance(key, str) and "aten::" in key and "backward" in key and entry.function is not None
+    if isinstance(key, str) and "aten::" in key and entry.function is not None and entry.op.endswith("_backward")
 }
 
 

@@ -1,0 +1,182 @@
+"""Attention by the kernels that take the heads last, and packed sequences, which count as the longest."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..records import Cost, Spec
+from ._registry import formula
+from ._spellings import named
+from .attention import attention, dense, products_of
+
+
+@formula(*named("_flash_attention_forward"), op="attention")
+def flash_attention_forward(
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    cum_seq_q: Spec | None,
+    cum_seq_k: Spec | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    out: Any,
+) -> Cost:
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention; packed sequences count as the longest."""
+    return _heads_last(query, key, value, cum_seq_q, max_q, max_k, is_causal, dropout_p, out)
+
+
+@flash_attention_forward.backward(*named("_flash_attention_backward"), op="attention_backward")
+def flash_attention_heads_last_backward(
+    grad_out: Spec,
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    output: Spec,
+    logsumexp: Spec,
+    cum_seq_q: Spec | None,
+    cum_seq_k: Spec | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    *,
+    out: Any,
+) -> Cost:
+    """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: as attention_backward."""
+    return _heads_last_backward(query, key, value, cum_seq_q, max_q, max_k, dropout_p)
+
+
+@formula(*named("_efficient_attention_forward"), op="attention")
+def efficient_attention_forward(
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    bias: Spec | None,
+    cu_seqlens_q: Spec | None,
+    cu_seqlens_k: Spec | None,
+    max_seqlen_q: int | None,
+    max_seqlen_k: int | None,
+    dropout_p: float,
+    custom_mask_type: int,
+    *,
+    out: Any,
+) -> Cost:
+    """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention; packed sequences count as the longest."""
+    masked = bias is not None or custom_mask_type != 0
+    return _heads_last(query, key, value, cu_seqlens_q, max_seqlen_q, max_seqlen_k, masked, dropout_p, out)
+
+
+@efficient_attention_forward.backward(*named("_efficient_attention_backward"), op="attention_backward")
+def efficient_attention_heads_last_backward(
+    grad_out_: Spec,
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    bias: Spec | None,
+    output: Spec,
+    cu_seqlens_q: Spec | None,
+    cu_seqlens_k: Spec | None,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    logsumexp: Spec,
+    dropout_p: float,
+    philox_seed: Any,
+    philox_offset: Any,
+    custom_mask_type: int,
+    bias_requires_grad: bool,
+    *,
+    out: Any,
+) -> Cost:
+    """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: as attention_backward, with a bias."""
+    given = bias if bias_requires_grad else None
+    return _heads_last_backward(query, key, value, cu_seqlens_q, max_seqlen_q, max_seqlen_k, dropout_p, given)
+
+
+@formula(*named("_cudnn_attention_forward"), op="attention")
+def cudnn_attention_forward(
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    attn_bias: Spec | None,
+    cum_seq_q: Spec | None,
+    cum_seq_k: Spec | None,
+    max_q: int,
+    max_k: int,
+    compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    out: Any,
+) -> Cost:
+    """query[*, n, d], key[*, s, d], value[*, s, v] -> out[*, n, v]: as attention; packed sequences count as the longest."""
+    if cum_seq_q is None:
+        return attention(query, key, value, attn_bias, dropout_p, is_causal, out=out)
+    masked = attn_bias is not None or is_causal
+    return _heads_last(query, key, value, cum_seq_q, max_q, max_k, masked, dropout_p, out)
+
+
+@cudnn_attention_forward.backward(
+    *named("_scaled_dot_product_cudnn_attention_backward", "_cudnn_attention_backward"),
+    op="attention_backward",
+)
+def cudnn_attention_backward(
+    grad_out: Spec,
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    output: Spec,
+    logsumexp: Spec,
+    philox_seed: Any,
+    philox_offset: Any,
+    attn_bias: Spec | None,
+    cum_seq_q: Spec | None,
+    cum_seq_k: Spec | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    *,
+    out: Any,
+) -> Cost:
+    """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: as attention_backward."""
+    if cum_seq_q is not None:
+        return _heads_last_backward(query, key, value, cum_seq_q, max_q, max_k, dropout_p)
+    return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p)
+
+
+def _heads_last(
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    starts: Spec | None,
+    longest_q: int | None,
+    longest_k: int | None,
+    masked: bool,
+    dropout_p: float,
+    out: Any,
+) -> Cost:
+    """Of tensors [b, n, h, d]; packed ones, [sum of n, h, d], come with the ``starts`` of their sequences."""
+    n, h, d = query[-3:]
+    b, s = math.prod(query[:-3]), key[-3]
+    if starts is not None:
+        b, n, s = starts[0] - 1, longest_q or n, longest_k or s
+    return dense(b * h, n, s, d, value[-1], masked, dropout_p, out)
+
+
+def _heads_last_backward(
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    starts: Spec | None,
+    longest_q: int,
+    longest_k: int,
+    dropout_p: float,
+    bias: Spec | None = None,
+) -> Cost:
+    """Of tensors [b, n, h, d]; packed ones, [sum of n, h, d], come with the ``starts`` of their sequences."""
+    if starts is None:
+        return products_of(query, key, value, math.prod(query[:-1]), key[-3], dropout_p, bias)
+    rows = (starts[0] - 1) * longest_q * query[-2]
+    return products_of(query, key, value, rows, longest_k, dropout_p, bias)
