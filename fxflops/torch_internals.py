@@ -87,8 +87,6 @@ BackwardCFunction = _optional("torch.autograd.function.BackwardCFunction", Nobod
 engine_run_backward = torch.autograd.graph._engine_run_backward
 # Where checkpoint runs again what it dropped.
 CHECKPOINT_FILE = str(Path(torch.utils.__file__).with_name("checkpoint.py"))
-# With what checkpoint stops what it runs again once all is there. Without it a call that it stops is none.
-StopRecomputation = _optional("torch.utils.checkpoint._StopRecomputationError", Nobody)
 # Where torch has kernels for the meta device in Python: what these call, the model does not.
 META_KERNELS = ("torch._meta_registrations", "torch._prims", "torch._refs", "torch._decomp")
 # By what torch's profiler is told that something begins and ends, an optimizer's step among others. Necessary.
@@ -160,6 +158,15 @@ def fake_tensors() -> tuple[Any, Any]:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     return FakeTensor, FakeTensorMode
+
+
+def stops_recomputation(error: BaseException | None) -> bool:
+    """Whether checkpoint stops with this what it runs again, once all is there. Without it a call that it stops is none.
+
+    Older versions of torch load checkpoint when it is asked for: it is looked for among what is imported.
+    """
+    checkpoint = sys.modules.get("torch.utils.checkpoint")
+    return isinstance(error, getattr(checkpoint, "_StopRecomputationError", Nobody))
 
 
 def is_fake(cls: type) -> bool:

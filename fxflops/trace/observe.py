@@ -25,9 +25,9 @@ from ..torch_internals import (
     EnableTorchFunction,
     HigherOrderOperator,
     OpOverload,
-    StopRecomputation,
     current_graph_task_id,
     disable_current_modes,
+    stops_recomputation,
 )
 from .autocast import Autocast
 from .compiler import is_importing_compiler, run_operator, unseen
@@ -212,7 +212,7 @@ class Observer(ModuleObserver):
 
     def _stopped(self, path: str) -> None:
         """A call raised; where checkpoint has stopped what it computes again, the operators that it had run are calls."""
-        for func, made in self._parts if isinstance(sys.exc_info()[1], StopRecomputation) else ():
+        for func, made in self._parts if stops_recomputation(sys.exc_info()[1]) else ():
             self.seen.call(self._table.find(func), func, made, path, 0.0)
         self._parts.clear()
 
@@ -365,6 +365,9 @@ class Observer(ModuleObserver):
         self._noted = True  # no part of a recorded graph
         roots, ones = roots_of(out if self._twins is None else self._twins.written(out))
         self._noting(ones)
+        if self._twins is not None:  # an input among the outputs; newer versions of torch have the function mode do it
+            with DisableTorchFunction():
+                (roots, ones), _ = self._twins.replace((roots, ones), {}, run)
         with dispatching(self.aten):
             run(roots, ones)
 

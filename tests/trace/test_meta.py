@@ -78,3 +78,13 @@ def test_what_was_written_to_learns_through_a_function(run: Callable[..., fxflop
     assert (
         run(Filled(way), X, backward=True).total_backward_macs == 3 * 4 * 4
     )  # of the weight: the input learns nothing
+
+
+class TwoOutputs(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return x * 2, x
+
+
+def test_the_gradients_of_an_input_that_is_returned_are_added() -> None:
+    report = fxflops.count(TwoOutputs(), X.clone().requires_grad_(), backward=True)
+    assert report.total_backward_flops == X.numel() + X.numel()  # times 2, and the sum of the two
