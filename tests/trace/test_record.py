@@ -207,7 +207,7 @@ CASES: dict[str, tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore:Guards may run slower")  # on Python 3.13.0
 @pytest.mark.parametrize("name", CASES)
 def test_the_graph_gives_the_models_outputs_twice_in_a_row(name: str) -> None:
     model, args, kwargs = CASES[name]
