@@ -3,8 +3,10 @@
     python benchmarks/matrix.py                                  # every row that is not yet known
     python benchmarks/matrix.py --torch 2.6 --workers 1 --keep   # those of one torch; the environment stays
     python benchmarks/matrix.py --torch 2.6 --in ENVIRONMENT     # in an environment that is there already
+    python benchmarks/matrix.py --torch 2.6 --in ENVIRONMENT --again   # the tests alone that failed there
 
-What is known of a row is kept in ``benchmarks/results/matrix.json``; a row that is run again is replaced.
+What is known of a row is kept in ``benchmarks/results/matrix.json`` with the commit that was run; a row that is run again is
+replaced. What failed tests do when they are run again, after a mend, stands beside them with that commit.
 """
 
 from __future__ import annotations
@@ -56,8 +58,10 @@ class Row:
     passed: int = 0
     seconds: float = 0.0
     failed: list[str] = field(default_factory=list)
+    again: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
     missing: str = ""
+    commit: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -92,22 +96,52 @@ def built(row: Row, folder: Path) -> Path | None:
     return python
 
 
+def commit() -> str:
+    """The commit at hand, and whether something in it is changed."""
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True)
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", ".", ":!benchmarks"], cwd=ROOT, check=False)
+    return head.stdout.strip() + " with changes" * bool(changed.returncode)
+
+
+def cases_of(python: Path, *arguments: str) -> list[ElementTree.Element]:
+    """Run tests of this checkout in an environment."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "tests.xml"
+        command = [python, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
+        subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+        return list(ElementTree.parse(report).iter("testcase"))
+
+
+def name_of(case: ElementTree.Element) -> str:
+    return f"{case.get('classname')}::{case.get('name')}"
+
+
+def has_failed(case: ElementTree.Element) -> bool:
+    return case.find("failure") is not None or case.find("error") is not None
+
+
 def run_suite(row: Row, python: Path, workers: int, tests: list[str]) -> None:
     """Run the tests of this checkout in an environment, and fill the row."""
     asked = subprocess.run([python, "-c", VERSIONS, *ASKED], capture_output=True, text=True, check=True)
-    row.versions = json.loads(asked.stdout)
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "tests.xml"
-        command = [python, "-m", "pytest", "-p", "no:cacheprovider", "-n", str(workers), f"--junitxml={report}", *tests]
-        start = time.monotonic()
-        subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
-        row.seconds = round(time.monotonic() - start)
-        cases = list(ElementTree.parse(report).iter("testcase"))
-    bad = [c for c in cases if c.find("failure") is not None or c.find("error") is not None]
+    row.versions, row.commit = json.loads(asked.stdout), commit()
+    start = time.monotonic()
+    cases = cases_of(python, "-n", str(workers), *tests)
+    row.seconds = round(time.monotonic() - start)
+    bad = [case for case in cases if has_failed(case)]
     skips = [s.get("message", "") for c in cases if (s := c.find("skipped")) is not None]
-    row.failed = sorted({f"{c.get('classname')}::{c.get('name')}" for c in bad})
+    row.failed = sorted({*map(name_of, bad)})
     row.skipped = dict(Counter(skips).most_common())
     row.passed = len(cases) - len(bad) - len(skips)
+
+
+def run_again(row: Row, python: Path) -> None:
+    """Run the tests that failed in this row, and note what each does now."""
+    files = {name: name.partition("::")[0].replace(".", "/") + ".py::" + name.partition("::")[2] for name in row.failed}
+    at = commit()
+    for case in cases_of(python, "-n", "0", *files.values()):
+        skip = case.find("skipped")
+        now = "fails" if has_failed(case) else "passes" if skip is None else f"skipped, {skip.get('message')}"
+        row.again[name_of(case)] = f"{now} ({at})"
 
 
 def kept() -> dict[tuple[str, str, str], Row]:
@@ -127,13 +161,13 @@ def keep(row: Row) -> None:
 
 def page(rows: list[Row]) -> str:
     """The table, the failures by name, and every reason for a skip in one place."""
-    head = ("Python", *ASKED, "passed", "failed", "skipped", "minutes")
+    head = ("Python", *ASKED, "passed", "failed", "skipped", "minutes", "commit")
     lines = ["# The suite on other versions", "", f"`benchmarks/matrix.py`, on {processor()}, no GPU.", ""]
     lines += [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
     for row in (r for r in rows if not r.missing):
         versions = [row.versions[name] for name in ("python", *ASKED)]
         numbers = [row.passed, len(row.failed), sum(row.skipped.values()), round(row.seconds / 60, 1)]
-        lines.append(f"| {' | '.join(map(str, [*versions, *numbers]))} |")
+        lines.append(f"| {' | '.join(map(str, [*versions, *numbers, row.commit]))} |")
     if missing := [r for r in rows if r.missing]:
         lines += ["", "Not run:", ""]
         whys: dict[str, list[str]] = {}
@@ -141,8 +175,12 @@ def page(rows: list[Row]) -> str:
             whys.setdefault(row.missing, []).append(f"torch {row.torch} with transformers {row.transformers}")
         lines += [f"- {why}: {', '.join(which)}" for why, which in whys.items()]
     if any(r.failed for r in rows):
-        lines += ["", "Failed:", ""]
-        lines += [f"- torch {r.versions['torch']}: `{name}`" for r in rows for name in r.failed]
+        lines += ["", "Failed, and what the same test did when it was run again at a later commit:", ""]
+        lines += [
+            f"- torch {r.versions['torch']}, Python {r.python}: `{name}`; {r.again.get(name, 'not run again')}"
+            for r in rows
+            for name in r.failed
+        ]
     ran = [r for r in rows if not r.missing]
     reasons = Counter({why: n for r in ran for why, n in r.skipped.items()})
     names = [f"{r.torch}/{r.transformers}" for r in ran]
@@ -161,6 +199,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where environments are built")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--keep", action="store_true", help="do not delete the environment afterwards")
+    parser.add_argument("--again", action="store_true", help="run the tests alone that failed in the row")
     parser.add_argument("tests", nargs="*", default=[])
     args = parser.parse_args()
     for python, torch, transformers in WANTED:
@@ -170,7 +209,10 @@ def main() -> None:
             continue
         folder = args.inside or args.folder / f"matrix-{python}-{torch}-{transformers}"
         interpreter = folder / "bin" / "python" if args.inside else built(row, folder)
-        if interpreter is not None:
+        if interpreter is not None and args.again:
+            row = kept()[row.key]
+            run_again(row, interpreter)
+        elif interpreter is not None:
             run_suite(row, interpreter, args.workers, args.tests)
         keep(row)
         if not args.inside and not args.keep:

@@ -87,8 +87,6 @@ BackwardCFunction = _optional("torch.autograd.function.BackwardCFunction", Nobod
 engine_run_backward = torch.autograd.graph._engine_run_backward
 # The file whose frames show that checkpoint recomputes.
 CHECKPOINT_FILE = str(Path(torch.utils.__file__).with_name("checkpoint.py"))
-# The exception by which checkpoint stops recomputing. Without it a call that it interrupts is not counted.
-StopRecomputation = _optional("torch.utils.checkpoint._StopRecomputationError", Nobody)
 # Modules with torch's Python kernels for the meta device: their calls are not the model's.
 META_KERNELS = ("torch._meta_registrations", "torch._prims", "torch._refs", "torch._decomp")
 # The operators that begin and end a range of torch's profiler, such as an optimizer's step. Necessary.
@@ -161,6 +159,15 @@ def fake_tensors() -> tuple[Any, Any]:
     from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
     return FakeTensor, FakeTensorMode
+
+
+def stops_recomputation(error: BaseException | None) -> bool:
+    """Return whether it is the exception by which checkpoint stops recomputing. Without it a call that it stops is not counted.
+
+    Older versions of torch import checkpoint when it is first used, so it is looked up among the imported modules.
+    """
+    checkpoint = sys.modules.get("torch.utils.checkpoint")
+    return isinstance(error, getattr(checkpoint, "_StopRecomputationError", Nobody))
 
 
 def is_fake(cls: type) -> bool:

@@ -28,8 +28,8 @@ def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
             "optimizer must be a torch.optim.Optimizer, or make one from parameters, such as torch.optim.AdamW, "
             f"not {type(optimizer).__name__}"
         )
-    step = inspect.unwrap(optimizer.step if isinstance(optimizer, Optimizer) else getattr(optimizer, "step", print))
-    closure = inspect.signature(step).parameters.get("closure")
+    step = getattr(optimizer, "step", None)
+    closure = None if step is None else inspect.signature(inspect.unwrap(step)).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise InputError(
             "this optimizer runs the model again in each step (a closure): use fxflops.profile around a step"

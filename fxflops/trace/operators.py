@@ -16,9 +16,9 @@ from ..torch_internals import (
     DisableTorchFunction,
     HigherOrderOperator,
     OpOverload,
-    StopRecomputation,
     current_graph_task_id,
     disable_current_modes,
+    stops_recomputation,
 )
 from .attention_pairs import with_learning, with_pairs
 from .autocast import Autocast
@@ -97,6 +97,9 @@ class OperatorObserver(ModuleObserver):
         self._in_node = True  # no part of a recorded graph
         roots, ones = roots_of(out if self._mirror is None else self._mirror.written(out))
         self._track(ones)
+        if self._mirror is not None:  # an output may be an input; newer versions of torch call the function mode for it
+            with DisableTorchFunction():
+                (roots, ones), _ = self._mirror.replace((roots, ones), {}, run)
         with dispatch_mode_on(self.aten):
             run(roots, ones)
 
@@ -112,7 +115,7 @@ class OperatorObserver(ModuleObserver):
 
     def _stopped(self, path: str) -> None:
         # Checkpoint stops recomputing by an exception inside a call: the operators that ran until then are calls.
-        for func, made in self._parts if isinstance(sys.exc_info()[1], StopRecomputation) else ():
+        for func, made in self._parts if stops_recomputation(sys.exc_info()[1]) else ():
             self.log.call(self._registry.find(func), func, made, path, 0.0)
         self._parts.clear()
 

@@ -101,7 +101,7 @@ class Recorder:
         elif _has_name(func):
             self._call("call_function", func, args, kwargs, out, stack)
         else:
-            self._call("call_function", operator.call, (self._constant("function", func), *args), kwargs, out, stack)
+            self._call("call_method", "__call__", (self._constant("function", func), *args), kwargs, out, stack)
 
     def module(self, path: str, node_args: NodeArguments, out: Any, stack: dict[str, tuple[str, type]]) -> None:
         """Add a node for a call of a leaf module."""

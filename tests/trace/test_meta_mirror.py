@@ -100,3 +100,13 @@ def test_a_table_that_is_turned_over_lies_otherwise_from_then_on() -> None:
     assert [call.out for call in report.calls if call.op == "matmul"] == [(3, 6), (3, 4)]
     assert report.total_macs == 2 * 3 * 4 * 6
     assert model.table.shape == (4, 6)
+
+
+class TwoOutputs(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return x * 2, x
+
+
+def test_the_gradients_of_an_input_that_is_returned_are_added() -> None:
+    report = fxflops.count(TwoOutputs(), X.clone().requires_grad_(), backward=True)
+    assert report.total_backward_flops == X.numel() + X.numel()  # times 2, and the sum of the two

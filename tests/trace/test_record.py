@@ -171,6 +171,11 @@ class Ragged(nn.Module):
         return self.fc(nested).relu().to_padded_tensor(0.0)
 
 
+class Power(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x**2
+
+
 class Sparse(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.sparse.mm(torch.eye(3).to_sparse(), x.T) + torch.eye(3).to_sparse_csr() @ x.T
@@ -194,6 +199,7 @@ CASES: dict[str, tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = {
     "jagged": (Ragged(torch.jagged), (X,), {}),
     "nested": (Ragged(torch.strided), (X,), {}),
     "sparse": (Sparse(), (X,), {}),
+    "a function that code cannot name": (Power(), (X,), {}),
     "attention": (nn.MultiheadAttention(6, 2), (torch.randn(3, 6),) * 3, {}),
     "encoder": (nn.TransformerEncoderLayer(6, 2, 5, batch_first=True).eval(), (torch.randn(1, 3, 6),), {}),
     "transformer": (nn.Transformer(6, 2, 1, 1, 5, batch_first=True), (torch.randn(1, 3, 6), torch.randn(1, 2, 6)), {}),
@@ -201,7 +207,7 @@ CASES: dict[str, tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore:Guards may run slower")  # on Python 3.13.0
 @pytest.mark.parametrize("name", CASES)
 def test_the_graph_gives_the_models_outputs_twice_in_a_row(name: str) -> None:
     model, args, kwargs = CASES[name]
