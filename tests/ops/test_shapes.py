@@ -332,8 +332,7 @@ CASES: dict[str, Callable[[Draw, Any], Made]] = {
     "in_place": unary, "sloped": positional, "bounded": positional, "clamp": clamped, "identity": module,
     "softmax_function": softmaxed, "arithmetic": binary, "arithmetic_reversed": by_a_number, "arithmetic_in_place": binary, "comparison": binary,
     "addcmul": ternary, "where": chosen, "masked_fill": filled, "linear": linear, "matmul": contracted, "bmm": contracted,
-    "addmm": contracted_and_added, "conv": convolved, "conv_transpose": convolved, "conv_transpose_module": convolved,
-    "batch_norm": normalized,
+    "addmm": contracted_and_added, "conv": convolved, "conv_transpose": convolved, "batch_norm": normalized,
     "group_norm": normalized, "layer_norm": layer_normed, "rms_norm": layer_normed, "attention": attended,
     "embedding": embedded, "max_pool2d": pooled, "avg_pool2d": pooled, "adaptive_avg_pool2d": pooled_to,
     "interpolate": resampled, "mean": reduced, "amax": reduced, "norm": normed, "cat": joined, "stack": joined,
@@ -353,7 +352,7 @@ def rule_of(target: Any) -> Any:
 
 
 def case_of(target: Any) -> Callable[[Draw, Any], Made]:
-    name = rule_of(target).__name__
+    name = rule_of(target).__name__.removesuffix("_shape")
     if name not in OF_MODULES:
         return CASES[name]
     of_module, of_function, other = OF_MODULES[name]
