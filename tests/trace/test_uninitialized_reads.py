@@ -25,9 +25,9 @@ def filled(x: torch.Tensor) -> torch.Tensor:
     out[:] = x
     other = torch.empty_like(x).copy_(x)
     torch.add(x, 1, out=other)
-    moved = torch.empty(2, 3).to(x.device, torch.float64).clone()
+    moved = torch.empty(2, 3).to(x.device, torch.float64).cfloat().clone()
     moved[0] = x[0]
-    other = other + moved[0].float() + torch.arange(3, out=x.new_empty(3).long())
+    other = other + moved[0].real.float() + torch.arange(3, out=x.new_empty(3).long())
     return torch.baddbmm(torch.empty(1, 2, 2), x[None], x.T[None], beta=0) + out.sum() + other.sum()
 
 
