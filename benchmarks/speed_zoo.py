@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import fxflops
 from benchmarks.machine import processor
 from benchmarks.peers import of_flop_counter_mode, small_net
-from fxflops.run import model_run as own_run
+from fxflops.run import model_run
 from fxflops.trace.on_meta import MetaObserver
 
 RESULTS = Path(__file__).parent / "results"
@@ -80,11 +80,11 @@ def measured(library: str, name: str) -> Row:
 
 def with_kernels(count: Callable[[], fxflops.Report]) -> fxflops.Report:
     """Count with every call sent to the meta kernels."""
-    fast, own_run.FastObserver = own_run.FastObserver, MetaObserver  # type: ignore[misc,assignment]
+    fast, model_run.FastObserver = model_run.FastObserver, MetaObserver  # type: ignore[misc,assignment]
     try:
         return count()
     finally:
-        own_run.FastObserver = fast  # type: ignore[misc]
+        model_run.FastObserver = fast  # type: ignore[misc]
 
 
 def facts(report: fxflops.Report) -> tuple[Any, ...]:
