@@ -31,7 +31,7 @@ def test_a_module_that_there_is_not() -> None:
 
 def test_a_list_and_a_model_on_meta_say_what_to_give() -> None:
     for ask in (fxflops.count, fxflops.analyze):
-        with pytest.raises(fxflops.RunError, match=r"give a tuple of inputs, \(a, b\)"):
+        with pytest.raises(fxflops.RunError, match=r"several as a tuple, \(a, b\)"):
             ask(nn.Linear(4, 4), [torch.ones(1, 4)])
     with pytest.raises(fxflops.RunError, match=r"\n  count\(model, args\) takes a model on meta"):
         fxflops.analyze(nn.Linear(4, 4, device="meta"), torch.ones(1, 4))

@@ -110,6 +110,7 @@ class Recording:
             self.own[module].duration += self.now() - start
         if not self._running:
             self._context.close()
+            # No error is on its way out of the run, so that the count failed alone: its error must not get lost.
             if self._failed is not None and sys.exc_info()[1] is self._handled:
                 raise self._failed
 

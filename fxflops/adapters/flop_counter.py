@@ -186,6 +186,7 @@ class _FlopCounterMode(TorchDispatchMode):
                 self._unsupported(func, op, args, kwargs) if counter.skip_unsupported or is_triton else NotImplemented
             )
         _, *branches, operands = args
+        # Both branches run, as in the original: which one is taken may not be known before.
         (out, counts), (_, others) = (self._apart(branch, operands) for branch in branches)
         for name in {*counts, *others}:
             for op in {*counts[name], *others[name]}:

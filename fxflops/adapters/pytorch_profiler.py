@@ -195,7 +195,7 @@ class Session:
         if watch is None or watch.runs == 0:
             raise of_kind(InputError("nothing to show: call start_profile(), then run the model"), AttributeError)
         if self._known is None or self._known[0] != watch.runs:
-            watch.detach()
+            watch.detach()  # the count runs the model too
             report = count(self._model, watch.args, watch.kwargs, mode="as_is", convention=CONVENTION)
             self._known = watch.runs, Profile(self._model, report, dict(watch.seconds), self._ignored)
             watch.attach()

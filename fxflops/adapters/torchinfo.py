@@ -265,7 +265,7 @@ def _with_containers(rows: Sequence[LayerInfo]) -> list[LayerInfo]:
     """Insert the rows of containers that are never called (ModuleList ...) before the rows of the calls inside them."""
     met = {row.layer_id for row in rows}
     shown: list[LayerInfo] = []
-    open_at: dict[int, LayerInfo] = {}
+    open_at: dict[int, LayerInfo] = {}  # by depth, the last row and the rows around it
     for row in rows:
         for container in _above(row):
             if container.depth not in open_at or open_at[container.depth].module is not container.module:

@@ -81,10 +81,8 @@ INDENT = 5
 
 @dataclass(eq=False, repr=False)
 class LayerInfo:
-    """A module at its place in the model or, if it was called, one call of it; ``children`` are the rows below it.
-
-    ``macs`` are the mult-adds of its own and its children's parameters; ``is_recursive``: an earlier row has the same module.
-    """
+    """A module at its place in the model, or one call of it; ``macs`` are the mult-adds of its own and its children's
+    parameters, ``children`` the rows below it, and ``is_recursive`` says that an earlier row has the same module."""
 
     var_name: str
     module: nn.Module

@@ -97,6 +97,7 @@ def counted(name: str, asked: Asked) -> Report:
             return report
         reason = UNKNOWN_PAIRS
     except FxflopsError as error:
+        # Real tensors only help where the meta device is the reason.
         if not _is_of_meta(error) or not _may_have_room(name):
             raise
         reason = _reason(error)

@@ -28,6 +28,7 @@ def elementwise(input: Any, other: Any, *, out: Any) -> Cost:
     """x[*], y[*] -> out: 1 per element of both, aligned at their first dims; 1 for two numbers."""
     sizes = [spec for spec in (input, other) if isinstance(spec, Spec)]
     dims = max((spec.ndim for spec in sizes), default=0)
+    # Broadcasting aligns the last dims; the tools compare from the first on.
     return Cost(others=math.prod(max(spec[i] if i < spec.ndim else 1 for spec in sizes) for i in range(dims)))
 
 

@@ -123,6 +123,7 @@ EXPENDABLE = (
 )  # fmt: skip
 """Columns that a table leaves out, in this order, if its lines are too long for the terminal."""
 ALIASES = {"memory": ("mem_delta", "bytes_peak")}
+"""Other names of columns, each with the columns that it may stand for; the first that a table has is taken."""
 
 
 def column_of(header: str, values: Iterable[Any] = ()) -> Column:

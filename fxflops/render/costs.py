@@ -40,6 +40,7 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
 def costs(data: Summary) -> list[TreeRow]:
     """Return the modules that cost most, largest first, with ``path`` as it is shown; the rest is a row "other"."""
     items = folded(data.modules)
+    # Replace wrappers by their children until no single module has nearly all FLOPs.
     while (heavy := _dominant(items, data.flops)) is not None:
         items = [item for item in items if item is not heavy] + folded(heavy.row.children)
     rows = [row for row in map(_shown, items) if _is_worth_a_line(row, data)]

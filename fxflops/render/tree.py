@@ -141,7 +141,7 @@ def _columns_that_fit(
 ) -> list[Column]:
     """Leave out :data:`EXPENDABLE` columns, one by one, until the names have enough room."""
     wanted = min(LABEL_ROOM, max(cells(f"{line.guide}{line.name}  {line.cls}  {line.note}") for line in lines))
-    for key in (*EXPENDABLE, None):
+    for key in (*EXPENDABLE, None):  # None: after the last one, nothing more is left out
         rows = [[c.header for c in shown], *(_cells(line.row, shown, root, units) for line in lines)]
         taken = sum(max(map(cells, column)) + 2 for column in zip(*rows, strict=True))
         if taken + wanted <= limit:

@@ -57,6 +57,7 @@ def _slices(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[flo
     inside: list[tuple[str, Event]] = []
     for row, start, end in zip(rows, bounds, bounds[1:], strict=False):
         path = list(prefixes(row["module"]))
+        # Leave the open modules that this operation is not in, then open those that it is in.
         shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1][0], zip(path, inside, strict=False)))
         del inside[shared:]
         for module in path[shared:]:

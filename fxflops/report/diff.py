@@ -203,6 +203,7 @@ def _operators(report: Totals, phase: str) -> Side:
 
 
 def _both(a: Side, b: Side) -> Iterator[DiffRow]:
+    # A report that lacks a module has 0 seconds there if it was timed, None if it was not.
     timed = [any(seconds is not None for (*_, seconds, _), _ in side.values()) for side in (a, b)]
     nothing_a, nothing_b = ((0, 0, 0, 0.0 if is_timed else None, None) for is_timed in timed)
     for key in dict.fromkeys([*a, *b]):

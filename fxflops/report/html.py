@@ -171,6 +171,7 @@ def _memory_by_module(report: Totals, own: Mapping[str, dict[str, float]]) -> di
     dtypes, or part of them not allocated): then the bytes of a module's parameters do not follow from their number.
     """
     params = report.params
+    # True if all parameters have the same bytes per element, and all are alive at the peak.
     is_even = params.total > 0 and params.bytes % params.total == 0 and report.memory.get("params") == params.bytes
     elsewhere: Counter[str] = Counter()
     for tensor in report.live_at_peak:

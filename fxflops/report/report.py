@@ -112,6 +112,7 @@ class Report(Totals, Exports):
 
         ``device`` is a name, a Device, or "auto" for the device of the run; ``phase`` is as for :meth:`by_module`.
         """
+        # The device executes all operations, whatever the report's convention counts.
         dense, exact = (self.recount(BASE_CONVENTION, attention=each)._executed for each in ("dense", "exact"))
         timing = {PHASES[0]: self.timing, PHASES[1]: self.backward_timing}.get(check_phase(phase))
         return roofline(self._executed, exact, dense, self.environment.device, device, phase, timing)

@@ -253,6 +253,7 @@ class Saved:
             for each, call in zip([*data["calls"], *data["charges"]], [*seen, *charged], strict=True)
         )
         self.users = {int(i): self._counted(each, calls[int(i)]) for i, each in data["users"].items()}
+        # A file that was edited by hand, or written by another program, may not add up.
         flops = sum(each.flops for each in self.counted if each.call.phase in PARTS[PHASES[0]])
         said = data["totals"]["total_flops"]
         if flops != said:

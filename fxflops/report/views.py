@@ -43,7 +43,7 @@ def tree_row(report: Totals, phase: str) -> TreeRow:
     """Return the root of the module tree, with the costs of one phase in each row."""
     modules = report.by_module(phase)
     own = sums_of(((item.path, item.op), item.sums) for item in report._items(phase))
-    own_ops: dict[str, dict[str, int]] = {}
+    own_ops: dict[str, dict[str, int]] = {}  # by module, its own operators with their calls, the most FLOPs first
     for (path, op), sums in sorted(own.items(), key=lambda item: -item[1].flops):
         if sums.flops or sums.missing:
             own_ops.setdefault(path, {})[op] = sums.calls

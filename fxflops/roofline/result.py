@@ -216,6 +216,7 @@ def _together(op: str, path: str, rows: Sequence[Row]) -> Row:
     """Sum several calls; the ceiling that binds them is the one that binds calls for the largest part of the bound."""
     columns: Any = zip(*rows, strict=True) if rows else [()] * len(Row._fields)
     _, _, calls, dtypes, flops, read, written, compute, memory, launch, bounds, binds, seconds = columns
+    # Calls run one after the other: the bound of several is the sum of theirs, not the largest of the summed ceilings.
     times = {kind: sum(least for least, by in zip(bounds, binds, strict=True) if by == kind) for kind in KINDS}
     taken = [each for each in seconds if each is not None]
     return Row(

@@ -76,6 +76,7 @@ def mfu(
     if executed:
         work += [each for each in counted if each.call.phase == "recompute"]
     found, is_its_own = _device(device, place, work)
+    # A part of the time would make the share too large: all that ran has to be timed.
     if not is_its_own or len(known) != len(ran) or not ran:
         return None
     share = _utilization(work, found, sum(known))

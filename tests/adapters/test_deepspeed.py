@@ -249,7 +249,7 @@ class Raises(nn.Module):
 
 
 def is_counted() -> bool:
-    return any(Path(frame.filename).name == "own_run.py" for frame in inspect.stack(0))
+    return any(Path(frame.filename).name == "model_run.py" for frame in inspect.stack(0))
 
 
 @pytest.mark.parametrize(("when", "kind"), [(lambda: True, KeyError), (is_counted, RunError)])
