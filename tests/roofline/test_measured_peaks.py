@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from fxflops.errors import InputError
+from fxflops.roofline import measured_peaks
 from fxflops.roofline.devices import Device, find_device
 from fxflops.roofline.measured_peaks import device_for, measured, tf32_allowed
-from fxflops.roofline import measured_peaks
 
 H100 = "cuda:0 (NVIDIA H100 80GB HBM3)"
 MINE = Device("NVIDIA Mine", peaks={"f32": 1e12}, bandwidth=1e11)
