@@ -1,0 +1,198 @@
+"""The records of a run: operations, calls, module calls, and the cost of each call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
+
+from .specs import Spec, specs_in
+
+R = TypeVar("R")
+
+
+class Cost(NamedTuple):
+    """The arithmetic of one call, in operations. ``flops`` = muls + adds + others.
+
+    ``others`` are all operations but multiply and add (divide, compare, exp ...). ``macs`` are the multiply-accumulates
+    of a contraction: the same work in another unit, not part of ``flops``.
+    """
+
+    macs: int = 0
+    muls: int = 0
+    adds: int = 0
+    others: int = 0
+
+    @property
+    def flops(self) -> int:
+        return self.muls + self.adds + self.others
+
+    def plus(self, other: Cost) -> Cost:
+        """Return the sum of both costs."""
+        return Cost(*map(sum, zip(self, other, strict=True)))
+
+
+EMPTY_MAPPING: Mapping[str, Any] = {}
+PHASES = ("forward", "backward", "recompute", "optimizer", "gradient")
+"""The phases of calls. "recompute" is forward work done again in the backward pass, by gradient checkpointing; "gradient"
+is that of gradients taken inside the forward, and belongs to it."""
+PARTS = {phase: (phase,) for phase in PHASES} | {"forward": ("forward", "gradient")}
+"""For each phase, the phases of calls that belong to it."""
+
+
+class _Operation(NamedTuple):
+    op: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    out: Any
+    settings: Mapping[str, Any] = EMPTY_MAPPING
+
+
+class Operation(_Operation):
+    """The operation of a call, without the place where it was made: of a leaf module, function, method or operator.
+
+    ``op`` is the formula's name, the same for every spelling; ``target`` is the spelling: the class, function, method
+    descriptor or overload that was called. ``args``, ``kwargs`` and ``out`` are made of specs and plain values;
+    ``settings`` are a module's plain attributes and the specs of its own tensors.
+
+    Within a run equal operations are the same object, and compared by identity: what follows from an operation is
+    computed once.
+    """
+
+    __slots__ = ()
+    __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
+
+    def inputs(self) -> Iterator[Spec]:
+        """Return the specs of its tensor arguments, without a module's own tensors."""
+        return specs_in((self.args, self.kwargs))
+
+
+class _Ran:
+    """The fields of a record's operation, as attributes of the record."""
+
+    __slots__ = ()
+    operation: Operation
+    op: Any = property(attrgetter("operation.op"))
+    target: Any = property(attrgetter("operation.target"))
+    args: Any = property(attrgetter("operation.args"))
+    kwargs: Any = property(attrgetter("operation.kwargs"))
+    out: Any = property(attrgetter("operation.out"))
+    settings: Any = property(attrgetter("operation.settings"))
+
+    def inputs(self) -> Iterator[Spec]:
+        """Return the specs of its tensor arguments, without a module's own tensors."""
+        return self.operation.inputs()
+
+
+class _Call(NamedTuple):
+    operation: Operation
+    path: str = ""
+    node: str = ""
+    site: str = ""
+    seconds: float | None = None
+    phase: str = PHASES[0]
+
+
+class Call(_Ran, _Call):
+    """One call in a run: an operation, with its place and time.
+
+    ``path`` is that of the module in which it was made (a leaf's own path). ``node`` is the graph's node that makes it, or
+    whose gradient it computes, "" if there is none. ``site`` is the author's ``file:line``, read only for calls without
+    formula. ``phase`` is one of :data:`PHASES`.
+    """
+
+    __slots__ = ()
+
+
+class _Scope(NamedTuple):
+    path: str
+    operation: Operation
+    params: Mapping[str, Spec]
+    has_children: bool
+
+
+class Scope(_Ran, _Scope):
+    """One call of one module, for conventions of tools that count by module hooks.
+
+    The target of ``operation`` is its class; a leaf has the same operation as its Call. ``params`` are the specs of its
+    own parameters by name.
+    """
+
+    __slots__ = ()
+    cls = _Ran.target
+
+
+class _Count(NamedTuple):
+    cost: Cost | None
+    rule: Any = None
+    missing: str = ""
+    integer: bool = False
+
+
+class Count(_Count):
+    """The cost of an operation, and the rule that gives it. If there is no cost, it is None, and ``missing`` says why.
+
+    ``rule`` is a function (a formula, a convention's row) or the reason why the operation costs nothing. ``integer``
+    tells that its inputs are integers or booleans, so that its operations are not FLOPs. Calls of one operation that are
+    counted alike share the same object, which is compared by identity.
+    """
+
+    __slots__ = ()
+    __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
+
+    @property
+    def how(self) -> str:
+        """The rule in words: the first line of the formula's docstring without its shapes, or why there is no cost."""
+        if self.missing or isinstance(self.rule, str):
+            return self.missing.partition("\n")[0] or str(self.rule)
+        line = str(inspect.getdoc(self.rule) or getattr(self.rule, "__name__", "")).partition("\n")[0].rstrip(".")
+        signature, colon, counted = line.partition(": ")
+        return counted if colon and "->" in signature else line
+
+
+class _Counted(NamedTuple):
+    call: Call
+    count: Count  # type: ignore[assignment]
+
+
+class Counted(_Counted):
+    """A call with its count."""
+
+    __slots__ = ()
+    cost: Any = property(attrgetter("count.cost"))
+    rule: Any = property(attrgetter("count.rule"))
+    missing: Any = property(attrgetter("count.missing"))
+    how: Any = property(attrgetter("count.how"))
+
+    @property
+    def flops(self) -> int:
+        _, (cost, _, _, integer) = self
+        return 0 if cost is None or integer else cost.flops
+
+    @property
+    def macs(self) -> int:
+        cost = self[1][0]
+        return 0 if cost is None else cost.macs
+
+    @property
+    def int_ops(self) -> int:
+        _, (cost, _, _, integer) = self
+        return cost.flops if cost is not None and integer else 0
+
+
+def per_operation(function: Callable[[Any], R]) -> Callable[[Any], R]:
+    """Return the function with a cache by operation and count. It must depend on nothing else of a counted call."""
+    found: dict[Any, R] = {}
+
+    def known(counted: Any) -> R:
+        key = counted[0][0], counted[1]
+        if key not in found:
+            found[key] = function(counted)
+        return found[key]
+
+    return known
+
+
+FormulaFunction = Callable[..., "Cost | int"]
