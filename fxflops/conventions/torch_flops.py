@@ -13,7 +13,7 @@ from ._convention import Convention
 
 
 def max_pool(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
-    """input[*, h, w] -> out[*, y, x]: kernel_size - 1 compares per output, an int taken as it is written.
+    """input[*, h, w] -> out[*, y, x]: kernel_size - 1 compares per output, an int read as it is written.
 
     torch_flops takes the int of ``MaxPool2d(3)`` for a window of 3, not 3 x 3: ResNet-50's published total has 2 compares per
     output there. A window written as a tuple costs its product - 1.
