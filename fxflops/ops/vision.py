@@ -12,6 +12,7 @@ from typing import Any
 from ..records import Cost, Spec
 from ._cost import contraction, first, times
 from ._registry import formula
+from .pool import adaptive_avg_pool, adaptive_max_pool, adaptive_window_elements
 
 SAMPLE = Cost(muls=4, adds=3)
 """A value between four pixels."""
@@ -86,10 +87,39 @@ def ps_roi_align_backward(
     return roi_align_backward(grad, rois, spatial_scale, *sizes, sampling_ratio, out=out)
 
 
-@formula("torchvision::_roi_pool_backward")
+@formula("torchvision::roi_pool")
+def roi_pool(input: Spec, *, out: tuple[Spec, Spec]) -> Cost:
+    """input[n, c, h, w], rois[k, 5] -> out[k, c, y, x], argmax[k, c, y, x]: b-1 compares per output, the largest of its bin of b elements.
+
+    Each box is taken to be the whole plane: an upper bound.
+    """
+    return adaptive_max_pool(_plane(input, out[0]), out=out[0])
+
+
+@roi_pool.backward("torchvision::_roi_pool_backward")
 def roi_pool_backward(grad: Spec, *, out: Spec) -> Cost:
     """grad[k, c, y, x], argmax[k, c, y, x] -> out[n, c, h, w]: 1 add per element of grad, to where its maximum was."""
     return Cost(adds=grad.numel())
+
+
+@formula("torchvision::ps_roi_pool")
+def ps_roi_pool(input: Spec, *, out: tuple[Spec, Spec]) -> Cost:
+    """input[n, c*y*x, h, w], rois[k, 5] -> out[k, c, y, x], channels[k, c, y, x]: b-1 adds and 1 divide per output, the mean of its bin of b elements.
+
+    Each box is taken to be the whole plane: an upper bound.
+    """
+    return adaptive_avg_pool(_plane(input, out[0]), out=out[0])
+
+
+@ps_roi_pool.backward("torchvision::_ps_roi_pool_backward")
+def ps_roi_pool_backward(grad: Spec, *, out: Spec) -> Cost:
+    """grad[k, c, y, x] -> out[n, c*y*x, h, w]: 1 divide per element of grad, and 1 add for each of the b elements of its bin."""
+    return Cost(adds=adaptive_window_elements(_plane(out, grad), grad), others=grad.numel())
+
+
+def _plane(image: Spec, pooled: Spec) -> Spec:
+    """Return the elements that the bins of a box take, if the box is the whole plane."""
+    return Spec((*pooled[:2], *image[2:]), image.dtype)
 
 
 @formula("torchvision::deform_conv2d")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 
@@ -52,6 +55,35 @@ def test_roi_align_gives_each_sample_back_to_four_pixels(ratio: int, samples: in
     assert cost_by_name("torchvision::_roi_align_backward", *args, out=IMAGE) == expected
     args = GRAD, ROIS, GRAD, 1.0, POOLED, POOLED, ratio, *IMAGE
     assert cost_by_name("torchvision::_ps_roi_align_backward", *args, out=IMAGE) == expected
+
+
+def bins_of(length: int) -> list[range]:
+    """The bins that torchvision cuts a box of this length into."""
+    return [range(math.floor(i * length / POOLED), math.ceil((i + 1) * length / POOLED)) for i in range(POOLED)]
+
+
+@pytest.mark.parametrize(("op", "is_mean"), [("roi_pool", False), ("ps_roi_pool", True)])
+@pytest.mark.parametrize("plane", [(10, 8), (7, 5)])
+def test_roi_pools_look_at_each_element_of_their_bins(op: str, is_mean: bool, plane: tuple[int, int]) -> None:
+    with tallying() as tally:
+        for rows, columns in itertools.product(*map(bins_of, plane)):
+            for _ in range(BOXES * CHANNELS):
+                first, *rest = numbers(len(rows), len(columns)).ravel()
+                for other in rest:
+                    first = first + other if is_mean else first.compare(other)
+                if is_mean:
+                    first / 4
+    image = Spec((2, CHANNELS * POOLED**2 if is_mean else CHANNELS, *plane))
+    assert tally == cost_by_name(f"torchvision::{op}", image, ROIS, 1.0, POOLED, POOLED, out=(GRAD, GRAD))
+
+
+@pytest.mark.parametrize("plane", [(10, 8), (7, 5)])
+def test_ps_roi_pool_gives_each_element_of_a_bin_its_share(plane: tuple[int, int]) -> None:
+    inside = sum(len(rows) * len(columns) for rows, columns in itertools.product(*map(bins_of, plane)))
+    image = Spec((2, CHANNELS * POOLED**2, *plane))
+    args = GRAD, ROIS, GRAD, 1.0, POOLED, POOLED, *image
+    expected = Cost(adds=BOXES * CHANNELS * inside, others=N)
+    assert cost_by_name("torchvision::_ps_roi_pool_backward", *args, out=image) == expected
 
 
 def test_roi_pool_gives_each_maximum_back() -> None:
