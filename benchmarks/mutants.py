@@ -1,4 +1,4 @@
-"""Mutation testing: which changes of ``fxflops/ops/``, ``counting.py`` and ``fxflops/trace/`` no test notices.
+"""Mutation testing: which changes of ``fxflops/ops/``, ``fxflops/counting/`` and ``fxflops/trace/`` no test notices.
 
     python benchmarks/mutants.py --sample 1000 --seed 0     # runs what is not yet known, writes the table
     python benchmarks/mutants.py --again                    # runs the survivors once more, after tests were written

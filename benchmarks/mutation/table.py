@@ -14,7 +14,7 @@ from benchmarks.mutation.operators import Mutant
 
 EQUIVALENT = "equivalent: "
 """What a verdict of ``mutants_verdicts.json`` opens with where no test can tell the mutant from what it was."""
-FOLDERS = ("fxflops/ops/", "fxflops/counting", "fxflops/trace/")
+FOLDERS = ("fxflops/ops/", "fxflops/counting/", "fxflops/trace/")
 
 
 def write(
