@@ -53,9 +53,9 @@ def test_keys_are_alike_where_shapes_and_dtypes_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "beside"),
+    ("kind", "given", "has_real"),
     [(NEW, [META, OWN], False), (NEW, [META, REAL], True), (VIEW, [META], False), (VIEW, [OWN], True)],
 )
-def test_tensors_with_values_have_twins_made_where_they_are_looked_at(kind: str, given: Any, beside: bool) -> None:
+def test_tensors_with_values_have_mirrors_made_where_they_are_looked_at(kind: str, given: Any, has_real: bool) -> None:
     forms = [Form(X.shape, X.stride(), X.dtype, each) for each in given]
-    assert Plan(Operation("cat", torch.cat, (), {}, None), kind, (), None, forms).beside is beside
+    assert Plan(Operation("cat", torch.cat, (), {}, None), kind, (), None, forms).has_real is has_real
