@@ -243,6 +243,8 @@ class Checked:
     def _memory(self, reports: dict[str, Report], backward: bool) -> None:
         if "in_thread" in self.text:
             return
+        if "checkpoint(" in self.text and "torch.rand(())" in self.text:  # the allocator's run forgets what was drawn
+            return
         predicted = {"inference": reports.get("count"), "training": reports.get("count backward")}
         for way, report in predicted.items():
             if report is None:
