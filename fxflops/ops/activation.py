@@ -227,6 +227,15 @@ def glu(input: Spec, *, out: Spec) -> Cost:
     return Cost(muls=out.numel(), others=out.numel())
 
 
+@glu.shape(nn.GLU, F.glu)
+def glu_shape(input: Spec, dim: int = -1) -> Spec | None:
+    """x[*, 2k] -> out[*, k], along the dim."""
+    if not input.dtype.is_floating_point or not -input.ndim <= dim < input.ndim or input[dim] % 2:
+        return None
+    dim %= input.ndim
+    return Spec((*input[:dim], input[dim] // 2, *input[dim + 1 :]), input.dtype)
+
+
 @glu.backward(*named("glu_backward"))
 def glu_backward(grad_output: Spec, *, out: Spec) -> Cost:
     """grad[*, k], a and b[*, k] -> out[*, 2k]: grad * s and grad * s * a * (1 - s), s = sigmoid(b): 5 per element of grad."""

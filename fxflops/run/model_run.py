@@ -342,6 +342,8 @@ def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: 
 def _advice(error: Exception) -> str:
     if "'indices' to have one of the following scalar types" in str(error):
         return "\n  its input is token ids: give integers, of dtype torch.long"
-    if "meta tensor" not in str(error).lower() and "'Meta'" not in str(error):
+    if "'Meta'" in str(error) or "no fake impl" in str(error):
+        return "\n  it has no kernel on the meta device: give a model with real tensors, or write one: torch.library.register_fake"
+    if "meta tensor" not in str(error).lower():
         return ""
     return "\n  it needs values, which the meta device does not have: give a model with real tensors"

@@ -327,6 +327,14 @@ def padded(draw: Draw, target: Any) -> Made:
     return (x, draw(st.lists(st.integers(-1, 2), min_size=2, max_size=6))), {}
 
 
+def gated(draw: Draw, target: Any) -> Made:
+    sizes = dims(draw)
+    dim = draw(st.integers(-len(sizes), len(sizes) - 1))
+    sizes[dim] *= draw(st.sampled_from([1, 2, 2, 2]))
+    x = tensor(draw, sizes, draw(st.sampled_from(FLOATS)))
+    return ((nn.GLU(dim), x), {}) if target is nn.GLU else ((x, dim), {})
+
+
 CASES: dict[str, Callable[[Draw, Any], Made]] = {
     "in_place": unary, "sloped": positional, "bounded": positional, "clamp": clamped, "identity": module,
     "softmax_function": softmaxed, "arithmetic": binary, "arithmetic_reversed": by_a_number, "arithmetic_in_place": binary, "comparison": binary,
@@ -335,7 +343,7 @@ CASES: dict[str, Callable[[Draw, Any], Made]] = {
     "group_norm": normalized, "layer_norm": layer_normed, "rms_norm": layer_normed, "attention": attended,
     "embedding": embedded, "max_pool2d": pooled, "avg_pool2d": pooled, "adaptive_avg_pool2d": pooled_to,
     "interpolate": resampled, "mean": reduced, "amax": reduced, "norm": normed, "cat": joined, "stack": joined,
-    "roll": rolled, "pad": padded,
+    "roll": rolled, "pad": padded, "glu": gated,
 }  # fmt: skip
 """How the arguments of a rule's targets are made, by the rule's name."""
 OF_MODULES = {
