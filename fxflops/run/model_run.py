@@ -31,6 +31,7 @@ from ..trace.source import line_that_raised
 from .graph_run import uncompiled
 from .outcome import Environment, Run, environment_of
 
+GIVE = ": give a model with real tensors"
 ON_META, ON_FAKE = "observed on meta", "observed on fake tensors"
 
 
@@ -253,7 +254,7 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
         if on_meta or not why:
             return subject.record_of(watch, "predicted", ON_META)
     except (RunError, InputError, NotImplementedError) as error:
-        failed, why = error, str(error)
+        failed, why = error, str(error).replace(GIVE, "")
     # Outside that handler, so that an error on real tensors is not chained to the error on meta.
     if failed is not None and on_meta:
         try:
@@ -343,7 +344,7 @@ def _advice(error: Exception) -> str:
     if "'indices' to have one of the following scalar types" in str(error):
         return "\n  its input is token ids: give integers, of dtype torch.long"
     if "'Meta'" in str(error) or "no fake impl" in str(error):
-        return "\n  it has no kernel on the meta device: give a model with real tensors, or write one: torch.library.register_fake"
-    if "meta tensor" not in str(error).lower():
+        return f"\n  it has no kernel on the meta device (torch.library.register_fake gives it one){GIVE}"
+    if "meta tensor" not in str(error).lower() and "meta_nonzero" not in str(error):
         return ""
-    return "\n  it needs values, which the meta device does not have: give a model with real tensors"
+    return f"\n  it needs values, which the meta device does not have{GIVE}"
