@@ -56,7 +56,7 @@ SAID = re.compile(
 
 
 class SimpleModel(nn.Module):
-    def __init__(self, bias: bool, add_one: bool) -> None:
+    def __init__(self, bias: bool = True, add_one: bool = False) -> None:
         super().__init__()
         self.layer = nn.Linear(5, 4, bias=bias)
         self.add_one = add_one

@@ -9,23 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from compare import SimpleModel
 from fxflops import FxflopsError, TorchFLOPsByFX
-
-
-class SimpleModel(nn.Module):
-    """The model of torch_flops' compare.py."""
-
-    def __init__(self, bias: bool = True, add_one: bool = False) -> None:
-        super().__init__()
-        self.layer = nn.Linear(5, 4, bias=bias)
-        self.add_one = add_one
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.layer(x)
-        if self.add_one:
-            x += 1.0
-        return x
-
 
 X = torch.ones(1, 5)
 HEADER = [

@@ -22,6 +22,7 @@ import torchvision
 import transformers
 from torch import nn
 
+from compare import SimpleModel
 from fxflops import Report, count
 from fxflops.adapters import flops_profiler, flowflops, ptflops, pytorch_profiler, thop
 from fxflops.adapters.fvcore import ActivationCountAnalysis, FlopCountAnalysis
@@ -36,19 +37,6 @@ def test_torch_flops_readme() -> None:
     x = torch.empty(1, 3, 224, 224)
     assert count(vit, x, convention="torch_flops").total_flops == 35_164_979_282
     assert count(timm.create_model("resnet50"), x, convention="torch_flops").total_flops == 8_227_340_288
-
-
-class SimpleModel(nn.Module):
-    def __init__(self, bias: bool = True, add_one: bool = False) -> None:
-        super().__init__()
-        self.layer = nn.Linear(5, 4, bias=bias)
-        self.add_one = add_one
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.layer(x)
-        if self.add_one:
-            x += 1.0
-        return x
 
 
 THOP_PRINTED = """\

@@ -55,3 +55,13 @@ def recipe_for(call: Call) -> str:
     return (
         f"@fxflops.formula({target})\ndef {name}(*args, out, **kwargs): return {out}.numel()  # 1 per element: a guess"
     )
+
+
+def incomplete(missing: Iterable[Missing], recipe: str) -> str:
+    """Return the calls that are not counted, one op a line with its reason, and the recipe that counts them."""
+    missing = list(missing)
+    lines = [f"calls that are not counted: {sum(m.calls for m in missing)}"]
+    for m in missing:
+        lines += [f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}".rstrip()]
+        lines += [f"    {m.reason}"] if m.reason else []
+    return "\n".join([*lines, *([f"To count them, {PASTE}:", recipe] if recipe else [])])

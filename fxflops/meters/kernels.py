@@ -28,7 +28,7 @@ class KernelMeter:
         self._on_cuda = device.type == "cuda"
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_cuda else [])]
         self._open = ExitStack()
-        self._profile = self._open.enter_context(profile(activities=activities))
+        self._profile = self._open.enter_context(profile(activities=activities, acc_events=True))
 
     def before(self, name: str) -> None:
         self._names.append(name)

@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, takewhile
 from typing import Any
 
+from ..counting.counted_run import CountedRun
 from ..counting.rollup import prefixes
 from ..records import PHASES
+from ..render.exports import Table
 from ..render.text import plain
-from .totals import Totals
 
 Event = dict[str, Any]
 FLOPS_PER_US = 10**6
@@ -28,9 +29,12 @@ ARGS = ("node", "module", "target", "inputs", "output", "params", "macs", "flops
 PROCESS = {"pid": 1}
 
 
-def chrome_trace(totals: Totals) -> dict[str, Any]:
-    """Return the trace as JSON data. If nothing was timed, lengths stand for FLOPs; the lanes' names and metadata say so."""
-    rows = totals.table.to_dicts()
+def chrome_trace(totals: CountedRun, table: Table) -> dict[str, Any]:
+    """Return the trace of the operations in ``table`` as JSON data.
+
+    If nothing was timed, lengths stand for FLOPs; the lanes' names and metadata say so.
+    """
+    rows = table.to_dicts()
     timed = any(row["seconds"] is not None for row in rows)
     said = BY_TIME if timed else BY_FLOPS
     events: list[Event] = [_named("process_name", f"{plain(totals.model)} {plain(totals.inputs)}".strip(), 0)]
@@ -50,7 +54,7 @@ def chrome_trace(totals: Totals) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about | totals.environment._asdict()}
 
 
-def _slices(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[float], lane: int) -> list[Event]:
+def _slices(totals: CountedRun, rows: Sequence[dict[str, Any]], bounds: Sequence[float], lane: int) -> list[Event]:
     """Return the "complete" events (ph "X") of one lane, each module's before the events inside it."""
     modules = totals.by_module()
     events: list[Event] = []
@@ -77,7 +81,7 @@ def _slice(name: str, category: str, start: float, end: float, lane: int, said: 
     return {"name": name, "cat": category, "ph": "X", "ts": start, "dur": end - start, **where, "args": said}
 
 
-def _counters(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
+def _counters(totals: CountedRun, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
     """Yield counter events: the bytes allocated before and after each operation and its peak; without a graph, the live
     bytes after each call."""
     if not totals.nodes:
@@ -91,7 +95,7 @@ def _counters(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[f
             yield _counter("memory at most within the operation", start, {"peak": row["bytes_peak"]})
 
 
-def _live_bytes(totals: Totals, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
+def _live_bytes(totals: CountedRun, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
     moments = deque(moment for moment in totals.timeline if moment.phase == rows[0]["phase"])
     for row, end in zip(rows, bounds[1:], strict=True):
         if moments and (moments[0].path, moments[0].op) == (row["module"], row["op"]):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..counting.counted_run import NO_OPERATION, CountedRun
 from ..counting.rollup import prefixes
 from ..errors import InputError
 from ..records import PARTS
@@ -14,8 +15,7 @@ from ..render.exports import Cells, Rows, Table, Tabular
 from ..render.text import align, plain, terminal_width, wrapped
 from ..units import count, seconds, size
 from .explain import pattern
-from .rows import NO_OPERATION, highest
-from .totals import Totals
+from .rows import highest
 
 BOTH, ONLY_A, ONLY_B = "both", "only in a", "only in b"
 SORTS = {"flops": "flops", "macs": "macs", "params": "params", "time": "seconds", "memory": "bytes_peak"}
@@ -136,7 +136,7 @@ READABLE: dict[str, Callable[[float | None], str]] = {
 }  # fmt: skip
 
 
-def diff(a: Totals, b: Totals, phase: str = "forward") -> Diff:
+def diff(a: CountedRun, b: CountedRun, phase: str = "forward") -> Diff:
     """Compare ``b`` with ``a``: the totals, and modules and operators in one phase."""
     totals_a, totals_b = _totals(a), _totals(b)
     totals = {name: Change(totals_a[name], totals_b[name]) for name in totals_a}
@@ -145,14 +145,14 @@ def diff(a: Totals, b: Totals, phase: str = "forward") -> Diff:
     return Diff(_named(a), _named(b), totals, tuple(modules), tuple(operators))
 
 
-def _named(report: Totals) -> str:
+def _named(report: CountedRun) -> str:
     where = " · ".join(filter(None, report.environment[:2]))
     about = f"{report.model}   {report.inputs}   {where}"
     incomplete = "" if report.complete else "   INCOMPLETE, a lower bound"
     return f"{about}   (convention {report.convention}, attention {report.attention}){incomplete}"
 
 
-def _totals(report: Totals) -> dict[str, float | None]:
+def _totals(report: CountedRun) -> dict[str, float | None]:
     return {
         "MACs": report.total_macs,
         "FLOPs": report.total_flops,
@@ -176,7 +176,7 @@ Side = dict[str, tuple[Numbers, Numbers]]
 """For each module or operator of one report, the quantities in total and of its own."""
 
 
-def _modules(report: Totals, phase: str) -> Side:
+def _modules(report: CountedRun, phase: str) -> Side:
     """Return the quantities of each module: of its subtree, and its own."""
     peaks = highest(report.nodes, phase, lambda node: prefixes(node.path))
     return {
@@ -188,7 +188,7 @@ def _modules(report: Totals, phase: str) -> Side:
     }
 
 
-def _operators(report: Totals, phase: str) -> Side:
+def _operators(report: CountedRun, phase: str) -> Side:
     modules = report.by_module(phase)
     leaves = {(c.op, c.path) for c in report.calls if c.phase in PARTS[phase] and isinstance(c.target, type)}
     params: dict[str, int] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, Sums, prefixes
 from ..errors import FxflopsError
 from ..meters.history import CATEGORIES, LiveTensor
@@ -12,7 +13,6 @@ from ..records import PARTS, PHASES, Counted, per_operation, specs_in
 from ..render.data import Summary, TreeRow
 from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, State, Tile
 from ..roofline.result import Roofline
-from .totals import Totals
 
 MOST_CALLS = 200
 CALL_HEADER = ("operator", "module", "macs", "flops", "time(s)", "tensors")
@@ -46,7 +46,7 @@ def plotly_script() -> str:
 
 
 def page_of(
-    report: Totals,
+    report: CountedRun,
     summary: Summary,
     tree: TreeRow,
     rooflines: Mapping[str, Roofline],
@@ -97,7 +97,7 @@ def _shapes(counted: Counted) -> str:
 
 
 def _tiles(
-    report: Totals, modules: Mapping[str, Mapping[str, ModuleRow]], tree: TreeRow
+    report: CountedRun, modules: Mapping[str, Mapping[str, ModuleRow]], tree: TreeRow
 ) -> tuple[list[Metric], list[Tile]]:
     """Return the tiles of the treemap, and the metrics that can size them: those that are not 0 for every module."""
     first = next(iter(modules.values()))
@@ -164,7 +164,7 @@ def _values(sums: Sums, phase: str) -> dict[str, float]:
     return {Metric(key, "", "", phase).name: value for key, value in found.items() if value}
 
 
-def _memory_by_module(report: Totals, own: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+def _memory_by_module(report: CountedRun, own: Mapping[str, dict[str, float]]) -> dict[str, dict[str, float]]:
     """Add to each module in ``own`` the bytes at the peak that it allocated, and the bytes of its parameters.
 
     Return the bytes that no module allocated, by category. Parameters are among them if their sizes differ (several
@@ -197,7 +197,7 @@ def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
     return {path: sorted(ops, key=lambda op: ops[op], reverse=True) for path, ops in costs.items()}
 
 
-def _memory(report: Totals) -> MemoryTimeline:
+def _memory(report: CountedRun) -> MemoryTimeline:
     """Return the memory over the run, with one owner for all tensors of a category in :data:`ONE_ROW`."""
     together: dict[str, list[LiveTensor]] = {}
     owners = []

@@ -13,15 +13,16 @@ from typing import Any
 from torch import nn
 
 from ..conventions import Convention, find_convention
+from ..counting.counted_run import BASE_CONVENTION, CountedRun
 from ..counting.counts import check_attention, is_users
-from ..counting.rollup import check_phase
-from ..counting.uncounted import PASTE
-from ..errors import FormulaError, InputError, MissingFormulaError
+from ..counting.rollup import ModuleRow, OperatorRow, by_module_and_operator, by_operator, check_phase
+from ..counting.uncounted import incomplete
+from ..errors import FormulaError, InputError, MissingFormulaError, near
 from ..model.inputs import checked_model
 from ..ops import BASE
 from ..records import PARTS, PHASES, FormulaFunction
 from ..render.data import Summary, TreeRow
-from ..render.exports import Exports, Path, as_json, written
+from ..render.exports import Exports, Path, Rows, Table, as_json, written
 from ..render.page_data import Page
 from ..roofline.devices import Device
 from ..roofline.result import Roofline
@@ -29,8 +30,8 @@ from ..roofline.utilization import mfu, roofline
 from .chrome_trace import chrome_trace
 from .diff import Diff, diff
 from .explain import Explanation, explain
+from .rows import module_and_operator_rows, module_rows, operations, operator_rows
 from .saved import NAME_ONLY, Saved, to_json_data
-from .totals import BASE_CONVENTION, Totals
 from .views import Tree, summary_of, tree_row
 
 FORMATS = {
@@ -61,7 +62,7 @@ TOTALS = (
 )
 
 
-class Report(Totals, Exports):
+class Report(CountedRun, Exports):
     """The FLOPs, time and memory of one run of a model, operation by operation.
 
     Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; a value that was not measured is
@@ -94,15 +95,15 @@ class Report(Totals, Exports):
         known = {i: counted for i, counted in self._known.items() if not is_users(self.calls[i], registry)}
         return Report(self._run, found, registry, self._model, attention, known=known)
 
-    def explain(self, a: str | Convention, b: str | Convention, phase: str = PHASES[0]) -> Explanation:
+    def explain(self, a: str | Convention, b: str | Convention | None = None, phase: str = PHASES[0]) -> Explanation:
         """Explain why conventions ``a`` and ``b`` give different totals: one row an op, with what each of them counts.
 
-        ``phase`` is as for :meth:`by_module`.
+        With ``a`` alone, the report's own convention is compared with it. ``phase`` is as for :meth:`by_module`.
 
         >>> print(report.explain("fvcore", "deepspeed"))  # doctest: +SKIP
         """
         check_phase(phase)
-        one, other = self.recount(a), self.recount(b)
+        one, other = (self, self.recount(a)) if b is None else (self.recount(a), self.recount(b))
         ours, theirs = ([each for each in found.counted if each.call.phase in PARTS[phase]] for found in (one, other))
         calls = sum(call.phase in PARTS[phase] for call in self.calls)
         return explain(one.convention, other.convention, ours, theirs, calls)
@@ -143,13 +144,63 @@ class Report(Totals, Exports):
     def checked(self, strict: bool) -> Report:
         """Return this report; raise MissingFormulaError if it is ``strict`` and incomplete."""
         if strict and not self.complete:
-            lines = [f"calls that are not counted: {sum(m.calls for m in self.missing)}"]
-            for m in self.missing:
-                lines += [f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}".rstrip()]
-                lines += [f"    {m.reason}"] if m.reason else []
-            recipe = self.recipe()
-            raise MissingFormulaError("\n".join([*lines, *([f"To count them, {PASTE}:", recipe] if recipe else [])]))
+            raise MissingFormulaError(incomplete(self.missing, self.recipe()))
         return self
+
+    # Sums and tables
+
+    # ``phase`` is "forward", "backward", "recompute", "optimizer" or "gradient". "gradient" is the part of the forward
+    # that computes gradients inside it.
+
+    # Each method returns a mapping that prints as a table and has ``to_csv``, ``to_dataframe`` and the other exports.
+
+    def by_module(self, phase: str = "forward") -> Rows[ModuleRow]:
+        """Return each module's total and own sums by its path; "" is the model. All are 0 for a phase that did not run.
+
+        ``phase`` is "forward" (which includes "gradient"), "backward", "recompute" (forward work that gradient
+        checkpointing does again), "optimizer" or "gradient" (gradients taken inside the forward).
+        """
+        return module_rows(super().by_module(phase))
+
+    def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:
+        """Return each operator's sums by its name, largest FLOPs first.
+
+        ``(no op)`` is the time of graph nodes that compute nothing: an input, an index into a tuple, a shape.
+        """
+        return operator_rows(super().by_operator(phase), "operator")
+
+    def by_dtype(self, phase: str = "forward") -> Rows[OperatorRow]:
+        """Return the sums by the dtype of the output ("f32", "bf16", ...)."""
+        return operator_rows(by_operator(self._items(check_phase(phase)), lambda item: item.dtype), "dtype")
+
+    def by_module_and_operator(self, phase: str = "forward") -> Rows[Rows[OperatorRow]]:
+        """Return, for each module's path, the sums of each operator in its subtree."""
+        return module_and_operator_rows(by_module_and_operator(self._items(check_phase(phase)), self._run.modules))
+
+    def by_step(self) -> Rows[OperatorRow]:
+        """Return the sums of each call of the model under :func:`fxflops.profile`, in run order; work outside them is last.
+
+        The steps of ``generate()`` are "prefill", "decode 1", "decode 2" ...; other steps are "step 1", "step 2" ... If
+        there are several models, each step has the name of its model. A report of one call has one step.
+        """
+        return operator_rows(super().by_step(), "step")
+
+    @property
+    def table(self) -> Table:
+        """The operations in run order, with module, shapes, MACs, FLOPs, seconds and bytes as raw values.
+
+        ``params`` are a leaf module's own; memory is that of the call's node; counts are None if no formula is known.
+        """
+        params = {module.path: module.params for module in self._run.modules}
+        return operations(self.counted, self.nodes, params, self.remarks)
+
+    def __getitem__(self, path: str) -> ModuleRow:
+        """Return the row of the module at this path: ``report["blocks.3"]``. InputError for an unknown path."""
+        modules = self._modules_of("forward")
+        if path not in modules:
+            known = near(str(path), modules)
+            raise InputError(f"{self.model} has no module {path!r}{known}; report.by_module() lists them")
+        return modules[path]
 
     # Views
 
@@ -281,7 +332,7 @@ class Report(Totals, Exports):
         It shows the modules with their operations inside, laid end to end in run order, and the memory. If nothing was
         timed, 1 us stands for 1 MFLOP, and the trace says so.
         """
-        return written(as_json(chrome_trace(self)), path)
+        return written(as_json(chrome_trace(self, self.table)), path)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Report) and self.to_dict() == other.to_dict())

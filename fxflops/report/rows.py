@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..counting.counted_run import NO_OPERATION
 from ..counting.rollup import ModuleRow, OperatorRow, Sums
 from ..meters.nodes import Node
 from ..names import name_of
 from ..records import PHASES, Counted, per_operation, specs_in
 from ..render.columns import MODULES, OPERATIONS, SUMS, Column
 from ..render.exports import Cells, Rows, Table
-
-NO_OPERATION = "(no op)"
-"""The op of graph nodes that make no call: an input, indexing a tuple, reading a shape."""
 
 
 def module_rows(rows: Mapping[str, ModuleRow]) -> Rows[ModuleRow]:

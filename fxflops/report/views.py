@@ -6,10 +6,10 @@ import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, prefixes, sums_of
 from ..render.data import NO_OPS, OperatorShare, Summary, TreeRow
 from .rows import highest
-from .totals import Totals
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Tree:
         return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def tree_row(report: Totals, phase: str) -> TreeRow:
+def tree_row(report: CountedRun, phase: str) -> TreeRow:
     """Return the root of the module tree, with the costs of one phase in each row."""
     modules = report.by_module(phase)
     own = sums_of(((item.path, item.op), item.sums) for item in report._items(phase))
@@ -55,7 +55,7 @@ def tree_row(report: Totals, phase: str) -> TreeRow:
     return _row("", modules, children, own_ops, peaks)._replace(cls=report.model)
 
 
-def summary_of(report: Totals, tree: TreeRow) -> Summary:
+def summary_of(report: CountedRun, tree: TreeRow) -> Summary:
     """Return the data of the one-screen summary."""
     where, params = report.environment, report.params
     return Summary(

@@ -54,7 +54,7 @@ def test_the_profiler_is_ended_where_the_model_raises(monkeypatch: pytest.Monkey
     with pytest.raises(ValueError, match="no"):
         fxflops.analyze(model, x, repeats=1, kernels=True)
     assert passes[-1] == "fc"
-    with torch.profiler.profile() as other:  # would not start while another runs
+    with torch.profiler.profile(acc_events=True) as other:  # would not start while another runs
         torch.ones(2).add(1)
     assert any(event.name == "aten::add" for event in other.events() or ())
 

@@ -1,4 +1,4 @@
-"""The numbers of a counted run: totals, and sums by module, operator, dtype and step. A Report adds views and files."""
+"""A counted run: each call with its cost under a convention, the totals, and the sums by phase, each computed once."""
 
 from __future__ import annotations
 
@@ -11,40 +11,28 @@ from typing import Any
 
 from torch import nn
 
-from .. import ops
 from ..conventions import Convention, find_convention
-from ..counting.counts import count_calls, is_users, overlooked
-from ..counting.executed import executed, remark
-from ..counting.rollup import (
-    Item,
-    ModuleRow,
-    OperatorRow,
-    Sums,
-    by_module,
-    by_module_and_operator,
-    by_operator,
-    check_phase,
-    items_of,
-    together,
-)
-from ..counting.uncounted import IMPORT, NO_FORMULA, Missing, missing_in, recipe_for
-from ..errors import InputError, near
 from ..meters.history import LiveTensor, Moment
 from ..meters.nodes import Node, Timing
 from ..model.inventory import Params
+from ..ops import FormulaRegistry
 from ..records import PARTS, PHASES, Call, Counted
-from ..render.exports import Rows, Table
 from ..run.outcome import Environment, Memory, Run
-from .rows import NO_OPERATION, module_and_operator_rows, module_rows, operations, operator_rows
+from .counts import count_calls, is_users, overlooked
+from .executed import executed, remark
+from .rollup import Item, ModuleRow, OperatorRow, Sums, by_module, by_operator, check_phase, items_of, together
+from .uncounted import IMPORT, NO_FORMULA, Missing, missing_in, recipe_for
 
 OUTSIDE = "(outside)"
 """The step of calls that were made outside every call of the model."""
 BASE_CONVENTION = "fxflops"
 """The convention without rules of its own: every formula counts as it stands."""
+NO_OPERATION = "(no op)"
+"""The op of graph nodes that make no call: an input, indexing a tuple, reading a shape."""
 
 
-class Totals:
-    """A counted run with its totals and sums.
+class CountedRun:
+    """A run whose calls are counted, with its totals; a Report adds tables, views and files.
 
     Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; a value that was not measured is
     None.
@@ -54,7 +42,7 @@ class Totals:
         self,
         run: Run,
         convention: Convention,
-        registry: ops.FormulaRegistry,
+        registry: FormulaRegistry,
         model: weakref.ref[nn.Module] | None,
         attention: str = "dense",
         counted: tuple[Counted, ...] | None = None,
@@ -254,73 +242,7 @@ class Totals:
                 first.setdefault(each.call.op, each.call)
         return "\n".join([IMPORT, *map(recipe_for, first.values())]) if first else ""
 
-    # Sums
-
-    # ``phase`` is "forward", "backward", "recompute", "optimizer" or "gradient". "gradient" is the part of the forward
-    # that computes gradients inside it.
-
-    # Each method returns a mapping that prints as a table and has ``to_csv``, ``to_dataframe`` and the other exports.
-
-    def by_module(self, phase: str = "forward") -> Rows[ModuleRow]:
-        """Return each module's total and own sums by its path; "" is the model. All are 0 for a phase that did not run.
-
-        ``phase`` is "forward" (which includes "gradient"), "backward", "recompute" (forward work that gradient
-        checkpointing does again), "optimizer" or "gradient" (gradients taken inside the forward).
-        """
-        return module_rows(self._modules_of(check_phase(phase)))
-
-    def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:
-        """Return each operator's sums by its name, largest FLOPs first.
-
-        ``(no op)`` is the time of graph nodes that compute nothing: an input, an index into a tuple, a shape.
-        """
-        return operator_rows(by_operator(self._items(check_phase(phase))), "operator")
-
-    def by_dtype(self, phase: str = "forward") -> Rows[OperatorRow]:
-        """Return the sums by the dtype of the output ("f32", "bf16", ...)."""
-        return operator_rows(by_operator(self._items(check_phase(phase)), lambda item: item.dtype), "dtype")
-
-    def by_module_and_operator(self, phase: str = "forward") -> Rows[Rows[OperatorRow]]:
-        """Return, for each module's path, the sums of each operator in its subtree."""
-        return module_and_operator_rows(by_module_and_operator(self._items(check_phase(phase)), self._run.modules))
-
-    def by_step(self) -> Rows[OperatorRow]:
-        """Return the sums of each call of the model under :func:`fxflops.profile`, in run order; work outside them is last.
-
-        The steps of ``generate()`` are "prefill", "decode 1", "decode 2" ...; other steps are "step 1", "step 2" ... If
-        there are several models, each step has the name of its model.
-        """
-        steps: dict[str, list[Sums]] = {name: [] for name, _ in self._run.steps}
-        inside = {i: name for name, calls in self._run.steps for i in calls}
-        for i, (counted, item) in enumerate(zip(self.counted, items_of(self.counted), strict=True)):
-            phase = counted.call.phase
-            name = inside.get(i, OUTSIDE) if phase in PARTS["forward"] else f"({phase})"
-            steps.setdefault(name, []).append(item.sums)
-        sums = {name: together(found) for name, found in steps.items()}
-        return operator_rows({name: OperatorRow(name, row.calls, row) for name, row in sums.items()}, "step")
-
-    @cached_property
-    def remarks(self) -> dict[Counted, str]:
-        """Sentences on calls for which torch ran other work than is counted: an einsum that opt_einsum reordered."""
-        said = ((each, remark(each, run)) for each, run in zip(self.counted, self._executed, strict=True))
-        return {each: sentence for each, sentence in said if sentence}
-
-    @property
-    def table(self) -> Table:
-        """The operations in run order, with module, shapes, MACs, FLOPs, seconds and bytes as raw values.
-
-        ``params`` are a leaf module's own; memory is that of the call's node; counts are None if no formula is known.
-        """
-        params = {module.path: module.params for module in self._run.modules}
-        return operations(self.counted, self.nodes, params, self.remarks)
-
-    def __getitem__(self, path: str) -> ModuleRow:
-        """Return the row of the module at this path: ``report["blocks.3"]``. InputError for an unknown path."""
-        modules = self._modules_of("forward")
-        if path not in modules:
-            known = near(str(path), modules)
-            raise InputError(f"{self.model} has no module {path!r}{known}; report.by_module() lists them")
-        return modules[path]
+    # Sums by phase
 
     def _items(self, phase: str) -> list[Item]:
         """Return every counted call of a phase and, in the forward, a ``(no op)`` item for each timed node without calls."""
@@ -332,11 +254,38 @@ class Totals:
             self._items_by_phase[phase] = items
         return self._items_by_phase[phase]
 
+    def by_module(self, phase: str = PHASES[0]) -> Mapping[str, ModuleRow]:
+        """Return each module's total and own sums in a phase, by its path."""
+        return self._modules_of(check_phase(phase))
+
+    def by_operator(self, phase: str = PHASES[0]) -> Mapping[str, OperatorRow]:
+        """Return each operator's sums in a phase, by its name."""
+        return by_operator(self._items(check_phase(phase)))
+
+    def by_step(self) -> Mapping[str, OperatorRow]:
+        """Return the sums of each call of the model under ``profile``, in run order; work outside them is last."""
+        is_one_call = not self._run.steps and any(not scope.path for scope in self.scopes)
+        elsewhere = "step 1" if is_one_call else OUTSIDE
+        steps: dict[str, list[Sums]] = {name: [] for name, _ in self._run.steps}
+        inside = {i: name for name, calls in self._run.steps for i in calls}
+        for i, (counted, item) in enumerate(zip(self.counted, items_of(self.counted), strict=True)):
+            phase = counted.call.phase
+            name = inside.get(i, elsewhere) if phase in PARTS["forward"] else f"({phase})"
+            steps.setdefault(name, []).append(item.sums)
+        sums = {name: together(found) for name, found in steps.items()}
+        return {name: OperatorRow(name, row.calls, row) for name, row in sums.items()}
+
     def _modules_of(self, phase: str) -> dict[str, ModuleRow]:
         if phase not in self._rows_by_phase:
             calls = Counter(scope.path for scope in self.scopes)
             self._rows_by_phase[phase] = by_module(self._items(phase), self._run.modules, calls)
         return self._rows_by_phase[phase]
+
+    @cached_property
+    def remarks(self) -> dict[Counted, str]:
+        """Sentences on calls for which torch ran other work than is counted: an einsum that opt_einsum reordered."""
+        said = ((each, remark(each, run)) for each, run in zip(self.counted, self._executed, strict=True))
+        return {each: sentence for each, sentence in said if sentence}
 
     @cached_property
     def _forward(self) -> list[Counted]:
