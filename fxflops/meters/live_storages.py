@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import InputError
-from ..model.pytree import stored
+from ..model.pytree import stored, tensors_given
 from ..records import ORDINARY, Call, Spec, spec_of
 from ..torch_internals import DisableTorchFunction
 from ..units import size
@@ -157,17 +157,9 @@ class LiveStorages:
         if call is not None:
             self.call = call
         with DisableTorchFunction():
-            self._add_all(value)
-
-    def _add_all(self, value: Any) -> None:
-        if isinstance(value, torch.Tensor):
-            for tensor in stored(value):
-                self.add(tensor)
-        elif isinstance(value, (tuple, list)):
-            for item in value:
-                self._add_all(item)
-        elif isinstance(value, dict):
-            self._add_all(list(value.values()))
+            for tensor in tensors_given(value):
+                for part in stored(tensor):
+                    self.add(part)
 
     def label(self, named: Named, category: str) -> None:
         """Give the storages of these tensors a category and names, unless they have them already."""

@@ -16,6 +16,7 @@ from ..torch_internals import (
     pop_torch_function_stack,
     push_on_torch_function_stack,
 )
+from .source import frames
 
 
 def is_importing_compiler() -> bool:
@@ -26,10 +27,8 @@ def is_importing_compiler() -> bool:
     spec = getattr(sys.modules.get(COMPILER), "__spec__", None)
     if not getattr(spec, "_initializing", False):
         return False
-    frame = sys._getframe()  # another thread may be the one that imports it
-    while frame.f_back is not None and frame.f_globals.get("__name__") != COMPILER:
-        frame = frame.f_back
-    return bool(frame.f_globals.get("__name__") == COMPILER)
+    # Another thread may be the one that imports it.
+    return any(frame.f_globals.get("__name__") == COMPILER for frame in frames())
 
 
 def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..model.pytree import tensors_given
 from ..ops._traits import FACTORIES, GIVEN, INTEGERS, SEQUENCES
 from ..records import EMPTY_MAPPING
 from ..torch_internals import DisableTorchFunction
@@ -67,7 +68,8 @@ class DeviceMirror:
             moved = tuple(place if _is_device(arg) else arg for arg in args[1:])
             return (args[0], *moved), {**kwargs, "device": place} if "device" in kwargs else kwargs
         if kwargs.get("device") is not None and _is_device(kwargs["device"]):
-            return args, {**kwargs, "device": "meta" if _any_on_meta(args) else "cpu"}
+            on_meta = any(tensor.is_meta for tensor in tensors_given(args))
+            return args, {**kwargs, "device": "meta" if on_meta else "cpu"}
         return args, kwargs
 
 
@@ -101,9 +103,3 @@ def _is_device(value: Any) -> bool:
     if isinstance(value, torch.device):
         return True
     return isinstance(value, str) and value.partition(":")[0] in ("cpu", "cuda", "mps", "xpu")
-
-
-def _any_on_meta(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.device.type == "meta"
-    return isinstance(value, (tuple, list)) and any(map(_any_on_meta, value))

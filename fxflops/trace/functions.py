@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import CellType, FrameType, FunctionType
@@ -15,6 +14,7 @@ from torch.autograd.function import FunctionCtx
 from ..ops._registry import is_method
 from ..records import specs_in
 from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
+from .source import frames
 
 Bodies = dict[tuple[Any, ...], FunctionType]
 """Functions by their code and the ids of the values that they close over."""
@@ -58,12 +58,8 @@ def belongs_to_tensor(func: Any) -> bool:
 
 def in_function() -> bool:
     """Return whether the caller runs inside the forward of an ``autograd.Function``."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code.co_name == "forward" and isinstance(frame.f_locals.get("ctx"), FunctionCtx):
-            return True
-        frame = frame.f_back
-    return False
+    forwards = (frame for frame in frames() if frame.f_code.co_name == "forward")
+    return any(isinstance(frame.f_locals.get("ctx"), FunctionCtx) for frame in forwards)
 
 
 def is_integral(tensor: torch.Tensor) -> bool:

@@ -102,16 +102,10 @@ class MetaMirror:
 
     def register(self, value: Any) -> None:
         """Register the tensors that an observed call returned."""
-        if isinstance(value, torch.Tensor):
-            if value.device.type == "meta" and not is_dense(value) and value.layout in HOLDING:
+        for tensor in tensors_given(value):
+            if tensor.device.type == "meta" and not is_dense(tensor) and tensor.layout in HOLDING:
                 raise NotImplementedError(HOLDS)
-            self.seen[id(value)] = weakref.ref(value), None
-        elif isinstance(value, (tuple, list)):
-            for item in value:
-                self.register(item)
-        elif isinstance(value, dict):
-            for item in value.values():
-                self.register(item)
+            self.seen[id(tensor)] = weakref.ref(tensor), None
 
     def form(self, tensor: torch.Tensor) -> Form | None:
         """Return the form of a tensor; None if it has none (:meth:`read`), or its origin is unknown."""
@@ -241,21 +235,19 @@ class MetaMirror:
 
     def _survey(self, value: Any) -> bool:
         """Return whether any tensor in the value requires the call to run on meta; set ``unknown_origin`` as needed."""
-        if isinstance(value, torch.Tensor):
-            known = self.seen.get(id(value))
-            if (known is None or known[0]() is not value) and id(value) not in self._state:
-                self.unknown_origin |= not self._was_there(value)
-            if value.device.type == "meta":
-                return True
-            invalid = self._is_invalid(value)
-            if invalid and self.of(value).requires_grad and not torch.is_grad_enabled() and in_function():
-                raise NotImplementedError(CUT)
-            own = id(value) in self._state or value.numel() > SMALL or invalid
-            return own and (value.is_floating_point() or value.is_complex())
-        items = value.values() if isinstance(value, dict) else value if isinstance(value, (tuple, list)) else ()
         computes = False
-        for item in items:
-            computes |= self._survey(item)
+        for tensor in tensors_given(value):
+            known = self.seen.get(id(tensor))
+            if (known is None or known[0]() is not tensor) and id(tensor) not in self._state:
+                self.unknown_origin |= not self._was_there(tensor)
+            if tensor.device.type == "meta":
+                computes = True
+                continue
+            invalid = self._is_invalid(tensor)
+            if invalid and self.of(tensor).requires_grad and not torch.is_grad_enabled() and in_function():
+                raise NotImplementedError(CUT)
+            own = id(tensor) in self._state or tensor.numel() > SMALL or invalid
+            computes |= own and (tensor.is_floating_point() or tensor.is_complex())
         return computes
 
     def _replaced(self, value: Any) -> Any:

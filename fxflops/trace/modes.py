@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import Any, Protocol
 
 import torch
@@ -21,6 +21,7 @@ from ..torch_internals import (
     peek_interpreter_stack,
 )
 from .functions import Bodies, own_body
+from .source import frames
 
 SHARDING = "torch.distributed.tensor"
 """The package of DTensor, which has the sharding rules."""
@@ -72,7 +73,9 @@ class AtenMode(TorchDispatchMode):
 
     def is_faking(self) -> bool:
         """Return whether DTensor is running an operator on fake tensors, to find how its result is sharded."""
-        return not self._is_fake and fake_mode() is not None and _is_sharding()
+        if self._is_fake or fake_mode() is None:
+            return False
+        return any(str(frame.f_globals.get("__name__")).startswith(SHARDING) for frame in frames())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.is_faking():
@@ -80,13 +83,6 @@ class AtenMode(TorchDispatchMode):
         if any(has_own_dispatch(cls) for cls in types):
             return NotImplemented
         return self._handler(func, args, kwargs or {})
-
-
-def _is_sharding() -> bool:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not str(frame.f_globals.get("__name__")).startswith(SHARDING):
-        frame = frame.f_back
-    return frame is not None
 
 
 def has_own_dispatch(cls: Any) -> bool:

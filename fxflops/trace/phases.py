@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from itertools import takewhile
 from typing import Any
 
 from torch.optim import Optimizer
@@ -20,7 +19,8 @@ from ..torch_internals import (
     record_function_enter,
     record_function_exit,
 )
-from .source import is_own
+from .functions import with_callables
+from .source import frames, is_own
 from .stack import ModuleStack
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = PHASES
@@ -64,9 +64,7 @@ class Phases:
 
     def _begin(self) -> Optimizer | None:
         """Begin a step; return its optimizer. It calls its pre-hooks next, ours included, which may change arguments."""
-        frame: FrameType | None = sys._getframe()
-        while frame is not None and frame.f_code is not STEP_CODE:
-            frame = frame.f_back
+        frame = next((frame for frame in frames() if frame.f_code is STEP_CODE), None)
         if frame is None:
             return None
         optimizer: Optimizer = frame.f_locals["self"]
@@ -84,17 +82,8 @@ class Phases:
         self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a step, with the closure wrapped so that it is not part of the step."""
-        return tuple(map(self._closure, args)), {name: self._closure(value) for name, value in kwargs.items()}
-
-    def _closure(self, value: Any) -> Any:
-        if not callable(value):
-            return value
-
-        def closure(*args: Any, **kwargs: Any) -> Any:
-            with self._interrupted():
-                return value(*args, **kwargs)
-
-        return closure
+        wrapped: tuple[tuple[Any, ...], dict[str, Any]] = with_callables((args, kwargs), self._interrupted)
+        return wrapped
 
     @contextmanager
     def _interrupted(self) -> Iterator[None]:
@@ -107,19 +96,13 @@ class Phases:
 
 def is_comparing() -> bool:
     """Return whether checkpoint is the caller, comparing a recomputed tensor's metadata with the first one's."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and is_own(frame):
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename == CHECKPOINT_FILE and current_graph_task_id() != -1
+    caller = next((frame.f_code.co_filename for frame in frames() if not is_own(frame)), "")
+    return caller == CHECKPOINT_FILE and current_graph_task_id() != -1
 
 
 def _is_recomputing() -> bool:
     """Return whether checkpoint recomputes: one of its functions is on the call stack above the autograd engine."""
     if type(current_autograd_node()).__name__.startswith("Checkpoint"):  # other libraries' too
         return True
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code is not engine_run_backward.__code__:
-        if frame.f_code.co_filename == CHECKPOINT_FILE:
-            return True
-        frame = frame.f_back
-    return False
+    above = takewhile(lambda frame: frame.f_code is not engine_run_backward.__code__, frames())
+    return any(frame.f_code.co_filename == CHECKPOINT_FILE for frame in above)

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import sys
 import sysconfig
+from collections.abc import Iterator
+from traceback import walk_tb
 from types import FrameType
 
 import torch
 
 
-def author_line() -> str:
-    """Return ``file:line`` of the innermost frame outside torch, Python's standard library and this one; "" if none."""
+def frames() -> Iterator[FrameType]:
+    """Yield the frames of the call stack, the caller's first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if not is_library(frame.f_code.co_filename):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        yield frame
         frame = frame.f_back
-    return ""
+
+
+def author_line() -> str:
+    """Return ``file:line`` of the innermost frame outside torch, Python's standard library and this one; "" if none."""
+    own = (frame for frame in frames() if not is_library(frame.f_code.co_filename))
+    return next((f"{frame.f_code.co_filename}:{frame.f_lineno}" for frame in own), "")
 
 
 def line_that_raised(error: BaseException) -> str:
     """Return the model author's innermost line in a traceback, formatted for an error message; "" if there is none."""
-    lines = []
-    traceback = error.__traceback__
-    while traceback is not None:
-        filename = traceback.tb_frame.f_code.co_filename
-        if not is_library(filename):
-            lines.append(f"\n  at {filename}:{traceback.tb_lineno} in {traceback.tb_frame.f_code.co_name}")
-        traceback = traceback.tb_next
-    return lines[-1] if lines else ""
+    called = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
+    own = [f"\n  at {c.co_filename}:{line} in {c.co_name}" for c, line in called if not is_library(c.co_filename)]
+    return own[-1] if own else ""
 
 
 def is_own(frame: FrameType) -> bool:

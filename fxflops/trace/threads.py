@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import sys
 import threading
 from contextlib import AbstractContextManager
-from types import FrameType
+from itertools import dropwhile
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -16,7 +15,7 @@ from ..model.pytree import tensors_in
 from ..torch_internals import get_current_dispatch_mode_stack, get_current_function_mode_stack
 from .forwards import CALLED_BY
 from .modes import FunctionMode
-from .source import is_own
+from .source import frames, is_own
 
 UNWATCHED = "a call by a thread that does not belong to this run"
 
@@ -106,11 +105,4 @@ def _counts_itself() -> bool:
     """Return whether this thread counts a model itself: a function mode of ours is on, or this library called the module."""
     if any(type(mode) is FunctionMode for mode in get_current_function_mode_stack()):
         return True
-    frame: FrameType | None = sys._getframe()
-    called = False
-    while frame is not None:
-        called = called or frame.f_code in CALLED_BY
-        if called and is_own(frame):
-            return True
-        frame = frame.f_back
-    return False
+    return any(map(is_own, dropwhile(lambda frame: frame.f_code not in CALLED_BY, frames())))
