@@ -25,6 +25,7 @@ from ..trace.autograd_owners import AutogradOwners, backward_from, requires_grad
 from ..trace.observe import Observer
 from ..trace.symbolic import stack_of
 
+Roots = Sequence[torch.Tensor]
 SECONDS_CAP = 2.0
 STABLE = 0.05
 LEAST = 5
@@ -139,17 +140,45 @@ class CallCollector(Meter):
 
 
 def run_graph(
-    graph: fx.GraphModule, inputs: Mapping[str, Any], *meters: Meter, owners: AutogradOwners | None = None
+    graph: fx.GraphModule,
+    inputs: Mapping[str, Any],
+    *meters: Meter,
+    back: Meter | None = None,
+    backward: Callable[[Any, Callable[[Roots, Roots], None]], None] = lambda out, run: run(*roots_of(out)),
 ) -> Any:
     """Return the graph's output on ``inputs`` (by the names of forward's parameters), read by the meters node by node.
 
-    ``owners`` gets the autograd nodes that each node made. Raises RunError with the name of a node that raises.
+    With ``back`` the backward pass is run too, if the output has a gradient, and read by this meter for each forward
+    node; ``backward(output, run)`` calls ``run(roots, ones)``. Raises RunError with the name of a node that raises.
     """
+    owners = None if back is None else AutogradOwners(follows=True)
     with _modes_kept():
         output = NodeRunner(graph, inputs, meters, owners).run()
     for meter in meters:
         meter.finish()
+    if back is not None and owners is not None and requires_gradient(output):
+        backward(output, partial(_run_back, owners, back))
+        back.finish()
     return output
+
+
+def _run_back(owners: AutogradOwners, meter: Meter, roots: Roots, ones: Roots) -> None:
+    """Run the backward pass of a graph's run, from the sum of its roots, read by the meter for each forward node."""
+    running: list[str] = []
+
+    def enter(name: str) -> None:
+        if running != [name]:
+            leave()
+            running.append(name)
+            meter.before(name)
+
+    def leave() -> None:
+        while running:
+            meter.after(running.pop(), None)
+
+    with owners.following(enter):
+        backward_from(roots, ones)
+        leave()
 
 
 @contextmanager
@@ -163,33 +192,6 @@ def _modes_kept() -> Iterator[None]:
             for device, enabled, dtype in before:
                 torch.set_autocast_enabled(device, enabled)
                 torch.set_autocast_dtype(device, dtype)
-
-
-def run_back(
-    roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor], owners: AutogradOwners, *meters: Meter
-) -> None:
-    """Run the backward pass of a graph's run, from the sum of its roots, read by the meters for each forward node."""
-    running: list[str] = []
-
-    def enter(name: str) -> None:
-        if running == [name]:
-            return
-        leave()
-        running.append(name)
-        for meter in meters:
-            meter.before(name)
-
-    def leave() -> None:
-        for name in running:
-            for meter in reversed(meters):
-                meter.after(name, None)
-        running.clear()
-
-    with owners.following(enter):
-        backward_from(roots, ones)
-        leave()
-    for meter in meters:
-        meter.finish()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,24 +236,15 @@ def time_nodes(
             del roots, ones
         del out  # before the graph runs: the outputs of both must not be alive at once
         tick()
-        owners, clock = AutogradOwners(follows=True) if backward else None, _clock(device)
-        output = run_graph(graph, inputs(), clock, owners=owners)
+        clock, clock_back = _clock(device), _clock(device)
+        run_graph(graph, inputs(), clock, back=clock_back if backward else None)
         _collect(clock, nodes)
+        _collect(clock_back, nodes_back)
         if isinstance(clock, CudaClock):
             _collect(clock.host, nodes_host)
         sums.append(sum(clock.seconds.values()))
-        if owners is not None and requires_gradient(output):
-            clock = _clock(device)
-            run_back(*roots_of(output), owners, clock)
-            _collect(clock, nodes_back)
-        del output
-    return Times(
-        {name: _timing(values) for name, values in nodes.items()},
-        _timing(own),
-        {name: _timing(values) for name, values in nodes_host.items()},
-        {name: _timing(values) for name, values in nodes_back.items()},
-        _timing(own_back) if backward else None,
-    )
+    timings, host, back = ({n: _timing(taken) for n, taken in each.items()} for each in (nodes, nodes_host, nodes_back))
+    return Times(timings, _timing(own), host, back, _timing(own_back) if backward else None)
 
 
 def _clock(device: torch.device) -> Clock | CudaClock:
@@ -265,12 +258,11 @@ def _collect(clock: Clock | CudaClock, samples: dict[str, list[float]]) -> None:
 
 def _timed(call: Callable[[], Any], device: torch.device, samples: list[float]) -> Any:
     """Return the result of a call, and append its seconds to the samples."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    finish: Callable[[], object] = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    finish()
     start = time.perf_counter()
     out = call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    finish()
     samples.append(time.perf_counter() - start)
     return out
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..errors import FxflopsError, InputError, RunError
-from ..meters.history import History
 from ..meters.live_storages import LiveStorages, Named
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
@@ -36,10 +34,10 @@ ON_META, ON_FAKE = "observed on meta", "observed on fake tensors"
 
 
 class Subject:
-    """A model with its inputs, to be run several times from the same state.
+    """A model with its inputs, to be run several times from the same state, that of ``snapshot``.
 
     ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` tells whether it, or a part of it, is
-    under ``torch.compile``. With ``lazy`` the snapshot is taken only when a run begins.
+    under ``torch.compile``. ``lazy`` is that of :class:`~fxflops.model.snapshot.Snapshot`.
     """
 
     def __init__(
@@ -56,7 +54,6 @@ class Subject:
         self.model = model
         self.mode = mode
         self.compiled = compiled
-        self._lazy = lazy
         self.backward = backward
         if backward:
             args, kwargs = as_leaves((args, kwargs))
@@ -65,36 +62,24 @@ class Subject:
         self._kwargs = kwargs
         self._ran = False
         self.inventory = inventory
-        self.paths = self.inventory.paths
         self.held: dict[str, list[tuple[str, torch.Tensor]]] = {
-            "params": self.inventory.params,
-            "buffers": self.inventory.buffers,
+            "params": inventory.params,
+            "buffers": inventory.buffers,
             "inputs": [("", tensor) for tensor in tensors_in((args, kwargs))],
         }
         self.state = [tensor for named in self.held.values() for _, tensor in named]
         self.device = self.state[0].device if self.state else torch.device("cpu")
-        if backward or not lazy:
-            self.take_snapshot()
-
-    @cached_property
-    def snapshot(self) -> Snapshot:
-        """The initial state of model and inputs, taken on first access."""
-        return Snapshot(self.paths, (self._args, self._kwargs), self._lazy)
-
-    def take_snapshot(self) -> None:
-        """Take the snapshot, if it is not taken yet. To be called before anything runs."""
-        _ = self.snapshot
+        self.snapshot = Snapshot(inventory.paths, (args, kwargs), lazy)
 
     def rewind(self) -> None:
-        """Restore the initial state, if a snapshot was taken."""
-        if "snapshot" in vars(self):
-            self.snapshot.rewind()
+        """Restore the initial state."""
+        self.snapshot.rewind()
 
     def watch(self, registry: FormulaRegistry, **settings: Any) -> Watch:
         """Return a new Watch for a run of this model; ``settings`` are its other arguments."""
-        written = lambda value: self.snapshot.before_write(value)  # noqa: E731  the snapshot is taken when the run begins
         held = {**self.held, "params": [*self.inventory.params, *self.inventory.packed]}
-        return Watch(self.paths, registry, held, backward=self.backward, before_write=written, **settings)
+        settings |= {"backward": self.backward, "before_write": self.snapshot.before_write}
+        return Watch(self.inventory.paths, registry, held, **settings)
 
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return args and kwargs, after restoring the initial state."""
@@ -183,22 +168,16 @@ class Watch:
         if recorder is not None:
             recorder.calls = self.observer.calls
 
-    @property
-    def history(self) -> History:
-        """The history of the storages so far."""
-        return self.storages.history(self.observer.calls)
-
     def observe(self, subject: Subject) -> Watch:
         """Observe a run of the model, with its backward pass and optimizer step if it has them; return this Watch."""
-        args, kwargs = subject.inputs()
-        subject.take_snapshot()
-        out = _watch(subject, self.observer, args, kwargs)  # alive until the step is over, as in a training loop
+        out = _watch(subject, self.observer)  # alive until the step is over, as in a training loop
         if self.mirror is not None:
             self.mirror.check_origin(out)
         if self.owners is not None:
-            params = [(name, self._mirror_of(p)) for name, p in subject.held["params"]]
+            params = [(name, self.mirror_of(p)) for name, p in subject.held["params"]]
             self.storages.label(gradients_of(params), "gradients")
-            _step(subject, self.observer, self.storages, self._mirror_of)
+            if subject.optimizer is not None:
+                _step(subject, subject.optimizer, self)
         if self.recorder is not None:
             self.recorder.returned(out)
         return self
@@ -215,12 +194,13 @@ class Watch:
     ) -> Run:
         """Return the record of the run, without graph and without times: an observed call's time is mostly our own."""
         calls = tuple([call if call.seconds is None else call._replace(seconds=None) for call in self.observer.calls])
-        scopes, history = tuple(self.observer.scopes), self.history
+        scopes, history = tuple(self.observer.scopes), self.storages.history(self.observer.calls)
         return Run(
             model, inputs, calls, scopes, history.peak, history, source, *inventory.contents, environment, trace, why
         )
 
-    def _mirror_of(self, tensor: torch.Tensor) -> torch.Tensor:
+    def mirror_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the tensor that stands for this one in the run."""
         return tensor if self.mirror is None else self.mirror.of(tensor)
 
 
@@ -241,9 +221,8 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
     """
     if in_fake_mode() or any(map(is_fake, {*map(type, subject.state)})):
         return subject.record_of(observed_run(subject, registry), "predicted", ON_FAKE)
-    observe_dispatch = subject.backward or any(
-        issubclass(cls, torch.jit.ScriptModule) for cls in {*map(type, subject.paths)}
-    )
+    classes = {*map(type, subject.inventory.paths)}
+    observe_dispatch = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
     on_meta = any(tensor.device.type == "meta" for tensor in subject.state)
     failed: Exception | None = None
     try:
@@ -267,19 +246,12 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
     return subject.record_of(watch, "storages", "observed on real tensors", why)
 
 
-def _step(
-    subject: Subject,
-    observer: Observer,
-    storages: LiveStorages,
-    mirror_of: Callable[[torch.Tensor], torch.Tensor],
-) -> None:
-    """Observe a step of the optimizer, if there is one, on the mirrored parameters.
+def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
+    """Observe a step of the optimizer on the mirrored parameters.
 
     An optimizer without state steps once unobserved: its first step creates the state, and every later one finds it.
     """
-    if subject.optimizer is None:
-        return
-    optimizer = stand_in(subject.optimizer, subject.model.parameters(), mirror_of)
+    optimizer, storages = stand_in(given, subject.model.parameters(), watch.mirror_of), watch.storages
     try:
         with torch.no_grad():
             if not optimizer.state:
@@ -287,7 +259,7 @@ def _step(
                 optimizer.step()
             storages.add_all([tensor for _, tensor in states_of(optimizer)])
             storages.label(states_of(optimizer), "optimizer")
-            with observer:
+            with watch.observer:
                 optimizer.step()
     except FxflopsError:
         raise
@@ -311,14 +283,14 @@ def cap_of(device: torch.device) -> int:
 
 def _on_meta(subject: Subject, registry: FormulaRegistry, facts: bool, observe_dispatch: bool) -> Watch:
     """Observe a run of the model on meta."""
-    holds = lambda tensor: subject.snapshot.holds(tensor)  # noqa: E731  the snapshot is taken when the run begins
-    mirror = MetaMirror(subject.state, holds, lambda value: subject.snapshot.before_write(value))
+    mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write)
     return subject.watch(
         registry, mirror=mirror, device=subject.device, observe_dispatch=observe_dispatch, facts=facts
     ).observe(subject)
 
 
-def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _watch(subject: Subject, observer: Observer) -> Any:
+    args, kwargs = subject.inputs()
     try:
         with uncompiled(), observer:
             out = run_to_end(subject.model(*args, **kwargs))
@@ -328,14 +300,12 @@ def _watch(subject: Subject, observer: Observer, args: tuple[Any, ...], kwargs: 
     except FxflopsError:
         raise
     except Exception as error:
-        op, path, (given, named) = observer.failed or (
-            type(subject.model).__name__,
-            "",
-            (spec_of(args), spec_of(kwargs)),
-        )
+        whole = type(subject.model).__name__, "", (spec_of(args), spec_of(kwargs))
+        op, path, (given, named) = observer.failed or whole
         shapes = ", ".join([*map(repr, given), *(f"{name}={value!r}" for name, value in named.items())])
+        where = f"module {path!r}" if path else "the model's own forward"
         raise RunError(
-            f"the model raised at {op} in " + (f"module {path!r}" if path else "the model's own forward") + "\n"
+            f"the model raised at {op} in {where}\n"
             f"  given {shapes or 'nothing'}\n  {type(error).__name__}: {error}{line_that_raised(error)}{_advice(error)}"
         ) from error
 

@@ -18,11 +18,11 @@ from ..meters.nodes import Kernel
 from ..ops import FormulaRegistry
 from ..records import PARTS, PHASES, Call, typed
 from ..trace import TRACERS
-from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient, roots_of
+from ..trace.autograd_owners import backward_from, roots_of
 from ..trace.record import Recorder
 from ..trace.source import is_library
 from ..trace.symbolic import constants_of, symbolic
-from .graph_run import CallCollector, Times, run_back, run_graph, time_nodes, uncompiled
+from .graph_run import CallCollector, Times, run_graph, time_nodes, uncompiled
 from .model_run import Subject, Watch, observed_run
 from .outcome import Run
 from .per_node import Spans, node_of, with_nodes
@@ -107,12 +107,9 @@ def _watched_graph(
     watch = subject.watch(registry)
     collector = CallCollector(watch.observer, graph.graph)
     memory, memory_back = StorageMemory(watch.storages), StorageMemory(watch.storages)
-    owners = AutogradOwners(follows=True) if subject.backward else None
-    inputs = subject.bound()
+    inputs, back = subject.bound(), memory_back if subject.backward else None
     with uncompiled(), watch.observer:
-        out = run_graph(graph, inputs, collector, memory, owners=owners)
-        if owners is not None and requires_gradient(out):
-            watch.observer.backward(out, lambda roots, ones: run_back(roots, ones, owners, memory_back))
+        run_graph(graph, inputs, collector, memory, back=back, backward=watch.observer.backward)
     return collector.calls_of, (memory.bytes, memory_back.bytes)
 
 
@@ -180,12 +177,6 @@ def _cuda_memory(subject: Subject, graph: fx.GraphModule) -> tuple[tuple[Spans, 
         backward_from(*roots_of(out))
     del out
     peak = torch.cuda.max_memory_allocated(subject.device)
-    meter, meter_back, owners = (
-        CudaMemory(subject.device),
-        CudaMemory(subject.device),
-        AutogradOwners(follows=True) if subject.backward else None,
-    )
-    out = run_graph(graph, subject.bound(), meter, owners=owners)
-    if owners is not None and requires_gradient(out):
-        run_back(*roots_of(out), owners, meter_back)
+    meter, meter_back = CudaMemory(subject.device), CudaMemory(subject.device)
+    run_graph(graph, subject.bound(), meter, back=meter_back if subject.backward else None)
     return (meter.bytes, meter_back.bytes), peak
