@@ -9,18 +9,17 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from .meter import Meter
 from .nodes import Kernel
 
 MARK = "fxflops node "
 
 
-class KernelMeter:
+class KernelMeter(Meter):
     """A meter that marks each node for torch.profiler; after ``finish``, ``kernels`` has the kernels by node.
 
     Times are torch.profiler's: on CUDA a kernel's time on the device, on a CPU an operator's self time.
     """
-
-    frees = False
 
     def __init__(self, device: torch.device) -> None:
         self.kernels: dict[str, tuple[Kernel, ...]] = {}

@@ -45,13 +45,6 @@ class Module(NamedTuple):
     keeps: frozenset[Any] = frozenset()
 
 
-class Contents(NamedTuple):
-    """The contents of a model that a report shows: its modules, and the sums of its parameters."""
-
-    modules: tuple[Module, ...]
-    params: Params
-
-
 class Inventory:
     """The modules of a model, and its parameters and buffers by their full names, each once.
 
@@ -90,23 +83,18 @@ class Inventory:
                 )
 
     @cached_property
-    def contents(self) -> Contents:
-        """The contents of the model that a report shows."""
+    def contents(self) -> tuple[tuple[Module, ...], Params]:
+        """The contents of the model that a report shows: its modules, and the sums of its parameters."""
         sizes = [parameter.numel() for _, parameter in self.params]
-        met = pairwise(self._met)
-        new = tuple.__new__
-        modules = [
-            new(
-                Module,
-                (path, type(module).__name__, sum(sizes[first:last]) if first < last else 0, _functions_of(module)),
-            )
-            for (module, path), (first, last) in zip(self.paths.items(), met, strict=True)
-        ]
+        new, modules = tuple.__new__, []
+        for (module, path), (first, last) in zip(self.paths.items(), pairwise(self._met), strict=True):
+            own = sum(sizes[first:last]) if first < last else 0
+            modules.append(new(Module, (path, type(module).__name__, own, _functions_of(module))))
         packed = sum([weight.numel() for _, weight in self.packed])
         total, buffers = sum(sizes) + packed, sum([buffer.numel() for _, buffer in self.buffers])
         trainable = sum([size for size, (_, p) in zip(sizes, self.params, strict=True) if p.requires_grad])
         nbytes = _bytes(part for _, parameter in [*self.params, *self.packed] for part in stored(parameter))
-        return Contents(tuple(modules), Params(total, trainable, total - trainable, buffers, nbytes))
+        return tuple(modules), Params(total, trainable, total - trainable, buffers, nbytes)
 
 
 def _is_shapeless(module: nn.Module) -> bool:

@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from itertools import chain, filterfalse, islice
 from operator import methodcaller
 from types import BuiltinFunctionType, FunctionType
@@ -22,23 +23,10 @@ from .generators import Generator, generator_of, global_states
 from .pytree import Reader, is_object, reader_of, walk
 from .tensor_state import TensorState
 
-ATOMS = frozenset(
-    {
-        int,
-        float,
-        bool,
-        str,
-        bytes,
-        complex,
-        type(None),
-        torch.Size,
-        torch.dtype,
-        torch.device,
-        type,
-        FunctionType,
-        BuiltinFunctionType,
-    }
-)
+ATOMS = frozenset({
+    int, float, bool, str, bytes, complex, type(None), torch.Size, torch.dtype, torch.device, type, FunctionType,
+    BuiltinFunctionType,
+})  # fmt: skip
 CONTAINERS = frozenset({dict, OrderedDict, list, set})
 KEPT = (dict, list, set, deque, bytearray)
 DEPTH = 4
@@ -65,14 +53,10 @@ class Snapshot:
         others: list[Any] = []
         parameters: list[nn.Parameter | None] = []
         tensors: list[torch.Tensor | None] = []
-        readers: dict[tuple[str, ...], list[Reader]] = {}
+        readers = cache(_readers_of)
         for module in self._modules:
             attributes = module.__dict__
-            names = tuple(attributes)
-            known = readers.get(names)
-            if known is None:
-                known = readers[names] = _readers_of(names)
-            read_own, read_sets, read_hooks, read_others = known
+            read_own, read_sets, read_hooks, read_others = readers(tuple(attributes))
             own = read_own(attributes)
             if own and type(own[0]) in CONTAINERS:
                 self._dicts += own

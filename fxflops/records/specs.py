@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass, disable_current_modes, is_fake
+from ..torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass, disable_current_modes
 
 
 class Spec(tuple[int, ...]):
@@ -137,11 +137,6 @@ def _with_facts(tensor: Any) -> Spec:
 def is_dense(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is neither sparse nor nested, so that its shape gives the number of its elements."""
     return tensor.layout is torch.strided and not tensor.is_nested
-
-
-def has_values(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is neither on meta nor fake."""
-    return tensor.device.type != "meta" and (type(tensor) in ORDINARY or not is_fake(type(tensor)))
 
 
 NUMBERS = frozenset({int, float, bool, type(None)})

@@ -20,7 +20,7 @@ from ..meters.meter import Clock, CudaClock, Meter
 from ..meters.nodes import Timing
 from ..records import Call, spec_of
 from ..torch_internals import COMPILER
-from ..trace.autocast import AUTOCAST_DEVICES
+from ..trace.autocast import autocast_state
 from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient, roots_of
 from ..trace.observe import Observer
 from ..trace.symbolic import stack_of
@@ -184,12 +184,12 @@ def _run_back(owners: AutogradOwners, meter: Meter, roots: Roots, ones: Roots) -
 @contextmanager
 def _modes_kept() -> Iterator[None]:
     """Restore autocast and grad mode, which a recorded graph switches as its model did, also after an error."""
-    before = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES]
+    before = autocast_state()
     with torch.set_grad_enabled(torch.is_grad_enabled()):
         try:
             yield
         finally:
-            for device, enabled, dtype in before:
+            for device, (enabled, dtype) in before.items():
                 torch.set_autocast_enabled(device, enabled)
                 torch.set_autocast_dtype(device, dtype)
 

@@ -16,6 +16,11 @@ ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
 """The dtypes that autocast casts from: https://pytorch.org/docs/stable/amp.html#autocast-op-reference"""
 
 
+def autocast_state() -> dict[str, tuple[bool, torch.dtype]]:
+    """Return, for each device, whether autocast is on, and its dtype."""
+    return {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES}
+
+
 class Autocast:
     """Casts the arguments of meta kernels as autocast does on the model's device.
 

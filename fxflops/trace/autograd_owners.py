@@ -35,7 +35,7 @@ class AutogradOwners:
         self._handles: list[RemovableHandle] = []
         self._enter: Callable[[Any], None] = lambda owner: None
         self._key = object()
-        self._latest: Any = None
+        self._latest: int | None = None
 
     def own(self, owner: Any, value: Any) -> None:
         """Give ``owner`` every node that has none yet, from the tensors in ``value`` backwards.
@@ -69,19 +69,15 @@ class AutogradOwners:
 
         ``path`` is returned for a call without owner.
         """
-        owner: int | None = self._owner()
-        if owner is None:
-            return path
-        if not isinstance(current_autograd_node(), BackwardCFunction):
-            self.owner_of[len(calls)] = owner
-        return calls[owner].path
-
-    def _owner(self) -> Any:
-        # Nodes that add to a parameter's .grad have no owner: they follow the node that computed the gradient.
         node = current_autograd_node()
+        # Nodes that add to a parameter's .grad have no owner: they follow the node that computed the gradient.
         if node is not None and not _accumulates(node):
             self._latest = node.metadata.get(self._key, self._latest)
-        return self._latest
+        if self._latest is None:
+            return path
+        if not isinstance(node, BackwardCFunction):
+            self.owner_of[len(calls)] = self._latest
+        return calls[self._latest].path
 
 
 def requires_gradient(out: Any) -> bool:

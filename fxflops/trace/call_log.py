@@ -1,11 +1,11 @@
-"""The log of an observed run: its calls, and those of its modules."""
+"""The log of an observed run: its calls, each with its operation, phase and place."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ..ops import Formula
-from ..records import EMPTY_MAPPING, Call, Operation, Scope, typed
+from ..records import EMPTY_MAPPING, Call, Operation, typed
 from .autograd_owners import AutogradOwners
 from .functions import qualified_name
 from .leaves import ModuleSettings
@@ -17,20 +17,18 @@ Made = tuple[Any, Any, Any]
 
 
 class CallLog:
-    """The calls of a run and its module calls (``scopes``); ``steps`` are the outermost of these with their range of calls.
+    """The calls of a run.
 
     With ``owners``, a call of the backward pass gets the path of the module whose gradient it computes.
     """
 
     def __init__(self, phases: Phases, owners: AutogradOwners | None) -> None:
         self.calls: list[Call] = []
-        self.scopes: list[Scope] = []
-        self.steps: list[tuple[str, range]] = []
         self._now = phases.now
         self._owners = owners
         self._operations: dict[Any, Operation] = {}
 
-    def operation(self, op: str, target: Any, made: Made, known: ModuleSettings | None = None) -> Operation:
+    def _operation(self, op: str, target: Any, made: Made, known: ModuleSettings | None) -> Operation:
         """Return the operation; equal ones are the same object."""
         key = op, target, known, *map(typed, made)
         settings = EMPTY_MAPPING if known is None else known.settings
@@ -50,7 +48,7 @@ class CallLog:
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
         phase, path = self.placed(path)
-        operation = self.operation(op, target, made, known)
+        operation = self._operation(op, target, made, known)
         self.calls.append(Call(operation, path, "", site, seconds, phase))
         return operation
 
@@ -58,11 +56,3 @@ class CallLog:
         """Return the phase and the path of the next call, made in the module of this path."""
         phase = self._now()
         return phase, path if phase != BACKWARD or self._owners is None else self._owners.placed(path, self.calls)
-
-    def module(
-        self, path: str, operation: Operation, known: ModuleSettings, has_children: bool, begun: int | None
-    ) -> None:
-        """Record a module call that has ended; ``begun`` is the number of the first call in it if it is outermost."""
-        if begun is not None:
-            self.steps.append((path, range(begun, len(self.calls))))
-        self.scopes.append(Scope(path, operation, known.params, has_children))

@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from ..ops._traits import METADATA
-from ..ops.shapes import rule_for
 from ..records import Call, Scope
 from ..torch_internals import DisableTorchFunction, current_graph_task_id, is_any_autocast_enabled
 from .forwards import Forward, is_plain, is_torchs
@@ -73,7 +72,7 @@ class FastObserver(PlanningObserver):
             if entry is None:  # the calls inside it count, and a plan knows nothing of them
                 return super().function(func, args, kwargs)
             with self.lock:
-                plan = self._function_by_rule(key, entry, func, args, kwargs)
+                plan = self._plan_by_rule(key, entry.op, func, args, kwargs)
                 if plan is None:
                     return self._learn(key, entry, func, args, kwargs)
         with self.lock:
@@ -145,11 +144,10 @@ class FastObserver(PlanningObserver):
         self, key: Any, module: nn.Module, known: ModuleSettings, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Plan | None:
         """Plan a call of a leaf by the shape rule of its class; None if there is none that applies."""
-        entry, cls = self._leaves[module], type(module)
-        rule = rule_for(cls) if known.contiguous and not holds_tensors(module) else None
-        if rule is None or entry is None:
+        entry = self._leaves[module]
+        if entry is None or not known.contiguous or holds_tensors(module):
             return None
-        return self._plan_by_rule(key, rule, entry.op, cls, args, kwargs, known.settings)
+        return self._plan_by_rule(key, entry.op, type(module), args, kwargs, known.settings)
 
     def _leaf_planned(
         self, plan: Plan, module: nn.Module, known: ModuleSettings, args: tuple[Any, ...], kwargs: dict[str, Any]

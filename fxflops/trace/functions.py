@@ -41,13 +41,8 @@ def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
         return bool(func._schema.is_mutable)
     name = getattr(func, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
-    return (
-        in_place
-        or name in ("__setitem__", "__set__")
-        or name.startswith("__i")
-        or "out" in kwargs
-        or "inplace" in kwargs
-    )
+    sets = name in ("__setitem__", "__set__") or name.startswith("__i")
+    return in_place or sets or "out" in kwargs or "inplace" in kwargs
 
 
 def belongs_to_tensor(func: Any) -> bool:
@@ -91,22 +86,13 @@ def with_callables(value: Any, within: Callable[[], AbstractContextManager[None]
     return entered
 
 
-def unguarded(func: FunctionType, copies: dict[FunctionType, FunctionType]) -> FunctionType:
-    """Return a copy of a torch function written in Python that runs its body where it would call a function mode.
-
-    ``copies`` is the cache of one run.
-    """
-    copy = copies.get(func)
-    if copy is None:
-        guards = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
-        names = {**func.__globals__, **{name: _never for name in guards if name in func.__globals__}}
-        copy = copies[func] = FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
-        copy.__kwdefaults__ = func.__kwdefaults__
+def unguarded(func: FunctionType) -> FunctionType:
+    """Return a copy of a torch function written in Python that runs its body where it would call a function mode."""
+    guards = ("has_torch_function", "has_torch_function_unary", "has_torch_function_variadic")
+    names = {**func.__globals__, **{name: lambda *_: False for name in guards if name in func.__globals__}}
+    copy = FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
+    copy.__kwdefaults__ = func.__kwdefaults__
     return copy
-
-
-def _never(*_: Any) -> bool:
-    return False
 
 
 def own_body(frame: FrameType, bodies: Bodies) -> tuple[FunctionType, tuple[Any, ...], dict[str, Any]] | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch import fx, nn
 
-from ..model.pytree import reader_of
+from ..model.pytree import Reader, reader_of
 from ..ops import Formula, FormulaRegistry
 from ..records import Spec, is_dense, spec_of
 from .forwards import GLOBAL, own_forward
@@ -31,27 +32,29 @@ class Hooks:
         self._modules = [*modules]
         enter, leave = Hook(enter), Hook(leave)
         for module in self._modules:
-            module._forward_pre_hooks[self] = enter  # type: ignore[index]
+            for held, value in zip(_hooks_of(module), (enter, leave, True, True, True), strict=True):
+                held[self] = value
             module._forward_pre_hooks.move_to_end(self, last=False)  # type: ignore[attr-defined]
-            module._forward_pre_hooks_with_kwargs[self] = True  # type: ignore[index]
-            module._forward_hooks[self] = leave  # type: ignore[index]
-            module._forward_hooks_with_kwargs[self] = True  # type: ignore[index]
-            module._forward_hooks_always_called[self] = True  # type: ignore[index]
 
     def detach(self) -> None:
         """Remove the hooks."""
         for module in self._modules:
-            for hooks in (
-                module._forward_pre_hooks,
-                module._forward_pre_hooks_with_kwargs,
-                module._forward_hooks,
-                module._forward_hooks_with_kwargs,
-                module._forward_hooks_always_called,
-            ):
-                hooks.pop(self, None)  # type: ignore[call-overload]
+            for held in _hooks_of(module):
+                held.pop(self, None)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Hooks:
         return Hooks()
+
+
+def _hooks_of(module: Any) -> tuple[dict[Any, Any], ...]:
+    """Return the dicts of a module's hooks before and after its forward, and those that say how they are called."""
+    return (
+        module._forward_pre_hooks,
+        module._forward_hooks,
+        module._forward_pre_hooks_with_kwargs,
+        module._forward_hooks_with_kwargs,
+        module._forward_hooks_always_called,
+    )
 
 
 class Hook:
@@ -183,18 +186,15 @@ class Settings:
     ) -> None:
         self._forms = forms
         self._spec = spec
-        self._readers: dict[tuple[str, ...], Reader] = {}
+        self._reader = cache(_reader_of)
         self._known: dict[Any, ModuleSettings] = {}
 
     def of(self, module: nn.Module) -> ModuleSettings:
         """Return the current settings of a module."""
         held = module.__dict__
-        names = tuple(held)
-        reader = self._readers.get(names)
-        if reader is None:
-            reader = self._readers[names] = Reader(names)
-        own, buffers, values = module._parameters, module._buffers, reader.read(held)
-        key: Any = reader, values, tuple(map(type, values))  # to Python 1, 1.0 and True are equal
+        names, read = self._reader(tuple(held))
+        own, buffers, values = module._parameters, module._buffers, read(held)
+        key: Any = names, values, tuple(map(type, values))  # to Python 1, 1.0 and True are equal
         if own:
             key = *key, *own.keys(), self._forms(own.values())
         if buffers:
@@ -206,7 +206,7 @@ class Settings:
         if found is None:
             if not all(map(_is_plain, values)):
                 return self._read(module)
-            found = self._read(module, dict(zip(reader.names, values, strict=False)))
+            found = self._read(module, dict(zip(names, values, strict=True)))
             if not any(type(part) is tuple and None in part for part in key[3:]):
                 self._known[key] = found  # it holds on to no object and no tensor
         return found
@@ -218,12 +218,10 @@ class Settings:
         return ModuleSettings(settings, own, all(t is None or (is_dense(t) and t.is_contiguous()) for t in tensors))
 
 
-class Reader:
-    """Reads the attributes of modules that have these names in ``__dict__``, except private ones and ``forward``."""
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = [name for name in names if name[0] != "_" and name != "forward"]
-        self.read = reader_of(self.names)
+def _reader_of(names: tuple[str, ...]) -> tuple[tuple[str, ...], Reader]:
+    """Return those of a module's attributes that are neither private nor ``forward``, and a function that reads them."""
+    public = tuple([name for name in names if name[0] != "_" and name != "forward"])
+    return public, reader_of(public)
 
 
 def forms_with_values(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -55,14 +56,14 @@ class Form:
 
     __slots__ = ("alike", "dtype", "kind", "nbytes", "shape", "spec", "stride")
 
-    def __init__(self, shape: torch.Size, stride: tuple[int, ...], dtype: torch.dtype, kind: str) -> None:
-        self.shape = shape
+    def __init__(self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, kind: str) -> None:
+        self.shape = torch.Size(shape)
         self.stride = stride
         self.dtype = dtype
         self.kind = kind
         self.nbytes = prod(shape) * dtype.itemsize
         self.spec = Spec(shape, dtype)
-        self.alike = shape, dtype
+        self.alike = self.shape, dtype
 
 
 class MetaMirror:
@@ -74,7 +75,8 @@ class MetaMirror:
 
     ``unknown_origin`` turns True when a call takes a tensor of unknown origin: neither the state's, nor made by an observed
     call, nor there before the run. ``needs_values`` is the first error that a call raised on meta, in any thread, or
-    "". ``seen`` has the tensors of known origin by id, with their forms once :meth:`form` has read them.
+    "". ``seen`` has the tensors of known origin by id, with their forms once :meth:`form` has read them;
+    ``form_of(shape, stride, dtype, kind)`` returns the one form of all tensors with this metadata.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class MetaMirror:
         self._weights: set[int] = set()
         self._mirror: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self.seen: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
-        self._forms: dict[Any, Form] = {}
+        self.form_of = cache(Form)
         self._own: dict[int, Any] = {id(None): "absent"}  # a module's missing bias is part of its key too
         self._invalid: dict[int, Any] = {}
         for key, tensor in self._state.items():
@@ -140,14 +142,6 @@ class MetaMirror:
             own = id(tensor) in self._state or tensor.numel() > SMALL
             kind = OWN if own and (dtype.is_floating_point or dtype.is_complex) else REAL
         return self.form_of(shape, stride, dtype, kind)
-
-    def form_of(self, shape: Sequence[int], stride: tuple[int, ...], dtype: torch.dtype, kind: str = META) -> Form:
-        """Return the one form of all tensors with this metadata."""
-        key = shape, stride, dtype, kind
-        form = self._forms.get(key)
-        if form is None:
-            form = self._forms[key] = Form(torch.Size(shape), stride, dtype, kind)
-        return form
 
     def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
         """Return the forms of tensors of the model; None for one that was not there when the run began."""

@@ -14,7 +14,7 @@ from torch import nn
 from ..meters.live_storages import LiveStorages
 from ..model.pytree import tensors_in
 from ..ops import FormulaRegistry
-from ..records import Operation, spec_of
+from ..records import Operation, Scope, spec_of
 from ..torch_internals import DisableTorchFunction
 from .autograd_owners import AutogradOwners
 from .call_log import CallLog, Made
@@ -29,6 +29,7 @@ from .threads import Threads
 class ModuleObserver:
     """Records module calls: those of leaves as Calls, all of them as Scopes. :class:`~.observe.Observer` adds the rest.
 
+    ``steps`` are the outermost module calls, with the range of calls made in each.
     ``lock`` is held while a call is made and recorded, so that a run's threads take turns. ``path`` is the path of
     calls made outside all modules. ``failed`` has name, path and argument specs of the first call that raised.
     """
@@ -36,6 +37,8 @@ class ModuleObserver:
     mode: FunctionMode
     aten: AtenMode
     is_watching = False
+    _begin_leaf: Callable[[nn.Module, Running, Any, Any], None]
+    _stopped: Callable[[str], None]
 
     def __init__(
         self,
@@ -51,7 +54,9 @@ class ModuleObserver:
         stack = ModuleStack()
         self.phases = Phases(stack)
         self.log = CallLog(self.phases, owners)
-        self.calls, self.scopes, self.steps = self.log.calls, self.log.scopes, self.log.steps
+        self.calls = self.log.calls
+        self.scopes: list[Scope] = []
+        self.steps: list[tuple[str, range]] = []
         self.path = ""
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
@@ -65,29 +70,13 @@ class ModuleObserver:
         self._begun = 0
         self._given: Any = None
         self._initial_settings: dict[nn.Module, Mapping[str, Any]] = {}
-        self._threads: Threads[ModuleObserver] = Threads()
+        self._threads = Threads()
         self._of_thread(stack)
 
     def _of_thread(self, stack: ModuleStack) -> None:
         """Set the attributes that each thread has for itself."""
         self._thread = threading.get_ident()
         self._stack = stack
-
-    def _stopped(self, path: str) -> None:
-        """Handle that a call in the module of this path raised."""
-
-    def begin_thread(self, over: ModuleObserver) -> None:
-        """Observe the current thread with this copy of ``over``, inside the module calls that ``over`` has open."""
-        self._of_thread(over._stack.copy())
-        self.switch_on()
-
-    def switch_on(self) -> None:
-        """Turn the modes on in this thread."""
-        raise NotImplementedError
-
-    def switch_off(self, *exception: Any) -> None:
-        """Turn the modes off in this thread."""
-        raise NotImplementedError
 
     def _attach(self) -> None:
         if self._recorder is not None:
@@ -133,9 +122,6 @@ class ModuleObserver:
         """Return the settings of a module without ``training``, which another thread that counts it may set meanwhile."""
         return {name: value for name, value in self._settings.of(module).settings.items() if name != "training"}
 
-    def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
-        """Prepare for the call of a leaf."""
-
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         end = time.perf_counter()
         running, is_leaf = self._stack.leave(module)
@@ -164,8 +150,9 @@ class ModuleObserver:
         else:
             operation = Operation(cls.__name__, cls, *made, known.settings)
         if self.phases.now() == FORWARD:
-            begun = None if self._stack.running else self._begun
-            self.log.module(path, operation, known, bool(module._modules), begun)
+            if not self._stack.running:
+                self.steps.append((path, range(self._begun, len(self.calls))))
+            self.scopes.append(Scope(path, operation, known.params, bool(module._modules)))
 
     def unseen(self, op: str, module: nn.Module, given: Any) -> None:
         """Record a module call that could not be observed, as a call without formula under the name ``op``."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from types import FunctionType, MethodWrapperType
 from typing import Any
 
@@ -52,8 +53,6 @@ class Observer(OperatorObserver):
     observe_dispatch: keep the dispatch mode on, which also sees operators below no function: of C++, of scripted code.
     facts: read what shapes do not have, the query-key pairs that an attention mask leaves.
     owners: assign calls of the backward pass to the modules whose gradients they compute.
-
-    ``steps`` are the outermost module calls, with the range of calls made in each.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Observer(OperatorObserver):
     ) -> None:
         super().__init__(modules, registry, storages, recorder, owners, None if mirror is None else mirror.forms_of_own)
         self.bodies: Bodies = {}
-        self._copies: dict[Any, Any] = {}
+        self._unguarded = cache(unguarded)
         self._spelling = Spelling()
         self._announce = before_write_hook(before_write)
         self._mirror = mirror
@@ -101,18 +100,25 @@ class Observer(OperatorObserver):
         self._detach()
         self.phases.leave()
 
+    def begin_thread(self, over: Observer) -> None:
+        """Observe the current thread with this copy of ``over``, inside the module calls that ``over`` has open."""
+        self._of_thread(over._stack.copy())
+        self.switch_on()
+
     def switch_on(self) -> None:
+        """Turn the modes on in this thread."""
         self._modes = ExitStack()
         for mode in (*([self.aten] if self._observe_dispatch else []), self.mode, self._plain_functions):
             self._modes.enter_context(mode)  # type: ignore[arg-type]
 
     def switch_off(self, *exception: Any) -> None:
+        """Turn the modes off in this thread."""
         self._modes.__exit__(*(exception or (None, None, None)))
 
     def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
+        """Prepare for the call of a leaf."""
         self._parts.clear()
-        if self._unwritten:
-            self._check(None, module, args, kwargs)
+        self._check(None, module, args, kwargs)
         if self._recorder is not None and not self._plain_functions.running:
             with DisableTorchFunction():
                 running.node_args = self._before(args, kwargs)
@@ -135,7 +141,8 @@ class Observer(OperatorObserver):
         if self._mirror is not None and not belongs_to_tensor(func):
             args, kwargs = self._mirror.replace(args, kwargs, func)
             # Autograd and checkpoint compare devices too, but of the meta tensors: they need the real answer.
-            if self._device_mirror is not None and (self._owners is None or self._asks_for_it()):
+            asks = self._owners is None or (self.phases.now() != BACKWARD and not is_comparing())
+            if self._device_mirror is not None and asks:
                 answer = self._device_mirror.answer(func, args, kwargs)
                 if answer is not NotImplemented:
                     return self._answered(func, args, kwargs, answer)
@@ -199,10 +206,6 @@ class Observer(OperatorObserver):
             self._recorder.function(written, node_args, out, self._stack.keys())
         return out
 
-    def _asks_for_it(self) -> bool:
-        """Return whether the model itself asks for a tensor's device: not a backward pass, and not checkpoint."""
-        return self.phases.now() != BACKWARD and not is_comparing()
-
     def raised(self, error: Exception) -> None:
         """Note an error of the meta device: a model that catches it goes on in a way that it would not on real tensors."""
         if self._mirror is not None and "meta" in str(error).lower():
@@ -249,7 +252,7 @@ class Observer(OperatorObserver):
         self._entering.add(func)
         try:
             with FunctionMode(self):
-                return unguarded(func, self._copies)(*args, **kwargs)
+                return self._unguarded(func)(*args, **kwargs)
         finally:
             self._entering.discard(func)
 

@@ -45,6 +45,7 @@ class OperatorObserver(ModuleObserver):
     _mirror: MetaMirror | None
     _autocast: Autocast | None
     _announce: Callable[..., None]
+    _entered: Callable[[], AbstractContextManager[None]]
     _facts: bool
     _unwritten: Unwritten
 
@@ -114,6 +115,7 @@ class OperatorObserver(ModuleObserver):
             self.log.call(None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._here(), 0.0)
 
     def _stopped(self, path: str) -> None:
+        """Handle that a call in the module of this path raised."""
         # Checkpoint stops recomputing by an exception inside a call: the operators that ran until then are calls.
         for func, made in self._parts if stops_recomputation(sys.exc_info()[1]) else ():
             self.log.call(self._registry.find(func), func, made, path, 0.0)
@@ -155,7 +157,3 @@ class OperatorObserver(ModuleObserver):
             yield
         finally:
             self._in_call, self._in_node = before
-
-    def _entered(self) -> AbstractContextManager[None]:
-        """Return a context in which the calls inside a function are observed; a higher-order operator calls it."""
-        raise NotImplementedError

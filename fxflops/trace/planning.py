@@ -11,13 +11,12 @@ import torch
 from ..meters.live_storages import LiveStorages, Span
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, Formula
-from ..ops._rules import Rule
 from ..ops._traits import EMPTY
 from ..ops.shapes import rule_for, shape_of
 from ..records import EMPTY_MAPPING, ORDINARY, Call, Operation, spec_of, typed
 from ..torch_internals import DisableTorchFunction, assertion
 from .device_mirror import DeviceMirror
-from .meta_mirror import OWN, REAL, Form, MetaMirror
+from .meta_mirror import META, OWN, REAL, Form, MetaMirror
 from .on_meta import MetaObserver
 from .operators import ATTENTION, QUERY, RNN_BACKWARD
 from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, forms_in
@@ -89,26 +88,18 @@ class PlanningObserver(MetaObserver):
         for tensor, form in zip((out,) if plan.sequence is None else out, plan.forms, strict=True):
             self._mirror.seen[id(tensor)] = weakref.ref(tensor), form
 
-    def _function_by_rule(
-        self, key: Any, entry: Formula, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Plan | None:
-        """Plan a call of a function by its shape rule; None if it has none, or the rule does not apply."""
-        rule = rule_for(func)
-        return None if rule is None else self._plan_by_rule(key, rule, entry.op, func, args, kwargs)
-
     def _plan_by_rule(
         self,
         key: Any,
-        rule: Rule,
         op: str,
         target: Any,
         args: Any,
         kwargs: Any,
         settings: Mapping[str, Any] = EMPTY_MAPPING,
     ) -> Plan | None:
-        """Plan a call by a shape rule, and keep the plan for this key; None if the rule does not apply."""
-        given = forms_in(key)
-        if all(form.kind is REAL for form in given):  # the call computes values, which no plan has
+        """Plan a call by the shape rule of its target, and keep the plan for this key; None if there is none that applies."""
+        rule, given = rule_for(target), forms_in(key)
+        if rule is None or all(form.kind is REAL for form in given):  # the call computes values, which no plan has
             return None
         with DisableTorchFunction():
             before = tuple.__new__(Operation, (op, target, self._spec(args), self._spec(kwargs), None, settings))
@@ -116,7 +107,9 @@ class PlanningObserver(MetaObserver):
         if found is None:
             return None
         out, strides, passing = found
-        kind, forms = (SAME, ()) if strides is None else (NEW, (self._mirror.form_of(tuple(out), strides, out.dtype),))
+        kind, forms = (
+            (SAME, ()) if strides is None else (NEW, (self._mirror.form_of(tuple(out), strides, out.dtype, META),))
+        )
         same = forms[0].alike if forms else SAME
         ran = self._shared_operation((alike(key), same), (*before[:4], out, settings))
         plan = self._plans[key] = Plan(ran, kind, forms, None, given)

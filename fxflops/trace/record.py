@@ -29,7 +29,7 @@ from ..torch_internals import (
     is_traceable_wrapper_subclass,
     set_grad_enabled,
 )
-from .autocast import AUTOCAST_DEVICES
+from .autocast import autocast_state
 from .functions import in_function
 from .graph import graph_module
 from .source import author_line
@@ -69,7 +69,7 @@ class Recorder:
         self._numbers: dict[str, int] = {}
         self._origins: dict[int, _Origin] = {}
         self._state = {id(tensor): (tensor, name) for name, tensor in _state_of(model)}
-        self._autocast = _autocast_state()
+        self._autocast = autocast_state()
         self._learns = self._grad = torch.is_grad_enabled()
         for name, parameter in signature_of(model).parameters.items():
             if name not in inputs:
@@ -242,7 +242,7 @@ class Recorder:
         In the forward of an ``autograd.Function`` gradients are off. In the graph they are on, since there the calls in
         that forward take the function's place, and so does the view that torch makes of an input that it returns.
         """
-        now = _autocast_state()
+        now = autocast_state()
         for device, (enabled, dtype) in now.items():
             if self._autocast[device] != (enabled, dtype):
                 self._graph.call_function(torch.set_autocast_enabled, (device, enabled))
@@ -259,12 +259,6 @@ def _with_storage(tensor: torch.Tensor) -> torch.Tensor:
     storage = tensor.untyped_storage().clone()
     empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
-
-
-def _autocast_state() -> dict[str, tuple[bool, torch.dtype]]:
-    return {
-        device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in AUTOCAST_DEVICES
-    }
 
 
 def _state_of(model: nn.Module) -> list[tuple[str, torch.Tensor]]:

@@ -7,6 +7,7 @@ import dis
 import linecache
 import operator
 import sys
+from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
@@ -33,7 +34,7 @@ class Spelling:
 
     def __init__(self) -> None:
         self._operators: dict[tuple[CodeType, int], bool] = {}
-        self._compared: dict[tuple[CodeType, int], bool] = {}
+        self._only_compared = cache(_only_compared)
 
     def of(self, method: Any) -> Any:
         """Return the operator if the author's code called ``method`` by one, otherwise the method."""
@@ -47,10 +48,7 @@ class Spelling:
     def is_compared(self, method: str) -> bool:
         """Return whether the author's line only compares this method's results by == or !=; False without source."""
         frame = _author()
-        place = frame.f_code, frame.f_lasti
-        if place not in self._compared:
-            self._compared[place] = _only_compared(frame.f_code.co_filename, frame.f_lineno, method)
-        return self._compared[place]
+        return self._only_compared(frame.f_code.co_filename, frame.f_lineno, method)
 
 
 def is_meta_kernel() -> bool:

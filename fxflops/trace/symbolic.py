@@ -87,8 +87,9 @@ def symbolic(
             graph = tracer.trace(model)
         return graph_module(tracer.root, graph, type(model).__name__)
     except Exception as error:
+        said = str(error).strip().partition("\n")[0]
         raise TraceError(
-            f"torch.fx cannot trace {type(model).__name__} symbolically: {type(error).__name__}: {_first_line(error)}"
+            f"torch.fx cannot trace {type(model).__name__} symbolically: {type(error).__name__}: {said}"
             f'{line_that_raised(error)}\nfxflops.analyze(model, args, trace="record") records a run of it instead'
         ) from error
 
@@ -113,10 +114,6 @@ def _leaf_graph(model: nn.Module, constants: Mapping[str, Any]) -> fx.GraphModul
     node.meta["nn_module_stack"] = {"": ("", type(model))}
     graph.output(node)
     return graph_module({name: model}, graph, name)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def stack_of(node: fx.Node) -> tuple[str, type | None]:

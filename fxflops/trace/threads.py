@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import threading
-from contextlib import AbstractContextManager
 from itertools import dropwhile
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
-import torch
 from torch import nn
 
 from ..model.pytree import tensors_in
@@ -20,27 +18,7 @@ from .source import frames, is_own
 UNWATCHED = "a call by a thread that does not belong to this run"
 
 
-class Observing(Protocol):
-    """The parts of an observer that Threads uses."""
-
-    is_watching: bool
-    lock: AbstractContextManager[Any]
-    mode: Any
-    aten: Any
-
-    def has_made(self, tensor: torch.Tensor) -> bool: ...
-
-    def unseen(self, op: str, module: nn.Module, given: Any) -> None: ...
-
-    def begin_thread(self, over: Any) -> None: ...
-
-    def switch_off(self) -> None: ...
-
-
-Watching = TypeVar("Watching", bound=Observing)
-
-
-class Threads(Generic[Watching]):
+class Threads:
     """The observers of a run's threads, except that of the thread that began it.
 
     A thread belongs to the run if it was started during the run, or if it calls a module with tensors that the run made,
@@ -51,12 +29,12 @@ class Threads(Generic[Watching]):
     """
 
     def __init__(self) -> None:
-        self.by_thread: dict[int, Watching] = {}
+        self.by_thread: dict[int, Any] = {}
         self._earlier = {thread.ident for thread in threading.enumerate()}
         self._depths: dict[int, int] = {}
         self._foreign: dict[int, nn.Module] = {}
 
-    def enter(self, observer: Watching, module: nn.Module, given: Any) -> Watching | None:
+    def enter(self, observer: Any, module: nn.Module, given: Any) -> Any:
         """Return the observer of this thread, which begins a module call; None if the call is not observed."""
         ident = threading.get_ident()
         copied = self.by_thread.get(ident)
@@ -78,7 +56,7 @@ class Threads(Generic[Watching]):
             copied.begin_thread(observer if observer.is_watching else copied)
         return copied
 
-    def leave(self, observer: Watching, module: nn.Module) -> Watching | None:
+    def leave(self, observer: Any, module: nn.Module) -> Any:
         """Return the observer of this thread, whose module call ends; None if the call is not observed."""
         ident = threading.get_ident()
         if self._foreign.get(ident) is module:
@@ -96,7 +74,7 @@ class Threads(Generic[Watching]):
                 self.by_thread[ident].switch_off()
 
 
-def _is_on(observer: Observing) -> bool:
+def _is_on(observer: Any) -> bool:
     """Return whether an observer's modes are on in this thread: autograd's threads inherit those of their caller."""
     return observer.mode in get_current_function_mode_stack() or observer.aten in get_current_dispatch_mode_stack()
 

@@ -64,9 +64,6 @@ class Unwritten:
     def __init__(self) -> None:
         self.storages: dict[int, weakref.ref[Any]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self.storages)
-
     def add(self, value: Any) -> None:
         """Add tensors that a call made without writing to them."""
         for storage in _storages(value):
@@ -76,32 +73,21 @@ class Unwritten:
         """Remove all: a call whose writes are not observed in detail may have written to any of them."""
         self.storages.clear()
 
-    def written(self, value: Any) -> None:
-        """Remove tensors that a call wrote to."""
-        for storage in _storages(value):
-            self.storages.pop(id(storage), None)
-
-    def read(self, value: Any) -> bool:
-        """Return whether one of these tensors is unwritten, and remove them, so that each is reported once."""
-        found = self.holds(value)
-        self.written(value)
-        return found
-
     def holds(self, value: Any) -> bool:
         """Return whether one of these tensors is unwritten."""
-        return bool(self) and any(map(self._is_in, _storages(value)))
+        known = self.storages
+        return bool(known) and any(id(each) in known and known[id(each)]() is each for each in _storages(value))
 
     def is_read_by(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Return whether a call reads an unwritten tensor; a call that writes marks its arguments as written."""
-        if self and writes(func, kwargs):
-            self.written((args, kwargs))
-        elif self:
-            return self.read((args[kwargs.get("beta") == 0 :], kwargs))  # addmm(x, ..., beta=0) does not read x
-        return False
-
-    def _is_in(self, storage: Any) -> bool:
-        known = self.storages.get(id(storage))
-        return known is not None and known() is storage
+        """Return whether a call reads an unwritten tensor. Its tensors, written to or reported, are then removed."""
+        if not self.storages:
+            return False
+        written = writes(func, kwargs)
+        given = args if written else args[kwargs.get("beta") == 0 :], kwargs  # addmm(x, ..., beta=0) does not read x
+        found = not written and self.holds(given)
+        for storage in _storages(given):
+            self.storages.pop(id(storage), None)
+        return found
 
 
 def _storages(value: Any) -> list[Any]:

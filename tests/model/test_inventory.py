@@ -59,7 +59,7 @@ def test_weights_packed_for_a_kernel_are_parameters() -> None:
     plain = nn.Sequential(nn.Linear(IN, OUT), nn.Linear(OUT, 8), nn.LSTM(8, 4))
     quantized = torch.ao.quantization.quantize_dynamic(plain, {nn.Linear, nn.LSTM})
     weights, biases = OUT * IN + 8 * OUT + 16 * 8 + 16 * 4, OUT + 8 + 16 + 16
-    found = Inventory(quantized).contents.params
+    _, found = Inventory(quantized).contents
     assert (found.total, found.trainable) == (weights + biases, 0)
     assert found.bytes == weights + 4 * biases
 
