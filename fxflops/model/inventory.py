@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cached_property
 from itertools import pairwise
 from types import BuiltinFunctionType, FunctionType
@@ -71,9 +70,8 @@ class Inventory:
                 self.packed += [(path, weight) for value in held for weight in _packed(value)]
         self._met.append(len(self.params))
         self.shapeless: list[nn.Module] = []
-        if any(
-            issubclass(cls, UninitializedTensorMixin) for cls in {type(t) for _, t in (*self.params, *self.buffers)}
-        ):
+        classes = {type(tensor) for _, tensor in (*self.params, *self.buffers)}
+        if any(issubclass(cls, UninitializedTensorMixin) for cls in classes):
             self.shapeless = [module for module in self.paths if _is_shapeless(module)]
             if not lazy:
                 names = [name for name, tensor in self.params if isinstance(tensor, UninitializedTensorMixin)]
@@ -93,7 +91,9 @@ class Inventory:
         packed = sum([weight.numel() for _, weight in self.packed])
         total, buffers = sum(sizes) + packed, sum([buffer.numel() for _, buffer in self.buffers])
         trainable = sum([size for size, (_, p) in zip(sizes, self.params, strict=True) if p.requires_grad])
-        nbytes = _bytes(part for _, parameter in [*self.params, *self.packed] for part in stored(parameter))
+        parts = [part for _, parameter in [*self.params, *self.packed] for part in stored(parameter)]
+        storages = {s._cdata: s for part in parts if is_dense(part) for s in [part.untyped_storage()]}  # each once
+        nbytes = sum([storage.nbytes() for storage in storages.values()])
         return tuple(modules), Params(total, trainable, total - trainable, buffers, nbytes)
 
 
@@ -111,9 +111,3 @@ def _packed(value: Any) -> list[torch.Tensor]:
 def _functions_of(module: nn.Module) -> frozenset[Any]:
     held = [*module.__dict__.values()]
     return NONE if FUNCTIONS.isdisjoint(map(type, held)) else frozenset(v for v in held if type(v) in FUNCTIONS)
-
-
-def _bytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Return the bytes of the tensors' storages, each counted once."""
-    storages = {s._cdata: s for t in tensors if is_dense(t) for s in [t.untyped_storage()]}
-    return sum(storage.nbytes() for storage in storages.values())

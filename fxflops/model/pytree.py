@@ -109,10 +109,8 @@ def unpacked(value: Any) -> list[torch.Tensor]:
     """Return copies of the weights in an object of a quantized kernel; none for anything else."""
     if not isinstance(value, torch.ScriptObject):
         return []
-    held = (
-        value.unpack() if hasattr(value, "unpack") else value.__getstate__() if hasattr(value, "__getstate__") else ()
-    )
-    parts = [part for _, part in walk(held)]
+    read: Any = getattr(value, "unpack", None) or getattr(value, "__getstate__", tuple)
+    parts = [part for _, part in walk(read())]
     inner = [weight for part in parts if part is not value for weight in unpacked(part)]  # with the biases of a cell
     return inner or [part for part in parts if isinstance(part, torch.Tensor)]
 
@@ -132,16 +130,13 @@ def tensors_given(value: Any) -> list[torch.Tensor]:
 
 def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
     """Return the value with a :class:`Hole` in place of each tensor, and the tensors; :func:`fill` is the inverse."""
-    tensors: list[torch.Tensor] = []
-    numbers: dict[int, int] = {}
+    found: dict[int, tuple[Hole, torch.Tensor]] = {}
 
     def hole(tensor: torch.Tensor) -> Hole:
-        if id(tensor) not in numbers:
-            numbers[id(tensor)] = len(tensors)
-            tensors.append(tensor)
-        return Hole(numbers[id(tensor)])
+        return found.setdefault(id(tensor), (Hole(len(found)), tensor))[0]
 
-    return _replaced(value, lambda part: isinstance(part, torch.Tensor), hole, {}, _templated), tensors
+    template = _replaced(value, lambda part: isinstance(part, torch.Tensor), hole, {}, _templated)
+    return template, [tensor for _, tensor in found.values()]
 
 
 def fill(template: Any, *tensors: Any) -> Any:

@@ -28,18 +28,12 @@ class TensorState:
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = tensors
-        requires_grad = [*map(REQUIRES_GRAD, tensors)]
-        differentiable = [*compress(tensors, requires_grad)]
-        computed = [tensor for tensor in differentiable if not tensor.is_leaf]
-        if computed:
-            found = {id(tensor) for tensor in computed}
-            tensors = [tensor for tensor in tensors if id(tensor) not in found]
-            requires_grad = [*map(REQUIRES_GRAD, tensors)]
-            differentiable = [*compress(tensors, requires_grad)]
-        self._leaves, self._requires_grad, self._differentiable = tensors, requires_grad, differentiable
-        self._owners = [*tensors, *(tensor for tensor in computed if tensor.retains_grad)]
+        self._leaves = [tensor for tensor in tensors if tensor.is_leaf]
+        self._requires_grad = [*map(REQUIRES_GRAD, self._leaves)]
+        self._differentiable = [*compress(self._leaves, self._requires_grad)]
+        self._owners = [*self._leaves, *[tensor for tensor in tensors if not tensor.is_leaf and tensor.retains_grad]]
         self._gradients = [*map(GRADIENT, self._owners)]
-        self._hooks = [*map(HOOKS, differentiable)]
+        self._hooks = [*map(HOOKS, self._differentiable)]
         self._hooked = [(held, held.copy()) for held in self._hooks if held] if any(self._hooks) else []
         self._recorded: dict[int, tuple[torch.Tensor, torch.Tensor, type]] = {}
         self._at: dict[int, list[int]] = {}

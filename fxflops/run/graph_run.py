@@ -91,7 +91,10 @@ class NodeRunner(fx.Interpreter):
         try:
             value = work(*args, **kwargs)
         except Exception as error:
-            raise _run_error(n, args, kwargs, error) from error
+            path, cls = stack_of(n)
+            where = f"module {path!r} ({cls.__name__})" if path and cls is not None else ""
+            at = f"node {n.name!r} ({n.op} {n.target})"
+            raise run_error(at, where, spec_of(args), spec_of(kwargs), error, node=n.name) from error
         for meter in self._before_freeing:
             meter.after(name, value)
         # A clock reads only after this: the model, too, frees values while it runs.
@@ -283,12 +286,13 @@ def _timing(seconds: list[float]) -> Timing:
     return Timing(statistics.median(seconds), min(seconds), max(seconds), len(seconds))
 
 
-def _run_error(node: fx.Node, args: Any, kwargs: Any, error: Exception) -> RunError:
-    path, cls = stack_of(node)
-    given = [repr(spec_of(arg)) for arg in args] + [f"{name}={spec_of(value)!r}" for name, value in kwargs.items()]
-    where = f"module {path!r} ({cls.__name__})" if path and cls is not None else "the model's own forward"
+def run_error(
+    at: str, where: str, args: Any, kwargs: Any, error: Exception, advice: str = "", node: str = ""
+) -> RunError:
+    """Return the error for a call that raised: ``at`` names it, ``where`` its module, and it was given these specs."""
+    given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
+    where = where or "the model's own forward"
     return RunError(
-        f"the model raised at node {node.name!r} ({node.op} {node.target}) in {where}\n"
-        f"  given {', '.join(given) or 'nothing'}\n  {type(error).__name__}: {error}",
-        node.name,
+        f"the model raised at {at} in {where}\n  given {given or 'nothing'}\n  {type(error).__name__}: {error}{advice}",
+        node,
     )

@@ -26,7 +26,7 @@ from ..trace.meta_mirror import MetaMirror
 from ..trace.observe import Observer
 from ..trace.record import Recorder
 from ..trace.source import line_that_raised
-from .graph_run import uncompiled
+from .graph_run import run_error, uncompiled
 from .outcome import Environment, Run, environment_of
 
 GIVE = ": give a model with real tensors"
@@ -302,12 +302,8 @@ def _watch(subject: Subject, observer: Observer) -> Any:
     except Exception as error:
         whole = type(subject.model).__name__, "", (spec_of(args), spec_of(kwargs))
         op, path, (given, named) = observer.failed or whole
-        shapes = ", ".join([*map(repr, given), *(f"{name}={value!r}" for name, value in named.items())])
-        where = f"module {path!r}" if path else "the model's own forward"
-        raise RunError(
-            f"the model raised at {op} in {where}\n"
-            f"  given {shapes or 'nothing'}\n  {type(error).__name__}: {error}{line_that_raised(error)}{_advice(error)}"
-        ) from error
+        where, advice = f"module {path!r}" if path else "", line_that_raised(error) + _advice(error)
+        raise run_error(op, where, given, named, error, advice) from error
 
 
 def _advice(error: Exception) -> str:

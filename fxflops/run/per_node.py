@@ -19,11 +19,7 @@ Spans = Mapping[str, tuple[int, int, int]]
 
 
 def node_of(
-    node: fx.Node,
-    calls: range,
-    times: Times,
-    bytes_of: tuple[Spans, Spans],
-    kernels: Mapping[str, tuple[Kernel, ...]],
+    node: fx.Node, calls: range, times: Times, bytes_of: tuple[Spans, Spans], kernels: Mapping[str, tuple[Kernel, ...]]
 ) -> Node:
     """Return the record of a node of a graph, with all that was measured of it."""
     path, cls = stack_of(node)

@@ -58,12 +58,6 @@ def with_learning(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, .
     )
 
 
-def _is_causal_bias(mask: Any) -> bool:
-    # Not imported here: that would load the compiler. Unless somebody else has imported it, no mask is one.
-    module = sys.modules.get("torch.nn.attention.bias")
-    return module is not None and isinstance(mask, module.CausalBias)
-
-
 def pairs_left(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
     """Return the number of query-key pairs that one call of attention computes, over all batches and heads.
 
@@ -84,7 +78,8 @@ def pairs_left(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any],
         mask = next((given[name] for name in MASKS if isinstance(given.get(name), torch.Tensor)), None)
         if isinstance(given.get("block_mask"), tuple):
             mask = _flex_mask(given["block_mask"], n, s, query.device)
-        if mask is not None and _is_causal_bias(mask):
+        biases = sys.modules.get("torch.nn.attention.bias")  # importing it would load the compiler
+        if biases is not None and isinstance(mask, biases.CausalBias):
             corner, mask = int(mask.variant), None
         if mask is None or mask.numel() == 0:
             return batch * _triangle(n, s, corner)

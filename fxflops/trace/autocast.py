@@ -43,8 +43,10 @@ class Autocast:
 
     def forget(self) -> None:
         """Clear the cache of cast weights once the outermost autocast region has ended, as autocast does."""
-        if self.kept and not _nesting():
-            self.kept.clear()
+        if self.kept:
+            torch.autocast_increment_nesting()
+            if not torch.autocast_decrement_nesting():  # the number of regions that are open in this thread
+                self.kept.clear()
 
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a call, cast as autocast casts them if it is enabled."""
@@ -109,12 +111,6 @@ class _Casts(TorchDispatchMode):
         if func is torch.ops.aten._to_copy.default:
             self.dtypes.append(out.dtype)
         return out
-
-
-def _nesting() -> int:
-    """Return the number of autocast regions that are open in this thread."""
-    torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting()
 
 
 def _is_eligible(tensor: torch.Tensor) -> bool:

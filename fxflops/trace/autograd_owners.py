@@ -12,12 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from ..errors import InputError, RunError
 from ..model.pytree import tensors_in
 from ..records import Call
-from ..torch_internals import (
-    BackwardCFunction,
-    DisableTorchFunction,
-    current_autograd_node,
-    disable_current_modes,
-)
+from ..torch_internals import BackwardCFunction, DisableTorchFunction, current_autograd_node, disable_current_modes
 
 
 class AutogradOwners:

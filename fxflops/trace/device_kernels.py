@@ -242,11 +242,6 @@ class _SavedBytes(TorchDispatchMode):
 
 def _enabled_kernels() -> tuple[Any, ...]:
     """Return the settings that decide which kernels torch may choose: of ``sdpa_kernel``, oneDNN and cuDNN."""
-    cuda: Any = torch.backends.cuda
-    attention = (
-        cuda.flash_sdp_enabled(),
-        cuda.mem_efficient_sdp_enabled(),
-        cuda.math_sdp_enabled(),
-        cuda.cudnn_sdp_enabled(),
-    )
+    names = ("flash_sdp_enabled", "mem_efficient_sdp_enabled", "math_sdp_enabled", "cudnn_sdp_enabled")
+    attention = [getattr(torch.backends.cuda, name)() for name in names]
     return *attention, torch.backends.mkldnn.enabled, torch.backends.cudnn.enabled

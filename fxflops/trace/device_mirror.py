@@ -7,6 +7,7 @@ observer. Tensors that it creates are made on the CPU with their values, large o
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import torch
@@ -82,9 +83,7 @@ def _place_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> s
     like = args[0] if args and isinstance(args[0], torch.Tensor) and name.endswith("_like") else None
     shape = next((value for value in (kwargs.get("size"), *args) if isinstance(value, (tuple, list))), args)
     sizes = like.shape if like is not None else shape
-    elements = 1
-    for size in sizes:
-        elements *= max(int(size), 1) if isinstance(size, int) else 1
+    elements = prod(max(int(size), 1) for size in sizes if isinstance(size, int))
     return "meta" if elements > most else "cpu"
 
 
@@ -100,6 +99,5 @@ def _dtype_of_new(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
 
 
 def _is_device(value: Any) -> bool:
-    if isinstance(value, torch.device):
-        return True
-    return isinstance(value, str) and value.partition(":")[0] in ("cpu", "cuda", "mps", "xpu")
+    named = isinstance(value, str) and value.partition(":")[0] in ("cpu", "cuda", "mps", "xpu")
+    return named or isinstance(value, torch.device)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import CellType, FrameType, FunctionType
 from typing import Any
 
 import torch
-from torch.autograd.function import FunctionCtx
 
 from ..ops._registry import is_method
 from ..records import specs_in
 from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
-from .source import frames
 
 Bodies = dict[tuple[Any, ...], FunctionType]
 """Functions by their code and the ids of the values that they close over."""
@@ -49,12 +48,6 @@ def belongs_to_tensor(func: Any) -> bool:
     """Return whether a call sets a property of a tensor, or reads its ``grad``: meta mirrors have neither."""
     name = getattr(func, "__name__", "")
     return name == "__set__" or (name == "__get__" and getattr(func.__self__, "__name__", "") == "grad")
-
-
-def in_function() -> bool:
-    """Return whether the caller runs inside the forward of an ``autograd.Function``."""
-    forwards = (frame for frame in frames() if frame.f_code.co_name == "forward")
-    return any(isinstance(frame.f_locals.get("ctx"), FunctionCtx) for frame in forwards)
 
 
 def is_integral(tensor: torch.Tensor) -> bool:
@@ -114,14 +107,7 @@ def own_body(frame: FrameType, bodies: Bodies) -> tuple[FunctionType, tuple[Any,
 
 def arguments_of(frame: FrameType) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments with which the function of a frame was just called."""
-    code, local = frame.f_code, frame.f_locals
-    names = code.co_varnames
-    args = [local[name] for name in names[: code.co_argcount]]
-    stop = code.co_argcount + code.co_kwonlyargcount
-    kwargs = {name: local[name] for name in names[code.co_argcount : stop]}
-    if code.co_flags & 4:  # *args
-        args.extend(local[names[stop]])
-        stop += 1
-    if code.co_flags & 8:  # **kwargs
-        kwargs.update(local[names[stop]])
-    return tuple(args), kwargs
+    names, star, stars, local = inspect.getargvalues(frame)  # the names with those of keyword-only parameters
+    count = frame.f_code.co_argcount
+    args, kwargs = [local[name] for name in names[:count]], {name: local[name] for name in names[count:]}
+    return (*args, *(local[star] if star else ())), kwargs | (local[stars] if stars else {})

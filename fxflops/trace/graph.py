@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from functools import reduce
 from typing import Any, NoReturn
 
 from torch import fx, nn
 
-from ..errors import RunError
+from ..errors import RunError, TraceError
 
 APART = "_fxflops."
 """The prefix of targets whose names a GraphModule uses itself."""
@@ -35,6 +37,31 @@ def graph_module(root: nn.Module | dict[str, Any], graph: fx.Graph, name: str) -
         return fx.GraphModule(root, graph, name)
     except SyntaxError:
         return _Codeless(root, graph, name)
+
+
+def leaf_graph(model: nn.Module, constants: Mapping[str, Any]) -> fx.GraphModule:
+    """Return the graph of a model that is itself a leaf: one call of it, under its class name.
+
+    ``constants`` are the values of ``forward``'s parameters that are not tensors. Raises TraceError for ``*args``.
+    """
+    name = type(model).__name__
+    graph = fx.Graph()
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for parameter in inspect.signature(model.forward).parameters.values():
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            raise TraceError(f"{name} is a leaf whose forward takes {parameter}: wrap it in a module of your own")
+        default = () if parameter.default is inspect.Parameter.empty else (parameter.default,)
+        value: Any = graph.create_node("placeholder", parameter.name, default)
+        value = constants.get(parameter.name, value)
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
+            kwargs[parameter.name] = value
+        else:
+            args.append(value)
+    node = graph.call_module(name, tuple(args), kwargs)
+    node.meta["nn_module_stack"] = {"": ("", type(model))}
+    graph.output(node)
+    return graph_module({name: model}, graph, name)
 
 
 def _is_taken(target: str) -> bool:

@@ -16,7 +16,8 @@ from ..model.pytree import tensors_given, tensors_in
 from ..ops._traits import RESHAPING
 from ..records import ORDINARY, SPARSE, Spec, is_dense, spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes, len_torch_dispatch_stack
-from .functions import in_function, writes
+from .functions import writes
+from .source import in_function
 
 
 def _empty_like(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:

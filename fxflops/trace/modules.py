@@ -110,7 +110,7 @@ class ModuleObserver:
         running = self._stack.enter(module, self._modules[module])
         leaf = not self._stack.inside_leaf() and self._leaves[module] is not None and not transformed()
         if leaf and not holds_tensors(module) and self._has_initial_settings(module):
-            self._stack.is_leaf()
+            self._stack.leaf_depth = len(self._stack.running)
             self._begin_leaf(module, running, args, kwargs)
         running.start = time.perf_counter()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import takewhile
 from typing import Any
 
 from torch.optim import Optimizer
@@ -104,5 +103,9 @@ def _is_recomputing() -> bool:
     """Return whether checkpoint recomputes: one of its functions is on the call stack above the autograd engine."""
     if type(current_autograd_node()).__name__.startswith("Checkpoint"):  # other libraries' too
         return True
-    above = takewhile(lambda frame: frame.f_code is not engine_run_backward.__code__, frames())
-    return any(frame.f_code.co_filename == CHECKPOINT_FILE for frame in above)
+    for frame in frames():
+        if frame.f_code is engine_run_backward.__code__:
+            break
+        if frame.f_code.co_filename == CHECKPOINT_FILE:
+            return True
+    return False

@@ -89,13 +89,7 @@ class PlanningObserver(MetaObserver):
             self._mirror.seen[id(tensor)] = weakref.ref(tensor), form
 
     def _plan_by_rule(
-        self,
-        key: Any,
-        op: str,
-        target: Any,
-        args: Any,
-        kwargs: Any,
-        settings: Mapping[str, Any] = EMPTY_MAPPING,
+        self, key: Any, op: str, target: Any, args: Any, kwargs: Any, settings: Mapping[str, Any] = EMPTY_MAPPING
     ) -> Plan | None:
         """Plan a call by the shape rule of its target, and keep the plan for this key; None if there is none that applies."""
         rule, given = rule_for(target), forms_in(key)

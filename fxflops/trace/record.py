@@ -30,9 +30,8 @@ from ..torch_internals import (
     set_grad_enabled,
 )
 from .autocast import autocast_state
-from .functions import in_function
 from .graph import graph_module
-from .source import author_line
+from .source import author_line, in_function
 
 CONSTANTS = (
     bool, int, float, complex, str, type(None), type(...),
@@ -160,9 +159,6 @@ class Recorder:
             self._remember(out, node)
 
     def _remember(self, value: Any, node: fx.Node) -> None:
-        if isinstance(value, torch.Tensor):
-            self._origins[id(value)] = _Origin(weakref.ref(value), node, ())
-            return
         for steps, part in walk(value):
             if isinstance(part, torch.Tensor):
                 self._origins[id(part)] = _Origin(weakref.ref(part), node, steps)
@@ -263,12 +259,9 @@ def _with_storage(tensor: torch.Tensor) -> torch.Tensor:
 
 def _state_of(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Return all parameters, buffers and tensors that are plain attributes of modules, with their names."""
-    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    for path, module in model.named_modules():
-        for name, value in vars(module).items():
-            if isinstance(value, torch.Tensor):
-                named.append((f"{path}.{name}".lstrip("."), value))
-    return named
+    held = ((f"{path}.{name}", v) for path, module in model.named_modules() for name, v in vars(module).items())
+    plain = [(name.lstrip("."), value) for name, value in held if isinstance(value, torch.Tensor)]
+    return [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False), *plain]
 
 
 def _has_name(func: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Source lines of the model author's code."""
+"""The call stack: source lines of the model author's code, and whose code runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from traceback import walk_tb
 from types import FrameType
 
 import torch
+from torch.autograd.function import FunctionCtx
 
 
 def frames() -> Iterator[FrameType]:
@@ -30,6 +31,12 @@ def line_that_raised(error: BaseException) -> str:
     called = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
     own = [f"\n  at {c.co_filename}:{line} in {c.co_name}" for c, line in called if not is_library(c.co_filename)]
     return own[-1] if own else ""
+
+
+def in_function() -> bool:
+    """Return whether the caller runs inside the forward of an ``autograd.Function``."""
+    forwards = (frame for frame in frames() if frame.f_code.co_name == "forward")
+    return any(isinstance(frame.f_locals.get("ctx"), FunctionCtx) for frame in forwards)
 
 
 def is_own(frame: FrameType) -> bool:

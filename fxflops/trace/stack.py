@@ -50,10 +50,6 @@ class ModuleStack:
         self.running.append(running)
         return running
 
-    def is_leaf(self) -> None:
-        """Note that the innermost call is that of a leaf."""
-        self.leaf_depth = len(self.running)
-
     def leave(self, module: nn.Module) -> tuple[Running, bool]:
         """Pop a call that ends; return it, and whether it is the leaf's own."""
         while self.running and self.running[-1].module is not module:  # a user's hook raised, so ours was not called

@@ -15,7 +15,7 @@ from ..errors import TraceError
 from ..model.inputs import signature_of
 from ..model.snapshot import locked
 from ..ops import FormulaRegistry
-from .graph import graph_module
+from .graph import graph_module, leaf_graph
 from .leaves import leaf_formula
 from .source import line_that_raised
 from .uninitialized_reads import BeforeWriteMode
@@ -78,7 +78,7 @@ def symbolic(
     with the author's line, if the code cannot run on proxies.
     """
     if leaf_formula(model, registry) is not None:
-        return _leaf_graph(model, constants)
+        return leaf_graph(model, constants)
     tracer = SymbolicTracer(registry, constants)
     tracer.record_stack_traces, tracer.before_write = stack_traces, before_write
     try:
@@ -92,28 +92,6 @@ def symbolic(
             f"torch.fx cannot trace {type(model).__name__} symbolically: {type(error).__name__}: {said}"
             f'{line_that_raised(error)}\nfxflops.analyze(model, args, trace="record") records a run of it instead'
         ) from error
-
-
-def _leaf_graph(model: nn.Module, constants: Mapping[str, Any]) -> fx.GraphModule:
-    """Return the graph of a model that is itself a leaf: one call of it, under its class name."""
-    name = type(model).__name__
-    graph = fx.Graph()
-    args: list[Any] = []
-    kwargs: dict[str, Any] = {}
-    for parameter in inspect.signature(model.forward).parameters.values():
-        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-            raise TraceError(f"{name} is a leaf whose forward takes {parameter}: wrap it in a module of your own")
-        default = () if parameter.default is inspect.Parameter.empty else (parameter.default,)
-        value: Any = graph.create_node("placeholder", parameter.name, default)
-        value = constants.get(parameter.name, value)
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY:
-            kwargs[parameter.name] = value
-        else:
-            args.append(value)
-    node = graph.call_module(name, tuple(args), kwargs)
-    node.meta["nn_module_stack"] = {"": ("", type(model))}
-    graph.output(node)
-    return graph_module({name: model}, graph, name)
 
 
 def stack_of(node: fx.Node) -> tuple[str, type | None]:
@@ -130,9 +108,6 @@ def constants_of(model: nn.Module, bound: Mapping[str, Any] | None = None) -> di
 
     ``bound`` are the arguments by name; those not in it have their defaults.
     """
-    constants = {}
-    for name, parameter in signature_of(model).parameters.items():
-        value = (bound or {}).get(name, parameter.default)
-        if isinstance(value, (bool, int, float, str, type(None), torch.dtype)):
-            constants[name] = value
-    return constants
+    given = {name: p.default for name, p in signature_of(model).parameters.items()} | dict(bound or {})
+    plain = (bool, int, float, str, type(None), torch.dtype)
+    return {name: value for name, value in given.items() if isinstance(value, plain)}
