@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from .conventions import Convention, find_convention
 from .counting.counts import check_attention
-from .errors import InputError, RunError, TraceError, errors_of_kind
+from .errors import InputError, RunError, TraceError, errors_of_kind, of_kind
 from .meters.progress import progress_bar
 from .model.inputs import as_call, checked_model, shape_given
 from .model.inventory import Inventory
@@ -28,6 +28,9 @@ from .torch_internals import is_compiled
 from .trace.compiler import unseen
 
 MODES = ("eval", "train", "as_is")
+NO_OPTIMIZER = """analyze() takes no optimizer; these do:
+  fxflops.count(model, args, backward=True, optimizer=optimizer) counts its step, without computing
+  fxflops.profile(model, optimizer=optimizer) counts a training step of your own, in a with block"""
 Formulas = Mapping[Any, FormulaFunction]
 
 
@@ -46,6 +49,7 @@ def analyze(
     kernels: bool = False,
     strict: bool = False,
     progress: bool | None = None,
+    optimizer: None = None,
 ) -> Report:
     """Trace ``model`` and run it node by node on real tensors; count every operation, and measure its time and memory.
 
@@ -69,11 +73,14 @@ def analyze(
             (``report.nodes[i].kernels``): on CUDA those that CUPTI saw, on a CPU the operators.
         strict: raise MissingFormulaError if a call has no formula.
         progress: show a progress bar on stderr; by default if stderr is a terminal.
+        optimizer: not taken; :func:`count` and :class:`fxflops.profile` take one.
 
     Raises:
         InputError: the model or its inputs are invalid. RunError: the model raised. TraceError: it cannot be traced.
         MissingFormulaError: with ``strict``. FormulaError: a formula does not fit a call.
     """
+    if optimizer is not None:
+        raise of_kind(InputError(NO_OPTIMIZER), TypeError)
     return analyzed(
         model,
         args,

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import replace
 from functools import partial, update_wrapper
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -18,8 +18,7 @@ from torch.optim import Optimizer
 
 from .conventions import Convention, find_convention
 from .counting.counts import check_attention
-from .errors import FxflopsError, InputError
-from .meters.live_storages import Named
+from .errors import FxflopsError, InputError, of_kind
 from .model.inputs import checked_model
 from .model.inventory import Inventory
 from .model.optimizer import states_of
@@ -30,6 +29,13 @@ from .run.graph_run import uncompiled
 from .run.model_run import Watch, gradients_of
 from .run.outcome import environment_of
 from .torch_internals import is_compiled
+
+INSTEAD = """it counts the code in a block,
+  with fxflops.profile(model) as p:
+      model(x)
+  print(p.report)
+one call of a model is fxflops.count(model, x) or fxflops.analyze(model, x); thop's function is fxflops.adapters.thop.profile"""
+"""The advice to those who give ``profile`` what another function takes."""
 
 
 class profile:
@@ -50,19 +56,22 @@ class profile:
             passes, checkpoint's recomputation and the steps of any optimizer are recognized without it.
         convention, attention, formulas, strict: as for :func:`fxflops.analyze`.
 
-    Raises InputError for models that are not modules.
+    Raises InputError for models that are not modules, and for inputs: the block runs the models.
     """
 
     def __init__(
         self,
         models: nn.Module | Sequence[nn.Module] | Mapping[str, Any] | None = None,
-        *,
+        *inputs: NoReturn,
         optimizer: Optimizer | Sequence[Optimizer] | None = None,
         convention: str | Convention = "fxflops",
         attention: str = "dense",
         formulas: Mapping[Any, FormulaFunction] | None = None,
         strict: bool = False,
+        **unknown: NoReturn,
     ) -> None:
+        if inputs or unknown:
+            raise of_kind(InputError(f"profile() takes no {', '.join(unknown) or 'inputs'}: {INSTEAD}"), TypeError)
         self._model = _one_model(models)
         given = models.values() if isinstance(models, Mapping) else models if isinstance(models, Sequence) else [models]
         self._compiled = any(is_compiled(model.modules()) for model in given if isinstance(model, nn.Module))
@@ -84,13 +93,13 @@ class profile:
 
     def __enter__(self) -> profile:
         params, inventory = [*self._model.named_parameters()], Inventory(self._model)
-        held: dict[str, Named] = {
+        held = {
             "params": [*params, *inventory.packed],
             "buffers": [*self._model.named_buffers()],
             "gradients": gradients_of(params),
             "optimizer": self._optimizer_states(),
         }
-        self._paths = {m: path for m, path in inventory.paths.items() if not isinstance(m, _Several)}
+        self._paths = {m: path for m, path in inventory.paths.items() if not isinstance(m, Models)}
         self._watch = Watch(self._paths, self._registry, backward=True)
         self._storages, self._observer = self._watch.storages, self._watch.observer
         self._observer.phases.on_step = self._stepping
@@ -117,7 +126,7 @@ class profile:
             return
         self._label_gradients()
         self._storages.label(self._optimizer_states(), "optimizer")
-        parts = [*self._model.children()] if isinstance(self._model, _Several) else [self._model]
+        parts = [*self._model.children()] if isinstance(self._model, Models) else [self._model]
         name = " + ".join(type(part).__name__ for part in parts) or "(no model)"
         device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
         mode = ("train" if self._model.training else "eval") if parts else ""
@@ -212,13 +221,13 @@ def _optimizers(optimizer: Any) -> list[Optimizer]:
     return given
 
 
-class _Several(nn.ModuleDict):
-    """Several models that are profiled together, by name."""
+class Models(nn.ModuleDict):
+    """Several models that are profiled together, by name; a report shows this class at their root."""
 
 
 def _one_model(models: Any) -> nn.Module:
     if models is None:
-        return _Several()
+        return Models()
     if isinstance(models, nn.Module) or not isinstance(models, Iterable):
         return checked_model(models)
     if isinstance(models, Mapping):
@@ -227,7 +236,7 @@ def _one_model(models: Any) -> nn.Module:
         named = {f"{type(model).__name__}_{i}": checked_model(model) for i, model in enumerate(models)}
     if not named:
         raise InputError(f"profile() needs a model, or several; there is no torch.nn.Module in {models!r:.80}")
-    several = _Several()
+    several = Models()
     several._modules.update(named)  # add_module() rejects names such as "keys", or with a dot
     several.training = any(model.training for model in named.values())
     return several

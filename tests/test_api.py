@@ -129,6 +129,12 @@ def test_unknown_choices_name_the_known() -> None:
             analyze(Two(), torch.ones(3, 5), **arguments)  # type: ignore[arg-type]
 
 
+def test_analyze_says_what_takes_an_optimizer() -> None:
+    with pytest.raises(InputError, match=r"count\(.*optimizer=[\s\S]*profile\(") as error:
+        analyze(Two(), torch.ones(3, 5), optimizer=torch.optim.SGD)  # type: ignore[arg-type]
+    assert isinstance(error.value, TypeError)
+
+
 class Raises(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -113,6 +113,7 @@ def test_any_code_and_several_models() -> None:
         "encoder step 1": 60, "decoder step 1": 40, "encoder step 2": 60, "decoder step 2": 40, "(outside)": 0,
     }  # fmt: skip
     assert report.by_step()["(outside)"].total.flops == 8
+    assert report[""].cls == "Models"
     assert report.total_params == 15 + 5 + 10 + 2
     with profile([encoder, decoder]) as p:
         decoder(encoder(x))
@@ -180,6 +181,14 @@ def test_what_cannot_be_told_is_said() -> None:
         _ = failed.report
     with pytest.raises(MissingFormulaError), profile(nn.Linear(2, 2), strict=True):
         torch.ones(2).numpy()
+
+
+@pytest.mark.parametrize(("args", "kwargs"), [((torch.ones(1, 2),), {}), ((), {"inputs": (torch.ones(1, 2),)})])
+def test_who_calls_it_as_thops_is_told_what_to_call(args: Any, kwargs: Any) -> None:
+    said = r"profile\(\) takes no inputs: [\s\S]*with fxflops\.profile[\s\S]*count\([\s\S]*adapters\.thop\.profile"
+    with pytest.raises(InputError, match=said) as error:
+        profile(nn.Linear(2, 2), *args, **kwargs)
+    assert isinstance(error.value, TypeError)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning", "ignore:.*torch.jit.script:DeprecationWarning")
