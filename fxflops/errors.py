@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
+from types import TracebackType
 from typing import TypeVar
 
 
@@ -68,7 +70,7 @@ def of_kind(error: E, *kinds: type[BaseException]) -> E:
     except TypeError:
         return error
     vars(made).update(vars(error))
-    return made.with_traceback(error.__traceback__)
+    return made
 
 
 NOT_TO_RAISE = StopIteration, StopAsyncIteration
@@ -79,7 +81,8 @@ NOT_TO_RAISE = StopIteration, StopAsyncIteration
 def errors_of_kind(*kinds: type[BaseException]) -> Iterator[None]:
     """Make errors of fxflops that are raised in this block also of these types.
 
-    Without ``kinds``, make them also of the type of the error that caused them, with its attributes.
+    Without ``kinds``, make them also of the type of the error that caused them, with its attributes. Their traceback begins
+    here; that of their cause keeps the frames of the model and of torch.
     """
     try:
         yield
@@ -89,7 +92,24 @@ def errors_of_kind(*kinds: type[BaseException]) -> Iterator[None]:
             cause = cause.__cause__
         made = of_kind(error, *(kinds or (type(cause or error),)))
         vars(made).update({**({} if kinds or cause is None else vars(cause)), **vars(made)})
-        raise made from error.__cause__
+        if cause is not None:
+            cause.__traceback__ = without_ours(cause.__traceback__)
+        raise made.with_traceback(None) from error.__cause__
+
+
+def without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    """Return the traceback without the frames of this package, except for one that raised."""
+    frames = []
+    while traceback is not None:
+        frames.append(traceback)
+        traceback = traceback.tb_next
+    for each in reversed(frames):
+        if traceback is None or not Path(each.tb_frame.f_code.co_filename).is_relative_to(PACKAGE):
+            traceback = TracebackType(traceback, each.tb_frame, each.tb_lasti, each.tb_lineno)
+    return traceback
+
+
+PACKAGE = Path(__file__).parent
 
 
 def near(name: str, known: Iterable[str]) -> str:

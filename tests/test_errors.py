@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from traceback import walk_tb
+from types import TracebackType
+
 import pytest
 import torch
 from torch import nn
 
 import fxflops
-from fxflops.errors import near
+from fxflops.errors import near, without_ours
 
 
 @pytest.mark.parametrize(
@@ -50,3 +54,41 @@ def test_strict_says_why_and_no_recipe_where_there_is_none() -> None:
     assert first == "calls that are not counted: 1"
     assert place.startswith("  attention x1, first in the root  f32[1,1,4,8]")
     assert why.strip() == report.recount(attention="exact").missing[0].why
+
+
+class Narrow(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)
+
+
+def functions_in(traceback: TracebackType | None) -> list[str]:
+    """The functions of a traceback, ours with a star."""
+    ours = str(Path(fxflops.__file__).parent)
+    codes = [frame.f_code for frame, _ in walk_tb(traceback)]
+    return ["*" * code.co_filename.startswith(ours) + code.co_name for code in codes]
+
+
+def test_the_cause_of_an_error_keeps_the_frames_of_the_model_alone() -> None:
+    with pytest.raises(fxflops.RunError) as error:
+        fxflops.count(Narrow(), torch.ones(2, 5))
+    assert error.value.__cause__ is not None
+    causes = functions_in(error.value.__cause__.__traceback__)
+    assert "forward" in causes
+    assert not [name for name in causes if name.startswith("*")]
+    assert [name for name in functions_in(error.tb) if name.startswith("*")] == [
+        "*count",
+        "*running",
+        "*errors_of_kind",
+    ]
+
+
+def test_an_error_of_our_own_keeps_its_frame() -> None:
+    with pytest.raises(fxflops.InputError) as error:
+        fxflops.count(nn.Linear)  # type: ignore[arg-type]
+    *others, last = functions_in(without_ours(error.tb))
+    assert last == "*checked_model"
+    assert not [name for name in others if name.startswith("*")]
