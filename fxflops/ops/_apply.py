@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 import operator
+from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
 from ..errors import FormulaError
+from ..names import target_of
 from ..records import Cost, FormulaFunction, Operation, Spec
+from ..torch_internals import OpOverload, OpOverloadPacket
 from ._registry import Formula, is_method
 from ._rules import Parameters, parameters_of
 
@@ -21,7 +25,10 @@ CALLED = {
 }
 ALIASES = {
     "self": "input", "x": "input", "axis": "dim", "keepdims": "keepdim", "mat2": "other", "vec": "other", "tensor": "other",
+    "update": "train",
 }  # fmt: skip
+RESULT = ("out",)
+"""The keyword-only parameter that every formula has."""
 
 
 def apply(entry: Formula, ran: Operation, module: nn.Module | None = None, path: str = "") -> Cost:
@@ -76,26 +83,31 @@ def _call(entry: Formula, function: FormulaFunction, ran: Operation, module: nn.
 
 
 def arguments(parameters: Parameters, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of an operation as a formula or a shape rule of these parameters takes them: what it does not name is left
-    out."""
+    """The arguments of an operation for a formula or a shape rule of these parameters; those that it does not name are left out.
+
+    Positional parameters are the op's first ones. Keyword-only ones are found by name, wherever the op has them.
+    """
     names, keywords, takes_args, takes_kwargs = parameters
     if isinstance(ran.target, type) and (names or not takes_args):
-        return (), _module_arguments(names, ran) if names else {}
+        return (), _module_arguments((*names, *keywords), ran) if names else {}
     args = ran.args if takes_args else ran.args[: len(names)]
+    given = ran.kwargs
+    if not takes_args and keywords != RESULT and (later := ran.args[len(names) :]):
+        given = {**dict(zip(names_of(ran.target)[len(names) :], later, strict=False)), **given}
     kwargs = {}
-    if ran.kwargs:
-        rest = names[len(args) :]
-        for name, value in ran.kwargs.items():
-            name = name if name in rest else ALIASES.get(name, name)
-            if name != "out" and (name in rest or name in keywords or takes_kwargs):
+    if given:
+        wanted = (*names[len(args) :], *keywords)
+        for name, value in given.items():
+            name = name if name in wanted else ALIASES.get(name, name)
+            if name != "out" and (name in wanted or takes_kwargs):
                 kwargs[name] = value
     return args, kwargs
 
 
 def _module_arguments(names: tuple[str, ...], ran: Operation) -> dict[str, Any]:
-    """A leaf module's: what its forward was given, by name, then the module's own settings and tensors."""
+    """The arguments for a leaf module: those of its forward, by name, then the module's own settings and tensors."""
     settings = ran.settings
-    values = {name: settings[name] for name in names if name in settings}
+    values = {name: settings[name] for name in names if name in settings and name != "out"}
     if len(ran.args) == 1 and not ran.kwargs:
         values[names[0]] = ran.args[0]
         return values
@@ -107,9 +119,25 @@ def _module_arguments(names: tuple[str, ...], ran: Operation) -> dict[str, Any]:
         elif position == 0:
             values[names[0]] = value
     values.update((name, value) for name, value in ran.kwargs.items() if name in names)
-    if names and names[0] not in values and given and given[0] in ran.kwargs:
+    if names[0] not in values and given and given[0] in ran.kwargs:
         values[names[0]] = ran.kwargs[given[0]]
     return values
+
+
+@lru_cache(maxsize=4096)
+def names_of(target: Any) -> tuple[str, ...]:
+    """The names of the arguments that a call of this target takes by position; () where nobody knows.
+
+    Those of a function written in C are taken from the operator of its name.
+    """
+    if type(target) is FunctionType:
+        return parameters_of(target)[0]
+    found = target_of(target) if isinstance(target, str) else target
+    if not isinstance(found, (OpOverload, OpOverloadPacket)):
+        found = getattr(torch.ops.aten, getattr(found, "__name__", ""), None)
+    if isinstance(found, OpOverloadPacket):
+        found = getattr(found, found.overloads()[0])
+    return tuple(argument.name for argument in found._schema.arguments) if isinstance(found, OpOverload) else ()
 
 
 def tensors(value: Any) -> Any:

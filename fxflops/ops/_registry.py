@@ -181,10 +181,11 @@ def formula(*targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) 
 
     A target is a module class, a function, an ``OpOverload`` or its packet, a qualified name such as ``"aten::add"`` or
     the name of a ``torch.Tensor`` method. The function takes the op's own parameters by their names, each tensor as a
-    :class:`~fxflops.records.Spec`, and keyword ``out``, the spec of the result; parameters that it does not name are
-    not passed. Where all targets are module classes it gets the module first, to read its settings, then the arguments
-    of its forward. It returns a :class:`~fxflops.records.Cost`, or an int: the FLOPs. ``op`` names the op in reports
-    (default: the function's name); ``traits`` are those of ``fxflops.ops._traits`` that it has.
+    :class:`~fxflops.records.Spec`, and keyword ``out``, the spec of the result. Its positional parameters are the op's
+    first; its keyword-only ones are found by name wherever the op has them; what it does not name is not passed. Where
+    all targets are module classes it gets the module first, to read its settings, then the arguments of its forward.
+    It returns a :class:`~fxflops.records.Cost`, or an int: the FLOPs. ``op`` names the op in reports (default: the
+    function's name); ``traits`` are those of ``fxflops.ops._traits`` that it has.
 
     >>> @formula(torch.special.i0, op="my_i0")
     ... def my_i0(input, *, out):

@@ -51,90 +51,27 @@ def dense(batch: int, n: int, s: int, d: int, v: int, masked: bool, dropout_p: f
     return contraction(d, pairs).plus(pointwise).plus(softmax).plus(added_up(pairs * v, rows * v))
 
 
-@attention.backward(*named("_scaled_dot_product_flash_attention_for_cpu_backward"))
+@attention.backward(
+    *named("_scaled_dot_product_flash_attention_backward", "_scaled_dot_product_flash_attention_for_cpu_backward"),
+    *named("_scaled_dot_product_efficient_attention_backward"),
+    *named("_scaled_dot_product_fused_attention_overrideable_backward"),
+)
 def attention_backward(
-    grad_out: Spec,
+    *,
     query: Spec,
     key: Spec,
     value: Spec,
-    output: Spec,
-    logsumexp: Spec,
     dropout_p: float,
-    is_causal: bool,
-    *,
+    attn_bias: Spec | None = None,
+    grad_input_mask: Sequence[bool] = (True, True, True, False),
     out: Any,
 ) -> Cost:
     """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: 4 products.
 
     With weights P = softmax(scale * q k'): out_v = P' grad; dP = grad v', times the dropout's mask if there is one (1);
-    dS = P * (dP - sum of P * dP) * scale; out_q = dS k; out_k = dS' q.
+    dS = P * (dP - sum of P * dP) * scale; out_q = dS k; out_k = dS' q. The gradient of a bias, if asked for, is dS / scale
+    summed over what the bias is broadcast to.
     """
-    return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p)
-
-
-@attention.backward(*named("_scaled_dot_product_flash_attention_backward"), op="attention_backward")
-def flash_attention_backward(
-    grad_out: Spec,
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    output: Spec,
-    logsumexp: Spec,
-    cum_seq_q: Spec | None,
-    cum_seq_k: Spec | None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    *,
-    out: Any,
-) -> Cost:
-    """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: as attention_backward."""
-    return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p)
-
-
-@attention.backward(*named("_scaled_dot_product_efficient_attention_backward"), op="attention_backward")
-def efficient_attention_backward(
-    grad_out_: Spec,
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    attn_bias: Spec | None,
-    output: Spec,
-    logsumexp: Spec,
-    philox_seed: Any,
-    philox_offset: Any,
-    dropout_p: float,
-    grad_input_mask: Sequence[bool],
-    *,
-    out: Any,
-) -> Cost:
-    """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: as attention_backward.
-
-    The gradient of a bias, if asked for, is dS / scale summed over what the bias is broadcast to.
-    """
-    bias = attn_bias if grad_input_mask[3] else None
-    return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p, bias)
-
-
-@attention.backward(*named("_scaled_dot_product_fused_attention_overrideable_backward"), op="attention_backward")
-def overrideable_attention_backward(
-    grad_out: Spec,
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    attn_bias: Spec | None,
-    grad_input_mask: Sequence[bool],
-    output: Spec,
-    logsumexp: Spec,
-    cum_seq_q: Spec | None,
-    cum_seq_k: Spec | None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    *,
-    out: Any,
-) -> Cost:
-    """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: as attention_backward, with a bias."""
     bias = attn_bias if grad_input_mask[3] else None
     return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p, bias)
 

@@ -31,19 +31,7 @@ def flash_attention_forward(
 
 @flash_attention_forward.backward(*named("_flash_attention_backward"), op="attention_backward")
 def flash_attention_heads_last_backward(
-    grad_out: Spec,
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    output: Spec,
-    logsumexp: Spec,
-    cum_seq_q: Spec | None,
-    cum_seq_k: Spec | None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    *,
-    out: Any,
+    *, query: Spec, key: Spec, value: Spec, cum_seq_q: Spec | None, max_q: int, max_k: int, dropout_p: float, out: Any
 ) -> Cost:
     """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: as attention_backward."""
     return _heads_last_backward(query, key, value, cum_seq_q, max_q, max_k, dropout_p)
@@ -71,23 +59,16 @@ def efficient_attention_forward(
 
 @efficient_attention_forward.backward(*named("_efficient_attention_backward"), op="attention_backward")
 def efficient_attention_heads_last_backward(
-    grad_out_: Spec,
+    *,
     query: Spec,
     key: Spec,
     value: Spec,
     bias: Spec | None,
-    output: Spec,
     cu_seqlens_q: Spec | None,
-    cu_seqlens_k: Spec | None,
     max_seqlen_q: int,
     max_seqlen_k: int,
-    logsumexp: Spec,
     dropout_p: float,
-    philox_seed: Any,
-    philox_offset: Any,
-    custom_mask_type: int,
     bias_requires_grad: bool,
-    *,
     out: Any,
 ) -> Cost:
     """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: as attention_backward, with a bias."""
@@ -123,22 +104,7 @@ def cudnn_attention_forward(
     op="attention_backward",
 )
 def cudnn_attention_backward(
-    grad_out: Spec,
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    output: Spec,
-    logsumexp: Spec,
-    philox_seed: Any,
-    philox_offset: Any,
-    attn_bias: Spec | None,
-    cum_seq_q: Spec | None,
-    cum_seq_k: Spec | None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    *,
-    out: Any,
+    *, query: Spec, key: Spec, value: Spec, cum_seq_q: Spec | None, max_q: int, max_k: int, dropout_p: float, out: Any
 ) -> Cost:
     """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: as attention_backward."""
     if cum_seq_q is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import nn
 
@@ -22,38 +21,17 @@ from .norm import normalized
 from .shapes import fits
 
 
-@formula(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, F.batch_norm, op="batch_norm")
-@formula(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, F.instance_norm, op="instance_norm")
-def batch_norm(
-    input: Spec,
-    running_mean: Spec | None = None,
-    running_var: Spec | None = None,
-    weight: Spec | None = None,
-    bias: Spec | None = None,
-    *,
-    out: Spec,
-) -> Cost:
-    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: 2 per output, 1 each for weight and bias."""
-    return normalized(out, weight, bias)
-
-
 @formula(
-    torch.batch_norm,
-    *named("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "quantized_batch_norm", "batch_norm_elemt"),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *named("batch_norm", "native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "quantized_batch_norm"),
     *named("_native_batch_norm_legit", "_native_batch_norm_legit_functional", "_native_batch_norm_legit_no_training"),
     *named("_batch_norm_impl_index", "_batch_norm_with_update", "_batch_norm_with_update_functional"),
-    *named("_batch_norm_no_update"),
-    "aten::batch_norm",
+    *named("_batch_norm_no_update", "batch_norm_elemt"),
     op="batch_norm",
 )
-def batch_norm_native(input: Spec, weight: Spec | None = None, bias: Spec | None = None, *, out: Any) -> Cost:
-    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: as batch_norm."""
-    return normalized(out, weight, bias)
-
-
-@formula(torch.instance_norm, "aten::instance_norm", op="instance_norm")
-def instance_norm_native(input: Spec, weight: Spec | None = None, bias: Spec | None = None, *, out: Spec) -> Cost:
-    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: as instance_norm."""
+@formula(nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, *named("instance_norm"), op="instance_norm")
+def batch_norm(input: Spec, *, weight: Spec | None = None, bias: Spec | None = None, out: Any) -> Cost:
+    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: 2 per output, 1 each for weight and bias."""
     return normalized(out, weight, bias)
 
 
@@ -120,14 +98,9 @@ def batch_norm_backward(
     grad_out: Spec,
     input: Spec,
     weight: Spec | None,
-    running_mean: Spec | None,
-    running_var: Spec | None,
-    save_mean: Spec | None,
-    save_invstd: Spec | None,
-    train: bool,
-    eps: float,
-    output_mask: Sequence[bool],
     *,
+    train: bool = True,
+    output_mask: Sequence[bool] = (True, True, True),
     out: Any,
 ) -> Cost:
     """grad[n, c, *], x[n, c, *], weight[c] -> out[n, c, *], out_weight[c], out_bias[c]: 9 per element and 1 per channel.
@@ -151,32 +124,18 @@ def batch_norm_backward(
 @batch_norm.backward(*named("cudnn_batch_norm_backward", "miopen_batch_norm_backward"), op="batch_norm_backward")
 def batch_norm_backward_of_library(input: Spec, grad_output: Spec, weight: Spec, *, out: Any) -> Cost:
     """x[n, c, *], grad[n, c, *], weight[c] -> out[n, c, *], out_weight[c], out_bias[c]: as native_batch_norm_backward."""
-    settings = None, None, None, None, True, 0.0, (True, True, True)
-    return batch_norm_backward(grad_output, input, weight, *settings, out=out)
+    return batch_norm_backward(grad_output, input, weight, out=out)
 
 
 @batch_norm.backward(*named("batch_norm_backward_reduce"), op="batch_norm_backward")
-def batch_norm_backward_reduce(
-    grad_out: Spec,
-    input: Spec,
-    mean: Spec,
-    invstd: Spec,
-    weight: Spec | None,
-    input_g: bool,
-    weight_g: bool,
-    bias_g: bool,
-    *,
-    out: Any,
-) -> Cost:
+def batch_norm_backward_reduce(*, input: Spec, weight_g: bool, out: Any) -> Cost:
     """grad[n, c, *], x[n, c, *] -> sum[c], sum_x[c], out_weight[c], out_bias[c]: sums of grad and of grad * (x - mean) per channel."""
     n, c = input.numel(), input[1]
     return Cost(muls=n + c * weight_g, adds=n + 2 * max(n - c, 0))
 
 
 @batch_norm.backward(*named("batch_norm_backward_elemt"), op="batch_norm_backward")
-def batch_norm_backward_elements(
-    grad_out: Spec, input: Spec, mean: Spec, invstd: Spec, weight: Spec | None, *, out: Spec
-) -> Cost:
+def batch_norm_backward_elements(*, weight: Spec | None, out: Spec) -> Cost:
     """grad[n, c, *], x[n, c, *], sum[c], sum_x[c] -> out[n, c, *]: (grad - mean - (x - mean_x) * a) * b: 5 per output.
 
     Per channel 2 means of the sums given, a = mean(grad * (x - mean_x)) / std / std and b = weight / std: 4 or 5.

@@ -29,9 +29,11 @@ ALL = (True, True, True)
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
     *named("conv1d", "conv2d", "conv3d", "_convolution_mode"),
     *named("mkldnn_convolution", "miopen_convolution", "miopen_depthwise_convolution", "_mps_convolution"),
-    *named("_nnpack_spatial_convolution"),
+    *named("_nnpack_spatial_convolution", "thnn_conv2d", "slow_conv3d", "slow_conv_dilated2d", "slow_conv_dilated3d"),
+    *named("_conv_depthwise2d", "conv_depthwise3d", "_slow_conv2d_forward", "slow_conv3d_forward"),
+    "aten::cudnn_convolution",
 )
-def conv(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
+def conv(input: Spec, weight: Spec, *, bias: Spec | None = None, out: Spec) -> Cost:
     """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: i*prod(k) multiply-adds less 1 add, plus bias."""
     return contraction(math.prod(weight[1:]), out.numel(), bias is not None)
 
@@ -67,26 +69,10 @@ def conv_shape(
     return Spec((input[0], weight[0], *sizes), input.dtype) if min((*input, *sizes)) > 0 else None
 
 
-@formula("aten::cudnn_convolution", op="conv")
-def conv_without_bias(input: Spec, weight: Spec, *, out: Spec) -> Cost:
-    """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: i*prod(k) multiply-adds less 1 add."""
-    return conv(input, weight, out=out)
-
-
-@formula(
-    *named("thnn_conv2d", "slow_conv3d", "slow_conv_dilated2d", "slow_conv_dilated3d", "_conv_depthwise2d"),
-    *named("conv_depthwise3d", "_slow_conv2d_forward", "slow_conv3d_forward"),
-    op="conv",
-)
-def conv_sized(input: Spec, weight: Spec, kernel_size: Any, bias: Spec | None = None, *, out: Spec) -> Cost:
-    """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: i*prod(k) multiply-adds less 1 add, plus bias."""
-    return conv(input, weight, bias, out=out)
-
-
 @formula("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu", op="conv")
 def conv_relu(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
     """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: the convolution's, and the relu of each output."""
-    return conv(input, weight, bias, out=out).plus(Cost(others=out.numel()))
+    return conv(input, weight, bias=bias, out=out).plus(Cost(others=out.numel()))
 
 
 @formula(*named("conv_tbc"), op="conv")
@@ -97,35 +83,23 @@ def conv_tbc(input: Spec, weight: Spec, bias: Spec, pad: int = 0, *, out: Spec) 
 
 
 @formula(*named("convolution", "_convolution", "convolution_overrideable"), op="conv")
-def convolution(
-    input: Spec,
-    weight: Spec,
-    bias: Spec | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    *,
-    out: Spec,
-) -> Cost:
+def convolution(input: Spec, weight: Spec, bias: Spec | None, *, transposed: bool, out: Spec) -> Cost:
     """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: as conv, or as conv_transpose where transposed."""
-    return (conv_transpose if transposed else conv)(input, weight, bias, out=out)
+    return (conv_transpose if transposed else conv)(input, weight, bias=bias, out=out)
 
 
-@convolution.backward(*named("convolution_backward"), op="conv_backward")
+@convolution.backward(
+    *named("convolution_backward", "convolution_backward_overrideable", "_slow_conv2d_backward"),
+    *named("mps_convolution_backward"),
+    op="conv_backward",
+)
 def convolution_backward(
+    *,
     grad_output: Spec,
     input: Spec,
     weight: Spec,
-    bias_sizes: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-    output_mask: Sequence[bool],
-    *,
+    transposed: bool = False,
+    output_mask: Sequence[bool] = ALL,
     out: Any,
 ) -> Cost:
     """grad[b, o, *m], x[b, g*i, *n], weight[o, i, *k] -> out[b, g*i, *n], out_weight[o, i, *k], out_bias[o]: 3 contractions.
@@ -133,84 +107,19 @@ def convolution_backward(
     To the input i*prod(k) multiply-adds per element of grad, less 1 add per output (transposed: o*prod(k) per output);
     to the weight b*prod(m) per output (transposed: b*prod(n)), less 1 add; to the bias b*prod(m) - 1 adds per output.
     """
-    return _gradients(grad_output, input, weight, transposed, output_mask)
-
-
-@convolution.backward(*named("convolution_backward_overrideable"), op="conv_backward")
-def convolution_backward_overrideable(
-    grad_output: Spec,
-    input: Spec,
-    weight: Spec,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-    output_mask: Sequence[bool],
-    *,
-    out: Any,
-) -> Cost:
-    """grad[b, o, *m], x[b, g*i, *n], weight[o, i, *k] -> out[b, g*i, *n], out_weight[o, i, *k], out_bias[o]: as convolution_backward."""
-    return _gradients(grad_output, input, weight, transposed, output_mask)
-
-
-@convolution.backward(*named("_slow_conv2d_backward"), op="conv_backward")
-def slow_conv_backward(
-    grad_output: Spec,
-    input: Spec,
-    weight: Spec,
-    kernel_size: Any,
-    stride: Any,
-    padding: Any,
-    output_mask: Sequence[bool] = ALL,
-    *,
-    out: Any,
-) -> Cost:
-    """grad[b, o, *m], x[b, i, *n], weight[o, i, *k] -> out[b, i, *n], out_weight[o, i, *k], out_bias[o]: as convolution_backward."""
-    return _gradients(grad_output, input, weight, False, output_mask)
-
-
-@convolution.backward(*named("mps_convolution_backward"), op="conv_backward")
-def mps_convolution_backward(
-    input: Spec,
-    grad_output: Spec,
-    weight: Spec,
-    padding: Any,
-    stride: Any,
-    dilation: Any,
-    groups: int,
-    output_mask: Sequence[bool],
-    *,
-    out: Any,
-) -> Cost:
-    """x[b, g*i, *n], grad[b, o, *m], weight[o, i, *k] -> out[b, g*i, *n], out_weight[o, i, *k], out_bias[o]: as convolution_backward."""
-    return _gradients(grad_output, input, weight, False, output_mask)
+    to_input, to_weight, to_bias = output_mask
+    batch, _, *places = input if transposed else grad_output
+    return summed(
+        when(to_input, (conv if transposed else conv_transpose)(grad_output, weight, out=input)),
+        when(to_weight, contraction(batch * math.prod(places), weight.numel())),
+        when(to_bias, Cost(adds=max(grad_output.numel() - grad_output[1], 0))),
+    )
 
 
 @convolution.backward(*named("mps_convolution_transpose_backward"), op="conv_backward")
 def mps_convolution_transpose_backward(
-    input: Spec,
-    grad_output: Spec,
-    weight: Spec,
-    padding: Any,
-    output_padding: Any,
-    stride: Any,
-    dilation: Any,
-    groups: int,
-    output_mask: Sequence[bool],
-    *,
-    out: Any,
+    input: Spec, grad_output: Spec, weight: Spec, *, output_mask: Sequence[bool], out: Any
 ) -> Cost:
     """x[b, i, *n], grad[b, g*o, *m], weight[i, o, *k] -> out[b, i, *n], out_weight[i, o, *k]: as convolution_backward."""
-    return _gradients(grad_output, input, weight, True, (*output_mask, False))
-
-
-def _gradients(grad: Spec, input: Spec, weight: Spec, transposed: bool, mask: Sequence[bool]) -> Cost:
-    to_input, to_weight, to_bias = mask
-    batch, _, *places = input if transposed else grad
-    return summed(
-        when(to_input, (conv if transposed else conv_transpose)(grad, weight, out=input)),
-        when(to_weight, contraction(batch * math.prod(places), weight.numel())),
-        when(to_bias, Cost(adds=max(grad.numel() - grad[1], 0))),
-    )
+    given = {"grad_output": grad_output, "input": input, "weight": weight}
+    return convolution_backward(**given, transposed=True, output_mask=(*output_mask, False), out=out)

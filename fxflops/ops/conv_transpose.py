@@ -22,9 +22,11 @@ Sizes = int | Sequence[int]
 @formula(
     *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
     *named("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-    *named("miopen_convolution_transpose"),
+    *named("miopen_convolution_transpose", "_mps_convolution_transpose"),
+    *named("slow_conv_transpose2d", "slow_conv_transpose3d"),
+    "aten::cudnn_convolution_transpose",
 )
-def conv_transpose(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
+def conv_transpose(input: Spec, weight: Spec, *, bias: Spec | None = None, out: Spec) -> Cost:
     """input[*, i, *n], weight[i, o, *k] -> out[*, g*o, *m]: o*prod(k) multiply-adds per input, less 1 per output, plus bias.
 
     The first product of an output needs no add. Products that fall into the cropped border (``padding``) are counted,
@@ -67,18 +69,3 @@ def conv_transpose_shape(
         for s, k, step, p, a, d in zip(input[2:], weight[2:], *settings, strict=True)
     ]
     return Spec((input[0], weight[1] * groups, *sizes), input.dtype) if min((*input, *sizes)) > 0 else None
-
-
-@formula("aten::cudnn_convolution_transpose", op="conv_transpose")
-def conv_transpose_without_bias(input: Spec, weight: Spec, *, out: Spec) -> Cost:
-    """input[*, i, *n], weight[i, o, *k] -> out[*, g*o, *m]: o*prod(k) multiply-adds per input, less 1 per output."""
-    return conv_transpose(input, weight, out=out)
-
-
-@formula(
-    *named("slow_conv_transpose2d", "slow_conv_transpose3d"),
-    op="conv_transpose",
-)
-def conv_transpose_sized(input: Spec, weight: Spec, kernel_size: Any, bias: Spec | None = None, *, out: Spec) -> Cost:
-    """input[*, i, *n], weight[i, o, *k] -> out[*, g*o, *m]: o*prod(k) multiply-adds per input, less 1 per output, plus bias."""
-    return conv_transpose(input, weight, bias, out=out)

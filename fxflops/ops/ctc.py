@@ -37,7 +37,7 @@ def ctc_loss(
     """
     n = log_probs[1] if log_probs.ndim == 3 else 1
     total = times(states_of(log_probs, targets, input_lengths, target_lengths), STEP)
-    return total.plus(reduced_loss(n, None, reduction)).plus(Cost(others=n if reduction in (1, "mean") else 0))
+    return total.plus(reduced_loss(n, reduction)).plus(Cost(others=n if reduction in (1, "mean") else 0))
 
 
 @ctc_loss.backward(*named("_ctc_loss_backward"))

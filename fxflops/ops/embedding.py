@@ -25,15 +25,7 @@ zero("move", torch.embedding, "aten::embedding", op="embedding")
 
 
 @formula(nn.Embedding, F.embedding, traits=[LOOKUPS])
-def embedding(
-    input: Spec,
-    weight: Spec,
-    padding_idx: int | None = None,
-    max_norm: float | None = None,
-    norm_type: float = 2.0,
-    *,
-    out: Spec,
-) -> Cost:
+def embedding(input: Spec, weight: Spec, *, max_norm: float | None = None, norm_type: float = 2.0, out: Spec) -> Cost:
     """input[*], weight[v, d] -> out[*, d]: nothing; with max_norm, what embedding_renorm counts."""
     return Cost() if max_norm is None else embedding_renorm(weight, input, max_norm, norm_type, out=weight)
 
@@ -51,15 +43,7 @@ def embedding_shape(
 
 
 @embedding.backward(*named("embedding_dense_backward"))
-def embedding_backward(
-    grad_output: Spec,
-    indices: Spec,
-    num_weights: int,
-    padding_idx: int,
-    scale_grad_by_freq: bool,
-    *,
-    out: Spec,
-) -> Cost:
+def embedding_backward(grad_output: Spec, *, scale_grad_by_freq: bool, out: Spec) -> Cost:
     """grad[n, d], indices[n] -> out[v, d]: 1 add per element looked up, and 1 divide if scaled by its row's frequency."""
     return Cost(adds=grad_output.numel(), others=grad_output.numel() if scale_grad_by_freq else 0)
 
@@ -78,14 +62,11 @@ def embedding_renorm(weight: Spec, indices: Spec, max_norm: float, norm_type: fl
 def embedding_bag(
     input: Spec,
     weight: Spec,
-    offsets: Any = None,
+    *,
     max_norm: float | None = None,
     norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
     mode: str = "mean",
-    sparse: bool = False,
     per_sample_weights: Any = None,
-    *,
     out: Spec,
 ) -> Cost:
     """input[n], weight[v, d] -> out[bags, d]: n - bags adds (max: compares) per column; mean: 1 divide per output.
@@ -99,7 +80,7 @@ def embedding_bag(
         adds=0 if mode == "max" else joined,
         others=(joined if mode == "max" else 0) + (out.numel() if mode == "mean" else 0),
     )
-    return cost.plus(embedding(input, weight, None, max_norm, norm_type, out=out))
+    return cost.plus(embedding(input, weight, max_norm=max_norm, norm_type=norm_type, out=out))
 
 
 @formula(
@@ -108,66 +89,33 @@ def embedding_bag(
     op="embedding_bag",
 )
 def embedding_bag_native(
-    weight: Spec,
-    indices: Spec,
-    offsets: Spec,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    sparse: bool = False,
-    per_sample_weights: Any = None,
-    *,
-    out: Any,
+    weight: Spec, indices: Spec, *, mode: int = 0, per_sample_weights: Any = None, out: Any
 ) -> Cost:
     """weight[v, d], indices[n] -> out[bags, d]: as embedding_bag."""
     return embedding_bag(indices, weight, mode=MODES[mode], per_sample_weights=per_sample_weights, out=first(out))
 
 
-@embedding_bag.backward(*named("_embedding_bag_dense_backward"), op="embedding_bag_backward")
-def embedding_bag_dense_backward(
+@embedding_bag.backward(*named("_embedding_bag_backward", "_embedding_bag_dense_backward"))
+def embedding_bag_backward(
     grad: Spec,
     indices: Spec,
-    offset2bag: Spec,
-    bag_size: Spec,
-    maximum_indices: Spec,
-    num_weights: int,
+    *,
     scale_grad_by_freq: bool,
     mode: int,
     per_sample_weights: Spec | None,
-    *,
+    sparse: bool = False,
     out: Spec,
 ) -> Cost:
     """grad[bags, d], indices[n] -> out[v, d]: 1 add per element looked up; mean: 1 divide per element of grad; max: 1 add each.
 
-    Sample weights are 1 multiply per element looked up, the frequencies of rows 1 divide.
+    Sample weights are 1 multiply per element looked up, the frequencies of rows 1 divide. A sparse gradient adds nothing up.
     """
     picked = grad.numel() if MODES[mode] == "max" else indices.numel() * grad[-1]
     return Cost(
         muls=0 if per_sample_weights is None else picked,
-        adds=picked,
+        adds=0 if sparse else picked,
         others=(grad.numel() if MODES[mode] == "mean" else 0) + (picked if scale_grad_by_freq else 0),
     )
-
-
-@embedding_bag.backward(*named("_embedding_bag_backward"))
-def embedding_bag_backward(
-    grad: Spec,
-    indices: Spec,
-    offsets: Spec,
-    offset2bag: Spec,
-    bag_size: Spec,
-    maximum_indices: Spec,
-    num_weights: int,
-    scale_grad_by_freq: bool,
-    mode: int,
-    sparse: bool,
-    per_sample_weights: Spec | None,
-    *,
-    out: Spec,
-) -> Cost:
-    """grad[bags, d], indices[n] -> out[v, d]: as _embedding_bag_dense_backward; a sparse gradient adds nothing up."""
-    given = offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights
-    cost = embedding_bag_dense_backward(grad, indices, *given, out=out)
-    return cost._replace(adds=0) if sparse else cost
 
 
 @embedding_bag.backward(*named("_embedding_bag_per_sample_weights_backward"), op="embedding_bag_backward")

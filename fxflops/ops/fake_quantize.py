@@ -45,22 +45,7 @@ def fake_quantize_backward(grad: Spec, input: Spec, scale: Spec, *, out: Any) ->
     *named("_fused_moving_avg_obs_fq_helper_functional"),
     op="fake_quantize",
 )
-def observed_fake_quantize(
-    input: Spec,
-    observer_on: Spec,
-    fake_quant_on: Spec,
-    running_min: Spec,
-    running_max: Spec,
-    scale: Spec,
-    zero_point: Spec,
-    averaging_const: float,
-    quant_min: int,
-    quant_max: int,
-    ch_axis: int,
-    per_row_fake_quant: bool = False,
-    *,
-    out: Any,
-) -> Cost:
+def observed_fake_quantize(input: Spec, *, ch_axis: int, per_row_fake_quant: bool = False, out: Any) -> Cost:
     """x[*, c] -> out[*, c]: the range of each channel, 2 moving averages of 3, 8 for scale and zero point, then as fake_quantize.
 
     As if the observer and the quantizer were on, which only tensors tell.

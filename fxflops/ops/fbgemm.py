@@ -28,19 +28,11 @@ def embedding_packed(packed: Any, indices: Spec, *, out: Spec) -> Cost:
     op="embedding_bag",
 )
 def embedding_bag_packed(
-    packed: Any,
-    indices: Spec,
-    offsets: Any = None,
-    scale_grad_by_freq: bool = False,
-    mode: int = 0,
-    pruned_weights: bool = False,
-    per_sample_weights: Any = None,
-    *,
-    out: Spec,
+    packed: Any, indices: Spec, *, mode: int = 0, per_sample_weights: Any = None, out: Spec
 ) -> Cost:
     """packed weight[v, d], indices[n] -> out[bags, d]: as embedding_bag, 2 per element looked up to dequantize."""
     rows = Spec((indices.numel(), out[-1]))
-    bags = embedding_bag_native(rows, indices, offsets, False, mode, False, per_sample_weights, out=out)
+    bags = embedding_bag_native(rows, indices, mode=mode, per_sample_weights=per_sample_weights, out=out)
     return times(rows.numel(), DEQUANTIZE).plus(bags)
 
 
@@ -62,17 +54,7 @@ def linear_relu_half_weight(input: Spec, packed: Any, bias: Spec | None = None, 
 
 
 @formula(*named("fbgemm_linear_int8_weight", "fbgemm_linear_int8_weight_fp32_activation"), op="linear")
-def linear_int8_weight(
-    input: Spec,
-    weight: Spec,
-    packed: Any,
-    col_offsets: Any,
-    weight_scale: float,
-    weight_zero_point: float,
-    bias: Spec | None = None,
-    *,
-    out: Spec,
-) -> Cost:
+def linear_int8_weight(input: Spec, weight: Spec, *, bias: Spec | None = None, out: Spec) -> Cost:
     """input[*, i], weight[o, i] -> out[*, o]: quantize_per_tensor_dynamic of the input, linear, 1 multiply per output."""
     return dynamic(input, contraction(weight[-1], out.numel(), bias is not None), out)
 

@@ -45,9 +45,7 @@ def lstm_gates(
 @lstm_gates.backward(
     *named("_thnn_fused_lstm_cell_backward_impl", "_thnn_fused_lstm_cell_backward"), op="lstm_cell_backward"
 )
-def lstm_gates_backward(
-    grad_hy: Spec | None, grad_cy: Spec | None, cx: Spec, cy: Spec, workspace: Spec, has_bias: bool, *, out: Any
-) -> Cost:
+def lstm_gates_backward(*, cx: Spec, has_bias: bool, out: Any) -> Cost:
     """grad_hy[b, h], cx[b, h] -> out[b, 4h], out_cx[b, h], out_bias[4h]: the gates of one step, b-1 adds per bias."""
     return times(cx.numel(), GATE_GRADIENTS["lstm"]).plus(Cost(adds=4 * max(cx[0] - 1, 0) * cx[-1] * has_bias))
 
@@ -61,97 +59,36 @@ def gru_gates(
 
 
 @gru_gates.backward(*named("_thnn_fused_gru_cell_backward"), op="gru_cell_backward")
-def gru_gates_backward(grad_hy: Spec, workspace: Spec, has_bias: bool, *, out: Any) -> Cost:
+def gru_gates_backward(grad_hy: Spec, *, has_bias: bool, out: Any) -> Cost:
     """grad_hy[b, h] -> out[b, 3h], out_hidden[b, 3h], out_hx[b, h], out_biases[3h]: the gates of one step, b-1 adds per bias."""
     return times(grad_hy.numel(), GATE_GRADIENTS["gru"]).plus(
         Cost(adds=2 * 3 * max(grad_hy[0] - 1, 0) * grad_hy[-1] * has_bias)
     )
 
 
-@formula("aten::_cudnn_rnn", op="rnn")
-def cudnn_rnn(
-    input: Spec,
-    weight: Any,
-    weight_stride0: int,
-    weight_buf: Any,
-    hx: Spec,
-    cx: Any,
-    mode: int,
-    hidden_size: int,
-    *,
-    out: Any,
-) -> Cost:
+@formula("aten::_cudnn_rnn", "aten::miopen_rnn", op="rnn")
+def cudnn_rnn(input: Spec, weight: Any, *, hx: Spec, mode: int, hidden_size: int, out: Any) -> Cost:
     """input[*, i], weights -> out[*, h]: as nn.RNN, nn.LSTM or nn.GRU by the mode; hx counts layers and directions."""
     return steps_of(KINDS[mode], math.prod(input[:-1]), specs_in(weight), hx[0] * hidden_size)
 
 
-@cudnn_rnn.backward(*named("_cudnn_rnn_backward"), op="rnn_backward")
+@cudnn_rnn.backward(*named("_cudnn_rnn_backward", "miopen_rnn_backward"), op="rnn_backward")
 def cudnn_rnn_backward(
     input: Spec,
     weight: Any,
     weight_stride0: int,
-    weight_buf: Any,
+    *,
     hx: Spec,
-    cx: Spec | None,
-    output: Spec,
-    grad_output: Spec | None,
-    grad_hy: Spec | None,
-    grad_cy: Spec | None,
     mode: int,
     hidden_size: int,
-    proj_size: int,
-    num_layers: int,
-    batch_first: bool,
-    dropout: float,
-    train: bool,
     bidirectional: bool,
-    batch_sizes: Any,
-    dropout_state: Any,
-    reserve: Any,
     output_mask: Sequence[bool],
-    *,
     out: Any,
 ) -> Cost:
     """x[*, i], weights, grad[*, h] -> out[*, i], out_hx, out_cx, out_weights: per step and layer the gates, 2 products per matrix."""
-    return _by_mode_backward(mode, input, weight, weight_stride0, hidden_size, hx, bidirectional, output_mask)
-
-
-@formula("aten::miopen_rnn", op="rnn")
-def miopen_rnn(
-    input: Spec, weight: Any, weight_stride0: int, hx: Spec, cx: Any, mode: int, hidden_size: int, *, out: Any
-) -> Cost:
-    """input[*, i], weights -> out[*, h]: as _cudnn_rnn."""
-    return cudnn_rnn(input, weight, weight_stride0, None, hx, cx, mode, hidden_size, out=out)
-
-
-@miopen_rnn.backward(*named("miopen_rnn_backward"), op="rnn_backward")
-def miopen_rnn_backward(
-    input: Spec,
-    weight: Any,
-    weight_stride0: int,
-    weight_buf: Any,
-    hx: Spec,
-    cx: Spec | None,
-    output: Spec,
-    grad_output: Spec | None,
-    grad_hy: Spec | None,
-    grad_cy: Spec | None,
-    mode: int,
-    hidden_size: int,
-    num_layers: int,
-    batch_first: bool,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_sizes: Any,
-    dropout_state: Any,
-    reserve: Any,
-    output_mask: Sequence[bool],
-    *,
-    out: Any,
-) -> Cost:
-    """x[*, i], weights, grad[*, h] -> out[*, i], out_hx, out_cx, out_weights: as _cudnn_rnn_backward."""
-    return _by_mode_backward(mode, input, weight, weight_stride0, hidden_size, hx, bidirectional, output_mask)
+    to = To(input=output_mask[0], state=output_mask[1], weights=output_mask[3])  # and [2] to the cell state
+    layers = chunked(weight, weight_stride0)
+    return layers_backward(BY_MODE[mode], input, layers, hidden_size, hx, 1 + bidirectional, to)
 
 
 @formula("aten::_lstm_mps", op="lstm")
@@ -161,24 +98,7 @@ def lstm_mps(input: Spec, hx: Any, params: Any, *, out: Any) -> Cost:
 
 
 @lstm_mps.backward(*named("lstm_mps_backward"), op="rnn_backward")
-def lstm_mps_backward(
-    grad_y: Spec | None,
-    grad_hy: Spec | None,
-    grad_cy: Spec | None,
-    z_state: Spec,
-    cell_state_fwd: Spec,
-    input: Spec,
-    layersOutputs: Spec,
-    hx: Any,
-    params: Any,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    *,
-    out: Any,
-) -> Cost:
+def lstm_mps_backward(*, input: Spec, hx: Any, params: Any, has_biases: bool, bidirectional: bool, out: Any) -> Cost:
     """grad[*, h], x[*, i], params -> out[*, i], out_params, out_hx: an LSTM, as _cudnn_rnn_backward."""
     layers = chunked(params, 4 if has_biases else 2)
     return layers_backward("lstm", input, layers, hx[0][-1], hx[0], 1 + bidirectional, To(True, True, True))
@@ -200,14 +120,6 @@ class To(NamedTuple):
     input: bool
     state: bool
     weights: bool
-
-
-def _by_mode_backward(
-    mode: int, input: Spec, weight: Any, each: int, hidden: int, hx: Spec, bidirectional: bool, mask: Sequence[bool]
-) -> Cost:
-    """Of cuDNN's kernels and MIOpen's; the ``mask`` is for input, state, cell state and weights."""
-    to = To(mask[0], mask[1], mask[3])
-    return layers_backward(BY_MODE[mode], input, chunked(weight, each), hidden, hx, 1 + bidirectional, to)
 
 
 def layers_backward(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..records import Cost, Spec
 from ._cost import added_up, contraction
 from ._registry import formula
@@ -11,7 +9,7 @@ from ._spellings import named
 
 
 @formula(*named("grouped_mm", "_grouped_mm"))
-def grouped_mm(input: Spec, mat2: Spec, offs: Spec | None = None, bias: Spec | None = None, *, out: Spec) -> Cost:
+def grouped_mm(input: Spec, mat2: Spec, *, bias: Spec | None = None, out: Spec) -> Cost:
     """input[t, k] or [g, t, k] @ mat2[g, k, n] or [k, n] -> out[*, n]: k multiplies and k-1 adds per output, plus bias.
 
     Where neither has a group dim, the groups part k between them, and out is [g, t, n].
@@ -23,59 +21,13 @@ def grouped_mm(input: Spec, mat2: Spec, offs: Spec | None = None, bias: Spec | N
     return cost.plus(Cost(adds=out.numel() if bias is not None else 0))
 
 
-@formula(*named("_scaled_grouped_mm"), op="grouped_mm")
-def scaled_grouped_mm(
-    input: Spec,
-    mat2: Spec,
-    scale_a: Any,
-    scale_b: Any,
-    offs: Spec | None = None,
-    bias: Spec | None = None,
-    *,
-    out: Spec,
-) -> Cost:
+@formula(*named("_scaled_grouped_mm", "_scaled_grouped_mm_v2"), op="grouped_mm")
+def scaled_grouped_mm(input: Spec, mat2: Spec, *, bias: Spec | None = None, out: Spec) -> Cost:
     """input[t, k] or [g, t, k] @ mat2[g, k, n] or [k, n] -> out[*, n]: as grouped_mm, 2 multiplies by scales per output."""
-    return grouped_mm(input, mat2, offs, bias, out=out).plus(Cost(muls=2 * out.numel()))
+    return grouped_mm(input, mat2, bias=bias, out=out).plus(Cost(muls=2 * out.numel()))
 
 
-@formula(*named("_scaled_grouped_mm_v2"), op="grouped_mm")
-def scaled_grouped_mm_v2(
-    input: Spec,
-    mat2: Spec,
-    scale_a: Any,
-    recipe_a: Any,
-    swizzle_a: Any,
-    scale_b: Any,
-    recipe_b: Any,
-    swizzle_b: Any,
-    offs: Spec | None = None,
-    bias: Spec | None = None,
-    *,
-    out: Spec,
-) -> Cost:
-    """input[t, k] or [g, t, k] @ mat2[g, k, n] or [k, n] -> out[*, n]: as grouped_mm, 2 multiplies by scales per output."""
-    return scaled_grouped_mm(input, mat2, scale_a, scale_b, offs, bias, out=out)
-
-
-@formula(*named("_scaled_mm"))
-def scaled_mm(input: Spec, mat2: Spec, scale_a: Any, scale_b: Any, bias: Spec | None = None, *, out: Spec) -> Cost:
+@formula(*named("_scaled_mm", "_scaled_mm_v2"))
+def scaled_mm(input: Spec, mat2: Spec, *, bias: Spec | None = None, out: Spec) -> Cost:
     """input[m, k] @ mat2[k, n] -> out[m, n]: k multiplies and k-1 adds, 2 multiplies by scales per output, plus bias."""
     return contraction(input[-1], out.numel(), bias is not None).plus(Cost(muls=2 * out.numel()))
-
-
-@formula(*named("_scaled_mm_v2"), op="scaled_mm")
-def scaled_mm_v2(
-    input: Spec,
-    mat2: Spec,
-    scale_a: Any,
-    recipe_a: Any,
-    swizzle_a: Any,
-    scale_b: Any,
-    recipe_b: Any,
-    swizzle_b: Any,
-    bias: Spec | None = None,
-    *,
-    out: Spec,
-) -> Cost:
-    """input[m, k] @ mat2[k, n] -> out[m, n]: as scaled_mm."""
-    return scaled_mm(input, mat2, scale_a, scale_b, bias, out=out)

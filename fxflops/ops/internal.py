@@ -12,7 +12,6 @@ from ._cost import contraction
 from ._registry import formula
 from ._spellings import named
 from .conv import conv_relu
-from .conv_transpose import conv_transpose_without_bias
 from .distance import cdist
 from .elementwise import add, pointwise
 from .matmul import addmm, matmul
@@ -23,7 +22,6 @@ for _name, _op, _function in (
     ("_conj_physical", "conj_physical", pointwise),
     ("_euclidean_dist", "cdist", cdist),
     ("_logcumsumexp", "logcumsumexp", logcumsumexp),
-    ("_mps_convolution_transpose", "conv_transpose", conv_transpose_without_bias),
     ("_weight_int4pack_mm_with_scales_and_zeros", "matmul", matmul),
     ("native_norm", "norm", norm),
     ("special_logsumexp", "logsumexp", logsumexp),

@@ -1,7 +1,7 @@
 """Losses: their definition per element, then the reduction: n-1 adds for a sum, 1 divide more for a mean.
 
 The definitions are those of https://docs.pytorch.org/docs/stable/nn.html#loss-functions. Where one branches, the branch
-that computes more is counted. The aten overloads name their reduction by a number, in the place of ``size_average``.
+that computes more is counted. The aten overloads name their reduction by a number.
 A gradient is the derivative of each element times the gradient given, which a mean divides once by what it is over.
 """
 
@@ -20,134 +20,84 @@ from ._spellings import named
 from .softmax import log_softmax
 
 Reduction = str | int
-Legacy = bool | int | None
 NUMBERS = {0: "none", 1: "mean", 2: "sum"}
 
 
 @formula(nn.MSELoss, *named("mse_loss"))
 def mse_loss(
-    input: Spec,
-    target: Spec,
-    size_average: Legacy = None,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
-    weight: Spec | None = None,
-    *,
-    out: Spec,
+    input: Spec, target: Spec, *, reduction: Reduction = "mean", weight: Spec | None = None, out: Spec
 ) -> Cost:
     """input[*], target[*] -> out[]: 1 subtraction and 1 square per element, 1 multiply with a weight."""
-    return pointwise_loss(Cost(muls=1, adds=1), input, target, size_average, reduction, weight)
+    return pointwise_loss(Cost(muls=1, adds=1), input, target, reduction, weight)
 
 
 @mse_loss.backward(*named("mse_loss_backward"))
-def mse_loss_backward(grad_output: Spec, input: Spec, target: Spec, reduction: int, *, out: Spec) -> Cost:
+def mse_loss_backward(*, reduction: int, out: Spec) -> Cost:
     """grad[], x[*], y[*] -> out[*]: 2 * (x - y) * grad: 3 per element."""
     return elements_backward(Cost(muls=2, adds=1), out, reduction)
 
 
 @formula(nn.L1Loss, *named("l1_loss"))
-def l1_loss(
-    input: Spec,
-    target: Spec,
-    size_average: Legacy = None,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
-    weight: Spec | None = None,
-    *,
-    out: Spec,
-) -> Cost:
+def l1_loss(input: Spec, target: Spec, *, reduction: Reduction = "mean", weight: Spec | None = None, out: Spec) -> Cost:
     """input[*], target[*] -> out[]: 1 subtraction and 1 absolute value per element, 1 multiply with a weight."""
-    return pointwise_loss(Cost(adds=1, others=1), input, target, size_average, reduction, weight)
+    return pointwise_loss(Cost(adds=1, others=1), input, target, reduction, weight)
 
 
 @formula(nn.SmoothL1Loss, *named("smooth_l1_loss"))
-def smooth_l1_loss(
-    input: Spec,
-    target: Spec,
-    size_average: Legacy = None,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
-    *,
-    out: Spec,
-) -> Cost:
+def smooth_l1_loss(input: Spec, target: Spec, *, reduction: Reduction = "mean", out: Spec) -> Cost:
     """input[*], target[*] -> out[]: |d| < beta, d = x - y, then 0.5 * d * d / beta: 6 per element."""
-    return pointwise_loss(Cost(muls=2, adds=1, others=3), input, target, size_average, reduction)
+    return pointwise_loss(Cost(muls=2, adds=1, others=3), input, target, reduction)
 
 
 @smooth_l1_loss.backward(*named("smooth_l1_loss_backward"))
-def smooth_l1_loss_backward(grad_output: Spec, input: Spec, target: Spec, reduction: int, *, out: Spec) -> Cost:
+def smooth_l1_loss_backward(*, reduction: int, out: Spec) -> Cost:
     """grad[], x[*], y[*] -> out[*]: (x - y) / beta, kept between -1 and 1, * grad: 5 per element."""
     return elements_backward(Cost(muls=1, adds=1, others=3), out, reduction)
 
 
 @formula(nn.HuberLoss, *named("huber_loss"))
 def huber_loss(
-    input: Spec,
-    target: Spec,
-    reduction: Reduction = "mean",
-    delta: float = 1.0,
-    weight: Spec | None = None,
-    *,
-    out: Spec,
+    input: Spec, target: Spec, *, reduction: Reduction = "mean", weight: Spec | None = None, out: Spec
 ) -> Cost:
     """input[*], target[*] -> out[]: |d| < delta, d = x - y, then 0.5 * d * d: 5 per element, 1 multiply with a weight."""
-    return pointwise_loss(Cost(muls=2, adds=1, others=2), input, target, None, reduction, weight)
+    return pointwise_loss(Cost(muls=2, adds=1, others=2), input, target, reduction, weight)
 
 
 @huber_loss.backward(*named("huber_loss_backward"))
-def huber_loss_backward(grad_output: Spec, input: Spec, target: Spec, reduction: int, *, out: Spec) -> Cost:
+def huber_loss_backward(*, reduction: int, out: Spec) -> Cost:
     """grad[], x[*], y[*] -> out[*]: x - y, kept between -delta and delta, * grad: 4 per element."""
     return elements_backward(Cost(muls=1, adds=1, others=2), out, reduction)
 
 
 @formula(nn.KLDivLoss, *named("kl_div"))
-def kl_div(
-    input: Spec,
-    target: Spec,
-    size_average: Legacy = None,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
-    *,
-    out: Spec,
-) -> Cost:
+def kl_div(input: Spec, target: Spec, *, reduction: Reduction = "mean", out: Spec) -> Cost:
     """input[*], target[*] -> out[]: y * (log(y) - x), or exp(y) * (y - x) of a log target: 3 per element."""
-    return pointwise_loss(Cost(muls=1, adds=1, others=1), input, target, size_average, reduction)
+    return pointwise_loss(Cost(muls=1, adds=1, others=1), input, target, reduction)
 
 
 @formula(nn.BCELoss, *named("binary_cross_entropy"))
 def binary_cross_entropy(
-    input: Spec,
-    target: Spec,
-    weight: Spec | None = None,
-    size_average: Legacy = None,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
-    *,
-    out: Spec,
+    input: Spec, target: Spec, *, weight: Spec | None = None, reduction: Reduction = "mean", out: Spec
 ) -> Cost:
     """input[*], target[*] -> out[]: -(y * log(x) + (1-y) * log(1-x)): 8 per element, 1 multiply with a weight."""
     element = Cost(muls=2 + (weight is not None), adds=3, others=3)
-    return pointwise_loss(element, input, target, size_average, reduction)
+    return pointwise_loss(element, input, target, reduction)
 
 
 @binary_cross_entropy.backward(*named("binary_cross_entropy_backward"))
-def binary_cross_entropy_backward(
-    grad_output: Spec, input: Spec, target: Spec, weight: Spec | None = None, reduction: int = 1, *, out: Spec
-) -> Cost:
+def binary_cross_entropy_backward(*, weight: Spec | None = None, reduction: int = 1, out: Spec) -> Cost:
     """grad[], x[*], y[*] -> out[*]: (x - y) / (x * (1 - x)) * grad: 5 per element, 1 multiply with a weight."""
     return elements_backward(Cost(muls=2 + (weight is not None), adds=2, others=1), out, reduction)
 
 
-@formula(nn.BCEWithLogitsLoss, F.binary_cross_entropy_with_logits)
+@formula(nn.BCEWithLogitsLoss, *named("binary_cross_entropy_with_logits"))
 def binary_cross_entropy_with_logits(
     input: Spec,
     target: Spec,
+    *,
     weight: Spec | None = None,
-    size_average: Legacy = None,
-    reduce: bool | None = None,
     reduction: Reduction = "mean",
     pos_weight: Spec | None = None,
-    *,
     out: Spec,
 ) -> Cost:
     """input[*], target[*] -> out[]: max(x, 0) - x * y + log(1 + exp(-|x|)): 9 per element, 1 multiply with a weight.
@@ -156,25 +106,7 @@ def binary_cross_entropy_with_logits(
     """
     weighted, positives = weight is not None, 2 * (pos_weight is not None)
     element = Cost(muls=1 + weighted + positives, adds=3 + positives, others=5)
-    return pointwise_loss(element, input, target, size_average, reduction)
-
-
-@formula(
-    torch.binary_cross_entropy_with_logits,
-    "aten::binary_cross_entropy_with_logits",
-    op="binary_cross_entropy_with_logits",
-)
-def binary_cross_entropy_with_logits_native(
-    input: Spec,
-    target: Spec,
-    weight: Spec | None = None,
-    pos_weight: Spec | None = None,
-    reduction: Reduction = 1,
-    *,
-    out: Spec,
-) -> Cost:
-    """input[*], target[*] -> out[]: as F.binary_cross_entropy_with_logits."""
-    return binary_cross_entropy_with_logits(input, target, weight, None, None, reduction, pos_weight, out=out)
+    return pointwise_loss(element, input, target, reduction)
 
 
 @formula(
@@ -182,39 +114,26 @@ def binary_cross_entropy_with_logits_native(
     *named("nll_loss", "nll_loss2d", "nll_loss_nd", "nll_loss_forward", "nll_loss2d_forward"),
 )
 def nll_loss(
-    input: Spec,
-    target: Spec,
-    weight: Spec | None = None,
-    size_average: Legacy = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
-    *,
-    out: object,
+    input: Spec, target: Spec, *, weight: Spec | None = None, reduction: Reduction = "mean", out: object
 ) -> Cost:
     """input[n, c, *], target[n, *] -> out[]: 1 negation per target, 1 multiply with a weight; ignored ones are counted."""
-    return pointwise_loss(Cost(others=1), target, target, size_average, reduction, weight)
+    return pointwise_loss(Cost(others=1), target, target, reduction, weight)
 
 
 @nll_loss.backward(*named("nll_loss_backward", "nll_loss2d_backward"))
-def nll_loss_backward(
-    grad_output: Spec, input: Spec, target: Spec, weight: Spec | None, reduction: int, *, out: Spec
-) -> Cost:
+def nll_loss_backward(*, target: Spec, weight: Spec | None, reduction: int, out: Spec) -> Cost:
     """grad[], x[n, c, *], target[n, *] -> out[n, c, *]: -grad per target, 1 multiply with a weight; ignored ones are counted."""
     return elements_backward(Cost(muls=0 + (weight is not None), others=1), target, reduction)
 
 
-@formula(nn.CrossEntropyLoss, F.cross_entropy)
+@formula(nn.CrossEntropyLoss, F.cross_entropy, *named("cross_entropy_loss"))
 def cross_entropy(
     input: Spec,
     target: Spec,
+    *,
     weight: Spec | None = None,
-    size_average: Legacy = None,
-    ignore_index: int = -100,
-    reduce: bool | None = None,
     reduction: Reduction = "mean",
     label_smoothing: float = 0.0,
-    *,
     out: Spec,
 ) -> Cost:
     """input[n, c, *], target[n, *] -> out[]: log_softmax over c, then nll_loss.
@@ -233,36 +152,17 @@ def cross_entropy(
         mixed = when(smoothed, Cost(muls=2 + c * weighted, adds=c, others=1))
         row = Cost(muls=0 + weighted, others=1).plus(mixed)
     total = log_softmax(input, classes, out=input).plus(times(rows, row))
-    return total.plus(reduced_loss(rows, size_average, reduction, weighted and target != input))
+    return total.plus(reduced_loss(rows, reduction, weighted and target != input))
 
 
-@formula(*named("cross_entropy_loss"), op="cross_entropy")
-def cross_entropy_native(
-    input: Spec,
-    target: Spec,
-    weight: Spec | None = None,
-    reduction: Reduction = 1,
-    ignore_index: int = -100,
-    label_smoothing: float = 0.0,
-    *,
-    out: Spec,
-) -> Cost:
-    """input[n, c, *], target[n, *] -> out[]: as F.cross_entropy."""
-    return cross_entropy(input, target, weight, reduction=reduction, label_smoothing=label_smoothing, out=out)
-
-
-def pointwise_loss(
-    element: Cost, input: Spec, target: Spec, size_average: Legacy, reduction: Reduction, weight: Spec | None = None
-) -> Cost:
+def pointwise_loss(element: Cost, input: Spec, target: Spec, reduction: Reduction, weight: Spec | None = None) -> Cost:
     """Of so much per element; by a weight, 1 multiply more, the mean divides too."""
     n, weighted = math.prod(torch.broadcast_shapes(input, target)), weight is not None
-    return times(n, element.plus(Cost(muls=0 + weighted))).plus(reduced_loss(n, size_average, reduction, weighted))
+    return times(n, element.plus(Cost(muls=0 + weighted))).plus(reduced_loss(n, reduction, weighted))
 
 
-def reduced_loss(elements: int, size_average: Legacy, reduction: Reduction, weighted: bool = False) -> Cost:
+def reduced_loss(elements: int, reduction: Reduction, weighted: bool = False) -> Cost:
     """Of so many losses; the mean of ``weighted`` ones divides by the sum of the weights."""
-    if isinstance(size_average, int) and not isinstance(size_average, bool):
-        reduction = size_average
     name = NUMBERS[reduction] if isinstance(reduction, int) else reduction
     if name == "none" or not elements:
         return Cost()

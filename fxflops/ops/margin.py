@@ -9,84 +9,48 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from ..records import Cost, Spec
 from ._cost import times, when
 from ._registry import formula
 from ._spellings import named
-from .loss import Legacy, Reduction, elements_backward, pointwise_loss, reduced_loss
+from .loss import Reduction, elements_backward, pointwise_loss, reduced_loss
 from .reduce import cosine_similarity, pairwise_distance
 
 
 @formula(nn.SoftMarginLoss, *named("soft_margin_loss"))
-def soft_margin_loss(
-    input: Spec,
-    target: Spec,
-    size_average: Legacy = None,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
-    *,
-    out: Spec,
-) -> Cost:
+def soft_margin_loss(input: Spec, target: Spec, *, reduction: Reduction = "mean", out: Spec) -> Cost:
     """input[*], target[*] -> out[]: log(1 + exp(-y * x)): 5 per element."""
-    return pointwise_loss(Cost(muls=1, adds=1, others=3), input, target, size_average, reduction)
+    return pointwise_loss(Cost(muls=1, adds=1, others=3), input, target, reduction)
 
 
 @soft_margin_loss.backward(*named("soft_margin_loss_backward"))
-def soft_margin_loss_backward(grad_output: Spec, input: Spec, target: Spec, reduction: int, *, out: Spec) -> Cost:
+def soft_margin_loss_backward(*, reduction: int, out: Spec) -> Cost:
     """grad[], x[*], y[*] -> out[*]: -y * z / (z + 1) * grad, z = exp(-y * x): 7 per element."""
     return elements_backward(Cost(muls=3, adds=1, others=3), out, reduction)
 
 
 @formula(nn.MarginRankingLoss, *named("margin_ranking_loss"))
-def margin_ranking_loss(
-    input1: Spec,
-    input2: Spec,
-    target: Spec,
-    margin: float = 0.0,
-    size_average: Legacy = None,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
-    *,
-    out: Spec,
-) -> Cost:
+def margin_ranking_loss(input1: Spec, input2: Spec, target: Spec, *, reduction: Reduction = "mean", out: Spec) -> Cost:
     """x1[*], x2[*], target[*] -> out[]: max(0, -y * (x1 - x2) + margin): 5 per element."""
     pairs = Spec(torch.broadcast_shapes(input1, input2))
-    return pointwise_loss(Cost(muls=1, adds=2, others=2), pairs, target, size_average, reduction)
+    return pointwise_loss(Cost(muls=1, adds=2, others=2), pairs, target, reduction)
 
 
 @formula(nn.HingeEmbeddingLoss, *named("hinge_embedding_loss"))
-def hinge_embedding_loss(
-    input: Spec,
-    target: Spec,
-    margin: float = 1.0,
-    size_average: Legacy = None,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
-    *,
-    out: Spec,
-) -> Cost:
+def hinge_embedding_loss(input: Spec, target: Spec, *, reduction: Reduction = "mean", out: Spec) -> Cost:
     """input[*], target[*] -> out[]: x or max(0, margin - x): 3 per element."""
-    return pointwise_loss(Cost(adds=1, others=2), input, target, size_average, reduction)
+    return pointwise_loss(Cost(adds=1, others=2), input, target, reduction)
 
 
 @formula(nn.CosineEmbeddingLoss, *named("cosine_embedding_loss"))
 def cosine_embedding_loss(
-    input1: Spec,
-    input2: Spec,
-    target: Spec,
-    margin: float = 0.0,
-    size_average: Legacy = None,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
-    *,
-    out: Spec,
+    input1: Spec, input2: Spec, target: Spec, *, reduction: Reduction = "mean", out: Spec
 ) -> Cost:
     """x1[n, d], x2[n, d], target[n] -> out[]: cosine_similarity, then 1 - cos or max(0, cos - margin): 3 per row."""
     similar = cosine_similarity(input1, input2, -1, out=target)
-    return similar.plus(pointwise_loss(Cost(adds=1, others=2), target, target, size_average, reduction))
+    return similar.plus(pointwise_loss(Cost(adds=1, others=2), target, target, reduction))
 
 
 @formula(nn.TripletMarginLoss, *named("triplet_margin_loss"))
@@ -94,35 +58,22 @@ def triplet_margin_loss(
     anchor: Spec,
     positive: Spec,
     negative: Spec,
-    margin: float = 1.0,
-    p: float = 2.0,
-    eps: float = 1e-6,
-    swap: bool = False,
-    size_average: Legacy = None,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
     *,
+    p: float = 2.0,
+    swap: bool = False,
+    reduction: Reduction = "mean",
     out: Spec,
 ) -> Cost:
     """a[n, d], p[n, d], n[n, d] -> out[]: 2 distances per row, then max(0, ap - an + margin): 3; swap: 1 distance, 1 min more."""
     rows = Spec(torch.broadcast_shapes(anchor, positive, negative)[:-1])
-    distance = pairwise_distance(anchor, positive, p, eps, out=rows)
-    compared = pointwise_loss(Cost(adds=2, others=1 + swap), rows, rows, size_average, reduction)
+    distance = pairwise_distance(anchor, positive, p, out=rows)
+    compared = pointwise_loss(Cost(adds=2, others=1 + swap), rows, rows, reduction)
     return times(2 + swap, distance).plus(compared)
 
 
-@formula(F.poisson_nll_loss)
+@formula(*named("poisson_nll_loss"))
 def poisson_nll_loss(
-    input: Spec,
-    target: Spec,
-    log_input: bool = True,
-    full: bool = False,
-    size_average: Legacy = None,
-    eps: float = 1e-8,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
-    *,
-    out: Spec,
+    input: Spec, target: Spec, *, log_input: bool = True, full: bool = False, reduction: Reduction = "mean", out: Spec
 ) -> Cost:
     """input[*], target[*] -> out[]: exp(x) - y * x, 3 per element, or x - y * log(x + eps), 4.
 
@@ -130,56 +81,31 @@ def poisson_nll_loss(
     """
     element = Cost(muls=1, adds=1, others=1) if log_input else Cost(muls=1, adds=2, others=1)
     whole = element.plus(when(full, Cost(muls=3, adds=3, others=3)))
-    return pointwise_loss(whole, input, target, size_average, reduction)
+    return pointwise_loss(whole, input, target, reduction)
 
 
 @formula(nn.PoissonNLLLoss, op="poisson_nll_loss")
 def poisson_nll_loss_module(module: nn.PoissonNLLLoss, input: Spec, target: Spec, *, out: Spec) -> Cost:
-    """input[*], target[*] -> out[]: as F.poisson_nll_loss."""
-    return poisson_nll_loss(input, target, module.log_input, module.full, reduction=module.reduction, out=out)
-
-
-@formula(torch.poisson_nll_loss, "aten::poisson_nll_loss", op="poisson_nll_loss")
-def poisson_nll_loss_native(
-    input: Spec, target: Spec, log_input: bool, full: bool, eps: float, reduction: Reduction, *, out: Spec
-) -> Cost:
-    """input[*], target[*] -> out[]: as F.poisson_nll_loss."""
-    return poisson_nll_loss(input, target, log_input, full, reduction=reduction, out=out)
+    """input[*], target[*] -> out[]: as F.poisson_nll_loss, whose ``input`` its forward calls ``log_input``."""
+    return poisson_nll_loss(
+        input, target, log_input=module.log_input, full=module.full, reduction=module.reduction, out=out
+    )
 
 
 @formula(nn.MultiMarginLoss, *named("multi_margin_loss"))
 def multi_margin_loss(
-    input: Spec,
-    target: Spec,
-    p: float = 1,
-    margin: float = 1.0,
-    weight: Spec | None = None,
-    size_average: Legacy = None,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
-    *,
-    out: Spec,
+    input: Spec, target: Spec, *, p: float = 1, weight: Spec | None = None, reduction: Reduction = "mean", out: Spec
 ) -> Cost:
     """input[n, c], target[n] -> out[]: max(0, margin - x[y] + x) per other class: 3, 1 square for p = 2, 1 multiply with a
     weight; their sum and 1 divide per row."""
     c, rows = input[-1] if input.ndim else 1, math.prod(input[:-1])
     each = Cost(muls=(p == 2) + (weight is not None), adds=2, others=1)
     row = times(c - 1, each).plus(Cost(adds=max(c - 2, 0), others=1))
-    return times(rows, row).plus(reduced_loss(rows, size_average, reduction))
+    return times(rows, row).plus(reduced_loss(rows, reduction))
 
 
 @multi_margin_loss.backward(*named("multi_margin_loss_backward"))
-def multi_margin_loss_backward(
-    grad_output: Spec,
-    input: Spec,
-    target: Spec,
-    p: float,
-    margin: float,
-    weight: Spec | None = None,
-    reduction: int = 1,
-    *,
-    out: Spec,
-) -> Cost:
+def multi_margin_loss_backward(*, p: float, weight: Spec | None = None, reduction: int = 1, out: Spec) -> Cost:
     """grad[], x[n, c], target[n] -> out[n, c]: per other class z = margin - x[y] + x, if above 0 grad to it and -grad to y: 4.
 
     For p = 2 times 2 * z; 1 multiply with a weight; the gradient of a row is divided by c.
@@ -190,15 +116,7 @@ def multi_margin_loss_backward(
 
 
 @formula(nn.MultiLabelMarginLoss, *named("multilabel_margin_loss", "multilabel_margin_loss_forward"))
-def multilabel_margin_loss(
-    input: Spec,
-    target: Spec,
-    size_average: Legacy = None,
-    reduce: bool | None = None,
-    reduction: Reduction = "mean",
-    *,
-    out: Any,
-) -> Cost:
+def multilabel_margin_loss(input: Spec, target: Spec, *, reduction: Reduction = "mean", out: Any) -> Cost:
     """input[n, c], target[n, c] -> out[]: max(0, 1 - (x[y] - x)) per pair of a target and another class: 3, their sum, 1 divide.
 
     As if half of the classes were targets, c^2/4 pairs per row: at most this.
@@ -206,11 +124,11 @@ def multilabel_margin_loss(
     c, rows = input[-1] if input.ndim else 1, math.prod(input[:-1])
     pairs = c * c // 4
     row = Cost(adds=2 * pairs + max(pairs - 1, 0), others=pairs + 1)
-    return times(rows, row).plus(reduced_loss(rows, size_average, reduction))
+    return times(rows, row).plus(reduced_loss(rows, reduction))
 
 
 @multilabel_margin_loss.backward(*named("multilabel_margin_loss_backward"))
-def multilabel_margin_loss_backward(grad_output: Spec, input: Spec, target: Spec, reduction: int, *, out: Spec) -> Cost:
+def multilabel_margin_loss_backward(*, reduction: int, out: Spec) -> Cost:
     """grad[], x[n, c], target[n, c] -> out[n, c]: per pair of a target and another class 1 - (x[y] - x), if above 0 grad to both: 5.
 
     As many pairs as in the forward: c^2/4 per row, at most this. The gradient of a row is divided by c.

@@ -21,23 +21,7 @@ PAGE, CACHE_LINE, FLOAT = 4096, 64, 4
 
 
 @formula("aten::mkldnn_rnn_layer", op="rnn")
-def mkldnn_rnn_layer(
-    input: Spec,
-    weight0: Spec,
-    weight1: Spec,
-    weight2: Spec,
-    weight3: Spec,
-    hx: Spec,
-    cx: Spec,
-    reverse: bool,
-    batch_sizes: Any,
-    mode: int,
-    hidden_size: int,
-    num_layers: int,
-    has_biases: bool,
-    *,
-    out: Any,
-) -> Cost:
+def mkldnn_rnn_layer(input: Spec, *, mode: int, hidden_size: int, has_biases: bool, out: Any) -> Cost:
     """input[t, b, i], 2 weights and 2 biases -> out[t, b, h]: one layer in one direction, as nn.LSTM or nn.GRU by the mode."""
     weights = weights_of(KINDS[mode], input[-1], hidden_size, 1, 1, has_biases)
     return steps_of(KINDS[mode], math.prod(input[:-1]), weights, hidden_size)
@@ -45,26 +29,7 @@ def mkldnn_rnn_layer(
 
 @mkldnn_rnn_layer.backward(*named("mkldnn_rnn_layer_backward"), op="rnn_backward")
 def mkldnn_rnn_layer_backward(
-    input: Spec,
-    weight1: Spec,
-    weight2: Spec,
-    weight3: Spec,
-    weight4: Spec,
-    hx_: Spec,
-    cx_tmp: Spec,
-    output: Spec,
-    hy_: Spec,
-    cy_: Spec,
-    grad_output: Spec | None,
-    grad_hy: Spec | None,
-    grad_cy: Spec | None,
-    reverse: bool,
-    mode: int,
-    hidden_size: int,
-    num_layers: int,
-    has_biases: bool,
-    *,
-    out: Any,
+    input: Spec, *, hx_: Spec, mode: int, hidden_size: int, has_biases: bool, out: Any
 ) -> Cost:
     """x[t, b, i], weights, grad[t, b, h] -> out[t, b, i], out_weights, out_hx, out_cx: one layer in one direction, as _cudnn_rnn_backward.
 

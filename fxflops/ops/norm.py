@@ -27,9 +27,7 @@ from .shapes import fits
 
 
 @formula(nn.LayerNorm, *named("layer_norm", "native_layer_norm"))
-def layer_norm(
-    input: Spec, normalized_shape: Any, weight: Spec | None = None, bias: Spec | None = None, *, out: Any
-) -> Cost:
+def layer_norm(input: Spec, *, weight: Spec | None = None, bias: Spec | None = None, out: Any) -> Cost:
     """input[*, k], weight[k], bias[k] -> out[*, k]: 2 per output, 1 each for weight and bias."""
     return normalized(out, weight, bias)
 
@@ -48,26 +46,15 @@ def layer_norm_shape(
 
 @layer_norm.backward(*named("native_layer_norm_backward"))
 def layer_norm_backward(
-    grad_out: Spec,
-    input: Spec,
-    normalized_shape: Sequence[int],
-    mean: Spec,
-    rstd: Spec,
-    weight: Spec | None,
-    bias: Spec | None,
-    output_mask: Sequence[bool],
-    *,
-    out: Any,
+    *, input: Spec, normalized_shape: Sequence[int], weight: Spec | None, output_mask: Sequence[bool], out: Any
 ) -> Cost:
     """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k], out_bias[k]: 12 per element, less 1 per weight and bias."""
     k = math.prod(normalized_shape)
     return normalized_backward(input, k, k, weight, output_mask)
 
 
-@formula(nn.GroupNorm, *named("group_norm"))
-def group_norm(
-    input: Spec, num_groups: int, weight: Spec | None = None, bias: Spec | None = None, *, out: Spec
-) -> Cost:
+@formula(nn.GroupNorm, *named("group_norm", "native_group_norm"))
+def group_norm(input: Spec, *, weight: Spec | None = None, bias: Spec | None = None, out: Any) -> Cost:
     """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: 2 per output, 1 each for weight and bias."""
     return normalized(out, weight, bias)
 
@@ -80,33 +67,16 @@ def group_norm_shape(input: Spec, num_groups: int, weight: Spec | None = None, b
     return Spec(input, input.dtype) if all(fits(w, input[1], input) for w in (weight, bias)) else None
 
 
-@formula(*named("native_group_norm"), op="group_norm")
-def group_norm_native(input: Spec, weight: Spec | None = None, bias: Spec | None = None, *, out: Any) -> Cost:
-    """input[n, c, *], weight[c], bias[c] -> out[n, c, *]: as group_norm."""
-    return normalized(out, weight, bias)
-
-
 @group_norm.backward(*named("native_group_norm_backward"))
 def group_norm_backward(
-    grad_out: Spec,
-    input: Spec,
-    mean: Spec,
-    rstd: Spec,
-    weight: Spec | None,
-    N: int,
-    C: int,
-    HxW: int,
-    group: int,
-    output_mask: Sequence[bool],
-    *,
-    out: Any,
+    *, input: Spec, weight: Spec | None, C: int, HxW: int, group: int, output_mask: Sequence[bool], out: Any
 ) -> Cost:
     """grad[n, c, *], x[n, c, *], weight[c] -> out[n, c, *], out_weight[c], out_bias[c]: as layer_norm_backward, rows being groups."""
     return normalized_backward(input, C * HxW // group, C, weight, output_mask)
 
 
 @formula(nn.RMSNorm, *named("rms_norm", "_fused_rms_norm"))
-def rms_norm(input: Spec, normalized_shape: Any, weight: Spec | None = None, *, out: Any) -> Cost:
+def rms_norm(input: Spec, *, weight: Spec | None = None, out: Any) -> Cost:
     """input[*, k], weight[k] -> out[*, k]: 1 divide per output, 1 multiply by the weight."""
     return times(first(out).numel(), Cost(muls=0 if weight is None else 1, others=1))
 
@@ -119,14 +89,7 @@ def rms_norm_shape(input: Spec, normalized_shape: Sequence[int], weight: Spec | 
 
 @rms_norm.backward(*named("_fused_rms_norm_backward"))
 def rms_norm_backward(
-    grad_out: Spec,
-    input: Spec,
-    normalized_shape: Sequence[int],
-    rstd: Spec,
-    weight: Spec | None,
-    output_mask: Sequence[bool],
-    *,
-    out: Any,
+    *, input: Spec, normalized_shape: Sequence[int], weight: Spec | None, output_mask: Sequence[bool], out: Any
 ) -> Cost:
     """grad[*, k], x[*, k], weight[k] -> out[*, k], out_weight[k]: as layer_norm_backward without the means of x and grad."""
     k = math.prod(normalized_shape)
@@ -149,7 +112,7 @@ def weight_norm(v: Spec, g: Spec, *, out: Any) -> Cost:
 
 
 @weight_norm.backward(*named("_weight_norm_interface_backward"))
-def weight_norm_backward(grad_w: Spec, saved_v: Spec, saved_g: Spec, saved_norms: Spec, *, out: Any) -> Cost:
+def weight_norm_backward(*, saved_v: Spec, saved_norms: Spec, out: Any) -> Cost:
     """grad[n, *], v[n, *], g[n], norms[n] -> out_v[n, *], out_g[n]: 5 per element and 3 per row, of w = g * v / norm.
 
     s = sum of grad * v; out_g = s / norm; out_v = g / norm * (grad - v * s / (norm * norm)).

@@ -17,49 +17,28 @@ from .quantized import DEQUANTIZE, QUANTIZE, is_coded
 
 
 @formula("onednn::qlinear_pointwise", op="linear")
-def qlinear(
-    qx: Spec,
-    x_scale: Any,
-    x_zero_point: Any,
-    qw: Spec,
-    w_scale: Spec,
-    w_zero_point: Any,
-    bias: Spec | None,
-    output_scale: float,
-    output_zero_point: int,
-    output_dtype: Any,
-    post_op_name: str = "none",
-    *,
-    out: Spec,
-) -> Cost:
+def qlinear(qx: Spec, *, bias: Spec | None, post_op_name: str, out: Spec) -> Cost:
     """qx[*, i], qw -> out[*, o]: as linear, 1 more for what follows; 4 per output to quantize, or 1 multiply by the scale."""
     return _followed(contraction(qx[-1], out.numel(), bias is not None), post_op_name, out)
 
 
 @formula("onednn::qlinear_pointwise.binary", "onednn::qlinear_pointwise.binary_tensor", op="linear")
-def qlinear_binary(
-    qx: Spec, x_scale: Any, x_zero_point: Any, qw: Spec, w_scale: Spec, w_zero_point: Any, *rest: Any, out: Spec
-) -> Cost:
+def qlinear_binary(qx: Spec, *, other: Spec | None, bias: Spec | None, unary_post_op: str, out: Spec) -> Cost:
     """qx[*, i], qw, y[*, o] -> out[*, o]: as linear, 1 per output to join y, 2 if it is quantized, the rest as above."""
-    other, bias, unary = rest[0], rest[1], rest[9]
-    return _followed(contraction(qx[-1], out.numel(), bias is not None).plus(_joined(other, out)), unary, out)
+    product = contraction(qx[-1], out.numel(), bias is not None)
+    return _followed(product.plus(_joined(other, out)), unary_post_op, out)
 
 
 @formula(*(f"onednn::qconv{d}_pointwise" for d in ("", "1d", "2d", "3d")), op="conv")
-def qconv(
-    qx: Spec, x_scale: Any, x_zero_point: Any, qw: Spec, w_scale: Spec, w_zero_point: Any, *rest: Any, out: Spec
-) -> Cost:
+def qconv(*, qw: Spec, bias: Spec | None, attr: str, out: Spec) -> Cost:
     """qx[n, g*i, *], qw -> out[n, o, *]: as conv, 1 more for what follows; 4 per output to quantize, or 1 multiply."""
-    return _followed(_windows(qw, rest[0], out), rest[8], out)
+    return _followed(_windows(qw, bias, out), attr, out)
 
 
 @formula("onednn::qconv2d_pointwise.binary", "onednn::qconv2d_pointwise.binary_tensor", op="conv")
-def qconv_binary(
-    qx: Spec, x_scale: Any, x_zero_point: Any, qw: Spec, w_scale: Spec, w_zero_point: Any, *rest: Any, out: Spec
-) -> Cost:
+def qconv_binary(*, qw: Spec, qaccum: Spec, bias: Spec | None, unary_attr: str | None, out: Spec) -> Cost:
     """qx[n, g*i, *], qw, y[n, o, *] -> out[n, o, *]: as conv, 1 per output to join y, 2 if it is quantized, the rest as above."""
-    accum, bias, unary = rest[0], rest[1], rest[13]
-    return _followed(_windows(qw, bias, out).plus(_joined(accum, out)), unary, out)
+    return _followed(_windows(qw, bias, out).plus(_joined(qaccum, out)), unary_attr, out)
 
 
 @formula("mkldnn::_linear_pointwise", op="linear")
@@ -114,14 +93,14 @@ def conv_binary_in_place(other: Spec, input: Spec, weight: Spec, bias: Spec | No
 def conv_transpose_pointwise(input: Spec, weight: Spec, bias: Spec | None, *rest: Any, out: Spec) -> Cost:
     """input[n, i, *], weight -> out[n, o, *]: as conv_transpose, 1 more for what follows."""
     taps = Spec((input[1], weight.numel() // input[1]))
-    return _followed(conv_transpose(input, taps, bias, out=out), rest[5], out, scaled=False)
+    return _followed(conv_transpose(input, taps, bias=bias, out=out), rest[5], out, scaled=False)
 
 
 @formula("onednn::qbatch_norm2d", op="batch_norm")
-def qbatch_norm(qx: Spec, scale: float, zero_point: int, weight: Spec, bias: Spec, *, out: Spec) -> Cost:
+def qbatch_norm(qx: Spec, *, weight: Spec, bias: Spec, out: Spec) -> Cost:
     """qx[n, c, *] -> out[n, c, *]: as batch_norm, 2 per element to dequantize, 4 per output to quantize."""
     made = times(out.numel(), DEQUANTIZE.plus(QUANTIZE if is_coded(out) else Cost()))
-    return batch_norm(qx, None, None, weight, bias, out=out).plus(made)
+    return batch_norm(qx, weight=weight, bias=bias, out=out).plus(made)
 
 
 def _windows(weight: Spec, bias: Spec | None, out: Spec) -> Cost:

@@ -27,7 +27,7 @@ SPACES = ("quantized", "_quantized")
 @formula(*(f"{space}::linear" for space in SPACES), op="linear")
 def linear_packed(X: Spec, packed: Any, *, out: Spec) -> Cost:
     """X[*, i], packed weight[o, i] -> out[*, o]: as linear, 4 per output to quantize."""
-    return linear(X, *unpacked(packed), out=out).plus(times(out.numel(), REQUANTIZE))
+    return linear(X, **unpacked(packed), out=out).plus(times(out.numel(), REQUANTIZE))
 
 
 @formula("quantized::linear_relu", "quantized::linear_leaky_relu", "quantized::linear_tanh", op="linear")
@@ -39,7 +39,7 @@ def linear_activated(X: Spec, packed: Any, *, out: Spec) -> Cost:
 @formula(*(f"{space}::linear_dynamic" for space in SPACES), op="linear")
 def linear_dynamic(X: Spec, packed: Any, *, out: Spec) -> Cost:
     """X[*, i], packed weight[o, i] -> out[*, o]: quantize_per_tensor_dynamic of X, linear, 1 multiply by the scale per output."""
-    return dynamic(X, linear(X, *unpacked(packed), out=out), out)
+    return dynamic(X, linear(X, **unpacked(packed), out=out), out)
 
 
 @formula("quantized::linear_relu_dynamic", op="linear")
@@ -51,7 +51,7 @@ def linear_relu_dynamic(X: Spec, packed: Any, *, out: Spec) -> Cost:
 @formula("quantized::linear_dynamic_fp16", op="linear")
 def linear_half(X: Spec, packed: Any, *, out: Spec) -> Cost:
     """X[*, i], packed weight[o, i] -> out[*, o]: as linear."""
-    return linear(X, *unpacked(packed), out=out)
+    return linear(X, **unpacked(packed), out=out)
 
 
 @formula("quantized::linear_relu_dynamic_fp16", op="linear")
@@ -70,13 +70,13 @@ formula("quantized::linear_dynamic_fp16_unpacked_weight", op="linear")(linear)
 )
 def linear_between_floats(X: Spec, scale: float, zero_point: int, packed: Any, *, out: Spec) -> Cost:
     """X[*, i], packed weight[o, i] -> out[*, o]: quantize X, linear, 1 multiply by the scale per output; a relu is not counted."""
-    return quantize(X, out=X).plus(linear(X, *unpacked(packed), out=out)).plus(Cost(muls=out.numel()))
+    return quantize(X, out=X).plus(linear(X, **unpacked(packed), out=out)).plus(Cost(muls=out.numel()))
 
 
 @formula(*(f"{space}::{name}" for space in SPACES for name in CONVOLUTIONS), op="conv")
 def conv_packed(qx: Spec, packed: Any, *, out: Spec) -> Cost:
     """qx[*, g*i, *n], packed weight[o, i, *k] -> out[*, o, *m]: as conv, 4 per output to quantize."""
-    return conv(qx, *unpacked(packed), out=out).plus(times(out.numel(), REQUANTIZE))
+    return conv(qx, **unpacked(packed), out=out).plus(times(out.numel(), REQUANTIZE))
 
 
 @formula(*(f"{space}::{name}_relu" for space in SPACES for name in CONVOLUTIONS), op="conv")
@@ -88,7 +88,7 @@ def conv_relu_packed(qx: Spec, packed: Any, *, out: Spec) -> Cost:
 @formula(*(f"quantized::{name}_dynamic" for name in CONVOLUTIONS), op="conv")
 def conv_dynamic(qx: Spec, packed: Any, *, out: Spec) -> Cost:
     """qx[*, g*i, *n], packed weight[o, i, *k] -> out[*, o, *m]: quantize_per_tensor_dynamic of qx, conv, 1 multiply per output."""
-    return dynamic(qx, conv(qx, *unpacked(packed), out=out), out)
+    return dynamic(qx, conv(qx, **unpacked(packed), out=out), out)
 
 
 @formula("quantized::conv2d_add", op="conv")
@@ -106,13 +106,13 @@ def conv_add_relu(qx: Spec, qaccum: Spec, packed: Any, *, out: Spec) -> Cost:
 @formula(*(f"{space}::{name}" for space in SPACES for name in TRANSPOSED), op="conv_transpose")
 def conv_transpose_packed(qx: Spec, packed: Any, *, out: Spec) -> Cost:
     """qx[*, i, *n], packed weight[i, o, *k] -> out[*, g*o, *m]: as conv_transpose, 4 per output to quantize."""
-    return conv_transpose(qx, *unpacked(packed), out=out).plus(times(out.numel(), REQUANTIZE))
+    return conv_transpose(qx, **unpacked(packed), out=out).plus(times(out.numel(), REQUANTIZE))
 
 
 @formula(*(f"quantized::{name}_dynamic" for name in TRANSPOSED), op="conv_transpose")
 def conv_transpose_dynamic(qx: Spec, packed: Any, *, out: Spec) -> Cost:
     """qx[*, i, *n], packed weight[i, o, *k] -> out[*, g*o, *m]: as quantized::conv2d_dynamic."""
-    return dynamic(qx, conv_transpose(qx, *unpacked(packed), out=out), out)
+    return dynamic(qx, conv_transpose(qx, **unpacked(packed), out=out), out)
 
 
 @formula("quantized::matmul", op="matmul")
@@ -131,11 +131,11 @@ def dynamic(input: Spec, product: Cost, out: Spec) -> Cost:
     return quantize_dynamic(input, out=input).plus(product).plus(Cost(muls=out.numel()))
 
 
-def unpacked(packed: Any) -> tuple[Spec, Spec | None]:
+def unpacked(packed: Any) -> dict[str, Any]:
     """Weight and bias, as the ``unpack()`` of the packed object gives them."""
     if isinstance(packed, Spec) or not isinstance(packed, tuple):
         raise TypeError(f"what is packed in {packed!r} is not known")
-    return packed[0], packed[1]
+    return {"weight": packed[0], "bias": packed[1]}
 
 
 for _space, _names in {

@@ -16,7 +16,7 @@ from ._registry import formula, zero
 from ._spellings import named
 from .activation import activation, sloped_relu
 from .elementwise import add, pointwise
-from .norm import group_norm, layer_norm
+from .norm import normalized
 from .softmax import softmax
 
 QUANTIZE = Cost(adds=1, others=3)
@@ -116,33 +116,18 @@ def softmax_quantized(qx: Spec, dim: int, *, out: Spec) -> Cost:
 
 
 @formula("quantized::layer_norm", op="layer_norm")
-def layer_norm_quantized(input: Spec, shape: Any, weight: Any = None, bias: Any = None, *, out: Spec) -> Cost:
-    """q[*, k] -> out[*, k]: as layer_norm, 2 per element to dequantize, 4 per output to quantize."""
-    return _requantized(input, layer_norm(input, shape, weight, bias, out=out), out)
-
-
 @formula("quantized::group_norm", op="group_norm")
-def group_norm_quantized(input: Spec, groups: int, weight: Any = None, bias: Any = None, *, out: Spec) -> Cost:
-    """q[n, c, *] -> out[n, c, *]: as group_norm, 2 per element to dequantize, 4 per output to quantize."""
-    return _requantized(input, group_norm(input, groups, weight, bias, out=out), out)
-
-
 @formula("quantized::instance_norm", op="instance_norm")
-def instance_norm_quantized(input: Spec, weight: Any = None, bias: Any = None, *, out: Spec) -> Cost:
-    """q[n, c, *] -> out[n, c, *]: as instance_norm, 2 per element to dequantize, 4 per output to quantize."""
-    return group_norm_quantized(input, 1, weight, bias, out=out)
-
-
 @formula(*(f"quantized::batch_norm{d}" for d in ("", "1d", "2d", "3d")), op="batch_norm")
-def batch_norm_quantized(qx: Spec, weight: Any = None, bias: Any = None, *, out: Spec) -> Cost:
-    """q[n, c, *] -> out[n, c, *]: as batch_norm, 2 per element to dequantize, 4 per output to quantize."""
-    return group_norm_quantized(qx, 1, weight, bias, out=out)
+def norm_quantized(input: Spec, *, weight: Any = None, bias: Any = None, out: Spec) -> Cost:
+    """q[*] -> out[*]: as the real norm, 2 per element to dequantize, 4 per output to quantize."""
+    return _requantized(input, normalized(out, weight, bias), out)
 
 
 @formula(*(f"quantized::batch_norm{d}_relu" for d in ("", "1d", "2d", "3d")), op="batch_norm")
-def batch_norm_relu(qx: Spec, weight: Any = None, bias: Any = None, *, out: Spec) -> Cost:
+def batch_norm_relu(input: Spec, *, weight: Any = None, bias: Any = None, out: Spec) -> Cost:
     """q[n, c, *] -> out[n, c, *]: as quantized::batch_norm, 1 more per output."""
-    return batch_norm_quantized(qx, weight, bias, out=out).plus(pointwise(out=out))
+    return norm_quantized(input, weight=weight, bias=bias, out=out).plus(pointwise(out=out))
 
 
 zero(

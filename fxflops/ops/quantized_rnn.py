@@ -35,19 +35,19 @@ formula(*named("quantized_rnn_relu_cell", "quantized_rnn_tanh_cell"), op="rnn_ce
 @formula("quantized::quantized_lstm_cell_dynamic", op="lstm_cell")
 def lstm_cell_packed(input: Spec, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, *, out: Any) -> Cost:
     """input[*, i], packed weights -> out[*, h]: one step of an LSTM."""
-    return lstm_cell_function(input, hx, unpacked(w_ih)[0], unpacked(w_hh)[0], b_ih, b_hh, out=out)
+    return lstm_cell_function(input, hx, unpacked(w_ih)["weight"], unpacked(w_hh)["weight"], b_ih, b_hh, out=out)
 
 
 @formula("quantized::quantized_gru_cell_dynamic", op="gru_cell")
 def gru_cell_packed(input: Spec, hx: Spec, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, *, out: Any) -> Cost:
     """input[*, i], packed weights -> out[*, h]: one step of a GRU."""
-    return gru_cell_function(input, hx, unpacked(w_ih)[0], unpacked(w_hh)[0], b_ih, b_hh, out=out)
+    return gru_cell_function(input, hx, unpacked(w_ih)["weight"], unpacked(w_hh)["weight"], b_ih, b_hh, out=out)
 
 
 @formula("quantized::quantized_rnn_tanh_cell_dynamic", "quantized::quantized_rnn_relu_cell_dynamic", op="rnn_cell")
 def rnn_cell_packed(input: Spec, hx: Spec, w_ih: Any, w_hh: Any, b_ih: Any, b_hh: Any, *, out: Any) -> Cost:
     """input[*, i], packed weights -> out[*, h]: one step of an RNN."""
-    return rnn_cell_function(input, hx, unpacked(w_ih)[0], unpacked(w_hh)[0], b_ih, b_hh, out=out)
+    return rnn_cell_function(input, hx, unpacked(w_ih)["weight"], unpacked(w_hh)["weight"], b_ih, b_hh, out=out)
 
 
 def _packed_layers(kind: str, input: Spec, rest: tuple[Any, ...], out: Any) -> Cost:

@@ -188,16 +188,7 @@ def cosine_similarity(x1: Spec, x2: Spec, dim: int = 1, *, out: Spec) -> Cost:
 
 
 @formula(nn.PairwiseDistance, *named("pairwise_distance"))
-def pairwise_distance(
-    x1: Spec,
-    x2: Spec,
-    p: float = 2.0,
-    eps: float = 1e-6,
-    keepdim: bool = False,
-    norm: float | None = None,
-    *,
-    out: Spec,
-) -> Cost:
+def pairwise_distance(x1: Spec, x2: Spec, p: float = 2.0, *, norm: float | None = None, out: Spec) -> Cost:
     """a[*, k], b[*, k] -> out[*]: k subtractions and k adds of eps per output, then as norm (nn calls p ``norm``)."""
     n = math.prod(torch.broadcast_shapes(x1, x2))
     return norm_of(p if norm is None else norm, n, out.numel()).plus(Cost(adds=2 * n))

@@ -23,6 +23,7 @@ from .free import added_back
 from .pool import adaptive_avg_pool
 
 TAPS = {"nearest": 0, "nearest-exact": 0, "linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4, "lanczos": 6}
+GRID_TAPS: dict[str | int, int] = {"bilinear": 2, 0: 2, "nearest": 0, 1: 0, "bicubic": 4, 2: 4}
 RESAMPLED = {"nearest": (3, 4, 5), "linear": (3,), "bilinear": (4,), "bicubic": (4,), "trilinear": (5,)}
 """The dimensions of the tensors that each mode takes."""
 
@@ -135,21 +136,15 @@ interpolate.backward(
 )
 def grid_sample(input: Spec, grid: Spec, mode: str | int = "bilinear", *, out: Spec) -> Cost:
     """input[n, c, *i], grid[n, *o, d] -> out[n, c, *o]: t multiplies and t-1 adds per output, for 2**d or 4**d taps."""
-    taps = {"bilinear": 2, 0: 2, "nearest": 0, 1: 0, "bicubic": 4, 2: 4}[mode]
-    return _mixed(taps ** grid[-1], out)
+    return _mixed(GRID_TAPS[mode] ** grid[-1], out)
 
 
-@grid_sample.backward(*named("grid_sampler_2d_backward", "grid_sampler_3d_backward"))
+@grid_sample.backward(
+    *named("grid_sampler_2d_backward", "grid_sampler_3d_backward", "_grid_sampler_2d_cpu_fallback_backward"),
+    *named("cudnn_grid_sampler_backward"),
+)
 def grid_sample_backward(
-    grad_output: Spec,
-    input: Spec,
-    grid: Spec,
-    interpolation_mode: int,
-    padding_mode: int,
-    align_corners: bool,
-    output_mask: Sequence[bool] = (True, True),
-    *,
-    out: Any,
+    *, grad_output: Spec, grid: Spec, interpolation_mode: int = 0, output_mask: Sequence[bool] = (True, True), out: Any
 ) -> Cost:
     """grad[n, c, *o], x[n, c, *i], grid[n, *o, d] -> out[n, c, *i], out_grid[n, *o, d]: for t taps t multiplies and t adds per element of grad.
 
@@ -158,26 +153,12 @@ def grid_sample_backward(
     """
     to_input, to_grid = output_mask
     n, d = grad_output.numel(), grid[-1]
-    forward = grid_sample(input, grid, interpolation_mode, out=grad_output)
+    forward = _mixed(GRID_TAPS[interpolation_mode] ** d, grad_output)
     over_channels = Cost(muls=d * n + grid.numel(), adds=max(d * n - grid.numel(), 0))
     return summed(
         when(to_input, Cost(muls=forward.muls, adds=forward.muls or n)),
         when(to_grid and forward.muls, times(d, forward).plus(over_channels)),
     )
-
-
-@grid_sample.backward(*named("_grid_sampler_2d_cpu_fallback_backward"), op="grid_sample_backward")
-def grid_sample_fallback_backward(
-    grad_output: Spec, input: Spec, grid: Spec, interpolation_mode: int, *, out: Any
-) -> Cost:
-    """grad[n, c, *o], x[n, c, *i], grid[n, *o, d] -> out[n, c, *i], out_grid[n, *o, d]: as grid_sampler_2d_backward."""
-    return grid_sample_backward(grad_output, input, grid, interpolation_mode, 0, False, out=out)
-
-
-@grid_sample.backward(*named("cudnn_grid_sampler_backward"), op="grid_sample_backward")
-def cudnn_grid_sample_backward(input: Spec, grid: Spec, grad_output: Spec, *, out: Any) -> Cost:
-    """x[n, c, *i], grid[n, *o, d], grad[n, c, *o] -> out[n, c, *i], out_grid[n, *o, d]: as grid_sampler_2d_backward, bilinear."""
-    return grid_sample_backward(grad_output, input, grid, 0, 0, False, out=out)
 
 
 @formula(*named("affine_grid", "affine_grid_generator"), "aten::cudnn_affine_grid_generator")

@@ -22,16 +22,13 @@ def multi_head_attention(
     query: Spec,
     key: Spec,
     value: Spec,
-    embed_dim: int,
+    *,
     num_head: int,
-    qkv_weight: Spec,
-    qkv_bias: Spec,
     proj_weight: Spec,
     proj_bias: Spec,
     mask: Any = None,
     need_weights: bool = True,
     average_attn_weights: bool = True,
-    *,
     out: Any,
 ) -> Cost:
     """query[b, n, e], key[b, s, e], value[b, s, e] -> out[b, n, e]: 3 linear layers, attention by heads, 1 linear layer.
@@ -54,33 +51,25 @@ def triton_multi_head_attention(
     query: Spec,
     key: Spec,
     value: Spec,
-    embed_dim: int,
+    *,
     num_head: int,
-    qkv_weight: Spec,
-    qkv_bias: Spec,
     proj_weight: Spec,
     proj_bias: Spec,
     mask: Any = None,
-    *,
     out: Any,
 ) -> Cost:
     """query[b, n, e], key[b, s, e], value[b, s, e] -> out[b, n, e]: as _native_multi_head_attention."""
-    weights = qkv_weight, qkv_bias, proj_weight, proj_bias
-    return multi_head_attention(query, key, value, embed_dim, num_head, *weights, mask, False, out=out)
+    given = {"num_head": num_head, "proj_weight": proj_weight, "proj_bias": proj_bias, "mask": mask}
+    return multi_head_attention(query, key, value, **given, need_weights=False, out=out)
 
 
 @formula(*named("_transformer_encoder_layer_fwd"))
 def transformer_encoder_layer(
     src: Spec,
-    embed_dim: int,
+    *,
     num_heads: int,
-    qkv_weight: Spec,
-    qkv_bias: Spec,
     proj_weight: Spec,
     proj_bias: Spec,
-    use_gelu: bool,
-    norm_first: bool,
-    eps: float,
     norm_weight_1: Spec,
     norm_bias_1: Spec,
     norm_weight_2: Spec,
@@ -90,20 +79,19 @@ def transformer_encoder_layer(
     ffn_weight_2: Spec,
     ffn_bias_2: Spec,
     mask: Any = None,
-    *,
     out: Spec,
 ) -> Cost:
     """src[b, n, e] -> out[b, n, e]: _native_multi_head_attention, 2 linear layers, an activation, 2 layer norms, 2 sums."""
-    weights = qkv_weight, qkv_bias, proj_weight, proj_bias
+    attended = {"num_head": num_heads, "proj_weight": proj_weight, "proj_bias": proj_bias, "mask": mask}
     hidden = Spec((*src[:-1], ffn_weight_1[0]))
     return summed(
-        multi_head_attention(src, src, src, embed_dim, num_heads, *weights, mask, False, out=src),
+        multi_head_attention(src, src, src, **attended, need_weights=False, out=src),
         linear(src, ffn_weight_1, ffn_bias_1, out=hidden),
         activation(hidden, out=hidden),
         linear(hidden, ffn_weight_2, ffn_bias_2, out=src),
         times(2, add(src, src, out=src)),
-        layer_norm(src, None, norm_weight_1, norm_bias_1, out=src),
-        layer_norm(src, None, norm_weight_2, norm_bias_2, out=src),
+        layer_norm(src, weight=norm_weight_1, bias=norm_bias_1, out=src),
+        layer_norm(src, weight=norm_weight_2, bias=norm_bias_2, out=src),
     )
 
 

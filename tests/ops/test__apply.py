@@ -10,6 +10,7 @@ from torch import nn
 
 from fxflops.errors import FormulaError
 from fxflops.ops import Formula, apply
+from fxflops.ops._apply import names_of
 from fxflops.records import Operation, Spec
 from tests.oracle import cost_of
 
@@ -57,3 +58,39 @@ def test_an_error_says_how_the_formula_was_called(style: Any, said: str) -> None
 
     with pytest.raises(FormulaError, match=f"ValueError: no\nIt was called {said}; its signature is refuses"):
         apply(Formula("own", refuses, style=style), Operation("own", torch.exp, (Spec((2,)),), {}, Spec((2,))))
+
+
+def function(input: Any, first: int, last: int) -> Any:
+    return input
+
+
+@pytest.mark.parametrize(
+    ("target", "args", "kwargs"),
+    [
+        (torch.ops.aten.addmm.default, (Spec((2,)), Spec((2, 3)), Spec((3, 2))), {"beta": 7}),
+        ("aten::elu_backward", (Spec((2,)), 1.0, 1.0, 7), {}),
+        (torch.ops.aten.elu_backward, (Spec((2,)), 1.0, 1.0, 7), {}),
+        (torch.batch_norm, (Spec((2,)), None, None, None, None, True, 0.1, 7), {}),
+        (torch.Tensor.addcmul, (Spec((2,)), Spec((2,)), Spec((2,))), {"value": 7}),
+        (function, (Spec((2,)), 5, 7), {}),
+        (function, (Spec((2,)), 5), {"last": 7}),
+    ],
+)
+def test_a_keyword_only_parameter_is_found_wherever_the_op_has_it(target: Any, args: Any, kwargs: Any) -> None:
+    def named(
+        input: Spec, *, beta: int = 0, input_scale: int = 0, eps: int = 0, value: int = 0, last: int = 0, out: Any
+    ) -> int:
+        return beta + input_scale + eps + value + last
+
+    assert apply(Formula("own", named), Operation("own", target, args, kwargs, Spec((2,)))).flops == 7
+
+
+def test_the_names_of_what_nobody_knows_are_none() -> None:
+    assert names_of("nowhere::to_be_found") == names_of(torch.ops.higher_order.cond) == ()
+
+
+def test_a_module_s_setting_is_no_result() -> None:
+    """Though it has the name of the result's parameter."""
+    linear = nn.Linear(3, 4)
+    linear.out = 5
+    assert cost_of(linear, X).macs == 2 * 3 * 4
