@@ -25,8 +25,9 @@ CALLED = {
 }
 ALIASES = {
     "self": "input", "x": "input", "axis": "dim", "keepdims": "keepdim", "mat2": "other", "vec": "other", "tensor": "other",
-    "update": "train",
+    "update": "train", "cu_seqlens_q": "cum_seq_q", "max_seqlen_q": "max_q", "max_seqlen_k": "max_k",
 }  # fmt: skip
+"""Other names of parameters, by which some functions and operators call them."""
 RESULT = ("out",)
 """The keyword-only parameter that every formula has."""
 

@@ -29,13 +29,13 @@ def added_up(products: int, outputs: int) -> Cost:
 
 
 def reduced(input: Sequence[int], dim: int | Sequence[int] | None) -> int:
-    """How many elements each result of a reduction over ``dim`` (None or (): all dims) is made from."""
+    """The number of elements that a reduction over ``dim`` (None or (): all dims) makes each result from."""
     dims = (dim,) if isinstance(dim, int) else dim or range(len(input))
     return math.prod(input[d] for d in dims) if len(input) else 1
 
 
 def rows_of(n: int, k: int) -> int:
-    """How many rows of ``k`` lie in ``n`` elements."""
+    """The number of rows of ``k`` in ``n`` elements."""
     return n // k if k else 0
 
 
@@ -46,15 +46,15 @@ def first(out: Any) -> Spec:
 
 
 def summed(*costs: Cost) -> Cost:
-    """All of these costs together."""
+    """The sum of these costs."""
     return reduce(Cost.plus, costs, Cost())
 
 
 def when(condition: object, cost: Cost) -> Cost:
-    """A cost that there is under a condition only."""
+    """This cost under a condition, otherwise nothing."""
     return cost if condition else Cost()
 
 
 def times(n: int, cost: Cost) -> Cost:
-    """A cost ``n`` times over."""
+    """``n`` times this cost."""
     return Cost(*(n * count for count in cost))

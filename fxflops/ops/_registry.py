@@ -1,4 +1,4 @@
-"""How formulas are registered, ours and the user's, and how the one that counts a call is found."""
+"""The registry of formulas, ours and the user's, and the search for the one that counts a call."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Formula:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is of this library, not a user's."""
+        """True for a formula of this library, False for a user's."""
         return (
             self.function is None
             or str(getattr(self.function, "__module__", "")).partition(".")[0] == __package__.partition(".")[0]
@@ -223,7 +223,7 @@ def zero(reason: str, *targets: Any, op: str | None = None, traits: Iterable[Tra
 
 
 def is_method(target: Any) -> bool:
-    """Whether a function is a method of ``torch.Tensor`` (a descriptor of it, or a Python function written in it)."""
+    """Return True for a method of ``torch.Tensor``: a descriptor of it, or a Python function written in it."""
     return hasattr(target, "__objclass__") or getattr(target, "__qualname__", "").startswith(("Tensor.", "TensorBase."))
 
 
@@ -246,7 +246,7 @@ def _is_module_class(target: Any) -> bool:
 
 
 def _keys(target: Any) -> list[Any]:
-    """What the registry files a target under: overloads and packets by qualified name, methods by their descriptor."""
+    """The keys of a target in the registry: the qualified name of overloads and packets, the descriptor of a method."""
     if isinstance(target, CustomOpDef):
         target = target._opoverload
     if isinstance(target, OpOverload):

@@ -1,4 +1,4 @@
-"""Shape rules, registered: what an op puts out, how that lies in memory, and what its kernel holds meanwhile."""
+"""The registry of shape rules: the shape of an op's result, its layout in memory, and what its kernel holds meanwhile."""
 
 from __future__ import annotations
 
@@ -31,22 +31,26 @@ def parameters_of(function: Any) -> Parameters:
 
 RuleFunction = Callable[..., "Spec | None"]
 PLAIN, FIRST, ANY, EVEN, KEPT, FORMAT, POINTWISE, ORDERED = "plain first any even kept format pointwise ordered".split()
-"""Layouts. PLAIN, FIRST and KEPT ask that the tensors after the first be contiguous.
+"""Layouts of the result. PLAIN, FIRST and KEPT hold only where the tensors after the first are contiguous.
 
-PLAIN: contiguous out of contiguous. FIRST: the first may be anything. ANY: contiguous out of whatever. KEPT: as the first. FORMAT: channels last
-if all images are, else contiguous. POINTWISE: as the operands, broadcast, decide together. EVEN is ANY and ORDERED is POINTWISE, of what is not odd;
-KEPT asks that too.
+PLAIN: contiguous where the first tensor is. FIRST: contiguous, whatever the first tensor is. ANY: contiguous, whatever all
+tensors are. KEPT: as the first tensor. FORMAT: channels last if all images are, else contiguous. POINTWISE: by the rules of
+TensorIterator for all operands, broadcast. EVEN is ANY, and ORDERED is POINTWISE, but for tensors with odd strides
+(``is_odd`` in ``shapes.py``), of which they and KEPT say nothing.
 """
 Passing = tuple[Spec, ...]
-"""What is live at once at the peak within a call, what it puts out among it; () where that alone is."""
+"""The tensors alive at the peak within a call, its result among them; () for the result alone."""
 
 
 Passed = Callable[..., Passing | None] | None
 
 
 class Rule(NamedTuple):
-    """What tells the shape, how the result lies, the parameters of the former, and what tells what passes meanwhile: it takes how
-    the tensors lie, the result, and the rule's own parameters. Of that None says that it cannot be told; without it nothing passes."""
+    """The shape rule of an op: its function, the layout of the result, the function's parameters, and the rule of the peak.
+
+    ``passing`` returns the tensors alive at the peak within a call, or None where it cannot tell. It takes the sizes and
+    strides of the tensors given, the result, and the rule's own parameters. Without it no other tensor is alive then.
+    """
 
     function: RuleFunction
     layout: str
@@ -69,12 +73,12 @@ def shape(*targets: Any, layout: str = PLAIN, passing: Passed = None) -> Callabl
 
 
 def spelled(names: str, *namespaces: Any) -> list[Any]:
-    """What the namespaces have by these names."""
+    """The functions of these names in the namespaces that have them."""
     return [getattr(space, name) for name in names.split() for space in namespaces if hasattr(space, name)]
 
 
 SAVED: dict[str, Callable[..., int]] = {}
-"""By operator, the bytes of the last result, which meta leaves empty: what the kernel keeps for the backward pass."""
+"""Rules by operator for the bytes of its last result, kept for the backward pass: on meta that result is empty."""
 
 
 def keeps(operator: str) -> Callable[[Callable[..., int]], Callable[..., int]]:

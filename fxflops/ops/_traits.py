@@ -1,4 +1,4 @@
-"""What the library must know of an op besides its count: a trait is the set of the ops that have it.
+"""Facts about ops besides their counts: a trait is the set of the ops that have it.
 
 An op is put into it where it is registered, ``zero("create", *named("empty"), op="empty", traits=[EMPTY])``: by its name and by
 its targets, so that both can be asked for.

@@ -133,7 +133,7 @@ def _reason_why_free(overload: OpOverload) -> str:
 
 @lru_cache(maxsize=4096)
 def _is_pointwise(overload: OpOverload) -> bool:
-    """By its tag, which backward formulas bear too, and operators of other libraries, however much they fuse."""
+    """Return True by its tag, of torch's forward operators only: backward ones bear it too, and fused ones of other libraries."""
     name = overload._schema.name
     return torch.Tag.pointwise in overload.tags and _is_of_torch(name) and "backward" not in name
 
@@ -144,7 +144,7 @@ def _is_of_torch(name: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _functional(overload: OpOverload) -> OpOverload | OpOverloadPacket | None:
-    """What an in-place, ``out=`` or list form is a form of; None for any other."""
+    """The functional operator of an in-place, ``out=`` or list form; None for any other operator."""
     space, _, name = overload._schema.name.partition("::")
     if name.startswith("_foreach_"):
         stem = name.removeprefix("_foreach_").rstrip("_")

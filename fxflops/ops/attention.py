@@ -44,7 +44,7 @@ def attention(
 
 
 def dense(batch: int, n: int, s: int, d: int, v: int, masked: bool, dropout_p: float, out: Any) -> Cost:
-    """Of so many queries and keys of so many elements, in each head of each sample."""
+    """The cost of ``n`` queries and ``s`` keys of ``d`` elements, values of ``v``, in each of ``batch`` heads of all samples."""
     rows, pairs = batch * n, first(out).facts.get("pairs", batch * n * s)
     softmax = Cost(others=2 * pairs, adds=max(pairs - rows, 0))
     pointwise = Cost(muls=pairs * (1 + (dropout_p > 0)), adds=pairs * masked)
@@ -131,7 +131,7 @@ def flex_attention_backward(query: Spec, key: Spec, value: Spec, *, out: Any) ->
 def products_of(
     query: Spec, key: Spec, value: Spec, rows: int, s: int, dropout_p: float, bias: Spec | None = None
 ) -> Cost:
-    """Of so many ``rows``, of every batch and head, that each meet ``s`` keys."""
+    """The products of the backward pass, for ``rows`` queries of all batches and heads, each with ``s`` keys."""
     pairs, d, v = rows * s, query[-1], value[-1]
     return summed(
         contraction(v, pairs),

@@ -29,12 +29,28 @@ def flash_attention_forward(
     return _heads_last(query, key, value, cum_seq_q, max_q, max_k, is_causal, dropout_p, out)
 
 
-@flash_attention_forward.backward(*named("_flash_attention_backward"), op="attention_backward")
-def flash_attention_heads_last_backward(
-    *, query: Spec, key: Spec, value: Spec, cum_seq_q: Spec | None, max_q: int, max_k: int, dropout_p: float, out: Any
+@attention.backward(*named("_flash_attention_backward", "_efficient_attention_backward"), op="attention_backward")
+def heads_last_backward(
+    *,
+    query: Spec,
+    key: Spec,
+    value: Spec,
+    cum_seq_q: Spec | None,
+    max_q: int,
+    max_k: int,
+    dropout_p: float,
+    bias: Spec | None = None,
+    bias_requires_grad: bool = False,
+    out: Any,
 ) -> Cost:
-    """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: as attention_backward."""
-    return _heads_last_backward(query, key, value, cum_seq_q, max_q, max_k, dropout_p)
+    """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: as attention_backward.
+
+    Packed sequences, [sum of n, h, d], count as the longest, each; ``cum_seq_q`` are their starts.
+    """
+    given = bias if bias_requires_grad else None
+    if cum_seq_q is None:
+        return products_of(query, key, value, math.prod(query[:-1]), key[-3], dropout_p, given)
+    return products_of(query, key, value, (cum_seq_q[0] - 1) * max_q * query[-2], max_k, dropout_p, given)
 
 
 @formula(*named("_efficient_attention_forward"), op="attention")
@@ -55,25 +71,6 @@ def efficient_attention_forward(
     """query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out[b, n, h, v]: as attention; packed sequences count as the longest."""
     masked = bias is not None or custom_mask_type != 0
     return _heads_last(query, key, value, cu_seqlens_q, max_seqlen_q, max_seqlen_k, masked, dropout_p, out)
-
-
-@efficient_attention_forward.backward(*named("_efficient_attention_backward"), op="attention_backward")
-def efficient_attention_heads_last_backward(
-    *,
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    bias: Spec | None,
-    cu_seqlens_q: Spec | None,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float,
-    bias_requires_grad: bool,
-    out: Any,
-) -> Cost:
-    """grad[b, n, h, v], query[b, n, h, d], key[b, s, h, d], value[b, s, h, v] -> out_q, out_k, out_v: as attention_backward, with a bias."""
-    given = bias if bias_requires_grad else None
-    return _heads_last_backward(query, key, value, cu_seqlens_q, max_seqlen_q, max_seqlen_k, dropout_p, given)
 
 
 @formula(*named("_cudnn_attention_forward"), op="attention")
@@ -108,7 +105,8 @@ def cudnn_attention_backward(
 ) -> Cost:
     """grad[*, n, v], query[*, n, d], key[*, s, d], value[*, s, v] -> out_q[*, n, d], out_k[*, s, d], out_v[*, s, v]: as attention_backward."""
     if cum_seq_q is not None:
-        return _heads_last_backward(query, key, value, cum_seq_q, max_q, max_k, dropout_p)
+        packed: dict[str, Any] = {"cum_seq_q": cum_seq_q, "max_q": max_q, "max_k": max_k}
+        return heads_last_backward(query=query, key=key, value=value, **packed, dropout_p=dropout_p, out=out)
     return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p)
 
 
@@ -123,26 +121,9 @@ def _heads_last(
     dropout_p: float,
     out: Any,
 ) -> Cost:
-    """Of tensors [b, n, h, d]; packed ones, [sum of n, h, d], come with the ``starts`` of their sequences."""
+    """The cost for tensors [b, n, h, d]; packed ones, [sum of n, h, d], come with the ``starts`` of their sequences."""
     n, h, d = query[-3:]
     b, s = math.prod(query[:-3]), key[-3]
     if starts is not None:
         b, n, s = starts[0] - 1, longest_q or n, longest_k or s
     return dense(b * h, n, s, d, value[-1], masked, dropout_p, out)
-
-
-def _heads_last_backward(
-    query: Spec,
-    key: Spec,
-    value: Spec,
-    starts: Spec | None,
-    longest_q: int,
-    longest_k: int,
-    dropout_p: float,
-    bias: Spec | None = None,
-) -> Cost:
-    """Of tensors [b, n, h, d]; packed ones, [sum of n, h, d], come with the ``starts`` of their sequences."""
-    if starts is None:
-        return products_of(query, key, value, math.prod(query[:-1]), key[-3], dropout_p, bias)
-    rows = (starts[0] - 1) * longest_q * query[-2]
-    return products_of(query, key, value, rows, longest_k, dropout_p, bias)

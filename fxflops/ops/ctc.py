@@ -16,7 +16,7 @@ from ._spellings import named
 from .loss import Reduction, reduced_loss
 
 STEP = Cost(adds=7, others=6)
-"""Of the recursion, to one state."""
+"""One step of the recursion, to one state."""
 
 
 @formula(nn.CTCLoss, *named("ctc_loss"))
@@ -61,7 +61,7 @@ def ctc_loss_forward(log_probs: Spec, targets: Spec, input_lengths: Any, target_
 
 
 def states_of(log_probs: Spec, targets: Spec, input_lengths: Any, target_lengths: Any) -> int:
-    """How often the recursion steps to a state, in all sequences."""
+    """The number of steps of the recursion to a state, in all sequences."""
     n = log_probs[1] if log_probs.ndim == 3 else 1
     steps, length = log_probs[0], targets[-1] if targets.ndim == 2 else targets.numel() // n if n else 0
     given, labels = _lengths(input_lengths, n, steps), _lengths(target_lengths, n, length)

@@ -31,7 +31,7 @@ def einsum(*operands: Any, out: Spec) -> Cost:
 
 
 def steps(operands: Sequence[Any], path: Sequence[Sequence[int]] = ()) -> Iterator[Cost]:
-    """What each step costs: first the sums over dims of one operand alone, then each product of two.
+    """The cost of each step: first the sums over dims of one operand alone, then each product of two.
 
     ``path`` are the positions of the two, whose product then comes last; without it they go from left to right.
     """
@@ -62,7 +62,7 @@ def path_taken(operands: Sequence[Any], strategy: str) -> Sequence[Sequence[int]
 
 
 def by_path(operands: Sequence[Any], path: Sequence[Sequence[int]]) -> Cost:
-    """What the products cost on this path."""
+    """The cost of the products on this path."""
     return summed(*steps(operands, path))
 
 

@@ -45,7 +45,10 @@ DUNDERS = {"and": "and", "or": "or", "xor": "xor", "lshift": "left_shift", "rshi
 
 
 def pointwise(*, out: Any) -> Cost:
-    """x[*] -> out[*]: 1 per output; none where Python is left to decide (``x == None``)."""
+    """x[*] -> out[*]: 1 per output.
+
+    Nothing where the method returns NotImplemented, not a tensor, and Python decides instead: ``x == None`` is False.
+    """
     return Cost(others=next(specs_in(out), Spec((0,))).numel())
 
 

@@ -113,7 +113,7 @@ zero("create", *named("fftfreq", "rfftfreq"), "aten::fft_fftfreq", "aten::fft_rf
 
 
 def _transforms(input: Spec, out: Spec, dims: Sequence[int], last: int) -> int:
-    """Of all transforms over ``dims``, ``last`` long in the last of them."""
+    """The operations of all transforms over ``dims``, with ``last`` points in the last of them."""
     points = math.prod(out[d] for d in dims[:-1]) * last
     transforms = math.prod(size for d, size in enumerate(input) if d not in {d % input.ndim for d in dims})
     return _operations(points, transforms, not (input.dtype.is_complex and out.dtype.is_complex))

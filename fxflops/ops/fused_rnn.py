@@ -18,7 +18,7 @@ from ._spellings import named
 from .rnn import GATES, steps_of
 
 KINDS = ("rnn", "rnn", "lstm", "gru")
-"""By the number of their mode in cuDNN, MIOpen and oneDNN: relu, tanh, LSTM, GRU."""
+"""Kinds by the number of their mode in cuDNN, MIOpen and oneDNN: relu, tanh, LSTM, GRU."""
 BY_MODE = ("relu", "tanh", *KINDS[2:])
 GATE_GRADIENTS = {
     "lstm": Cost(muls=16, adds=6, others=1),
@@ -115,7 +115,7 @@ def chunked(weights: Any, each: int) -> list[list[Spec]]:
 
 
 class To(NamedTuple):
-    """Which gradients are asked for."""
+    """The gradients that are asked for."""
 
     input: bool
     state: bool
@@ -125,7 +125,7 @@ class To(NamedTuple):
 def layers_backward(
     kind: str, input: Spec, layers: Sequence[Iterable[Spec]], hidden: int, state: Spec, directions: int, to: To
 ) -> Cost:
-    """All layers; ``state`` [*, b, h] is what they begin with: where it has no gradient, its step has no product."""
+    """The cost of all layers. ``state`` [*, b, h] is what they begin with: without its gradient its step has no product."""
     steps = math.prod(input[:-1])
     back = steps if to.state else steps - math.prod(state[-2:-1])
     total = times(len(layers) * steps * hidden, GATE_GRADIENTS[kind].plus(Cost(adds=STATE_GRADIENTS[kind])))

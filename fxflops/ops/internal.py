@@ -1,4 +1,4 @@
-"""What torch's own kernels and decompositions are made of, and no program calls: parts of other ops, joined or taken apart."""
+"""Operators that only torch's own kernels and decompositions call: parts of other ops, joined or taken apart."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def of_linalg(*names: str) -> Iterator[Any]:
 
 
 def batch_of(A: Spec) -> int:
-    """How many matrices there are."""
+    """The number of matrices."""
     return math.prod(A[:-2])
 
 
@@ -163,7 +163,10 @@ def _reflected(m: int, n: int, k: int) -> Cost:
 
 
 def _iterated(A: Spec, operations: int) -> Cost:
-    """Not told apart for real matrices, whose eigenvalues may be complex all the same."""
+    """``operations`` for each matrix: half multiplies, half adds where it is complex.
+
+    Those of a real matrix are not told apart, as its eigenvalues may be complex all the same.
+    """
     if not A.dtype.is_complex:
         return Cost(others=batch_of(A) * operations)
     return times(batch_of(A), Cost(muls=operations - operations // 2, adds=operations // 2))

@@ -27,8 +27,10 @@ def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) ->
 
 
 def folded(tensors: Sequence[Lying], out: Spec, input: Spec, weight: Spec, bias: Spec | None = None) -> Passing | None:
-    """Unless the input is a matrix or contiguous the bias is added after; what becomes of rows that are no matrix as they lie
-    hangs on whether the weight learns: the kernel decides."""
+    """The product and its sum with the bias, where the input is neither a matrix nor contiguous: the bias is added after.
+
+    None where the input's leading dims do not lie as one: what torch does then depends on whether the weight learns.
+    """
     sizes, strides = tensors[0]
     if len(sizes) == 2 or (input.numel() and lies_in(sizes, strides, range(len(sizes)))):
         return ()

@@ -156,13 +156,13 @@ def cross_entropy(
 
 
 def pointwise_loss(element: Cost, input: Spec, target: Spec, reduction: Reduction, weight: Spec | None = None) -> Cost:
-    """Of so much per element; by a weight, 1 multiply more, the mean divides too."""
+    """A loss of this cost per element, reduced. A weight is 1 multiply more, and the mean divides by the weights' sum."""
     n, weighted = math.prod(torch.broadcast_shapes(input, target)), weight is not None
     return times(n, element.plus(Cost(muls=0 + weighted))).plus(reduced_loss(n, reduction, weighted))
 
 
 def reduced_loss(elements: int, reduction: Reduction, weighted: bool = False) -> Cost:
-    """Of so many losses; the mean of ``weighted`` ones divides by the sum of the weights."""
+    """The reduction of so many losses; the mean of ``weighted`` ones divides by the sum of the weights."""
     name = NUMBERS[reduction] if isinstance(reduction, int) else reduction
     if name == "none" or not elements:
         return Cost()

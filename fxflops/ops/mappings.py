@@ -81,7 +81,7 @@ class FormulaMapping(MutableMapping[Any, FormulaFunction]):
 
 
 def computes_nothing(*args: Any, **kwargs: Any) -> int:
-    """What a registry gives for an op that is declared to compute nothing."""
+    """The function that a table gives for an op that is declared to compute nothing."""
     return 0
 
 

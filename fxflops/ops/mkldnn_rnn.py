@@ -17,7 +17,7 @@ from .fused_rnn import BY_MODE, KINDS, To, layers_backward
 from .rnn import steps_of, weights_of
 
 PAGE, CACHE_LINE, FLOAT = 4096, 64, 4
-"""In bytes."""
+"""Sizes in bytes."""
 
 
 @formula("aten::mkldnn_rnn_layer", op="rnn")

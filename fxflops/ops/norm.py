@@ -122,7 +122,7 @@ def weight_norm_backward(*, saved_v: Spec, saved_norms: Spec, out: Any) -> Cost:
 
 
 def normalized(out: Any, weight: Spec | None, bias: Spec | None) -> Cost:
-    """Per element the subtraction, the division, the weight and the bias."""
+    """The subtraction, the division, the weight and the bias of each element."""
     each = Cost(muls=0 if weight is None else 1, adds=1 if bias is None else 2, others=1)
     return times(first(out).numel(), each)
 
@@ -130,7 +130,7 @@ def normalized(out: Any, weight: Spec | None, bias: Spec | None) -> Cost:
 def normalized_backward(
     input: Spec, k: int, weights: int, weight: Spec | None, mask: Sequence[bool], centered: bool = True
 ) -> Cost:
-    """Of rows of ``k`` elements; ``weights`` in the weight and in the bias."""
+    """The gradients of a norm over rows of ``k`` elements; weight and bias have ``weights`` elements."""
     n, rows = input.numel(), rows_of(input.numel(), k)
     to_input, to_weight, to_bias = mask
     means = times(1 + centered, Cost(adds=max(n - rows, 0), others=rows))

@@ -115,7 +115,7 @@ def _joined(other: Spec | None, out: Spec) -> Cost:
 
 
 def _followed(cost: Cost, attr: str | None, out: Spec, scaled: bool = True) -> Cost:
-    """By a pointwise op of this name, then by what makes quantized or real numbers of the sums."""
+    """A cost, that of the pointwise op of this name, and that of making quantized or real numbers of the sums."""
     made = (REQUANTIZE if is_coded(out) else Cost(muls=1)) if scaled else Cost()
     return cost.plus(times(out.numel(), made.plus(Cost(others=0 if attr in (None, "", "none") else 1))))
 

@@ -73,5 +73,5 @@ def topk(input: Spec, k: int, dim: int = -1, *, out: Any) -> Cost:
 
 
 def _sorted(input: Spec, k: int) -> Cost:
-    """Of rows of ``k``."""
+    """The compares to sort rows of ``k``."""
     return Cost(others=input.numel() * math.ceil(math.log2(k)) if k > 1 else 0)

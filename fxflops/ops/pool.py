@@ -80,7 +80,7 @@ def max_pool1d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
 
 
 def indexed(tensors: Sequence[Lying], out: Spec, *args: Any, **kwargs: Any) -> Passing:
-    """Besides each largest element its index is written."""
+    """The largest elements and their indices, which are written too."""
     return out, Spec(out, torch.int64)
 
 

@@ -140,7 +140,7 @@ zero("move", "quantized::dropout", op="dropout")
 
 
 def is_coded(spec: Spec) -> bool:
-    """Whether its elements are integers that stand for real numbers."""
+    """Return True for integers that stand for real numbers."""
     return spec.dtype in QUANTIZED or spec.dtype in (torch.int8, torch.uint8)
 
 

@@ -51,8 +51,8 @@ def rnn_cell_packed(input: Spec, hx: Spec, w_ih: Any, w_hh: Any, b_ih: Any, b_hh
 
 
 def _packed_layers(kind: str, input: Spec, rest: tuple[Any, ...], out: Any) -> Cost:
-    """Of torch.quantized_lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first), or
-    of a packed one, whose batch sizes come before hx: the params' shapes follow from the results'."""
+    """The cost of torch.quantized_lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first),
+    or of a packed one, whose batch sizes come before hx: the params' shapes follow from the results'."""
     at = next(position for position, value in enumerate(rest) if isinstance(value, bool))
     has_biases, num_layers, _, _, bidirectional = rest[at : at + 5]
     directions, hidden = 1 + bidirectional, out[1][-1]

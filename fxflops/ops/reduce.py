@@ -214,7 +214,7 @@ def histc(input: Spec, bins: int = 100, min: float = 0, max: float = 0, *, out: 
 
 
 def norm_of(p: Any, n: int, outputs: int) -> Cost:
-    """Of ``n`` elements in all, into ``outputs``."""
+    """The p-norms of ``n`` elements in all, into ``outputs``."""
     more = max(n - outputs, 0)
     if p in (None, 2, "fro"):
         return Cost(muls=n, adds=more, others=outputs)
@@ -226,7 +226,7 @@ def norm_of(p: Any, n: int, outputs: int) -> Cost:
 
 
 def steps(input: Spec, dim: int | None) -> int:
-    """From each slice along ``dim`` to the next, once per element."""
+    """The number of steps from one slice along ``dim`` to the next, of all elements."""
     return input.numel() - rows_of(input.numel(), reduced(input, dim))
 
 

@@ -175,7 +175,7 @@ def affine_grid_backward(grad: Spec, *, out: Spec) -> Cost:
 
 
 def weighted(taps: int, input: Spec, out: Spec, antialias: bool = False) -> Cost:
-    """Of so many taps per dim."""
+    """The weighted sums of so many taps per dim."""
     dims = zip(input[2:], out[2:], strict=True)
     return _mixed(math.prod(-(-taps * max(i, o) // o) if antialias and o else taps for i, o in dims), out)
 

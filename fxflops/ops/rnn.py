@@ -22,13 +22,13 @@ GATES = {
     "gru": Cost(muls=3, adds=5, others=3),
     "rnn": Cost(adds=1, others=1),
 }
-"""Per step and hidden unit, between the products with input and state and the new state: the sums of both products, and
+"""Operations per step and hidden unit between the products with input and state and the new state: the sums of both, and
 i, f, o = sigmoid, g = tanh, c = f*c + i*g, h = o*tanh(c);
 r, z = sigmoid, n = tanh(x + r*h), h = (1-z)*n + z*h;
 h = tanh or relu."""
 
 GATES_OF = {"lstm": 4, "gru": 3, "rnn": 1}
-"""How many gates, by whose products a weight has so many rows per hidden unit."""
+"""The number of gates: a weight has a row for each gate of each hidden unit."""
 
 
 @formula(nn.LSTM)
@@ -110,7 +110,7 @@ def rnn_cell_function(
 
 
 def _layers(kind: str, module: nn.RNNBase, input: Any) -> Cost:
-    """Of a module, whose input may be a packed sequence."""
+    """The cost of a module, whose input may be a packed sequence."""
     ways = ("", "_reverse") if module.bidirectional else ("",)
     suffixes = [f"_l{layer}{way}" for layer in range(module.num_layers) for way in ways]
     names = ("weight_ih", "weight_hh", *(("bias_ih", "bias_hh") if module.bias else ()))
@@ -125,7 +125,7 @@ def _cell(kind: str, module: nn.RNNCellBase, input: Spec) -> Cost:
 
 
 def _function(kind: str, input: Spec, rest: tuple[Any, ...]) -> Cost:
-    """Of torch.lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first), or of a
+    """The cost of torch.lstm(input, hx, params, has_biases, num_layers, dropout, train, bidirectional, batch_first), or of a
     packed one, torch.lstm(data, batch_sizes, hx, params, has_biases, num_layers, dropout, train, bidirectional)."""
     at = max(
         position for position, value in enumerate(rest) if isinstance(value, tuple) and not isinstance(value, Spec)
@@ -136,7 +136,7 @@ def _function(kind: str, input: Spec, rest: tuple[Any, ...]) -> Cost:
 
 
 def steps_of(kind: str, steps: int, weights: Iterable[Spec], units: int) -> Cost:
-    """So many steps (times batch): a product with each matrix, an add of each bias, and the gates of all units."""
+    """The cost of so many steps (times batch): a product with each matrix, an add of each bias, and the gates of all units."""
     products = (
         contraction(weight[1], steps * weight[0]) if weight.ndim == 2 else Cost(adds=steps * weight[0])
         for weight in weights

@@ -1,4 +1,4 @@
-"""What is put where indices say, or joined one by one to what is there: a sum, a product, an extremum."""
+"""Elements put where indices say, or joined one by one to what is there: by a sum, a product, an extremum."""
 
 from __future__ import annotations
 

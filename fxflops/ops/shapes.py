@@ -1,4 +1,4 @@
-"""Shape rules: what a call puts out, without running it. For the ops that make up most models; others ask the kernel.
+"""Shape rules: the result of a call without running it. For the ops that make up most models; others ask the kernel.
 
 A rule takes its op's own parameters by name, as a formula does, each tensor a Spec, and gives the Spec of the one new
 tensor that comes out, ``input`` itself where the op returns its very input, or None where it cannot tell, or where the
@@ -46,8 +46,10 @@ def rule_for(target: Any) -> Rule | None:
 
 
 def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Lying]) -> tuple[Spec, Strides | None, Passing] | None:
-    """What an operation given tensors that lie so puts out by its rule, its strides, None where it is the first argument, and
-    what passes; None where the rule cannot tell."""
+    """The result of an operation by its rule, its strides, and the tensors alive at the peak; None where the rule cannot tell.
+
+    ``tensors`` are the sizes and strides of the tensors given. The strides are None where the result is the first argument.
+    """
     if "out" in ran.kwargs:
         return None
     try:
@@ -85,7 +87,7 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Lying]) -> Strides | None
 
 
 def is_one(sizes: Sequence[int], strides: Strides) -> bool:
-    """Whether the leading dimensions, of these sizes, lie as one does."""
+    """Return True if the leading dimensions, of these sizes, lie as one dimension does."""
     outer = None
     for size, stride in zip(reversed(sizes), reversed(strides[: len(sizes)]), strict=True):
         if size != 1:
@@ -96,8 +98,10 @@ def is_one(sizes: Sequence[int], strides: Strides) -> bool:
 
 
 def is_odd(sizes: Sequence[int], strides: Strides) -> bool:
-    """Whether the strides of dimensions of one element are not those that they have where all lie side by side in the order of
-    their strides, or leave it open whether the channels lie last: what becomes of them each kernel decides for itself."""
+    """Return True if dimensions of one element have strides that each kernel takes in its own way.
+
+    They are not the strides of dimensions that lie side by side, or they leave open whether the channels lie last.
+    """
     if 1 not in sizes or strides == contiguous(sizes):
         return False
     if lies_in(sizes, strides, range(len(sizes))):
@@ -119,7 +123,7 @@ def in_format(out: Spec, tensors: Sequence[Lying]) -> Strides | None:
 
 
 def is_channels_last(sizes: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether an image is taken for one whose channels lie side by side, as torch's ``suggest_memory_format`` does."""
+    """Return True for an image in channels last, by the rules of torch's ``suggest_memory_format``."""
     least = 0
     if not strides[1]:
         return False
@@ -169,7 +173,7 @@ def pointwise(out: Sequence[int], operands: Sequence[Lying], fast: bool = True) 
 
 
 def lies_in(sizes: Sequence[int], strides: Strides, order: Sequence[int]) -> bool:
-    """Whether a tensor lies in this order, dimensions of one element aside."""
+    """Return True if the dimensions of a dense tensor lie in this order, those of one element aside."""
     if len(order) != len(sizes):
         return False
     dense = in_order(sizes, order)
@@ -230,5 +234,5 @@ def each(value: int | Sequence[int], dims: int) -> Sequence[int]:
 
 
 def fits(weight: Spec | None, size: int, input: Spec) -> bool:
-    """Whether a vector of weights, if there is one, has this size and the input's dtype."""
+    """Return True if a vector of weights, if there is one, has this size and the input's dtype."""
     return weight is None or (tuple(weight) == (size,) and weight.dtype is input.dtype)

@@ -82,7 +82,7 @@ def softmax_function_shape(
 
 
 def rows_along(out: Spec, dim: int | None) -> int:
-    """How many rows lie along ``dim``; F.softmax chooses one where it is None."""
+    """The number of rows along ``dim``; F.softmax chooses one where it is None."""
     if dim is None:
         dim = 0 if out.ndim in (0, 1, 3) else 1
     return rows_of(out.numel(), reduced(out, dim))

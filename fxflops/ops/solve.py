@@ -1,4 +1,4 @@
-"""What is built on factorizations: solutions of equations, inverses, determinants, ranks and functions of matrices."""
+"""Ops built on factorizations: solutions of equations, inverses, determinants, ranks and functions of matrices."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def vander(x: Spec, *, out: Spec) -> Cost:
 
 
 def _right_hand_sides(A: Spec, out: Any) -> int:
-    """Of all matrices together."""
+    """The number of right-hand sides of all matrices."""
     return first(out).numel() // A[-1] if A[-1] else 0
 
 
