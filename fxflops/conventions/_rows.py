@@ -33,34 +33,15 @@ def elementwise(input: Any, other: Any, *, out: Any) -> Cost:
 
 
 def batch_norm(
-    input: Spec,
-    running_mean: Spec | None = None,
-    running_var: Spec | None = None,
-    weight: Spec | None = None,
-    bias: Spec | None = None,
-    training: bool = False,
-    *,
-    out: Any,
+    input: Spec, *, running_mean: Spec | None = None, weight: Spec | None = None, training: bool = False, out: Any
 ) -> Cost:
     """x[*] -> out[*]: 1 per input, 2 with a weight; by statistics of the batch 4, 5 with a weight."""
     return Cost(others=input.numel() * ((4 if training or running_mean is None else 1) + (weight is not None)))
 
 
-def normalized(input: Spec, weight: Spec | None = None, *, out: Any) -> Cost:
+def normalized(input: Spec, *, weight: Spec | None = None, out: Any) -> Cost:
     """x[*] -> out[*]: 4 per input, 5 with a weight."""
     return Cost(others=input.numel() * (5 if weight is not None else 4))
-
-
-def layer_or_group_norm(input: Spec, parts: Any = None, weight: Spec | None = None, *, out: Any) -> Cost:
-    """x[*] -> out[*]: 4 per input, 5 with a weight."""
-    return normalized(input, weight, out=out)
-
-
-def instance_norm(
-    input: Spec, running_mean: Any = None, running_var: Any = None, weight: Spec | None = None, *, out: Any
-) -> Cost:
-    """x[n, c, *] -> out[n, c, *]: 4 per input, 5 with a weight."""
-    return normalized(input, weight, out=out)
 
 
 # Rows of tools that replace functions; the docstrings give the flops
@@ -81,13 +62,11 @@ def conv(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> C
 def conv_padded_alike(
     input: Spec,
     weight: Spec,
+    *,
     bias: Spec | None = None,
-    stride: int | Sequence[int] = 1,
     padding: int | str | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
-    groups: int = 1,
     padding_mode: str = "zeros",
-    *,
     out: Spec,
 ) -> Cost:
     """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: 2 i prod(k) per output, and 1 with a bias.
@@ -117,9 +96,9 @@ def local_response_norm(input: Spec, size: int, *, out: Spec) -> Cost:
     return Cost(others=3 * input.numel() + n * (c + size - 1) * math.prod(sizes))
 
 
-def product(input: Spec, other: Spec | None = None, mat2: Spec | None = None, *, out: Spec) -> Cost:
+def product(input: Spec, other: Spec, *, out: Spec) -> Cost:
     """input[*, m, k] @ other[*, k, n] -> out: 2n per element of input, whatever is broadcast; by a vector other[k] 2k."""
-    macs = input.numel() * (other or mat2 or out)[-1]
+    macs = input.numel() * other[-1]
     return Cost(macs, others=2 * macs)
 
 

@@ -22,10 +22,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, FormulaFunction, Spec, specs_in
+from ..records import FormulaFunction, Spec, specs_in
 from ..torch_internals import C_nn, convolution_with_flags
 from ._convention import Convention, flops_of_einsum, nothing
-from ._rows import batch_norm, instance_norm, layer_or_group_norm, normalized, per_input
+from ._rows import batch_norm, normalized, per_input
 
 # Contractions
 
@@ -35,10 +35,9 @@ def linear(input: Spec, weight: Spec, *, out: Spec) -> int:
     return input.numel() * weight[0]
 
 
-def product(input: Spec, other: Spec | None = None, *, mat2: Spec | None = None, out: Spec) -> int:
+def product(input: Spec, other: Spec, *, out: Spec) -> int:
     """input[*, m, k] @ other[*, k, n] -> out[*, m, n]: n per element of input, whatever is broadcast."""
-    right = other if other is not None else mat2
-    return input.numel() * (right[-1] if right is not None and right.ndim > 1 else 1)
+    return input.numel() * (other[-1] if other.ndim > 1 else 1)
 
 
 def reflected_product(input: Spec, other: Spec, *, out: Spec) -> int:
@@ -51,10 +50,7 @@ def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, out: Spec) -> int:
     return mat1.numel() * mat2[-1]
 
 
-def conv(
-    input: Spec, weight: Spec, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1,
-    padding_mode: str = "zeros", *, out: Spec,
-) -> int:  # fmt: skip
+def conv(input: Spec, weight: Spec, *, padding: Any = 0, padding_mode: str = "zeros", out: Spec) -> int:
     """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output; 0 if the padding is a word ("same")."""
     return 0 if isinstance(padding, str) and padding_mode == "zeros" else _windows(input, weight, out)
 
@@ -64,17 +60,7 @@ def conv_transpose(input: Spec, weight: Spec, *, out: Spec) -> int:
     return _windows(input, weight, input)
 
 
-def convolution(
-    input: Spec,
-    weight: Spec,
-    bias: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool = False,
-    *,
-    out: Spec,
-) -> int:
+def convolution(input: Spec, weight: Spec, *, transposed: bool, out: Spec) -> int:
     """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output, or as conv_transpose."""
     return _windows(input, weight, input if transposed else out)
 
@@ -127,16 +113,6 @@ def _letter(label: int) -> str:
     return chr(label + (65 if label < 26 else 71))
 
 
-# Normalizations
-
-
-def batch_norm_native(
-    input: Spec, weight: Any, bias: Any, running_mean: Any, running_var: Any, training: bool, *, out: Any
-) -> Cost:
-    """input[n, c, *] -> out[n, c, *]: 1 per input, 2 with a weight; by statistics of the batch 4, 5 with a weight."""
-    return batch_norm(input, running_mean, running_var, weight, bias, training, out=out)
-
-
 # Pooling, upsampling and sampling
 
 
@@ -150,10 +126,7 @@ def four_per_output(input: Spec, *, out: Spec) -> int:
     return 4 * out.numel()
 
 
-def interpolate(
-    input: Spec, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: Any = None,
-    recompute_scale_factor: Any = None, antialias: bool = False, *, out: Spec,
-) -> int:  # fmt: skip
+def interpolate(input: Spec, *, mode: str = "nearest", antialias: bool = False, out: Spec) -> int:
     """input[n, c, h, w] -> out[n, c, y, x]: per output 1 (nearest) or 4 (bilinear), area 1 per input; else 0."""
     if input.ndim != 4 or antialias:
         return 0
@@ -174,12 +147,12 @@ ROWS: dict[Any, FormulaFunction] = {
     **dict.fromkeys((torch.convolution, convolution_with_flags), convolution),
     **dict.fromkeys((nn.LSTMCell, nn.GRUCell, nn.RNNCell), cell),
     **dict.fromkeys((torch.lstm_cell, torch.gru_cell, torch.rnn_tanh_cell, torch.rnn_relu_cell), cell_function),
-    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, F.batch_norm), batch_norm),
-    torch.batch_norm: batch_norm_native,
-    **dict.fromkeys((nn.LayerNorm, F.layer_norm, torch.layer_norm), layer_or_group_norm),
-    **dict.fromkeys((nn.GroupNorm, F.group_norm, torch.group_norm), layer_or_group_norm),
-    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d, F.instance_norm), instance_norm),
-    torch.instance_norm: normalized,
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm), batch_norm),
+    **dict.fromkeys((F.batch_norm, torch.batch_norm), batch_norm),
+    **dict.fromkeys((nn.LayerNorm, F.layer_norm, torch.layer_norm), normalized),
+    **dict.fromkeys((nn.GroupNorm, F.group_norm, torch.group_norm), normalized),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), normalized),
+    **dict.fromkeys((F.instance_norm, torch.instance_norm), normalized),
     **dict.fromkeys((nn.AdaptiveAvgPool2d, F.adaptive_avg_pool2d, C_nn.adaptive_avg_pool2d), per_input),
     **dict.fromkeys((nn.Upsample, nn.UpsamplingNearest2d, nn.UpsamplingBilinear2d), interpolate),
     **dict.fromkeys((F.interpolate, F.upsample), interpolate),

@@ -24,7 +24,17 @@ from torch import nn
 from ..ops._cost import first
 from ..records import FormulaFunction, Scope, Spec, specs_in
 from ._convention import Convention, given, nothing
-from ._rows import DIMS, POINTWISE, POOLINGS, each_input, each_output, elementwise, per_input
+from ._rows import (
+    DIMS,
+    POINTWISE,
+    POOLINGS,
+    each_input,
+    each_output,
+    elementwise,
+    local_response_norm,
+    lp_pool,
+    per_input,
+)
 
 # Rules of hooked modules
 
@@ -153,20 +163,9 @@ def interpolate(
     return pooled + int(input.numel() * (scale_factor or 1) ** dims)
 
 
-def lp_pool(input: Spec, norm_type: float, *, out: Spec) -> int:
-    """x[*] -> out[*]: the pooling in it 1 per input, its relu and its mul 1 per output each; they are not called for norm inf."""
-    return input.numel() + (0 if math.isinf(norm_type) else 2 * out.numel())
-
-
-def local_response_norm(input: Spec, size: int, *, out: Spec) -> int:
-    """x[n, c, *] -> out[n, c, *]: its 2 mul and 1 add 1 per input each, and its pooling 1 per input padded by size - 1."""
-    n, c, *sizes = input
-    return 3 * input.numel() + n * (c + size - 1) * math.prod(sizes)
-
-
-def product(input: Spec, other: Spec | None = None, mat2: Spec | None = None, *, out: Spec) -> int:
+def product(input: Spec, other: Spec, *, out: Spec) -> int:
     """input[*, m, k] @ other[*, k, n] -> out: n per element of input, whatever is broadcast."""
-    return input.numel() * (other or mat2 or out)[-1]
+    return input.numel() * other[-1]
 
 
 def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, beta: float = 1, out: Spec) -> int:

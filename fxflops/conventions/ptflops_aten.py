@@ -25,10 +25,9 @@ from ._convention import Convention
 aten = torch.ops.aten
 
 
-def product(input: Spec, other: Spec | None = None, *, mat2: Spec | None = None, out: Spec) -> int:
+def product(input: Spec, other: Spec, *, out: Spec) -> int:
     """input[*, m, k] @ other[*, k, n] -> out[*, m, n]: k per output; by a vector on the right 0."""
-    right = other if other is not None else mat2
-    return input[-1] * out.numel() if right is not None and right.ndim > 1 else 0
+    return input[-1] * out.numel() if other.ndim > 1 else 0
 
 
 def reflected_product(input: Spec, other: Spec, *, out: Spec) -> int:

@@ -53,6 +53,7 @@ def interpolate(input: Spec, size: Any = None, *, out: Spec) -> Cost:
 
 def recurrent(
     input: Any,
+    *,
     weight_ih_l0: Spec,
     input_size: int,
     hidden_size: int,
@@ -60,7 +61,6 @@ def recurrent(
     bias: bool,
     bidirectional: bool,
     proj_size: int,
-    *,
     out: Any,
 ) -> Cost:
     """input[a, b, i] -> out[a, b, h]: for each of a*b the weights and biases of a cell and its pointwise operations.

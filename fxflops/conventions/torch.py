@@ -137,19 +137,7 @@ def einsum(*operands: Any, out: Spec) -> Cost:
 
 
 def conv_backward(
-    grad_output: Spec,
-    input: Spec,
-    weight: Spec,
-    bias_sizes: Any,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
-    output_mask: Sequence[bool],
-    *,
-    out: Any,
+    *, grad_output: Spec, input: Spec, weight: Spec, transposed: bool, output_mask: Sequence[bool], out: Any
 ) -> Cost:
     """grad[b, o, *m], x[b, c, *n], weight[o, i, *k] -> ...: 2 per multiply-accumulate, ``groups`` times too many for the weight.
 
