@@ -89,8 +89,8 @@ def convolution(input: Spec, weight: Spec, bias: Spec | None, *, transposed: boo
 
 
 @convolution.backward(
-    *named("convolution_backward", "convolution_backward_overrideable", "_slow_conv2d_backward"),
-    *named("mps_convolution_backward"),
+    *named("convolution_backward", "convolution_backward_overrideable"),
+    *named("_slow_conv2d_backward", "mps_convolution_backward"),
     op="conv_backward",
 )
 def convolution_backward(

@@ -21,13 +21,7 @@ SCALED_ADD = Cost(muls=1, adds=1)
 
 @formula(*named("_fused_adam"))
 def fused_adam(
-    params: Tensors,
-    *,
-    weight_decay: float,
-    amsgrad: bool,
-    maximize: bool,
-    grad_scale: Any = None,
-    out: Any,
+    params: Tensors, *, weight_decay: float, amsgrad: bool, maximize: bool, grad_scale: Any = None, out: Any
 ) -> Cost:
     """p[t][*], g[t][*], m[t][*], v[t][*] -> p[t][*]: 13 per element, 2 more with weight decay, 1 with amsgrad.
 
@@ -40,13 +34,7 @@ def fused_adam(
 
 @formula(*named("_fused_adamw"))
 def fused_adamw(
-    params: Tensors,
-    *,
-    weight_decay: float,
-    amsgrad: bool,
-    maximize: bool,
-    grad_scale: Any = None,
-    out: Any,
+    params: Tensors, *, weight_decay: float, amsgrad: bool, maximize: bool, grad_scale: Any = None, out: Any
 ) -> Cost:
     """p[t][*], g[t][*], m[t][*], v[t][*] -> p[t][*]: as fused_adam, but weight decay is 1 multiply per element."""
     element = summed(_adam(amsgrad), when(weight_decay, Cost(muls=1)), _gradient(maximize, grad_scale))

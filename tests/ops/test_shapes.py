@@ -443,6 +443,13 @@ def spelled(target: Any) -> str:
     return f"{getattr(target, '__qualname__', target)} of {rule_of(target).__name__}"
 
 
+def is_empty(out: Any, args: tuple[Any, ...]) -> bool:
+    """Return True if a result, as :func:`run` returns it, has no elements: of those a rule answers more easily."""
+    tensors = tensors_in(args)[:1] if isinstance(out, str) else tensors_in(out)
+    shapes = [tensor.shape for tensor in tensors] or [out[0] if isinstance(out, tuple) else ()]
+    return any(0 in shape for shape in shapes)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("target", RULES, ids=spelled)
 def test_a_rule_says_what_the_kernel_does(target: Any) -> None:
@@ -457,9 +464,9 @@ def test_a_rule_says_what_the_kernel_does(target: Any) -> None:
         out, rule = run(target, args, kwargs)
         if rule is not None:
             assert rule == out, (args, kwargs)
-            told.append(rule)
-        if out is not None:
+        if out is not None and not is_empty(out, args):
             made.append(out)
+            told.extend([] if rule is None else [rule])
 
     check()
     assert len(told) >= LEAST * len(made) > 0
@@ -467,7 +474,7 @@ def test_a_rule_says_what_the_kernel_does(target: Any) -> None:
 
 EXAMPLES = 30
 LEAST = 0.2
-"""Of the calls that a kernel makes, those odd on purpose among them, what a rule answers at least."""
+"""The share of a kernel's calls that a rule answers at least: of those with elements in their result, odd ones among them."""
 
 
 def lying_at(sizes: tuple[int, ...], strides: tuple[int, ...] | None = None, dtype: Any = None) -> torch.Tensor:
