@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +44,7 @@ class Recording:
 
     def __init__(self, model: nn.Module, ignored: Collection[type] = ()) -> None:
         self.model = model
-        self.modules = {module: path for path, module in model.named_modules()}
+        self.modules = list(model.modules())
         self._ignored = tuple(ignored)
         self._hooks = Hooks()
         self._running: list[tuple[nn.Module, float]] = []
@@ -115,16 +115,16 @@ class Recording:
                 raise self._failed
 
     def _charge(self, outermost: nn.Module, report: Report, what: str) -> None:
-        for owner, counted in self._owned(outermost, report):
-            setattr(self.own[owner], what, getattr(self.own[owner], what) + counted.flops)
-
-    def _owned(self, outermost: nn.Module, report: Report) -> Iterator[tuple[nn.Module, Counted]]:
-        """Yield the counted calls, each with the module that it belongs to."""
+        """Add the calls of a report to the "flops" or "macs" of the modules that they belong to."""
         called = {scope.path for scope in report.scopes}
         for counted in report.counted:
             owner = self._owner(outermost, counted.call.path, called)
-            if owner is not None:
-                yield owner, counted
+            for usage in self._usages(owner, counted) if owner is not None else ():
+                setattr(usage, what, getattr(usage, what) + counted.flops)
+
+    def _usages(self, owner: nn.Module, counted: Counted) -> list[Usage]:
+        """Return the sums that a call in this module is added to."""
+        return [self.own[owner]]
 
     def _owner(self, outermost: nn.Module, path: str, called: Collection[str]) -> nn.Module | None:
         """Return the module at this path, or the nearest one around it that is called and not ignored; None if none is."""

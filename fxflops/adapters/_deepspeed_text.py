@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import nn
 
 from ._deepspeed_recording import Recording
-from .ptflops import annotated_copy, largest_sums
+from ._module_text import annotated_copy, largest_sums, levels_of, params_of
 
 NOTATIONS = """\
 Notations:
@@ -35,7 +35,7 @@ and the sum of its submodules'.
 2. Number of floating-point operations is a theoretical estimation, thus FLOPS computed using that could be larger than the \
 maximum system throughput.
 3. The fwd latency listed in the top module's profile is directly captured at the module forward function in PyTorch"""
-IN_DEEPSPEED = ", thus it's less than the fwd latency shown above which is captured in DeepSpeed.\n"
+IN_DEEPSPEED = ", thus it's less than the fwd latency shown above which is captured in DeepSpeed.\n\n"
 END = "------------------------------------------------------------------------------"
 UNSTARTED = "no __flops__ attribute in the model, call this function after start_profile and before end_profile"
 
@@ -50,6 +50,9 @@ def number_to_string(num: float, units: str | None = None, precision: int = DEFA
     if units is None:
         units = next((unit for unit, size in SIZES.items() if num >= size), "u") if num else ""
     return f"{round(num / SIZES.get(units, 1), precision):g} {units}"
+
+
+num_to_string = number_to_string  # flops-profiler has another for totals
 
 
 def macs_to_string(macs: float, units: str | None = None, precision: int = DEFAULT_PRECISION) -> str:
@@ -78,22 +81,6 @@ def duration_to_string(duration: float, units: str | None = None, precision: int
     return f"{number_to_string(duration, units, precision)}s"
 
 
-class Units(NamedTuple):
-    """The functions that format figures."""
-
-    number: Callable[[float], str]
-    macs: Callable[[float], str]
-    params: Callable[[float], str]
-    duration: Callable[[float], str]
-
-
-UNITS = Units(number_to_string, macs_to_string, params_to_string, duration_to_string)
-
-
-def params_of(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 def expert_parallelism(parameter: nn.Parameter) -> int:
     """Return the number of ranks over which DeepSpeed spreads this parameter's experts; 0 if it belongs to none."""
     prefix, _, size = getattr(parameter, "group_name", "").partition("ep_size_")
@@ -114,12 +101,18 @@ def _is_mixture(cls: type) -> bool:
 def page(recording: Recording, step: int, engine: Any, recomputed: float, depths: int, top: int, each: bool) -> str:
     """Return the figures of the model and of the engine, if any; the top classes; and, with ``each``, every module."""
     rows = [*_sizes(recording.model, engine), *_forward(recording, engine), *_step(recording, engine, recomputed)]
+    details = IN_DEEPSPEED + detailed(recording) if each else ""
+    return joined(HEAD.format(step=step), rows, 70, "GPU", aggregated(recording, depths, top), details)
+
+
+def joined(head: str, rows: Rows, width: int, place: str, top: str, details: str) -> str:
+    """Return the parts of a page under their titles; ``width`` is that of the rows' names."""
     parts = [
-        f"{HEAD.format(step=step)}{NOTATIONS}",
-        *(f"{name:<70}  {value:<8}" for name, value in rows),
-        AGGREGATED.format(place="GPU"),
-        aggregated(recording, depths, top),
-        *([DETAILED.format(place="GPU") + IN_DEEPSPEED, detailed(recording)] if each else []),
+        f"{head}{NOTATIONS}",
+        *(f"{name:<{width}}  {value:<8}" for name, value in rows),
+        AGGREGATED.format(place=place),
+        top,
+        *([DETAILED.format(place=place) + details] if details else []),
         END,
     ]
     return "\n".join(parts)
@@ -196,20 +189,16 @@ def aggregated(recording: Recording, depths: int, top: int) -> str:
         "MACs": (lambda module: recording.total(module).macs, macs_to_string),
         "fwd latency": (lambda module: recording.total(module).duration, duration_to_string),
     }
-    return "\n".join([TOP.format(top=top), *by_depth(recording.model, depths, top, figures)])
+    return by_depth(TOP, recording.model, depths, top, figures)
 
 
-def by_depth(model: nn.Module, depths: int, top: int, figures: Figures) -> list[str]:
-    levels = [[model]]
-    while children := [child for module in levels[-1] for child in module.children()]:
-        levels.append(children)
-    lines = []
+def by_depth(title: str, model: nn.Module, depths: int, top: int, figures: Figures) -> str:
+    levels, lines = levels_of(model), [title.format(top=top)]
     for depth, modules in enumerate(levels[: len(levels) - 1 if depths == -1 else depths]):
         lines.append(f"depth {depth}:")
-        for title, (value, text) in figures.items():
-            largest = largest_sums(modules, value, top)
-            lines.append(f"    {title:<11} - { {name: text(number) for name, number in largest.items()} }")
-    return lines
+        for name, (value, text) in figures.items():
+            lines.append(f"    {name:<11} - {largest_sums(modules, value, text, top)}")
+    return "\n".join(lines)
 
 
 def detailed(recording: Recording) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -10,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..conventions._replaced import FORWARDS, REPLACED
 from ..counting.module_charges import NOT_COUNTED
-from ..report.report import Report
+from ..records import Counted
 from ._deepspeed_recording import Recording, Usage
 
 
@@ -43,7 +44,7 @@ class FunctionRecording(Recording):
 
     def functions(self, module: nn.Module) -> dict[str, Usage]:
         """Return the charges and times by function; a module's own functions come before its children's."""
-        functions = {name: Usage(u.flops, u.macs, u.duration) for name, u in self._of_functions[module].items()}
+        functions = {name: replace(usage) for name, usage in self._of_functions[module].items()}
         for child in module.children():
             for name, usage in self.functions(child).items():
                 functions.setdefault(name, Usage()).add(usage)
@@ -58,13 +59,10 @@ class FunctionRecording(Recording):
     def _around(self) -> AbstractContextManager[Any]:
         return FunctionClock(self)
 
-    def _charge(self, outermost: nn.Module, report: Report, what: str) -> None:
-        super()._charge(outermost, report, what)
-        for owner, counted in self._owned(outermost, report):
-            name = name_of(counted.call.target) if counted.rule != NOT_COUNTED else ""
-            if name:
-                usage = self._of_functions[owner].setdefault(name, Usage())
-                setattr(usage, what, getattr(usage, what) + counted.flops)
+    def _usages(self, owner: nn.Module, counted: Counted) -> list[Usage]:
+        name = name_of(counted.call.target) if counted.rule != NOT_COUNTED else ""
+        of_function = [self._of_functions[owner].setdefault(name, Usage())] if name else []
+        return [self.own[owner], *of_function]
 
 
 class FunctionClock(TorchFunctionMode):

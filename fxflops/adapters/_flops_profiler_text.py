@@ -7,21 +7,9 @@ from typing import Any
 from torch import nn
 
 from ._deepspeed_recording import Usage
-from ._deepspeed_text import (
-    AGGREGATED,
-    DETAILED,
-    END,
-    NOTATIONS,
-    Figures,
-    Rows,
-    Units,
-    by_depth,
-    elapsed,
-    is_timed,
-    params_of,
-)
+from ._deepspeed_text import Figures, Rows, by_depth, elapsed, is_timed, joined
 from ._flops_profiler_recording import FunctionRecording
-from .ptflops import annotated_copy, scaled
+from ._module_text import annotated_copy, params_of, scaled
 
 HEAD = """
 -------------------------- Flops Profiler --------------------------
@@ -70,9 +58,6 @@ def _scaled(number: float, prefixes: str, suffix: str, units: str | None, precis
     return scaled(number, {prefix + suffix: SIZES[prefix] for prefix in prefixes}, units, precision, plain)
 
 
-UNITS = Units(num_to_string, macs_to_string, params_to_string, duration_to_string)
-
-
 def page(recording: FunctionRecording, step: int, engine: Any, depths: int, top: int, each: bool) -> str:
     """Return the figures of the model and of the engine, if any; the top classes; and, with ``each``, every module."""
     model, usage = recording.model, recording.total(recording.model)
@@ -87,15 +72,8 @@ def page(recording: FunctionRecording, step: int, engine: Any, depths: int, top:
         ("fwd flops of model = fwd flops per device * mp_size: ", num_to_string(usage.flops * parallel)),
         *_latencies(usage, engine),
     ]
-    parts = [
-        f"{HEAD.format(device=device, step=step)}{NOTATIONS}",
-        *(f"{name:<60}  {value:<8}" for name, value in rows),
-        AGGREGATED.format(place="Device"),
-        aggregated(recording, depths, top),
-        *([DETAILED.format(place="Device") + ".\n", detailed(recording)] if each else []),
-        END,
-    ]
-    return "\n".join(parts)
+    head, details = HEAD.format(device=device, step=step), ".\n\n" + detailed(recording) if each else ""
+    return joined(head, rows, 60, "Device", aggregated(recording, depths, top), details)
 
 
 def _sizes(engine: Any) -> Rows:
@@ -131,7 +109,7 @@ def aggregated(recording: FunctionRecording, depths: int, top: int) -> str:
         "MACs": (lambda module: recording.total(module).macs, macs_to_string),
         "fwd latency": (lambda module: recording.total(module).duration, duration_to_string),
     }
-    return "\n".join([TOP.format(top=top), *by_depth(recording.model, depths, top, figures)])
+    return by_depth(TOP, recording.model, depths, top, figures)
 
 
 def detailed(recording: FunctionRecording) -> str:

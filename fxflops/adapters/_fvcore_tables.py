@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from ..counting.rollup import prefixes
-from .ptflops import printed
+from ._module_text import printed
 
 Cells = dict[str, dict[str, Any]]
 """The cells of a table: by module or parameter, then by column."""

@@ -14,17 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
 from torch import nn
 
-from ..errors import InputError
+from ..errors import InputError, of_kind
 from ..model.inputs import checked_model
 from ..model.snapshot import holding
-from . import _deepspeed_text as text
+from . import _deepspeed_text
+from ._arguments import checked_shape, filled
 from ._deepspeed_recording import Recording
 from ._deepspeed_text import (
     DEFAULT_PRECISION,
+    UNSTARTED,
     bytes_to_string,
     duration_to_string,
     flops_to_string,
@@ -32,7 +35,7 @@ from ._deepspeed_text import (
     number_to_string,
     params_to_string,
 )
-from .ptflops import filled
+from ._module_text import params_of
 from .pytorch_profiler import run_again
 
 __all__ = [
@@ -46,14 +49,6 @@ __all__ = [
     "number_to_string",
     "params_to_string",
 ]
-
-
-class WrongInputError(InputError, AssertionError):
-    """An argument is no model, no input or no shape; the originals raise an AssertionError."""
-
-
-class NotStartedError(InputError, AttributeError):
-    """There are no figures yet; the originals raise an AttributeError."""
 
 
 class FlopsProfiler:
@@ -72,10 +67,10 @@ class FlopsProfiler:
     """
 
     _recorder: ClassVar[type[Recording]] = Recording
-    _units: ClassVar[text.Units] = text.UNITS
+    _text: ClassVar[ModuleType] = _deepspeed_text
 
     def __init__(self, model: nn.Module, ds_engine: Any = None, recompute_fwd_factor: float = 0.0) -> None:
-        self.model = asserted_model(model)
+        self.model = checked_model(model, AssertionError, AttributeError)
         self.ds_engine = ds_engine
         self.recompute_fwd_factor = recompute_fwd_factor
         self.started = False
@@ -107,23 +102,23 @@ class FlopsProfiler:
 
     def get_total_flops(self, as_string: bool = False) -> int | str:
         """Return the FLOPs of the profiled forwards."""
-        return shown(self._profiled().total(self.model).flops, as_string, self._units.number)
+        return shown(self._profiled().total(self.model).flops, as_string, self._text.num_to_string)
 
     def get_total_macs(self, as_string: bool = False) -> int | str:
         """Return the multiply-accumulates of the profiled forwards."""
-        return shown(self._profiled().total(self.model).macs, as_string, self._units.macs)
+        return shown(self._profiled().total(self.model).macs, as_string, self._text.macs_to_string)
 
     def get_total_duration(self, as_string: bool = False) -> float | str:
         """Return the seconds of the profiled forwards."""
-        return shown(self._profiled().total(self.model).duration, as_string, self._units.duration)
+        return shown(self._profiled().total(self.model).duration, as_string, self._text.duration_to_string)
 
     def get_total_params(self, as_string: bool = False) -> int | str:
         """Return the number of the model's parameters on this rank."""
-        return shown(text.params_of(self._profiled().model), as_string, self._units.params)
+        return shown(params_of(self._profiled().model), as_string, self._text.params_to_string)
 
     def is_expert_tensor_parallelism_enabled(self) -> bool:
         """Return True if the first DeepSpeed mixture of experts in the model splits each expert among ranks."""
-        return text.is_tensor_parallel(self.model)
+        return _deepspeed_text.is_tensor_parallel(self.model)
 
     def print_model_profile(
         self,
@@ -142,8 +137,8 @@ class FlopsProfiler:
         if recording is None:
             return
         total = recording.total(self.model)
-        self.flops, self.macs, self.params = total.flops, total.macs, text.params_of(self.model)
-        page = self._page(profile_step, module_depth, top_modules, detailed)
+        self.flops, self.macs, self.params = total.flops, total.macs, params_of(self.model)
+        page = self._page(recording, profile_step, module_depth, top_modules, detailed)
         if not output_file:
             print(page)
             return
@@ -153,22 +148,32 @@ class FlopsProfiler:
 
     def print_model_aggregated_profile(self, module_depth: int = -1, top_modules: int = 1) -> None:
         """Print, for each of the first ``module_depth`` depths, the ``top_modules`` classes by each figure."""
-        print(self._aggregated(module_depth, top_modules) if self._recording else text.UNSTARTED)
+        recording = self._recording
+        print(self._text.aggregated(recording, module_depth, top_modules) if recording else UNSTARTED)
 
-    def _page(self, step: int, depths: int, top: int, detailed: bool) -> str:
-        recording, engine, recomputed = self._profiled(), self.ds_engine, self.recompute_fwd_factor
-        return text.page(recording, step, engine, recomputed, depths, top, detailed)
-
-    def _aggregated(self, depths: int, top: int) -> str:
-        return text.aggregated(self._profiled(), depths, top)
+    def _page(self, recording: Any, step: int, depths: int, top: int, detailed: bool) -> str:
+        engine, recomputed = self.ds_engine, self.recompute_fwd_factor
+        return _deepspeed_text.page(recording, step, engine, recomputed, depths, top, detailed)
 
     def _is_counted(self) -> bool:
         """Return True during the count of a call: then it is one of the model's own hooks that calls the profiler."""
         return self._recording is not None and self._recording.counting
 
+    def _finished(
+        self, as_string: bool, printed: tuple[Any, ...] | None
+    ) -> tuple[int, int, int] | tuple[str, str, str]:
+        """End the profile; return its FLOPs, MACs and parameters. ``printed``: arguments of ``print_model_profile``, or None."""
+        total, params, text = self._profiled().total(self.model), params_of(self.model), self._text
+        if printed is not None:
+            self.print_model_profile(*printed)
+        self.end_profile()
+        if not as_string:
+            return total.flops, total.macs, params
+        return text.number_to_string(total.flops), text.macs_to_string(total.macs), text.params_to_string(params)
+
     def _profiled(self) -> Recording:
         if self._recording is None:
-            raise NotStartedError("nothing is profiled: call start_profile(), then run the model")
+            raise of_kind(InputError("nothing is profiled: call start_profile(), then run the model"), AttributeError)
         return self._recording
 
 
@@ -202,17 +207,12 @@ def get_model_profile(
     Raises an InputError, which is also an AssertionError, if the model or its inputs do not fit.
     """
     if mode not in ("forward", "generate"):
-        raise WrongInputError(f"mode must be 'forward' or 'generate', not {mode!r}")
+        raise of_kind(InputError(f"mode must be 'forward' or 'generate', not {mode!r}"), AssertionError)
     profiler = FlopsProfiler(model)
     inputs = inputs_of(profiler.model, input_shape, args, kwargs)
     profile_run(profiler, mode, inputs, warm_up, ignore_modules)
-    total, params = profiler._profiled().total(profiler.model), text.params_of(profiler.model)
-    if print_profile:
-        profiler.print_model_profile(warm_up, module_depth, top_modules, detailed, output_file)
-    profiler.end_profile()
-    if not as_string:
-        return total.flops, total.macs, params
-    return number_to_string(total.flops), macs_to_string(total.macs), params_to_string(params)
+    printed = (warm_up, module_depth, top_modules, detailed, output_file) if print_profile else None
+    return profiler._finished(as_string, printed)
 
 
 N = TypeVar("N", int, float)
@@ -220,11 +220,6 @@ N = TypeVar("N", int, float)
 
 def shown(number: N, as_string: bool, text_of: Callable[[float], str]) -> N | str:
     return text_of(number) if as_string else number
-
-
-def asserted_model(model: Any) -> nn.Module:
-    """Return the model; for anything else raise an error of the kinds that users of the originals catch."""
-    return checked_model(model, AssertionError, AttributeError)
 
 
 def profile_run(
@@ -246,12 +241,10 @@ def inputs_of(
     model: nn.Module, shape: tuple[int, ...] | None, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the inputs as args and kwargs: those given, or a tensor of ones of this shape."""
-    if shape is None and not args and not kwargs:
-        raise WrongInputError(
-            "give input_shape, the shape of the only input, or the inputs as args=[...], kwargs={...}"
-        )
-    if shape is None:
-        return tuple(args or ()), dict(kwargs or {})
-    if not isinstance(shape, tuple) or not shape:
-        raise WrongInputError(f"input_shape must be a tuple, a shape such as (1, 3, 224, 224), not {shape!r}")
-    return (filled(model, shape, 1),), dict(kwargs or {})
+    if shape is not None:
+        checked_shape(shape, "input_shape must be a tuple, a shape such as (1, 3, 224, 224)")
+        args = (filled(model, shape, 1),)
+    if not args and not kwargs:
+        wrong = "give input_shape, the shape of the only input, or the inputs as args=[...], kwargs={...}"
+        raise of_kind(InputError(wrong), AssertionError)
+    return tuple(args or ()), dict(kwargs or {})

@@ -9,14 +9,13 @@ prints FLOPs of the backward, which are only twice the forward's; they are left 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from types import ModuleType
+from typing import Any, ClassVar, cast
 
 from torch import nn
 
-from . import _flops_profiler_text as text
-from . import deepspeed
+from . import _flops_profiler_text, deepspeed
 from ._deepspeed_recording import Recording
-from ._deepspeed_text import params_of
 from ._flops_profiler_recording import FunctionRecording
 from ._flops_profiler_text import (
     duration_to_string,
@@ -47,7 +46,7 @@ class FlopsProfiler(deepspeed.FlopsProfiler):
     """
 
     _recorder: ClassVar[type[Recording]] = FunctionRecording
-    _units = text.UNITS
+    _text: ClassVar[ModuleType] = _flops_profiler_text
 
     def __init__(self, model: nn.Module, ds_engine: Any = None) -> None:
         super().__init__(model, ds_engine)
@@ -57,16 +56,11 @@ class FlopsProfiler(deepspeed.FlopsProfiler):
         seconds = sum(usage.duration for usage in self._profiled().functions(self.model).values())
         return shown(seconds, as_string, duration_to_string)
 
-    def _page(self, step: int, depths: int, top: int, detailed: bool) -> str:
-        return text.page(self._profiled(), step, self.ds_engine, depths, top, detailed)
-
-    def _aggregated(self, depths: int, top: int) -> str:
-        return text.aggregated(self._profiled(), depths, top)
+    def _page(self, recording: Any, step: int, depths: int, top: int, detailed: bool) -> str:
+        return _flops_profiler_text.page(recording, step, self.ds_engine, depths, top, detailed)
 
     def _profiled(self) -> FunctionRecording:
-        recording = super()._profiled()
-        assert isinstance(recording, FunctionRecording)
-        return recording
+        return cast(FunctionRecording, super()._profiled())
 
 
 def get_model_profile(
@@ -89,26 +83,12 @@ def get_model_profile(
     The original calls ``model.forward``, past the hooks, and so misses the functions that the model's own forward calls (but
     not those of the modules in it); the counts here are the same. :class:`FlopsProfiler` around ``model(x)`` has them all.
 
-    Args:
-        input_shape: the shape of the only positional input.
-        args, kwargs: the inputs, if no ``input_shape`` is given.
-        print_profile: print the profile; see ``FlopsProfiler.print_model_profile`` for ``detailed``, ``module_depth``,
-            ``top_modules`` and ``output_file``.
-        warm_up: the number of runs before the one that is timed.
-        as_string: ``("22.36 G", "11.17 GMACs", "109.48 M")`` rather than numbers.
-        ignore_modules: classes of modules whose calls are charged to the modules around them.
-        func_name: the method to run: "forward", or "generate" of a model of transformers.
-
-    Raises an InputError, which is also an AssertionError, if the model or its inputs do not fit.
+    ``func_name`` is the method to run: "forward", or "generate" of a model of transformers. All other arguments, and the errors,
+    are those of :func:`.deepspeed.get_model_profile`.
     """
     profiler = FlopsProfiler(model)
     profile_run(profiler, func_name, inputs_of(profiler.model, input_shape, args, kwargs), warm_up, ignore_modules)
     if func_name == "forward":
         profiler._profiled().discard_own_functions()
-    total, params = profiler._profiled().total(profiler.model), params_of(profiler.model)
-    if print_profile:
-        profiler.print_model_profile(warm_up, module_depth, top_modules, detailed, output_file)
-    profiler.end_profile()
-    if not as_string:
-        return total.flops, total.macs, params
-    return number_to_string(total.flops), macs_to_string(total.macs), params_to_string(params)
+    printed = (warm_up, module_depth, top_modules, detailed, output_file) if print_profile else None
+    return profiler._finished(as_string, printed)

@@ -15,11 +15,10 @@ from torch import nn
 
 from ..api import count
 from ..conventions import flowflops_eager
-from ..errors import InputError, of_kind
 from ..model.inputs import checked_model
-from .ptflops import Tree, flops_to_string, inputs_of, params_to_string, samples, trainable
-
-MODES = ("eager", "graph")
+from ._arguments import checked_shape, inputs_of, one_of
+from ._module_text import trainable
+from .ptflops import Tree, flops_to_string, params_to_string, samples
 
 
 def get_model_complexity_info(
@@ -39,30 +38,19 @@ def get_model_complexity_info(
 ) -> tuple[str | int, str | int]:
     """Return the FLOPs of a forward in eval mode and the number of trainable parameters: ``(flops, params)``.
 
-    Args:
+    The arguments are those of ptflops (:func:`.ptflops.get_model_complexity_info`), but for
+
         input_res: the shape of the input with its batch dimension: ``(1, 3, 224, 224)``.
-        print_per_layer_stat: print the model to ``ost`` with the charge of each module, in mode "eager".
-        as_strings: ``("4.12 GMac", "25.56 M")`` rather than ``(4121925096, 25557032)``.
-        input_constructor: a function from ``input_res`` to the only input, or to a dict of keyword inputs.
-        verbose: print the classes of modules without a charge of their own to ``ost``, in mode "eager".
-        ignore_modules: classes of modules that are not counted, in mode "eager".
-        custom_modules_hooks: for each class of modules, a forward hook that adds to ``module.__flops__``, in mode "eager";
-            it is called with meta tensors.
-        mode: "eager" counts modules, "graph" operators.
-        flops_units: "GMac", "MMac", "KMac" or "Mac"; default: the one that suits the number.
-        param_units: "B", "M" or "K"; default: the one that suits the number.
-        output_precision: decimals.
+        mode: "eager" counts modules, "graph" operators; ``print_per_layer_stat``, ``verbose``, ``ignore_modules`` and
+            ``custom_modules_hooks`` are for mode "eager".
 
     Raises:
         InputError: the model or the arguments do not fit.
         RunError: the model raised.
     """
     checked_model(model, AssertionError)
-    if not isinstance(input_res, tuple) or not input_res:
-        wrong = f"input_res must be a tuple, the input's shape such as (1, 3, 224, 224), not {input_res!r}"
-        raise of_kind(InputError(wrong), AssertionError)
-    if mode not in MODES:
-        raise of_kind(InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}"), ValueError)
+    checked_shape(input_res, "input_res must be a tuple, the input's shape such as (1, 3, 224, 224)")
+    one_of("mode", mode, ("eager", "graph"))
     args, kwargs = inputs_of(model, input_res, input_constructor, input_res)
     report = count(model, args, kwargs, convention=f"flowflops_{mode}")
     flops, params = report.total_flops, trainable(model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import Any, TextIO
@@ -19,10 +19,11 @@ from torch import nn
 from ..api import count
 from ..conventions import ModuleRule
 from ..conventions import ptflops as convention
-from ..errors import InputError, of_kind
 from ..model.inputs import checked_model
 from ..records import Scope, Spec
 from ..torch_internals import tree_map
+from ._arguments import checked_shape, inputs_of, one_of
+from ._module_text import annotated_copy, innermost_first, scaled, trainable
 from ._ptflops_aten import Dispatched
 
 Hook = Callable[[Any, Any, Any], Any]
@@ -74,17 +75,13 @@ def get_model_complexity_info(
         backend_specific_config: ``{"count_functional": False}`` counts modules alone.
     """
     checked_model(model, AssertionError)
-    if not isinstance(input_res, tuple) or not input_res:
-        wrong = f"input_res must be a tuple, the shape of one input such as (3, 224, 224), not {input_res!r}"
-        raise of_kind(InputError(wrong), AssertionError)
-    known = next((each for each in FLOPS_BACKEND if backend in (each, each.value)), None)
-    if known is None:
-        one_of = ", ".join(repr(each.value) for each in FLOPS_BACKEND)
-        raise of_kind(InputError(f"unknown backend {backend!r}: one of {one_of}"), ValueError)
+    checked_shape(input_res, "input_res must be a tuple, the shape of one input such as (3, 224, 224)")
+    name = backend.value if isinstance(backend, FLOPS_BACKEND) else backend
+    one_of("backend", name, [known.value for known in FLOPS_BACKEND])
     args, kwargs = inputs_of(model, (1, *input_res), input_constructor, input_res)
     params = trainable(model)
     try:
-        if known is FLOPS_BACKEND.ATEN:
+        if name == FLOPS_BACKEND.ATEN.value:
             dispatched = Dispatched(ignore_modules, custom_modules_hooks, ost, verbose)
             macs: float = dispatched.run(model, args, kwargs)
             if print_per_layer_stat:
@@ -116,33 +113,12 @@ def get_model_complexity_info(
     )
 
 
-def inputs_of(
-    model: nn.Module,
-    shape: tuple[int, ...],
-    constructor: Callable[[tuple[int, ...]], Any] | None,
-    given: tuple[int, ...],
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return args and kwargs for the model: a tensor of zeros of this shape, or the result of ``constructor(given)``."""
-    made = filled(model, shape, 0) if constructor is None else constructor(given)
-    return ((), made) if isinstance(made, dict) else ((made,), {})
-
-
-def filled(model: nn.Module, shape: tuple[int, ...], value: float) -> torch.Tensor:
-    """Return a tensor filled with ``value``, with the dtype and device of the model's first parameter."""
-    like = next(model.parameters(), torch.empty(0))
-    return torch.full(shape, value, dtype=like.dtype, device=like.device)
-
-
 def samples(args: tuple[Any, ...]) -> int:
     """Return the number of samples in the first positional input; without one, print a warning and return 1."""
     if args:
         return len(args[0])
     print("Warning! No positional inputs found for a module, assuming batch size is 1.")
     return 1
-
-
-def trainable(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
 class Tree:
@@ -222,13 +198,6 @@ TWICE = (
 )
 
 
-def innermost_first(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield every module after its children; a module with two parents is yielded under each."""
-    for child in module.children():
-        yield from innermost_first(child)
-    yield module
-
-
 def charged_by(hook: Hook, module: nn.Module, scope: Scope) -> int:
     """Return what a user's hook adds to ``__flops__`` for one call. The hook writes to a copy of the module."""
     shallow = annotated_copy(module, nn.Module.extra_repr)
@@ -246,35 +215,6 @@ def meta(value: Any) -> Any:
     )
 
 
-def annotated_copy(module: nn.Module, line: Callable[[nn.Module], str]) -> nn.Module:
-    """Return a shallow copy of a module and its children, whose ``extra_repr`` is ``line`` of the original."""
-    other = type(module).__new__(type(module))
-    parts = {name: None if child is None else annotated_copy(child, line) for name, child in module._modules.items()}
-    vars(other).update(vars(module), _modules=parts, extra_repr=lambda: line(module))
-    return other
-
-
-def largest_sums(modules: Iterable[nn.Module], value: Callable[[nn.Module], float], most: int) -> dict[str, Any]:
-    """Return the ``most`` classes with the largest sums of a value over their modules, with these sums."""
-    sums: dict[str, Any] = {}
-    for module in modules:
-        sums[type(module).__name__] = sums.get(type(module).__name__, 0) + value(module)
-    return dict(sorted(sums.items(), key=lambda item: -item[1])[:most])
-
-
-def printed(module: nn.Module, lines_of: Callable[[nn.Module, str], list[str]], path: str = "") -> str:
-    """Return the module's repr; the lines of ``lines_of(module, path)`` take the place of each module's settings."""
-    children = [
-        f"({name}): " + printed(child, lines_of, f"{path}.{name}" if path else name).replace("\n", "\n  ")
-        for name, child in module._modules.items()
-        if child is not None
-    ]
-    lines = [*lines_of(module, path), *children]
-    if len(lines) > 1 or children:
-        return "\n  ".join([f"{module._get_name()}(", *lines]) + "\n)"
-    return f"{module._get_name()}({''.join(lines)})"
-
-
 def flops_to_string(flops: float, units: str | None = None, precision: int = 2) -> str:
     """Return multiply-adds in "GMac", "MMac", "KMac", "Mac" or the unit that suits them: ``429248 -> '429.25 KMac'``."""
     return scaled(flops, FLOPS_UNITS, units, precision, " Mac")
@@ -283,10 +223,3 @@ def flops_to_string(flops: float, units: str | None = None, precision: int = 2) 
 def params_to_string(params_num: int, units: str | None = None, precision: int = 2) -> str:
     """Return a number of parameters in "B", "M" or "K"; without ``units`` in M or k: ``61706 -> '61.71 k'``."""
     return scaled(params_num, PARAM_UNITS if units else {"M": 10**6, "k": 10**3}, units, precision, "")
-
-
-def scaled(number: float, sizes: Mapping[str, int], unit: str | None, precision: int, plain: str) -> str:
-    """Return a number in ``unit``, or in the first unit that it reaches; if it reaches none, as it is, followed by ``plain``."""
-    if unit is None:
-        unit = next((name for name, size in sizes.items() if number >= size), "")
-    return f"{round(number / sizes[unit], precision)} {unit}" if unit in sizes else f"{number}{plain}"

@@ -23,7 +23,9 @@ from ..model.inputs import checked_model
 from ..model.snapshot import Snapshot, holding
 from ..report.report import Report
 from ..trace.leaves import Hooks
-from .ptflops import filled, flops_to_string, largest_sums, printed, scaled, trainable
+from ._arguments import checked_shape, filled
+from ._module_text import largest_sums, levels_of, printed, scaled, trainable
+from .ptflops import flops_to_string
 
 CONVENTION = "pytorch_profiler"
 DEFAULTS = {"pytorch_profiler": False, "profile_step": 5, "profile_depth": -1, "profile_top_num": 3}
@@ -53,9 +55,7 @@ def get_model_profile(
         ignore_modules: classes of modules that are not counted.
     """
     checked_model(model, AssertionError)
-    if not isinstance(input_res, tuple) or not input_res:
-        wrong = f"input_res must be a tuple, the shape of one input such as (3, 224, 224), not {input_res!r}"
-        raise of_kind(InputError(wrong), AssertionError)
+    checked_shape(input_res, "input_res must be a tuple, the shape of one input such as (3, 224, 224)")
     args, kwargs = (
         ((), input_constructor(input_res)) if input_constructor else ((filled(model, (1, *input_res), 1),), {})
     )
@@ -284,9 +284,7 @@ class Profile:
 
     def aggregated(self, depth: int, top_num: int) -> str:
         """Return the ``top_num`` classes of modules at this depth (-1: the innermost) with the largest sums of each figure."""
-        levels = [[self._model]]
-        while children := [child for module in levels[-1] for child in module.children()]:
-            levels.append(children)
+        levels = levels_of(self._model)
         depth = len(levels) - 1 if depth == -1 else min(depth, len(levels) - 1)
         lines = []
         for title, value, show in (
@@ -294,7 +292,7 @@ class Profile:
             ("params", trainable, params_to_string),
             ("time", self.seconds, duration_to_string),
         ):
-            top = {name: show(number) for name, number in largest_sums(levels[depth], value, top_num).items()}
+            top = largest_sums(levels[depth], value, show, top_num)
             lines.append(f"Top {len(top)} modules in {title} at depth {depth} are {top}")
         return "\n".join(lines)
 

@@ -17,7 +17,7 @@ from ..api import count
 from ..conventions import thop as rules
 from ..model.inputs import checked_model
 from ..model.snapshot import Snapshot, holding
-from .ptflops import innermost_first
+from ._module_text import innermost_first, params_of
 
 __all__ = ["clever_format", "default_dtype", "profile", "profile_origin"]
 
@@ -92,8 +92,7 @@ def profile_origin(
         _print_rules(childless, handlers, report_missing)
     modules = list(dict.fromkeys(childless))
     charges = _charges(model, inputs, handlers, modules)
-    params = sum(parameter.numel() for module in modules for parameter in module.parameters())
-    return float(sum(ops for ops, _ in charges.values())), float(params)
+    return float(sum(ops for ops, _ in charges.values())), float(sum(map(params_of, modules)))
 
 
 def clever_format(nums: float | Iterable[float], format: str = "%.2f") -> str | tuple[str, ...]:
@@ -123,8 +122,7 @@ def _charges(
     for module in modules:
         if type(module) in handlers or type(module) in NAMES:
             row = rows[paths[module]]
-            params = sum(parameter.numel() for parameter in module.parameters()) if row.calls else 0
-            charges[module] = handled.get(module, float(row.own.flops)), float(params)
+            charges[module] = handled.get(module, float(row.own.flops)), float(params_of(module) if row.calls else 0)
     return charges
 
 

@@ -1,0 +1,44 @@
+"""The arguments that several tools take alike: the shape of the input, a function that makes inputs, one of several words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from ..errors import InputError, of_kind
+
+T = TypeVar("T")
+
+
+def checked_shape(shape: Any, wanted: str) -> tuple[int, ...]:
+    """Return the shape; raise an InputError that is also an AssertionError for anything but a tuple of one or more."""
+    if isinstance(shape, tuple) and shape:
+        return shape
+    raise of_kind(InputError(f"{wanted}, not {shape!r}"), AssertionError)
+
+
+def one_of(what: str, value: T, known: Collection[Any]) -> T:
+    """Return the value; raise an InputError that is also a ValueError if it is none of these."""
+    if value in known:
+        return value
+    raise of_kind(InputError(f"unknown {what} {value!r}: one of {', '.join(map(repr, known))}"), ValueError)
+
+
+def inputs_of(
+    model: nn.Module,
+    shape: tuple[int, ...],
+    constructor: Callable[[tuple[int, ...]], Any] | None,
+    given: tuple[int, ...],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return args and kwargs for the model: a tensor of zeros of this shape, or the result of ``constructor(given)``."""
+    made = filled(model, shape, 0) if constructor is None else constructor(given)
+    return ((), made) if isinstance(made, dict) else ((made,), {})
+
+
+def filled(model: nn.Module, shape: tuple[int, ...], value: float) -> torch.Tensor:
+    """Return a tensor filled with ``value``, with the dtype and device of the model's first parameter."""
+    like = next(model.parameters(), torch.empty(0))
+    return torch.full(shape, value, dtype=like.dtype, device=like.device)

@@ -1,0 +1,70 @@
+"""The text that several tools print of a model: its repr with figures, its largest classes; and numbers with a unit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+
+def params_of(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def trainable(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
+
+
+def innermost_first(module: nn.Module) -> Iterator[nn.Module]:
+    """Yield every module after its children; a module with two parents is yielded under each."""
+    for child in module.children():
+        yield from innermost_first(child)
+    yield module
+
+
+def levels_of(model: nn.Module) -> list[list[nn.Module]]:
+    """Return the modules at each depth, from the model itself to the innermost."""
+    levels = [[model]]
+    while children := [child for module in levels[-1] for child in module.children()]:
+        levels.append(children)
+    return levels
+
+
+def largest_sums(
+    modules: Iterable[nn.Module], value: Callable[[nn.Module], float], text: Callable[[Any], str], most: int
+) -> dict[str, str]:
+    """Return the ``most`` classes with the largest sums of a value over their modules, with these sums as text."""
+    sums: dict[str, Any] = {}
+    for module in modules:
+        sums[type(module).__name__] = sums.get(type(module).__name__, 0) + value(module)
+    largest = sorted(sums.items(), key=lambda item: -item[1])[:most]
+    return {name: text(number) for name, number in largest}
+
+
+def annotated_copy(module: nn.Module, line: Callable[[nn.Module], str]) -> nn.Module:
+    """Return a shallow copy of a module and its children, whose ``extra_repr`` is ``line`` of the original."""
+    other = type(module).__new__(type(module))
+    parts = {name: None if child is None else annotated_copy(child, line) for name, child in module._modules.items()}
+    vars(other).update(vars(module), _modules=parts, extra_repr=lambda: line(module))
+    return other
+
+
+def printed(module: nn.Module, lines_of: Callable[[nn.Module, str], list[str]], path: str = "") -> str:
+    """Return the module's repr; the lines of ``lines_of(module, path)`` take the place of each module's settings."""
+    children = [
+        f"({name}): " + printed(child, lines_of, f"{path}.{name}" if path else name).replace("\n", "\n  ")
+        for name, child in module._modules.items()
+        if child is not None
+    ]
+    lines = [*lines_of(module, path), *children]
+    if len(lines) > 1 or children:
+        return "\n  ".join([f"{module._get_name()}(", *lines]) + "\n)"
+    return f"{module._get_name()}({''.join(lines)})"
+
+
+def scaled(number: float, sizes: Mapping[str, int], unit: str | None, precision: int, plain: str) -> str:
+    """Return a number in ``unit``, or in the first unit that it reaches; if it reaches none, as it is, followed by ``plain``."""
+    if unit is None:
+        unit = next((name for name, size in sizes.items() if number >= size), "")
+    return f"{round(number / sizes[unit], precision)} {unit}" if unit in sizes else f"{number}{plain}"
