@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ class Value:
         return ValueType(self._value)
 
     def node(self) -> ValueNode:
-        return ValueNode(self._value, self._name, self._made_by)
+        return ValueNode(self)
 
     def debugName(self) -> str:
         """Return a name that no other value has. Unlike a trace's it is not the name of a variable."""
@@ -77,8 +77,7 @@ class ValueType:
     def strides(self) -> None:
         self._tensor()
 
-    def device(self) -> None:
-        self._tensor()
+    device = strides
 
     def _tensor(self) -> Spec:
         if not isinstance(self._value, Spec):
@@ -89,23 +88,18 @@ class ValueType:
 class ValueNode:
     """The node that made a value."""
 
-    def __init__(self, value: Any, name: str, made_by: str) -> None:
-        self._value = value
-        self._name = name
-        self._made_by = made_by
+    def __init__(self, made: Value) -> None:
+        self._made = made
 
     def kind(self) -> str:
         """Return "prim::Constant", "prim::ListConstruct" ..."""
-        if self._made_by:
-            return self._made_by
-        if isinstance(self._value, Spec):
-            return "prim::Param"
-        return "prim::ListConstruct" if isinstance(self._value, tuple) else "prim::Constant"
+        kinds = {"TensorType": "prim::Param", "ListType": "prim::ListConstruct"}
+        return self._made._made_by or kinds.get(self._made.type().kind(), "prim::Constant")
 
     def inputs(self) -> Iterator[Value]:
         """Return the items of a list."""
-        is_list = isinstance(self._value, tuple) and not isinstance(self._value, Spec)
-        return (Value(item, f"{self._name}.{i}") for i, item in enumerate(self._value if is_list else ()))
+        items = self._made._value if self._made.type().kind() == "ListType" else ()
+        return (Value(item, f"{self._made.debugName()}.{i}") for i, item in enumerate(items))
 
 
 KINDS: tuple[tuple[Any, str], ...] = (
@@ -129,16 +123,15 @@ class JitNode(NamedTuple):
     call: int
 
 
-def nodes_of(position: int, counted: Counted) -> Iterator[JitNode]:
-    """Yield the nodes of one call; the one that is counted comes first."""
-    call, flops = counted.call, counted.flops
-    for part, (kind, arguments, outs) in enumerate(_parts(call)):
-        kind = kind if "::" in kind else f"aten::{kind}"
-        values = [Value(value, f"{position}.{part}.{i}") for i, value in enumerate(arguments)]
-        made_by = kind.partition(".")[0]
-        results = [Value(value, f"{position}.{part}.out{i}", made_by) for i, value in enumerate(outs)]
-        yield JitNode(kind, values, results, call.path, flops, position)
-        flops = 0
+def nodes_of(calls: Iterable[Counted]) -> Iterator[JitNode]:
+    """Yield the nodes of the calls; of the nodes of one call, the one that is counted comes first."""
+    for position, counted in enumerate(calls):
+        for part, (kind, arguments, outs) in enumerate(_parts(counted.call)):
+            kind = kind if "::" in kind else f"aten::{kind}"
+            values = [Value(value, f"{position}.{part}.{i}") for i, value in enumerate(arguments)]
+            made_by = kind.partition(".")[0]
+            results = [Value(value, f"{position}.{part}.out{i}", made_by) for i, value in enumerate(outs)]
+            yield JitNode(kind, values, results, counted.call.path, 0 if part else counted.flops, position)
 
 
 def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
@@ -241,16 +234,14 @@ def _in_order(name: str, given: Mapping[str, Any]) -> list[Any]:
     schema = _schema(name)
     if schema is None:
         return list(given.values())
-    values = [_lookup(argument, given) for argument in schema.arguments]
+    values = []
+    for argument in schema.arguments:
+        default = argument.default_value if argument.has_default_value() else None
+        names = (argument.name, *ALIASES.get(argument.name, ()))
+        values.append(next((given[name] for name in names if name in given), default))
     if values and not isinstance(values[0], (Spec, tuple)):
         values[0] = next((value for value in given.values() if isinstance(value, Spec)), values[0])
     return values
-
-
-def _lookup(argument: Any, given: Mapping[str, Any]) -> Any:
-    names = (argument.name, *ALIASES.get(argument.name, ()))
-    default = argument.default_value if argument.has_default_value() else None
-    return next((given[name] for name in names if name in given), default)
 
 
 def _schema(name: str) -> Any:
@@ -315,14 +306,8 @@ ARITHMETIC = ("add", "sub", "mul", "div", "matmul", "pow", "floor_divide", "rema
 ALIASES = {"self": ("input", "x"), "input": ("self", "x"), "other": ("mat2",), "mat2": ("other",)}
 NO_NODES = ("identity", "_assert", "tensor", "as_tensor")
 BY_CLASS = (
-    "avg_pool",
-    "max_pool",
-    "adaptive_avg_pool",
-    "adaptive_max_pool",
-    "pixel_shuffle",
-    "fold",
-    "flatten",
-    "dropout",
+    *("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool"),
+    *("pixel_shuffle", "fold", "flatten", "dropout"),
 )
 """Ops whose name in a trace follows the module's class."""
 CELLS = ("lstm_cell", "gru_cell", "rnn_cell")

@@ -72,7 +72,7 @@ def flop_count_table(
         {"#flops": flops} if activations is None else {"#flops": flops, "#activations": activations}
     )
     counts = {params: parameter_count(flops._model), **{name: _counted(one) for name, one in analyses.items()}}
-    cells = _formatted(_without_zeros(_by_module(counts), trivial_children=True), 3)
+    cells = _cells(counts, 3, trivial_children=True)
     for name, analysis in analyses.items():
         for path in analysis.uncalled_modules() & cells.keys():
             cells[path][name] = ""
@@ -91,9 +91,7 @@ def flop_count_str(flops: Analysis, activations: Analysis | None = None) -> str:
     counts = {"#params": parameter_count(flops._model), **{name: _counted(one) for name, one in analyses.items()}}
     uncalled = {name: analysis.uncalled_modules() for name, analysis in analyses.items()}
     anywhere = set().union(*uncalled.values())
-    cells = _formatted(
-        _without_zeros(_by_module({name: {**zeros, **column} for name, column in counts.items()}), keep=anywhere), 2
-    )
+    cells = _cells({name: {**zeros, **column} for name, column in counts.items()}, 2, keep=anywhere)
     for name, paths in uncalled.items():
         for path in paths:
             cells.setdefault(path, {})[name] = "N/A"
@@ -115,21 +113,18 @@ def _counted(analysis: Any) -> dict[str, Any]:
     return dict(analysis.by_module())
 
 
-def _by_module(counts: Mapping[str, Mapping[str, Any]]) -> Cells:
-    """Turn columns of values by module into cells."""
-    cells: Cells = {}
-    for column, values in counts.items():
-        for path, value in values.items():
-            cells.setdefault(path, {})[column] = value
-    return cells
-
-
-def _without_zeros(cells: Cells, keep: Collection[str] = (), trivial_children: bool = False) -> Cells:
-    """Return the cells without modules that have only zeros; each module comes after its children.
+def _cells(
+    counts: Mapping[str, Mapping[str, Any]], digits: int, keep: Collection[str] = (), trivial_children: bool = False
+) -> Cells:
+    """Turn columns of counts by module into cells, without modules that have only zeros; each comes after its children.
 
     The modules in ``keep`` stay, or the model if there are none; with ``trivial_children`` also the modules that still have
     a child.
     """
+    cells: Cells = {}
+    for column, values in counts.items():
+        for path, value in values.items():
+            cells.setdefault(path, {})[column] = value
     left: Cells = {}
 
     def visit(path: str) -> None:
@@ -138,14 +133,10 @@ def _without_zeros(cells: Cells, keep: Collection[str] = (), trivial_children: b
             visit(child)
         needed = trivial_children and any(child in left for child in children)
         if any(cells[path].values()) or needed or path in (keep or ("",)):
-            left[path] = dict(cells[path])
+            left[path] = {name: _size(value, digits) for name, value in cells[path].items()}
 
     visit("")
     return left
-
-
-def _formatted(cells: Cells, digits: int) -> Cells:
-    return {path: {name: _size(value, digits) for name, value in row.items()} for path, row in cells.items()}
 
 
 def _size(number: float, digits: int) -> str:

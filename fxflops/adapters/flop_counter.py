@@ -44,11 +44,7 @@ GLOBAL = "Global"
 SUFFIXES = ("", "K", "M", "B", "T")
 HEADER = ("Module", "FLOP", "% Total")
 
-Counts = dict[str, dict[Any, int]]
-
-
-def _none() -> Counts:
-    return defaultdict(lambda: defaultdict(int))
+Counts = dict[str, Counter[Any]]
 
 
 def __getattr__(name: str) -> Any:
@@ -83,7 +79,7 @@ class FlopCounterMode:
     ) -> None:
         if mods is not None:
             warnings.warn("mods argument is not needed anymore, you can stop passing it", stacklevel=2)
-        self.flop_counts = _none()
+        self.flop_counts: Counts = defaultdict(Counter)
         self.depth = depth
         self.display = display
         self.skip_unsupported = skip_unsupported
@@ -110,7 +106,7 @@ class FlopCounterMode:
         """Return the sum of all FLOPs."""
         return sum(self.flop_counts[GLOBAL].values())
 
-    def get_flop_counts(self) -> Counts:
+    def get_flop_counts(self) -> dict[str, dict[Any, int]]:
         """Return the FLOPs by module and operator: ``{"Global": {aten.addmm: 80}, "Linear": {aten.addmm: 80}}``."""
         return {name: dict(counts) for name, counts in self.flop_counts.items()}
 
@@ -168,9 +164,10 @@ class _FlopCounterMode(TorchDispatchMode):
         if formula is not None:
             self.counter._add(packet, formula(*args, **kwargs, out_val=out))
         elif entry is not None and entry.op in COUNTED:
-            flops = _flops_of(Operation(entry.op, func, *map(spec_of, (args, kwargs, out))))
-            if flops:
-                self.counter._add(packet, flops)
+            ran = Call(Operation(entry.op, func, *map(spec_of, (args, kwargs, out))))
+            (counted,) = count_calls([ran], find_convention("torch"), BASE, lambda path: nn.Module())
+            if counted.flops:
+                self.counter._add(packet, counted.flops)
         return out
 
     def _higher_order(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -203,19 +200,14 @@ class _FlopCounterMode(TorchDispatchMode):
 
     def _apart(self, branch: Callable[..., Any], operands: Any) -> tuple[Any, Counts]:
         """Run a branch of ``cond``; return its result and its own counts."""
-        counter, before, found = self.counter, self.counter.flop_counts, _none()
+        counter, before = self.counter, self.counter.flop_counts
+        found: Counts = defaultdict(Counter)
         counter.flop_counts = found
         try:
             with self:
                 return branch(*operands), found
         finally:
             counter.flop_counts = before
-
-
-def _flops_of(ran: Operation) -> int:
-    """Return the convention's FLOPs for an operator."""
-    (counted,) = count_calls([Call(ran)], find_convention("torch"), BASE, lambda path: nn.Module())
-    return counted.flops
 
 
 class _Modules:

@@ -17,7 +17,7 @@ import logging
 import math
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -32,6 +32,7 @@ from ..ops import BASE
 from ..report.report import Report
 from ..run.model_run import observed_run
 from ..trace.record import Recorder
+from ._arguments import one_of
 from ._fvcore_nodes import JitNode, Value, nodes_of, python_ops
 from ._fvcore_tables import flop_count_str, flop_count_table, parameter_count, parameter_count_table
 
@@ -49,6 +50,8 @@ __all__ = [
 
 Handle = Callable[[list[Value], list[Value]], Any]
 T = TypeVar("T", bound="JitModelAnalysis")
+Nodes = tuple[Report, list[tuple[JitNode, list[str]]]]
+"""A report, and the model's nodes, each with the names of the modules that it belongs to."""
 CONVENTION = "fvcore"
 
 
@@ -108,7 +111,7 @@ class JitModelAnalysis:
         self._op_handles = dict(self._handles)
         self._ignored_ops = set(IGNORED)
         self._stats: Statistics | None = None
-        self._nodes: tuple[str, Report, list[tuple[JitNode, list[str]]]] | None = None
+        self._runs: dict[str, Nodes] = {}
         self._enable_warn_unsupported_ops = self._enable_warn_uncalled_mods = True
         self._warn_trace, self._ancestor_mode = "no_tracer_warning", "owner"
 
@@ -188,13 +191,13 @@ class JitModelAnalysis:
     def tracer_warnings(self: T, mode: str) -> T:
         """Set the warnings to let through while the model runs: "all", "no_tracer_warning" (the same here, as torch.jit
         traces nothing) or "none"."""
-        self._warn_trace = _one_of(mode, "all", "no_tracer_warning", "none")
+        self._warn_trace = one_of("mode", mode, ("all", "no_tracer_warning", "none"))
         return self
 
     def ancestor_mode(self: T, mode: str) -> T:
         """Set the modules that an operator belongs to. "owner": the module that calls it, and its ancestors; "caller": all
         modules whose forward is running. (fvcore ignores this after the first query.)"""
-        self._ancestor_mode, self._stats = _one_of(mode, "owner", "caller"), None
+        self._ancestor_mode, self._stats = one_of("mode", mode, ("owner", "caller")), None
         return self
 
     def unsupported_ops_warnings(self: T, enabled: bool) -> T:
@@ -240,21 +243,20 @@ class JitModelAnalysis:
         renamed = RENAMED.get(node.kind) if handle in (charged, elements) else None
         return Counter({renamed or node.kind.rpartition("::")[2]: counted})
 
-    def _run(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
+    def _run(self) -> Nodes:
         """Return the report and the model's nodes, each with the names of the modules that it belongs to."""
-        if self._nodes is None or self._nodes[0] != self._ancestor_mode:
+        if self._ancestor_mode not in self._runs:
             with warnings.catch_warnings():
                 if self._warn_trace == "none":
                     warnings.simplefilter("ignore")
-                report, nodes = self._called() if self._ancestor_mode == "caller" else self._owned()
-            self._nodes = self._ancestor_mode, report, nodes
-        return self._nodes[1:]
+                self._runs[self._ancestor_mode] = self._called() if self._ancestor_mode == "caller" else self._owned()
+        return self._runs[self._ancestor_mode]
 
-    def _owned(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
+    def _owned(self) -> Nodes:
         report = count(self._model, self._inputs, mode="as_is", convention=CONVENTION, formulas=python_ops())
-        return report, [(node, list(prefixes(node.path))) for node in _nodes(report)]
+        return report, [(node, list(prefixes(node.path))) for node in nodes_of(report.counted)]
 
-    def _called(self) -> tuple[Report, list[tuple[JitNode, list[str]]]]:
+    def _called(self) -> Nodes:
         """Return the same from a recorded graph, whose nodes know which modules were running."""
         registry = BASE.derive(python_ops())
         with running(self._model, self._inputs, None, "as_is", False) as subject:
@@ -266,7 +268,9 @@ class JitModelAnalysis:
             for node in recorder.graph().graph.nodes
             for call in recorder.calls_of.get(node.name, ())
         }
-        return report, [(node, list(dict.fromkeys(["", *callers.get(node.call, ())]))) for node in _nodes(report)]
+        return report, [
+            (node, list(dict.fromkeys(["", *callers.get(node.call, ())]))) for node in nodes_of(report.counted)
+        ]
 
     def _with_callers(self, seen: set[str], report: Report) -> set[str]:
         """Add the called modules that contain a seen module, under any of its names."""
@@ -315,33 +319,24 @@ def flop_count(
     model: nn.Module, inputs: tuple[Any, ...], supported_ops: Mapping[str, Handle] | None = None
 ) -> tuple[defaultdict[str, float], Counter[str]]:
     """Return billions of flops by operator, and the number of calls of each unsupported operator."""
-    return _in_units(FlopCountAnalysis(model, inputs).set_op_handle(**(supported_ops or {})), 1e9)
+    return _in_units(FlopCountAnalysis(model, inputs), supported_ops, 1e9)
 
 
 def activation_count(
     model: nn.Module, inputs: tuple[Any, ...], supported_ops: Mapping[str, Handle] | None = None
 ) -> tuple[defaultdict[str, float], Counter[str]]:
     """Return millions of activations by operator, and the number of calls of each unsupported operator."""
-    return _in_units(ActivationCountAnalysis(model, inputs).set_op_handle(**(supported_ops or {})), 1e6)
+    return _in_units(ActivationCountAnalysis(model, inputs), supported_ops, 1e6)
 
 
-def _in_units(analysis: JitModelAnalysis, unit: float) -> tuple[defaultdict[str, float], Counter[str]]:
-    counts = {op: number / unit for op, number in analysis.by_operator().items()}
+def _in_units(
+    analysis: JitModelAnalysis, handles: Mapping[str, Handle] | None, unit: float
+) -> tuple[defaultdict[str, float], Counter[str]]:
+    counts = {op: number / unit for op, number in analysis.set_op_handle(**(handles or {})).by_operator().items()}
     return defaultdict(float, counts), analysis.unsupported_ops()
-
-
-def _nodes(report: Report) -> Iterator[JitNode]:
-    for position, counted in enumerate(report.counted):
-        yield from nodes_of(position, counted)
 
 
 def _has_forward(module: nn.Module) -> bool:
     """Return True if a module has a forward that does something: containers and nn.Identity have none."""
     bare: Iterable[type[nn.Module]] = (nn.ModuleList, nn.ModuleDict, nn.Module, nn.Identity)
     return all(type(module).forward is not cls.forward for cls in bare)
-
-
-def _one_of(mode: str, *modes: str) -> str:
-    if mode not in modes:
-        raise of_kind(InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, modes))}"), ValueError)
-    return mode

@@ -7,6 +7,7 @@ over all its calls in the last run of the model.
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -117,22 +118,19 @@ def training_profile(model: nn.Module, config: Mapping[str, Any] | str | Path) -
     enabled, step, depth, top_num = ({**DEFAULTS, **given}[name] for name in DEFAULTS)
     if not isinstance(step, int) or step < 0:
         raise InputError(f"profile_step must be a whole number from 0, not {step!r}")
-    session, hooks, done = Session(checked_model(model)), Hooks(), 0
+    session, hooks, steps = Session(checked_model(model)), Hooks(), itertools.count()
 
     def show() -> None:
         session.print_model_profile()
         session.print_model_aggregated_profile(depth, top_num)
 
-    def count_steps(*_: Any) -> None:
-        nonlocal done
-        done += 1
-        if done == step:
+    def begin_step(*_: Any) -> None:
+        if next(steps) == step:
             session.start_profile(then=show)
 
     if enabled:
-        hooks.attach([model], lambda *_: None, count_steps)
-    if enabled and step == 0:
-        session.start_profile(then=show)
+        hooks.attach([model], lambda *_: None, begin_step)
+        begin_step()
     try:
         yield
     finally:

@@ -25,6 +25,7 @@ from ..model.pytree import replaced
 from ..records import spec_of
 from ..torch_internals import DisableTorchFunction
 from ..trace.leaves import Hooks
+from ._arguments import one_of
 from .torchinfo_statistics import (
     ColumnSettings,
     FormattingOptions,
@@ -91,7 +92,7 @@ def summary(
         given: Any = _made(sizes, dtypes or [torch.float] * len(sizes), batch_dim, here)
     else:
         sizes = replaced(input_data, _is_data, lambda data: torch.as_tensor(data).size()) if has_input else []
-        given = input_data if device is None else replaced(input_data, _is_tensor, lambda tensor: tensor.to(here))
+        given = input_data if device is None else replaced(input_data, torch.is_tensor, lambda tensor: tensor.to(here))
     if has_input:
         several = given if isinstance(given, (list, tuple)) else [given]
         args, named = ((), {**given, **kwargs}) if isinstance(given, Mapping) else (tuple(several), kwargs)
@@ -99,8 +100,7 @@ def summary(
         with errors_of_kind(RuntimeError):
             layers = _with_containers(_called(_with_shapes(model, args, named), args, named, chosen_mode, batch_dim))
     else:
-        layers = list(_places(LayerInfo(type(model).__name__, model, 0)))
-        _mark_recursive(layers)
+        layers = _with_containers(list(_places(LayerInfo(type(model).__name__, model, 0))))
     _nest(layers)
     formatting = FormattingOptions(depth, verbose, columns, col_width, rows)
     statistics = ModelStatistics(layers, sizes, _bytes(given) if has_input else None, formatting)
@@ -113,11 +113,7 @@ def summary(
 
 
 def _chosen(settings: type[E], name: str) -> E:
-    try:
-        return settings(name)
-    except ValueError:
-        known = ", ".join(repr(setting.value) for setting in settings)
-        raise of_kind(InputError(f"unknown {settings.__name__} {name!r}: one of {known}"), ValueError) from None
+    return settings(one_of(settings.__name__, name, [setting.value for setting in settings]))
 
 
 def _check(input_size: Any, input_data: Any, columns: Iterable[ColumnSettings], col_width: int, verbose: int) -> None:
@@ -168,13 +164,9 @@ def _bytes(data: Any) -> int:
     return sum(map(_bytes, parts))
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
 def _is_data(value: Any) -> bool:
     """Return True for a tensor or a numpy array."""
-    return _is_tensor(value) or hasattr(value, "__array_interface__")
+    return isinstance(value, torch.Tensor) or hasattr(value, "__array_interface__")
 
 
 def _with_shapes(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
@@ -238,7 +230,6 @@ def _called(
         count(model, args, kwargs, mode=mode, convention="torchinfo")
     finally:
         hooks.detach()
-    _mark_recursive(rows)
     return rows
 
 
@@ -253,17 +244,15 @@ def _specs(value: Any) -> Any:
     return spec_of(torch.as_tensor(value) if _is_data(value) else value)
 
 
-def _mark_recursive(rows: Iterable[LayerInfo]) -> None:
-    """Mark, of several rows of one module, all but the first as recursive."""
+def _with_containers(rows: Sequence[LayerInfo]) -> list[LayerInfo]:
+    """Insert the rows of containers that are never called (ModuleList ...) before the rows of the calls inside them.
+
+    Of several rows of one module, all but the first are marked as recursive.
+    """
     met: set[int] = set()
     for row in rows:
         row.is_recursive = row.layer_id in met
         met.add(row.layer_id)
-
-
-def _with_containers(rows: Sequence[LayerInfo]) -> list[LayerInfo]:
-    """Insert the rows of containers that are never called (ModuleList ...) before the rows of the calls inside them."""
-    met = {row.layer_id for row in rows}
     shown: list[LayerInfo] = []
     open_at: dict[int, LayerInfo] = {}  # by depth, the last row and the rows around it
     for row in rows:

@@ -105,8 +105,12 @@ class LayerInfo:
         self.is_leaf_layer = not any(module.children())
         kernel = getattr(module, "kernel_size", None)
         self.kernel_size = list(kernel) if isinstance(kernel, Iterable) else kernel
-        known = [(name, parameter) for name, parameter in module.named_parameters() if not is_lazy(parameter)]
-        counted = [(*_counted(module, name, parameter), parameter) for name, parameter in known]
+        masks, counted = dict(module.named_buffers()), []
+        for name, parameter in module.named_parameters():
+            if not is_lazy(parameter):
+                used = in_use(name, masks)
+                left = parameter.numel() if used == name else int(masks[f"{used}_mask"].sum())
+                counted.append((used, left, parameter))  # of a pruned parameter, what its mask leaves
         self._named = [(name, numel) for name, numel, _ in counted]
         self.num_params = sum(numel for _, numel, _ in counted)
         self.trainable_params = sum(numel for _, numel, parameter in counted if parameter.requires_grad)
@@ -192,13 +196,6 @@ class LayerInfo:
         return f"{params / total_params:>{precision + INDENT}.{precision}%}"
 
 
-def _counted(module: nn.Module, name: str, parameter: nn.Parameter) -> tuple[str, int]:
-    """Return a parameter's name (without pruning's ``_orig``) and its elements; of a pruned one, those its mask leaves."""
-    buffers = dict(module.named_buffers())
-    used = in_use(name, buffers)
-    return used, parameter.numel() if used == name else int(buffers[f"{used}_mask"].sum())
-
-
 def _shown_size(value: Any, batch_dim: int | None) -> list[Any]:
     size = _with_one(value, list(size_of(value)), batch_dim)
     return [size] if isinstance(value, Mapping) and batch_dim is not None else size
@@ -224,16 +221,9 @@ class FormattingOptions:
     macs_units: Units = Units.AUTO
     layer_name_width: int = 40
 
-    def __post_init__(self) -> None:
-        self.ascii_only = RowSettings.ASCII_ONLY in self.row_settings
-        self.show_var_name = RowSettings.VAR_NAMES in self.row_settings
-        self.show_depth = RowSettings.DEPTH in self.row_settings
-        self.hide_recursive_layers = RowSettings.HIDE_RECURSIVE_LAYERS in self.row_settings
-
     def set_layer_name_width(self, layers: Iterable[LayerInfo]) -> None:
         """Widen the first column, in steps, for the longest name."""
-        names = ((layer.get_layer_name(self.show_var_name, self.show_depth), layer.depth) for layer in layers)
-        longest = max((len(name) + depth * INDENT + 1 for name, depth in names), default=0)
+        longest = max((len(self._name(layer)) + layer.depth * INDENT + 1 for layer in layers), default=0)
         if longest >= self.layer_name_width:
             self.layer_name_width = math.ceil(longest / INDENT) * INDENT
 
@@ -248,16 +238,15 @@ class FormattingOptions:
 
     def header_row(self) -> str:
         """Return the line of titles."""
-        shown = (" (var_name)" if self.show_var_name else "") + (":depth-idx" if self.show_depth else "")
+        titles = {RowSettings.VAR_NAMES: " (var_name)", RowSettings.DEPTH: ":depth-idx"}
+        shown = "".join(title for setting, title in titles.items() if setting in self.row_settings)
         return self.format_row(f"Layer (type{shown})", TITLES)
 
     def layers_to_str(self, layers: Iterable[LayerInfo], total_params: int) -> str:
         """Return the rows down to the greatest depth."""
-        return "".join(
-            self._row(layer, total_params)
-            for layer in layers
-            if layer.depth <= self.max_depth and not (self.hide_recursive_layers and layer.is_recursive)
-        )
+        hidden = RowSettings.HIDE_RECURSIVE_LAYERS in self.row_settings
+        shown = (layer for layer in layers if layer.depth <= self.max_depth and not (hidden and layer.is_recursive))
+        return "".join(self._row(layer, total_params) for layer in shown)
 
     def _row(self, layer: LayerInfo, total_params: int) -> str:
         deepest = layer.depth == self.max_depth
@@ -270,15 +259,18 @@ class FormattingOptions:
             ColumnSettings.MULT_ADDS: layer.macs_to_str(deepest),
             ColumnSettings.TRAINABLE: layer.trainable,
         }
-        name = layer.get_layer_name(self.show_var_name, self.show_depth)
-        lines = self.format_row(self._branch(layer.depth) + name, values)
+        lines = self.format_row(self._branch(layer.depth) + self._name(layer), values)
         if self.verbose == Verbosity.VERBOSE:
             branch = self._branch(layer.depth + 1)
             lines += "".join(self.format_row(branch + name, row) for name, row in layer.inner_layers.items())
         return lines
 
+    def _name(self, layer: LayerInfo) -> str:
+        return layer.get_layer_name(RowSettings.VAR_NAMES in self.row_settings, RowSettings.DEPTH in self.row_settings)
+
     def _branch(self, depth: int) -> str:
-        bar, corner, first = ("|    ", "+ ", "+ ") if self.ascii_only else ("│    ", "└─", "├─")
+        ascii_only = RowSettings.ASCII_ONLY in self.row_settings
+        bar, corner, first = ("|    ", "+ ", "+ ") if ascii_only else ("│    ", "└─", "├─")
         return "" if depth == 0 else first if depth == 1 else bar * (depth - 1) + corner
 
 
