@@ -2,7 +2,7 @@
 
 The mult-adds are those of ``convention="torchinfo"``; as in the original, a pruned weight counts what its mask leaves. Unlike
 the original this counts on meta and leaves the model as it was: it is not moved to ``device``, its training flags stay, and
-lazy parameters get their shapes in a copy. Nothing is cached. An output without tensors is shown as "--"; the original raises.
+lazy parameters have shapes only during the run. Nothing is cached. An output without tensors is shown as "--"; the original raises.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
-from torch.nn.parameter import is_lazy
 
 from ..api import count
 from ..errors import InputError, errors_of_kind, of_kind
@@ -98,7 +97,7 @@ def summary(
         args, named = ((), {**given, **kwargs}) if isinstance(given, Mapping) else (tuple(several), kwargs)
         chosen_mode = _chosen(Mode, mode or Mode.EVAL).value
         with errors_of_kind(RuntimeError):
-            layers = _with_containers(_called(_with_shapes(model, args, named), args, named, chosen_mode, batch_dim))
+            layers = _with_containers(_called(model, args, named, chosen_mode, batch_dim))
     else:
         layers = _with_containers(list(_places(LayerInfo(type(model).__name__, model, 0))))
     _nest(layers)
@@ -169,18 +168,6 @@ def _is_data(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or hasattr(value, "__array_interface__")
 
 
-def _with_shapes(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> nn.Module:
-    """Return the model; if it has lazy parameters, a copy that has run once, so that they have shapes."""
-    lazy = [tensor for tensor in (*model.parameters(), *model.buffers()) if is_lazy(tensor)]
-    if not lazy:
-        return model
-    again = {id(each): type(each)(device=each.device, dtype=each.dtype) for each in lazy}  # type: ignore[call-arg]
-    model = copy.deepcopy(model, again)
-    with torch.no_grad():
-        model(*args, **kwargs)
-    return model
-
-
 # The rows
 
 
@@ -193,28 +180,26 @@ def _places(place: LayerInfo) -> Iterator[LayerInfo]:
 
 
 def _called(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    mode: str,
-    batch_dim: int | None,
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], mode: str, batch_dim: int | None
 ) -> list[LayerInfo]:
     """Return a row for each call of a module in a run, in the order in which the calls begin.
 
     A shared module is shown at its last place. Scripted modules come first: their calls cannot be hooked.
     """
-    places = list(_places(LayerInfo(type(model).__name__, model, 0)))
-    place_of = {place.module: place for place in places if not isinstance(place.module, torch.jit.ScriptModule)}
-    scripted = [place for place in places if isinstance(place.module, torch.jit.ScriptModule)]
-    rows, running = list(scripted), list[LayerInfo]()
+    place_of: dict[nn.Module, LayerInfo] = {}
+    rows, running, thread = list[LayerInfo](), list[LayerInfo](), threading.get_ident()
 
-    thread = threading.get_ident()
+    def start() -> None:
+        places = list(_places(LayerInfo(type(model).__name__, model, 0)))
+        place_of.update((place.module, place) for place in places)
+        rows[:] = [place for place in places if isinstance(place.module, torch.jit.ScriptModule)]
+        running.clear()
 
     def enter(module: nn.Module, *_: Any) -> None:
         if threading.get_ident() != thread:
             return
-        if module is model:  # the start of a run; after a failure on meta the model runs once more on real tensors
-            rows[:], running[:] = scripted, []
+        if module is model:  # it runs again after a failure on meta, and once its lazy parameters have shapes
+            start()
         rows.append(copy.copy(place_of[module]))
         running.append(rows[-1])
 
@@ -224,8 +209,9 @@ def _called(
         with DisableTorchFunction():
             running.pop().called(_specs(args), _specs(out), batch_dim)
 
+    start()
     hooks = Hooks()
-    hooks.attach(place_of, enter, leave)
+    hooks.attach([module for module in place_of if not isinstance(module, torch.jit.ScriptModule)], enter, leave)
     try:
         count(model, args, kwargs, mode=mode, convention="torchinfo")
     finally:
