@@ -138,22 +138,51 @@ def training_profile(model: nn.Module, config: Mapping[str, Any] | str | Path) -
         hooks.detach()
 
 
-class Session:
-    """The state behind the methods of a profiled model."""
+class Stopwatch:
+    """Hooks that record the ``seconds`` of each module in the model's last run, and the ``inputs`` of that run.
+
+    CUDA devices are synchronized before and after each module.
+    """
 
     def __init__(self, model: nn.Module) -> None:
+        self.seconds: dict[nn.Module, float] = {}
         self._model = model
-        self._watch: Stopwatch | None = None
-        self._known: tuple[int, Profile] | None = None
+        self._hooks = Hooks()
+        self._begun: list[float] = []
+
+    def attach(self) -> None:
+        self._begun.clear()
+        self._now = clock_of([*self._model.parameters(), *self._model.buffers()])
+        self._hooks.attach(self._model.modules(), self._enter, self._leave)
+
+    def detach(self) -> None:
+        self._hooks.detach()
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if module is self._model:
+            self.seconds, self.inputs = {}, (args, kwargs)
+        self._begun.append(self._now())
+
+    def _leave(self, module: nn.Module, *_: Any) -> None:
+        self.seconds[module] = self.seconds.get(module, 0.0) + self._now() - self._begun.pop()
+
+
+class Session(Stopwatch):
+    """The methods of a profiled model, and the profile of its last run, which the first query counts."""
+
+    _has_run = False
+    _counted: Profile | None = None
 
     def start_profile(
         self, ignore_list: Collection[type] | None = None, then: Callable[[], None] | None = None
     ) -> None:
-        """Start to record the model's runs; modules of ``ignore_list`` count nothing. ``then`` is called after the next run."""
+        """Start to record the model's runs; modules of ``ignore_list`` count nothing.
+
+        ``then`` is called once, after the next run, with the hooks detached.
+        """
         self.end()
-        self._ignored = ignore_list
-        self._watch = Stopwatch(self._model, then)
-        self._watch.attach()
+        self._ignored, self._then = ignore_list, then
+        self.attach()
 
     def stop_profile(self) -> None:
         """Stop recording and remove the methods from the model."""
@@ -162,9 +191,8 @@ class Session:
             vars(self._model).pop(name, None)
 
     def end(self) -> None:
-        if self._watch is not None:
-            self._watch.detach()
-        self._watch = self._known = None
+        self.detach()
+        self._has_run, self._counted = False, None
 
     def get_total_flops(self) -> int:
         """Return the multiply-adds of the last run."""
@@ -187,17 +215,26 @@ class Session:
         """Print the ``top_num`` classes of modules at ``depth`` (-1: the innermost)."""
         print(self._profile().aggregated(depth, top_num))
 
+    def _leave(self, module: nn.Module, *given: Any) -> None:
+        super()._leave(module, *given)
+        if module is self._model:
+            self._has_run, self._counted = True, None
+            if self._then is not None:
+                self.detach()
+                then, self._then = self._then, None
+                then()
+
     def _profile(self) -> Profile:
-        """Return the profile of the last run; the first query after a run counts it, on the inputs of the run."""
-        watch = self._watch
-        if watch is None or watch.runs == 0:
+        """Return the profile of the last run; it is counted on the inputs of that run."""
+        if not self._has_run:
             raise of_kind(InputError("nothing to show: call start_profile(), then run the model"), AttributeError)
-        if self._known is None or self._known[0] != watch.runs:
-            watch.detach()  # the count runs the model too
-            report = count(self._model, watch.args, watch.kwargs, mode="as_is", convention=CONVENTION)
-            self._known = watch.runs, Profile(self._model, report, dict(watch.seconds), self._ignored)
-            watch.attach()
-        return self._known[1]
+        if self._counted is None:
+            self.detach()  # the count runs the model too
+            args, kwargs = self.inputs
+            report = count(self._model, args, kwargs, mode="as_is", convention=CONVENTION)
+            self._counted = Profile(self._model, report, dict(self.seconds), self._ignored)
+            self.attach()
+        return self._counted
 
 
 METHODS = (
@@ -205,45 +242,6 @@ METHODS = (
     *("get_total_flops", "get_total_duration", "get_total_params"),
     *("compute_total_flops", "compute_total_duration", "compute_total_params"),
 )
-
-
-class Stopwatch:
-    """Hooks that record the ``seconds`` of each module in the model's last run, and the inputs of that run.
-
-    CUDA devices are synchronized before and after each module. ``then`` is called once, after the next run, with the hooks
-    detached.
-    """
-
-    def __init__(self, model: nn.Module, then: Callable[[], None] | None = None) -> None:
-        self.seconds: dict[nn.Module, float] = {}
-        self.runs = 0
-        self._model = model
-        self._then = then
-        self._hooks = Hooks()
-        self._begun: list[float] = []
-        self._now = clock_of([*model.parameters(), *model.buffers()])
-
-    def attach(self) -> None:
-        self._begun.clear()
-        self._hooks.attach(self._model.modules(), self._enter, self._leave)
-
-    def detach(self) -> None:
-        self._hooks.detach()
-
-    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if module is self._model:
-            self.seconds = {}
-            self.args, self.kwargs = args, kwargs
-        self._begun.append(self._now())
-
-    def _leave(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        self.seconds[module] = self.seconds.get(module, 0.0) + self._now() - self._begun.pop()
-        if module is self._model:
-            self.runs += 1
-            if self._then is not None:
-                self.detach()
-                then, self._then = self._then, None
-                then()
 
 
 def clock_of(tensors: Iterable[torch.Tensor]) -> Callable[[], float]:
