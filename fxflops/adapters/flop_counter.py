@@ -178,25 +178,22 @@ class _FlopCounterMode(TorchDispatchMode):
             out = func(*args, **kwargs) if counter.skip_unsupported or not is_triton else None
             counter._add(op, formula(*args, **kwargs, out_val=out))
             return out
-        if func is not torch.ops.higher_order.cond:
-            return (
-                self._unsupported(func, op, args, kwargs) if counter.skip_unsupported or is_triton else NotImplemented
-            )
-        _, *branches, operands = args
-        # Both branches run, as in the original: which one is taken may not be known before.
-        (out, counts), (_, others) = (self._apart(branch, operands) for branch in branches)
+        if func is torch.ops.higher_order.cond:
+            return self._larger_branch(*args)
+        if not counter.skip_unsupported:
+            return None if is_triton else NotImplemented
+        name = str(getattr(op, "__name__", op))
+        counter._unsupported[name] += 1
+        warnings.warn(f"no FLOP formula is registered for {name}: it runs uncounted, with all in it", stacklevel=3)
+        return func(*args, **kwargs)
+
+    def _larger_branch(self, _: Any, true: Callable[..., Any], false: Callable[..., Any], operands: Any) -> Any:
+        """Run both branches of ``cond``, as the original does: which one is taken may not be known before."""
+        (out, counts), (_, others) = (self._apart(branch, operands) for branch in (true, false))
         for name in {*counts, *others}:
             for op in {*counts[name], *others[name]}:
                 self.counter.flop_counts[name][op] += max(counts[name][op], others[name][op])
         return out
-
-    def _unsupported(self, func: Any, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not self.counter.skip_unsupported:
-            return None
-        name = str(getattr(op, "__name__", op))
-        self.counter._unsupported[name] += 1
-        warnings.warn(f"no FLOP formula is registered for {name}: it runs uncounted, with all in it", stacklevel=4)
-        return func(*args, **kwargs)
 
     def _apart(self, branch: Callable[..., Any], operands: Any) -> tuple[Any, Counts]:
         """Run a branch of ``cond``; return its result and its own counts."""
