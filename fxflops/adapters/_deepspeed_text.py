@@ -89,13 +89,14 @@ def expert_parallelism(parameter: nn.Parameter) -> int:
 
 def is_tensor_parallel(model: nn.Module) -> bool:
     """Return True if the first DeepSpeed mixture of experts in the model splits each expert among ranks."""
-    experts = (module for module in model.modules() if any(map(_is_mixture, type(module).__mro__)))
+    mixture = ("deepspeed.moe.layer", "MoE")
+    experts = (
+        module
+        for module in model.modules()
+        if any((cls.__module__, cls.__name__) == mixture for cls in type(module).__mro__)
+    )
     settings = (getattr(module, "enable_expert_tensor_parallelism", None) for module in experts)
     return next((bool(setting) for setting in settings if setting is not None), False)
-
-
-def _is_mixture(cls: type) -> bool:
-    return (cls.__module__, cls.__name__) == ("deepspeed.moe.layer", "MoE")
 
 
 def page(recording: Recording, step: int, engine: Any, recomputed: float, depths: int, top: int, each: bool) -> str:

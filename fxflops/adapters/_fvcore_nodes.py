@@ -142,7 +142,7 @@ def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
         returns = getattr(packet, packet.overloads()[0])._schema.returns
         yield packet._qualified_op_name, [*call.args, *call.kwargs.values()], out if len(returns) > 1 else [out]
         return
-    if is_python_op(call):
+    if call.op == "forward" and isinstance(call.target, FunctionType):  # of an autograd.Function
         tensors = [value for value in (*call.args, *call.kwargs.values()) if isinstance(value, Spec)]
         yield f"prim::PythonOp.{_name_of_python_op(call)}", tensors, [out]
         return
@@ -176,11 +176,6 @@ def _subclasses(cls: Any) -> Iterator[Any]:
 def _opaque(*_: Any, out: Any) -> int:
     """x -> out: nothing, as fvcore does not see inside the node."""
     return 0
-
-
-def is_python_op(call: Call) -> bool:
-    """Return True for the call of an autograd.Function's forward."""
-    return call.op == "forward" and isinstance(call.target, FunctionType)
 
 
 def _name_of_python_op(call: Call) -> str:

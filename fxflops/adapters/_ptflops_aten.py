@@ -69,14 +69,10 @@ class Dispatched:
         if packet in self._ignored:
             print(f"Warning: {packet} operation is ignored", file=self._file)
         elif packet in self._hooks or packet in OPERATORS:
-            flops = self._count(packet, args, out)
+            hook, outs = self._hooks.get(packet), out if isinstance(out, tuple) else (out,)
+            flops = hook(args, outs) if hook else OPERATORS[packet](*spec_of(args), out=spec_of(out))
             for name in self._running:
                 self._sums.setdefault(name, Counter())[packet] += flops
         elif self._verbose:
             print(f"Warning: {packet} operation is treated as a zero-op", file=self._file)
         return out
-
-    def _count(self, packet: Any, args: tuple[Any, ...], out: Any) -> int:
-        if packet in self._hooks:
-            return self._hooks[packet](args, out if isinstance(out, tuple) else (out,))
-        return OPERATORS[packet](*spec_of(args), out=spec_of(out))

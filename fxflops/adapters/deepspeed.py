@@ -11,11 +11,11 @@ Errors are those that users of the original catch: an AssertionError for wrong i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -24,7 +24,7 @@ from ..model.inputs import checked_model
 from ..model.snapshot import holding
 from . import _deepspeed_text
 from ._arguments import checked_shape, filled
-from ._deepspeed_recording import Recording
+from ._deepspeed_recording import Recording, Usage
 from ._deepspeed_text import (
     DEFAULT_PRECISION,
     UNSTARTED,
@@ -102,19 +102,20 @@ class FlopsProfiler:
 
     def get_total_flops(self, as_string: bool = False) -> int | str:
         """Return the FLOPs of the profiled forwards."""
-        return shown(self._profiled().total(self.model).flops, as_string, self._text.num_to_string)
+        return self._text.num_to_string(self._total().flops) if as_string else self._total().flops
 
     def get_total_macs(self, as_string: bool = False) -> int | str:
         """Return the multiply-accumulates of the profiled forwards."""
-        return shown(self._profiled().total(self.model).macs, as_string, self._text.macs_to_string)
+        return self._text.macs_to_string(self._total().macs) if as_string else self._total().macs
 
     def get_total_duration(self, as_string: bool = False) -> float | str:
         """Return the seconds of the profiled forwards."""
-        return shown(self._profiled().total(self.model).duration, as_string, self._text.duration_to_string)
+        return self._text.duration_to_string(self._total().duration) if as_string else self._total().duration
 
     def get_total_params(self, as_string: bool = False) -> int | str:
         """Return the number of the model's parameters on this rank."""
-        return shown(params_of(self._profiled().model), as_string, self._text.params_to_string)
+        params = params_of(self._profiled().model)
+        return self._text.params_to_string(params) if as_string else params
 
     def is_expert_tensor_parallelism_enabled(self) -> bool:
         """Return True if the first DeepSpeed mixture of experts in the model splits each expert among ranks."""
@@ -163,13 +164,16 @@ class FlopsProfiler:
         self, as_string: bool, printed: tuple[Any, ...] | None
     ) -> tuple[int, int, int] | tuple[str, str, str]:
         """End the profile; return its FLOPs, MACs and parameters. ``printed``: arguments of ``print_model_profile``, or None."""
-        total, params, text = self._profiled().total(self.model), params_of(self.model), self._text
+        total, params, text = self._total(), params_of(self.model), self._text
         if printed is not None:
             self.print_model_profile(*printed)
         self.end_profile()
         if not as_string:
             return total.flops, total.macs, params
         return text.number_to_string(total.flops), text.macs_to_string(total.macs), text.params_to_string(params)
+
+    def _total(self) -> Usage:
+        return self._profiled().total(self.model)
 
     def _profiled(self) -> Recording:
         if self._recording is None:
@@ -213,13 +217,6 @@ def get_model_profile(
     profile_run(profiler, mode, inputs, warm_up, ignore_modules)
     printed = (warm_up, module_depth, top_modules, detailed, output_file) if print_profile else None
     return profiler._finished(as_string, printed)
-
-
-N = TypeVar("N", int, float)
-
-
-def shown(number: N, as_string: bool, text_of: Callable[[float], str]) -> N | str:
-    return text_of(number) if as_string else number
 
 
 def profile_run(

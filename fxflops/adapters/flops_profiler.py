@@ -25,7 +25,7 @@ from ._flops_profiler_text import (
     number_to_string,
     params_to_string,
 )
-from .deepspeed import inputs_of, profile_run, shown
+from .deepspeed import inputs_of, profile_run
 
 __all__ = [
     "FlopsProfiler",
@@ -54,7 +54,7 @@ class FlopsProfiler(deepspeed.FlopsProfiler):
     def get_total_functional_duration(self, as_string: bool = False) -> float | str:
         """Return the seconds of the functions that are charged, over the profiled forwards."""
         seconds = sum(usage.duration for usage in self._profiled().functions(self.model).values())
-        return shown(seconds, as_string, duration_to_string)
+        return duration_to_string(seconds) if as_string else seconds
 
     def _page(self, recording: Any, step: int, depths: int, top: int, detailed: bool) -> str:
         return _flops_profiler_text.page(recording, step, self.ds_engine, depths, top, detailed)

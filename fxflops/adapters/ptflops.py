@@ -13,15 +13,14 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, TextIO
 
-import torch
 from torch import nn
 
 from ..api import count
 from ..conventions import ModuleRule
 from ..conventions import ptflops as convention
 from ..model.inputs import checked_model
-from ..records import Scope, Spec
-from ..torch_internals import tree_map
+from ..ops._apply import tensors
+from ..records import Scope
 from ._arguments import checked_shape, inputs_of, one_of
 from ._module_text import annotated_copy, innermost_first, scaled, trainable
 from ._ptflops_aten import Dispatched
@@ -199,20 +198,12 @@ TWICE = (
 
 
 def charged_by(hook: Hook, module: nn.Module, scope: Scope) -> int:
-    """Return what a user's hook adds to ``__flops__`` for one call. The hook writes to a copy of the module."""
+    """Return what a user's hook adds to ``__flops__`` for one call. The hook writes to a copy of the module,
+    and is given empty meta tensors."""
     shallow = annotated_copy(module, nn.Module.extra_repr)
     vars(shallow)["__flops__"] = 0
-    hook(shallow, meta(scope.args), meta(scope.out))
+    hook(shallow, tensors(scope.args), tensors(scope.out))
     return int(vars(shallow)["__flops__"])
-
-
-def meta(value: Any) -> Any:
-    """Replace the specs in a value by empty meta tensors."""
-    return tree_map(
-        lambda leaf: torch.empty(tuple(leaf), dtype=leaf.dtype, device="meta") if isinstance(leaf, Spec) else leaf,
-        value,
-        is_leaf=lambda leaf: isinstance(leaf, Spec),
-    )
 
 
 def flops_to_string(flops: float, units: str | None = None, precision: int = 2) -> str:

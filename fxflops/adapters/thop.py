@@ -105,10 +105,9 @@ def clever_format(nums: float | Iterable[float], format: str = "%.2f") -> str | 
 
 
 def _scaled(number: float, format: str) -> str:
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3)):
-        if number > size:
-            return format % (number / size) + unit
-    return format % number + "B"
+    sizes = {"T": 1e12, "G": 1e9, "M": 1e6, "K": 1e3}
+    unit = next((unit for unit, size in sizes.items() if number > size), "B")
+    return format % (number / sizes.get(unit, 1)) + unit
 
 
 def _charges(
