@@ -44,15 +44,10 @@ def parameter_count_table(model: nn.Module, max_depth: int = 3) -> str:
     """Return a table of modules with their number of elements, and parameters with their shapes, ``max_depth`` levels deep."""
     counts, shapes = parameter_count(model), _shapes(model)
     rows = [("model", _in_thousands(counts.pop("", 0)))]
-
-    def fill(depth: int, prefix: str) -> None:
-        for name in _children(counts, prefix) if depth < max_depth else ():
-            indent = " " * (depth + 1)
-            rows.append((indent + name, indent + shapes.get(name, _in_thousands(counts[name]))))
-            if name not in shapes:
-                fill(depth + 1, f"{name}.")
-
-    fill(0, "")
+    for name, number in counts.items():
+        if name.count(".") < max_depth:
+            indent = " " * (name.count(".") + 1)
+            rows.append((indent + name, indent + shapes.get(name, _in_thousands(number))))
     return _piped(("name", "#elements or shape"), rows)
 
 
