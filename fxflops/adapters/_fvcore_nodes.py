@@ -11,102 +11,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..errors import InputError, of_kind
 from ..ops._cost import first
 from ..records import Call, Counted, Spec, specs_in
 from ..torch_internals import OpOverload, OpOverloadPacket
-
-
-class Value:
-    """A stand-in for ``torch._C.Value``, given to handles: a tensor, a list or a constant, with its name and the kind of the
-    node that made it. The maker of an input tensor is not known and taken to be "prim::Param"."""
-
-    def __init__(self, value: Any, name: str = "", made_by: str = "") -> None:
-        self._value = value
-        self._name = name
-        self._made_by = made_by
-
-    def isCompleteTensor(self) -> bool:
-        """Return True for a tensor."""
-        return isinstance(self._value, Spec)
-
-    def type(self) -> ValueType:
-        return ValueType(self._value)
-
-    def node(self) -> ValueNode:
-        return ValueNode(self)
-
-    def debugName(self) -> str:
-        """Return a name that no other value has. Unlike a trace's it is not the name of a variable."""
-        return self._name
-
-    def toIValue(self) -> Any:
-        """Return the value of a constant; None for a tensor and for a list that holds one."""
-        return None if any(True for _ in specs_in(self._value)) else self._value
-
-    def __repr__(self) -> str:
-        return f"Value({self._value!r})"
-
-
-class ValueType:
-    """The type of a value; of a tensor also its shape and dtype. Strides and device are not known: they are None."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def kind(self) -> str:
-        """Return "TensorType", "IntType", "ListType" ..."""
-        return next(name for types, name in KINDS if isinstance(self._value, types))
-
-    def sizes(self) -> list[int]:
-        """Return the shape of a tensor."""
-        return list(self._tensor())
-
-    def dim(self) -> int:
-        """Return the number of dimensions of a tensor."""
-        return self._tensor().ndim
-
-    def dtype(self) -> torch.dtype:
-        """Return the dtype of a tensor."""
-        return self._tensor().dtype
-
-    def scalarType(self) -> str:
-        """Return the dtype of a tensor by its name in C++: "Float", "Long"."""
-        return torch.empty(0, dtype=self.dtype()).type().rpartition(".")[2].removesuffix("Tensor")
-
-    def strides(self) -> None:
-        self._tensor()
-
-    device = strides
-
-    def _tensor(self) -> Spec:
-        if not isinstance(self._value, Spec):
-            raise of_kind(InputError(f"a value of {self.kind()} is not a tensor: see isCompleteTensor()"), RuntimeError)
-        return self._value
-
-
-class ValueNode:
-    """The node that made a value."""
-
-    def __init__(self, made: Value) -> None:
-        self._made = made
-
-    def kind(self) -> str:
-        """Return "prim::Constant", "prim::ListConstruct" ..."""
-        kinds = {"TensorType": "prim::Param", "ListType": "prim::ListConstruct"}
-        return self._made._made_by or kinds.get(self._made.type().kind(), "prim::Constant")
-
-    def inputs(self) -> Iterator[Value]:
-        """Return the items of a list."""
-        items = self._made._value if self._made.type().kind() == "ListType" else ()
-        return (Value(item, f"{self._made.debugName()}.{i}") for i, item in enumerate(items))
-
-
-KINDS: tuple[tuple[Any, str], ...] = (
-    (Spec, "TensorType"), (bool, "BoolType"), ((int, torch.dtype), "IntType"), (float, "FloatType"),
-    (complex, "ComplexType"), (str, "StringType"), (torch.device, "DeviceObjType"), (type(None), "NoneType"),
-    (tuple, "ListType"), (object, "AnyType"),
-)  # fmt: skip
+from ._fvcore_values import Value
 
 
 class JitNode(NamedTuple):

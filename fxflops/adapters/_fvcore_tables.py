@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from torch import nn
 
 from ..counting.rollup import prefixes
+from ._fvcore_analysis import JitModelAnalysis
 from ._module_text import printed
 
 Cells = dict[str, dict[str, Any]]
@@ -18,14 +19,6 @@ UNCALLED = (
     "N/A indicates a possibly missing statistic due to how the module was called. Missing values are still included in the "
     "parent's total.\n"
 )
-
-
-class Analysis(Protocol):
-    """The part of an analysis that the tables use."""
-
-    _model: nn.Module
-
-    def uncalled_modules(self) -> set[str]: ...
 
 
 def parameter_count(model: nn.Module) -> defaultdict[str, int]:
@@ -52,9 +45,9 @@ def parameter_count_table(model: nn.Module, max_depth: int = 3) -> str:
 
 
 def flop_count_table(
-    flops: Analysis,
+    flops: JitModelAnalysis,
     max_depth: int = 3,
-    activations: Analysis | None = None,
+    activations: JitModelAnalysis | None = None,
     show_param_shapes: bool = True,
 ) -> str:
     """Return a table of the parameters, flops and, if given, activations of each module, ``max_depth`` levels deep.
@@ -63,9 +56,7 @@ def flop_count_table(
     fvcore itself loses the indents with tabulate 0.10.
     """
     params = "#parameters or shape" if show_param_shapes else "#parameters"
-    analyses: dict[str, Any] = (
-        {"#flops": flops} if activations is None else {"#flops": flops, "#activations": activations}
-    )
+    analyses = {"#flops": flops} if activations is None else {"#flops": flops, "#activations": activations}
     counts = {params: parameter_count(flops._model), **{name: _counted(one) for name, one in analyses.items()}}
     cells = _cells(counts, 3, trivial_children=True)
     for name, analysis in analyses.items():
@@ -79,9 +70,9 @@ def flop_count_table(
     return _table(cells, max_depth, [params, *analyses])
 
 
-def flop_count_str(flops: Analysis, activations: Analysis | None = None) -> str:
+def flop_count_str(flops: JitModelAnalysis, activations: JitModelAnalysis | None = None) -> str:
     """Return the model's repr, with each module's parameters, flops and, if given, activations after its settings."""
-    analyses: dict[str, Any] = {"#flops": flops} if activations is None else {"#flops": flops, "#acts": activations}
+    analyses = {"#flops": flops} if activations is None else {"#flops": flops, "#acts": activations}
     zeros = dict.fromkeys((path for path, _ in flops._model.named_modules()), 0)
     counts = {"#params": parameter_count(flops._model), **{name: _counted(one) for name, one in analyses.items()}}
     uncalled = {name: analysis.uncalled_modules() for name, analysis in analyses.items()}
@@ -102,7 +93,7 @@ def flop_count_str(flops: Analysis, activations: Analysis | None = None) -> str:
 # Cells
 
 
-def _counted(analysis: Any) -> dict[str, Any]:
+def _counted(analysis: JitModelAnalysis) -> dict[str, Any]:
     """Return an analysis' sums by module, with its warnings turned off."""
     analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none")
     return dict(analysis.by_module())

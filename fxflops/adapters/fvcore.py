@@ -13,27 +13,13 @@ count of an einsum is a float.
 
 from __future__ import annotations
 
-import logging
-import math
-import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
-from ..api import count, running
-from ..conventions import find_convention
-from ..counting.rollup import prefixes
-from ..errors import InputError, of_kind
-from ..model.inputs import checked_model
-from ..ops import BASE
-from ..report.report import Report
-from ..run.model_run import observed_run
-from ..trace.record import Recorder
-from ._arguments import one_of
-from ._fvcore_nodes import JitNode, Value, nodes_of, python_ops
+from ._fvcore_analysis import Handle, JitModelAnalysis, charged, elements
 from ._fvcore_tables import flop_count_str, flop_count_table, parameter_count, parameter_count_table
 
 __all__ = [
@@ -48,251 +34,12 @@ __all__ = [
     "parameter_count_table",
 ]
 
-Handle = Callable[[list[Value], list[Value]], Any]
-T = TypeVar("T", bound="JitModelAnalysis")
-Nodes = tuple[Report, list[tuple[JitNode, list[str]]]]
-"""A report, and the model's nodes, each with the names of the modules that it belongs to."""
-CONVENTION = "fvcore"
-
-
-def charged(inputs: list[Value], outputs: list[Value]) -> int:
-    """Stand for the convention's count, which is in the report; never called."""
-    raise NotImplementedError
-
-
-def elements(inputs: list[Value], outputs: list[Value]) -> int:
-    """out[*]: 1 per element of the first output."""
-    return math.prod(outputs[0].type().sizes())
-
-
 COUNTED = (
     *("addmm", "bmm", "_convolution", "einsum", "matmul", "mm", "linear"),
     *("batch_norm", "group_norm", "layer_norm", "instance_norm"),
     *("upsample_nearest2d", "upsample_bilinear2d", "adaptive_avg_pool2d", "grid_sampler"),
 )
 ACTIVATING = ("_convolution", "addmm", "bmm", "einsum", "matmul", "linear")
-RENAMED = {"aten::_convolution": "conv"}
-IGNORED = frozenset(
-    f"aten::{name}"
-    for name in """
-    Int ScalarImplicit __and__ arange bitwise_not cat chunk clamp clamp_ constant_pad_nd contiguous copy_ detach dropout
-    empty eq expand flatten floor floor_divide full full_like gather ge gt index index_put_ masked_fill max narrow
-    new_empty new_full new_zeros nonzero ones permute relu relu_ remainder reshape roll select size slice split
-    split_with_sizes squeeze stack t to transpose type_as unbind unsqueeze unsqueeze_ view zeros zeros_like
-    """.split()
-)
-"""Operators that fvcore does not list as unsupported, since they compute nothing, or next to nothing."""
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """The result of an analysis by module: the counts, the skipped operators, and the modules that were not called."""
-
-    counts: dict[str, Counter[str]]
-    unsupported_ops: dict[str, Counter[str]]
-    uncalled: set[str]
-
-
-class JitModelAnalysis:
-    """Sums, over a model's run, of the numbers that handles give its operators. They are computed at the first query.
-
-    ``inputs`` is a tuple of positional inputs, or the only input.
-    """
-
-    _handles: ClassVar[Mapping[str, Handle]] = {}
-
-    def __init__(self, model: nn.Module, inputs: Tensor | tuple[Tensor, ...]) -> None:
-        self._model = checked_model(model, AttributeError)
-        self._inputs = inputs
-        canonical: dict[nn.Module, str] = {}
-        self._aliases = {
-            path: canonical.setdefault(module, path) for path, module in model.named_modules(remove_duplicate=False)
-        }
-        self._op_handles = dict(self._handles)
-        self._ignored_ops = set(IGNORED)
-        self._stats: Statistics | None = None
-        self._runs: dict[str, Nodes] = {}
-        self._enable_warn_unsupported_ops = self._enable_warn_uncalled_mods = True
-        self._warn_trace, self._ancestor_mode = "no_tracer_warning", "owner"
-
-    # Queries
-
-    def total(self, module_name: str = "") -> int:
-        """Return the sum over all operators of a module."""
-        return sum(self.by_operator(module_name).values())
-
-    def by_operator(self, module_name: str = "") -> Counter[str]:
-        """Return the sums of a module by operator: ``Counter({"conv": 194616, "linear": 80040})``."""
-        return self._analyze().counts[self.canonical_module_name(module_name)]
-
-    def by_module(self) -> Counter[str]:
-        """Return the sum of every module by its name; ``""`` is the model."""
-        return Counter({path: sum(counts.values()) for path, counts in self._analyze().counts.items()})
-
-    def by_module_and_operator(self) -> dict[str, Counter[str]]:
-        """Return, for every module, the sums by operator."""
-        return self._analyze().counts
-
-    def unsupported_ops(self, module_name: str = "") -> Counter[str]:
-        """Return the number of calls in a module of each operator without a handle; ignored operators are left out."""
-        return self._analyze().unsupported_ops[self.canonical_module_name(module_name)]
-
-    def uncalled_modules(self) -> set[str]:
-        """Return the modules in which no operator was called: not used, not called as modules, or without operators."""
-        return self._analyze().uncalled
-
-    def canonical_module_name(self, name: str) -> str:
-        """Return the name under which a module is counted: the first, if it has several."""
-        if name not in self._aliases:
-            missing = f"{type(self._model).__name__} has no module {name!r}; by_module() lists them"
-            raise of_kind(InputError(missing), KeyError)
-        return self._aliases[name]
-
-    # Settings
-
-    def set_op_handle(self: T, *args: Any, **kwargs: Handle | None) -> T:
-        """Count operators by your own handles, given as alternating names and handles, or as keywords.
-
-        A handle takes the operator's inputs and outputs, as lists of :class:`Value`, and returns a number or a Counter.
-        With None for a handle the operator is no longer listed as unsupported; as in fvcore, an operator that has a handle
-        is still counted by it.
-
-        >>> FlopCountAnalysis(model, inputs).set_op_handle("aten::sigmoid", lambda inputs, outputs: 100)  # doctest: +SKIP
-        """
-        if len(args) % 2:
-            raise of_kind(InputError("set_op_handle() takes alternating names and handles"), TypeError)
-        for name, handle in [*zip(args[::2], args[1::2], strict=True), *kwargs.items()]:
-            if handle is None:
-                self._ignored_ops.add(name)
-            else:
-                self._op_handles[name] = handle
-        self._stats = None
-        return self
-
-    def clear_op_handles(self: T) -> T:
-        """Remove all handles, fvcore's own too."""
-        self._op_handles, self._ignored_ops, self._stats = {}, set(IGNORED), None
-        return self
-
-    def copy(
-        self, new_model: nn.Module | None = None, new_inputs: Tensor | tuple[Tensor, ...] | None = None
-    ) -> JitModelAnalysis:
-        """Return an analysis of another model or other inputs with the same handles and warnings; as in fvcore, ignored
-        operators and the ancestor mode are not copied."""
-        model = self._model if new_model is None else new_model
-        return (
-            JitModelAnalysis(model, self._inputs if new_inputs is None else new_inputs)
-            .set_op_handle(**self._op_handles)
-            .unsupported_ops_warnings(self._enable_warn_unsupported_ops)
-            .uncalled_modules_warnings(self._enable_warn_uncalled_mods)
-            .tracer_warnings(self._warn_trace)
-        )
-
-    def tracer_warnings(self: T, mode: str) -> T:
-        """Set the warnings to let through while the model runs: "all", "no_tracer_warning" (the same here, as torch.jit
-        traces nothing) or "none"."""
-        self._warn_trace = one_of("mode", mode, ("all", "no_tracer_warning", "none"))
-        return self
-
-    def ancestor_mode(self: T, mode: str) -> T:
-        """Set the modules that an operator belongs to. "owner": the module that calls it, and its ancestors; "caller": all
-        modules whose forward is running. (fvcore ignores this after the first query.)"""
-        self._ancestor_mode, self._stats = one_of("mode", mode, ("owner", "caller")), None
-        return self
-
-    def unsupported_ops_warnings(self: T, enabled: bool) -> T:
-        """Turn the log of what :meth:`unsupported_ops` returns on or off."""
-        self._enable_warn_unsupported_ops = enabled
-        return self
-
-    def uncalled_modules_warnings(self: T, enabled: bool) -> T:
-        """Turn the log of what :meth:`uncalled_modules` returns on or off."""
-        self._enable_warn_uncalled_mods = enabled
-        return self
-
-    # The analysis
-
-    def _analyze(self) -> Statistics:
-        if self._stats is not None:
-            return self._stats
-        report, nodes = self._run()
-        paths = dict.fromkeys(self._aliases.values())
-        counts: dict[str, Counter[str]] = {path: Counter() for path in paths}
-        unsupported: dict[str, Counter[str]] = {path: Counter() for path in paths}
-        seen: set[str] = set()
-        for node, modules in nodes:
-            seen.update(modules)
-            counted = self._count(node)
-            if counted is None and node.kind in self._ignored_ops:
-                continue
-            sums, added = (unsupported, Counter({node.kind: 1})) if counted is None else (counts, counted)
-            for path in modules:
-                sums[path] += added
-        self._stats = Statistics(counts, unsupported, set(paths) - self._with_callers(seen, report))
-        self._log(self._stats)
-        return self._stats
-
-    def _count(self, node: JitNode) -> Counter[str] | None:
-        """Return the count that a node's handle gives; None if it has no handle."""
-        handle = self._op_handles.get(node.kind)
-        if handle is None:
-            return None
-        counted = node.flops if handle is charged else handle(node.inputs, node.outputs)
-        if isinstance(counted, Counter):
-            return counted
-        renamed = RENAMED.get(node.kind) if handle in (charged, elements) else None
-        return Counter({renamed or node.kind.rpartition("::")[2]: counted})
-
-    def _run(self) -> Nodes:
-        """Return the report and the model's nodes, each with the names of the modules that it belongs to."""
-        if self._ancestor_mode not in self._runs:
-            with warnings.catch_warnings():
-                if self._warn_trace == "none":
-                    warnings.simplefilter("ignore")
-                self._runs[self._ancestor_mode] = self._called() if self._ancestor_mode == "caller" else self._owned()
-        return self._runs[self._ancestor_mode]
-
-    def _owned(self) -> Nodes:
-        report = count(self._model, self._inputs, mode="as_is", convention=CONVENTION, formulas=python_ops())
-        return report, [(node, list(prefixes(node.path))) for node in nodes_of(report.counted)]
-
-    def _called(self) -> Nodes:
-        """Return the same from a recorded graph, whose nodes know which modules were running."""
-        registry = BASE.derive(python_ops())
-        with running(self._model, self._inputs, None, "as_is", False) as subject:
-            recorder = Recorder(subject.model, subject.bound())
-            run = subject.record_of(observed_run(subject, registry, recorder), "storages", "recorded trace")
-        report = Report(run, find_convention(CONVENTION), registry, None)
-        callers = {
-            call: [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
-            for node in recorder.graph().graph.nodes
-            for call in recorder.calls_of.get(node.name, ())
-        }
-        return report, [
-            (node, list(dict.fromkeys(["", *callers.get(node.call, ())]))) for node in nodes_of(report.counted)
-        ]
-
-    def _with_callers(self, seen: set[str], report: Report) -> set[str]:
-        """Add the called modules that contain a seen module, under any of its names."""
-        for path in sorted({scope.path for scope in report.scopes} - seen, key=len, reverse=True):
-            inside = f"{path}." if path else ""
-            if any(name.startswith(inside) and self._aliases[name] in seen for name in self._aliases if name != path):
-                seen = {*seen, path}
-        return seen
-
-    def _log(self, statistics: Statistics) -> None:
-        logger = logging.getLogger(__name__)
-        for kind, times in statistics.unsupported_ops[""].items() if self._enable_warn_unsupported_ops else ():
-            logger.warning("Unsupported operator %s encountered %d time(s)", kind, times)
-        uncalled = sorted(path for path in statistics.uncalled if _has_forward(self._model.get_submodule(path)))
-        if uncalled and self._enable_warn_uncalled_mods:
-            logger.warning(
-                "The following submodules of the model were never called during the trace of the graph. They may be "
-                "unused, or they were accessed by direct calls to .forward() or via other python methods. In the latter "
-                "case they will have zeros for statistics, though their statistics will still contribute to their parent "
-                "calling module.\n%s",
-                ", ".join(uncalled),
-            )
 
 
 class FlopCountAnalysis(JitModelAnalysis):
@@ -334,9 +81,3 @@ def _in_units(
 ) -> tuple[defaultdict[str, float], Counter[str]]:
     counts = {op: number / unit for op, number in analysis.set_op_handle(**(handles or {})).by_operator().items()}
     return defaultdict(float, counts), analysis.unsupported_ops()
-
-
-def _has_forward(module: nn.Module) -> bool:
-    """Return True if a module has a forward that does something: containers and nn.Identity have none."""
-    bare: Iterable[type[nn.Module]] = (nn.ModuleList, nn.ModuleDict, nn.Module, nn.Identity)
-    return all(type(module).forward is not cls.forward for cls in bare)
