@@ -458,3 +458,13 @@ def test_arguments_that_do_not_fit(settings: dict[str, Any], message: str) -> No
         original.summary(nn.Linear(4, 3), **settings)
     with pytest.raises(InputError, match=message):
         summary(nn.Linear(4, 3), **settings)
+
+
+def test_lazy_parameters_have_shapes_only_during_the_run() -> None:
+    model = nn.Sequential(nn.LazyLinear(3), nn.ReLU())
+    ours = summary(model, (2, 5), verbose=0)
+    assert str(ours) == str(summary(nn.Sequential(nn.Linear(5, 3), nn.ReLU()), (2, 5), verbose=0))
+    assert isinstance(model[0], nn.LazyLinear)
+    assert model[0].has_uninitialized_params()
+    with pytest.raises(RuntimeError):
+        summary(model, (2, 5), dtypes=[torch.long], verbose=0)
