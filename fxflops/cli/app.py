@@ -8,7 +8,7 @@ run, so that help and completion are fast.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -19,7 +19,8 @@ from typer.core import TyperGroup
 
 from ..errors import FxflopsError, InputError, MissingFormulaError
 from . import options as option
-from .options import examples
+from .options import Asked, Limits, examples, spread
+from .shown import Shown, check_suffix, colored, incomplete_lines, listed, ops_text, write
 
 OVER, USAGE = 1, 2
 OPTIONS = {
@@ -102,42 +103,25 @@ def top(
         "fxflops run vit.json --table --sort-by time --top 5",
     ),
 )
+@spread()
 def run(
     model: option.Model,
-    input: option.Input = None,
-    input_ids: option.InputIds = None,
-    batch: option.Batch = None,
-    device: option.Device = None,
-    dtype: option.Dtype = None,
-    train: option.Train = False,
-    backward: option.Backward = False,
-    convention: option.Convention = None,
-    attention: option.Attention = None,
+    *,
+    asked: Asked,
     trace: option.Trace = "auto",
     repeats: option.Repeats = "auto",
     counts_only: option.CountsOnly = False,
     strict: option.Strict = False,
-    tree: option.AsTree = False,
-    table: option.AsTable = False,
-    depth: option.Depth = None,
-    top: option.Top = None,
-    sort_by: option.SortBy = None,
-    columns: option.Columns = None,
-    units: option.Units = None,
-    json: option.AsJson = False,
+    shown: Shown,
     save: option.Save = None,
 ) -> None:
     """Run a model on random inputs and show its FLOPs, time and memory, module by module.
 
     Given a report saved as JSON, show that report.
     """
-    from .shown import Shown, check_suffix, colored, write
-
-    shown = Shown(tree, table, depth, top, sort_by, columns, units, json)
     shown.check()
-    from .runs import Asked, analyzed, counted, is_saved, loaded_or
+    from .runs import analyzed, counted, is_saved, loaded_or
 
-    asked = Asked(tuple(input or ()), input_ids, batch, device, dtype, train, backward, convention, attention)
     for path in save or ():
         check_suffix(path)
     if (counts_only or is_saved(model)) and (trace, repeats) != ("auto", "auto"):
@@ -153,7 +137,7 @@ def run(
     try:
         report.checked(strict)
     except MissingFormulaError as error:
-        if json:
+        if shown.json:
             raise
         raise MissingFormulaError(str(error).partition("\n")[0]) from None  # the report above names the calls
 
@@ -166,6 +150,7 @@ def run(
         "fxflops explain model.py:make_model thop torch --input 1,3,64,64",
     ),
 )
+@spread("backward", "convention")
 def explain(
     model: option.Model,
     a: Annotated[
@@ -177,21 +162,15 @@ def explain(
         ),
     ],
     b: Annotated[str, typer.Argument(metavar="OTHER", help="Another convention.", autocompletion=option.conventions)],
-    input: option.Input = None,
-    input_ids: option.InputIds = None,
-    batch: option.Batch = None,
-    device: option.Device = None,
-    dtype: option.Dtype = None,
-    train: option.Train = False,
-    attention: option.Attention = None,
+    *,
+    asked: Asked,
 ) -> None:
     """Explain why two conventions give different totals for a model: op by op, with what each of them counts."""
     from ..conventions import find_convention
-    from .runs import Asked, counted, loaded_or
+    from .runs import counted, loaded_or
 
     for each in (a, b):
         find_convention(each)
-    asked = Asked(tuple(input or ()), input_ids, batch, device, dtype, train, attention=attention)
     typer.echo(str(loaded_or(counted, model, asked).explain(a, b)))
 
 
@@ -203,26 +182,18 @@ def explain(
         "fxflops diff main.json branch.json",
     ),
 )
+@spread("backward")
 def diff(
     a: option.Model,
     b: option.Other,
-    input: option.Input = None,
-    input_ids: option.InputIds = None,
-    batch: option.Batch = None,
-    device: option.Device = None,
-    dtype: option.Dtype = None,
-    train: option.Train = False,
-    convention: option.Convention = None,
-    attention: option.Attention = None,
+    *,
+    asked: Asked,
     json: option.TableAsJson = False,
 ) -> None:
     """Show what grew, and where, from one model or saved report to another."""
     from ..render.exports import as_json
-    from .runs import Asked, both
+    from .runs import both
 
-    asked = Asked(
-        tuple(input or ()), input_ids, batch, device, dtype, train, convention=convention, attention=attention
-    )
     one, other = both(a, b, asked)
     found = one.diff(other)
     found = replace(found, a=f"{a}   {found.a}", b=f"{b}   {found.b}")
@@ -242,48 +213,28 @@ def diff(
         "fxflops check report.json --max-flops 4.2G",
     ),
 )
+@spread("backward")
 def check(
     model: option.Model,
-    max_flops: option.MaxFlops = None,
-    max_macs: option.MaxMacs = None,
-    max_params: option.MaxParams = None,
-    max_memory: option.MaxMemory = None,
-    max_time: option.MaxTime = None,
+    *,
+    limits: Limits,
     allow_incomplete: option.AllowIncomplete = False,
-    input: option.Input = None,
-    input_ids: option.InputIds = None,
-    batch: option.Batch = None,
-    device: option.Device = None,
-    dtype: option.Dtype = None,
-    train: option.Train = False,
-    convention: option.Convention = None,
-    attention: option.Attention = None,
+    asked: Asked,
     json: option.TableAsJson = False,
 ) -> None:
     """Check a model, or a saved report, against budgets: exit code 0 if it is within all of them, 1 otherwise.
 
     Memory is predicted, unless --max-time runs the model. A model that is not fully counted fails.
     """
-    limits: dict[str, Any] = {
-        "max_flops": max_flops,
-        "max_macs": max_macs,
-        "max_params": max_params,
-        "max_memory": max_memory,
-        "max_time": max_time,
-    }
-    if all(limit is None for limit in limits.values()):
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in limits)
+    if limits == Limits():
+        names = ", ".join(f"--{field.name.replace('_', '-')}" for field in fields(Limits))
         raise InputError(f"no budget is given: one or more of {names}")
     from ..render.exports import as_json
     from ..report.budget import budgets_of
-    from .runs import Asked, analyzed, counted, loaded_or
-    from .shown import incomplete_lines
+    from .runs import analyzed, counted, loaded_or
 
-    asked = Asked(
-        tuple(input or ()), input_ids, batch, device, dtype, train, convention=convention, attention=attention
-    )
-    report = loaded_or(counted if max_time is None else analyzed, model, asked)
-    budgets = budgets_of(report, **limits)
+    report = loaded_or(counted if limits.max_time is None else analyzed, model, asked)
+    budgets = budgets_of(report, **asdict(limits))
     if json:
         kept = [{"name": b.name, "value": b.value, "limit": b.limit, "kept": b.kept} for b in budgets]
         typer.echo(as_json({"complete": report.complete, "budgets": kept}))
@@ -305,7 +256,6 @@ def ops(
     """List the operations that are counted: what is counted for each, and which functions and modules it stands for."""
     from ..counting.catalogue import catalogue
     from ..counting.catalogue import search as matching
-    from .shown import ops_text
 
     typer.echo(ops_text(matching(search) if search else catalogue(), brief=not search))
 
@@ -314,7 +264,6 @@ def ops(
 def conventions() -> None:
     """List the conventions, one for each counter whose numbers papers quote, with what each counts."""
     from ..conventions import list_conventions
-    from .shown import listed
 
     typer.echo(listed(repr(list_conventions()).splitlines()))
 

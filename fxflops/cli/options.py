@@ -1,12 +1,18 @@
-"""The arguments and options of the commands, each defined once, and the readers of their values."""
+"""The arguments and options of the commands, each defined once, and the readers of their values.
+
+Options that belong together are the fields of a dataclass; :func:`spread` gives them to a command.
+"""
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -26,6 +32,36 @@ def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
             raise typer.BadParameter(str(error)) from None
 
     return parser
+
+
+def spread(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace each parameter of a command that is a dataclass by its fields, each of which typer takes for an option.
+
+    The fields ``left_out`` are no options of this command; they keep their defaults.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        options: dict[str, inspect.Parameter] = {}
+        records: dict[str, Any] = {}
+        for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+            if is_dataclass(parameter.annotation):
+                records[name] = parameter.annotation
+                options |= inspect.signature(records[name], eval_str=True).parameters
+            else:
+                options[name] = parameter
+
+        @wraps(command)
+        def with_options(**given: Any) -> None:
+            for name, record in records.items():
+                names = [field.name for field in fields(record) if field.name in given]
+                given[name] = record(**{each: given.pop(each) for each in names})
+            command(**given)
+
+        shown = [each.replace(kind=each.KEYWORD_ONLY) for name, each in options.items() if name not in left_out]
+        with_options.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+        return with_options
+
+    return decorate
 
 
 def examples(*lines: str) -> str:
@@ -68,45 +104,6 @@ Other = Annotated[
     typer.Argument(metavar="OTHER", help="The other model, or saved report.", show_default=False, callback=check_model),
 ]
 
-Input = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="[NAME=]SHAPE[:DTYPE]",
-        help="An input: 1,3,224,224 or mask=1,128:bool. Repeat it for more, in order. Default: inputs that fit the model.",
-    ),
-]
-InputIds = Annotated[
-    str | None, typer.Option(metavar="SHAPE", help="Random tokens as input_ids, of a shape such as 1,128.")
-]
-Batch = Annotated[int | None, typer.Option(min=1, metavar="N", help="The first dimension of every input.")]
-Device = Annotated[str | None, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1 or meta.")]
-Dtype = Annotated[
-    str | None, typer.Option(metavar="DTYPE", help="Dtype of weights and real inputs: bf16, f16, f64 ...")
-]
-Train = Annotated[bool, typer.Option("--train", help="Run in train mode instead of eval mode.")]
-Backward = Annotated[
-    bool,
-    typer.Option(
-        "--backward",
-        help="Run the backward pass too, from the sum of the outputs; in eval mode unless --train is given.",
-    ),
-]
-Convention = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="The counter whose rules to count by; see fxflops conventions. Default: fxflops.",
-        autocompletion=conventions,
-    ),
-]
-Attention = Annotated[
-    str | None,
-    typer.Option(
-        metavar="dense|exact",
-        help="Count all pairs of queries and keys (dense), or those that a mask leaves (exact). Default: dense.",
-        autocompletion=lambda: ["dense", "exact"],
-    ),
-]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail (exit code 1) if an operation has no formula.")]
 
 Trace = Annotated[
@@ -122,16 +119,6 @@ Repeats = Annotated[
 ]
 CountsOnly = Annotated[bool, typer.Option("--counts-only", help="Count on the meta device, without weights or times.")]
 
-AsTree = Annotated[bool, typer.Option("--tree", help="Show the modules as a tree, too.")]
-AsTable = Annotated[bool, typer.Option("--table", help="Show every operation in run order, too.")]
-Depth = Annotated[int | None, typer.Option(min=0, metavar="N", help="Levels of the --tree.")]
-Top = Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows of the --table.")]
-SortBy = Annotated[
-    str | None, typer.Option(metavar="COLUMN", help="Column to sort by, largest first: flops, time, memory ...")
-]
-Columns = Annotated[str | None, typer.Option(metavar="A,B,...", help="The columns to show.")]
-Units = Annotated[str | None, typer.Option(metavar="UNIT", help="One unit for all rows: G, M, ms, MiB ...")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON on stdout, and nothing else.")]
 TableAsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
 Save = Annotated[
     list[Path] | None,
@@ -140,19 +127,76 @@ Save = Annotated[
     ),
 ]
 
-MaxFlops = Annotated[
-    int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit, such as 4.2G; K, M, G, T, P.")
-]
-MaxMacs = Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit, such as 2.1G.")]
-MaxParams = Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit, such as 30M.")]
-MaxMemory = Annotated[int | None, typer.Option(metavar="BYTES", parser=SIZE, help="Limit at the peak: 2GiB, 500MB ...")]
-MaxTime = Annotated[
-    float | None,
-    typer.Option(
-        metavar="TIME", parser=SECONDS, help="Limit for one run: 50ms, 1.5s ...; seconds if no unit is given."
-    ),
-]
 AllowIncomplete = Annotated[
     bool,
     typer.Option("--allow-incomplete", help="Pass even if operations without a formula are missing from the counts."),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of all commands that name the inputs and the way to count; None if they are not given."""
+
+    input: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]SHAPE[:DTYPE]",
+            help="An input: 1,3,224,224 or mask=1,128:bool. Repeat it for more, in order. Default: inputs that fit the model.",
+        ),
+    ] = None
+    input_ids: Annotated[
+        str | None, typer.Option(metavar="SHAPE", help="Random tokens as input_ids, of a shape such as 1,128.")
+    ] = None
+    batch: Annotated[int | None, typer.Option(min=1, metavar="N", help="The first dimension of every input.")] = None
+    device: Annotated[str | None, typer.Option(metavar="DEVICE", help="cpu, cuda, cuda:1 or meta.")] = None
+    dtype: Annotated[
+        str | None, typer.Option(metavar="DTYPE", help="Dtype of weights and real inputs: bf16, f16, f64 ...")
+    ] = None
+    train: Annotated[bool, typer.Option("--train", help="Run in train mode instead of eval mode.")] = False
+    backward: Annotated[
+        bool,
+        typer.Option(
+            "--backward",
+            help="Run the backward pass too, from the sum of the outputs; in eval mode unless --train is given.",
+        ),
+    ] = False
+    convention: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The counter whose rules to count by; see fxflops conventions. Default: fxflops.",
+            autocompletion=conventions,
+        ),
+    ] = None
+    attention: Annotated[
+        str | None,
+        typer.Option(
+            metavar="dense|exact",
+            help="Count all pairs of queries and keys (dense), or those that a mask leaves (exact). Default: dense.",
+            autocompletion=lambda: ["dense", "exact"],
+        ),
+    ] = None
+
+    def of_saved(self) -> Asked:
+        """Return the options that apply to a saved report: convention and attention."""
+        return Asked(convention=self.convention, attention=self.attention)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The budgets of ``fxflops check``; None if they are not given."""
+
+    max_flops: Annotated[
+        int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit, such as 4.2G; K, M, G, T, P.")
+    ] = None
+    max_macs: Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit, such as 2.1G.")] = None
+    max_params: Annotated[int | None, typer.Option(metavar="COUNT", parser=COUNT, help="Limit, such as 30M.")] = None
+    max_memory: Annotated[
+        int | None, typer.Option(metavar="BYTES", parser=SIZE, help="Limit at the peak: 2GiB, 500MB ...")
+    ] = None
+    max_time: Annotated[
+        float | None,
+        typer.Option(
+            metavar="TIME", parser=SECONDS, help="Limit for one run: 50ms, 1.5s ...; seconds if no unit is given."
+        ),
+    ] = None

@@ -7,7 +7,6 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,58 +35,14 @@ from .inputs import (
     vocabulary_of,
 )
 from .models import Loaded, is_from_a_library, load
+from .options import Asked
 
 CONVENTION, ATTENTION = "fxflops", "dense"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The options of all commands that name the inputs and the way to count; None and () if they are not given."""
-
-    input: Sequence[str] = ()
-    input_ids: str | None = None
-    batch: int | None = None
-    device: str | None = None
-    dtype: str | None = None
-    train: bool = False
-    backward: bool = False
-    convention: str | None = None
-    attention: str | None = None
-
-    def check(self) -> None:
-        """Raise InputError for a value that is not known, before the model is loaded."""
-        self.given()
-        find_convention(self.convention or CONVENTION)
-        check_attention(self.attention or ATTENTION)
-        self.placed()
-
-    def of_saved(self) -> Asked:
-        """Return the options that apply to a saved report: convention and attention."""
-        return Asked(convention=self.convention, attention=self.attention)
-
-    def given(self) -> tuple[Given, ...]:
-        """Return the inputs given by ``--input`` and ``--input-ids``."""
-        tokens = [] if self.input_ids is None else [read_tokens(self.input_ids)]
-        return (*map(read_input, self.input), *tokens)
-
-    def placed(self) -> tuple[torch.device | None, torch.dtype | None]:
-        """Return the device and the dtype, None where not given."""
-        device = None if self.device is None else device_of(self.device)
-        return device, None if self.dtype is None else dtype_of(self.dtype, of_weights=True)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the keyword arguments that count() and analyze() share."""
-        return {
-            "mode": "train" if self.train else "eval",
-            "backward": self.backward,
-            "convention": self.convention or CONVENTION,
-            "attention": self.attention or ATTENTION,
-        }
-
-
 def counted(name: str, asked: Asked) -> Report:
     """Return the report of a model counted on meta; on real tensors if the model needs values and has room."""
-    asked.check()
+    check(asked)
     if asked.device is not None:
         return _counted(name, asked, asked.device == "meta")
     try:
@@ -107,7 +62,7 @@ def counted(name: str, asked: Asked) -> Report:
 
 def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str = "auto") -> Report:
     """Return the report of a model run on real tensors, with every operation counted and timed."""
-    asked.check()
+    check(asked)
     weights = _weights_of(name) if name.startswith("hf:") and asked.device != "meta" else None
     if weights is not None and weights > 2 * cap_of(torch.device("cpu")):
         raise InputError(
@@ -115,7 +70,7 @@ def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str
         )
     with _quiet():
         model, args, kwargs = subject(name, asked, asked.device == "meta")
-        return api.analyze(model, args, kwargs, trace=trace, repeats=repeats, **asked.settings())
+        return api.analyze(model, args, kwargs, trace=trace, repeats=repeats, **settings_of(asked))
 
 
 def is_saved(target: str) -> bool:
@@ -147,7 +102,7 @@ def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[An
     """Return the model on its device and in its dtype, its args and its kwargs."""
     with working(f"loading {name}"):
         loaded = load(name, on_meta)
-    model, (device, dtype) = checked_model(loaded.model), asked.placed()
+    model, (device, dtype) = checked_model(loaded.model), placed(asked)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Complex modules are a new feature")
@@ -158,6 +113,36 @@ def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[An
     return model, *_inputs(name, loaded, asked, model, place, dtype or precision_of(model))
 
 
+def check(asked: Asked) -> None:
+    """Raise InputError for a value that is not known, before the model is loaded."""
+    given_by(asked)
+    find_convention(asked.convention or CONVENTION)
+    check_attention(asked.attention or ATTENTION)
+    placed(asked)
+
+
+def given_by(asked: Asked) -> tuple[Given, ...]:
+    """Return the inputs given by ``--input`` and ``--input-ids``."""
+    tokens = [] if asked.input_ids is None else [read_tokens(asked.input_ids)]
+    return (*map(read_input, asked.input or ()), *tokens)
+
+
+def placed(asked: Asked) -> tuple[torch.device | None, torch.dtype | None]:
+    """Return the device and the dtype, None where not given."""
+    device = None if asked.device is None else device_of(asked.device)
+    return device, None if asked.dtype is None else dtype_of(asked.dtype, of_weights=True)
+
+
+def settings_of(asked: Asked) -> dict[str, Any]:
+    """Return the keyword arguments that count() and analyze() share."""
+    return {
+        "mode": "train" if asked.train else "eval",
+        "backward": asked.backward,
+        "convention": asked.convention or CONVENTION,
+        "attention": asked.attention or ATTENTION,
+    }
+
+
 def note(text: str) -> None:
     """Print a note for the user to stderr: stdout is for results."""
     print(f"fxflops: {text}", file=sys.stderr)
@@ -166,7 +151,7 @@ def note(text: str) -> None:
 def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
     with _quiet():
         model, args, kwargs = subject(name, asked, on_meta)
-        return api.count(model, args, kwargs, **asked.settings())
+        return api.count(model, args, kwargs, **settings_of(asked))
 
 
 def _may_have_room(name: str) -> bool:
@@ -187,7 +172,7 @@ def _weights_of(name: str) -> int | None:
 def _inputs(
     name: str, loaded: Loaded, asked: Asked, model: nn.Module, device: torch.device, dtype: torch.dtype
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    inputs = asked.given()
+    inputs = given_by(asked)
     if not inputs and loaded.given is not None:
         if asked.batch is not None:
             raise InputError(
@@ -237,7 +222,7 @@ def _none_wanted(name: str, model: nn.Module) -> tuple[Given, ...]:
 def _moved(given: tuple[Any, Any], asked: Asked) -> tuple[Any, Any]:
     """Return the inputs that came with a model, on the device and in the dtype asked for."""
     template, tensors = template_of(given)
-    device, dtype = asked.placed()
+    device, dtype = placed(asked)
     args, kwargs = fill(
         template, *(t.to(device=device, dtype=dtype if t.is_floating_point() else None) for t in tensors)
     )

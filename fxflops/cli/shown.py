@@ -12,14 +12,14 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from ..errors import InputError
 from ..render.columns import MODULE_COLUMNS, OPERATIONS, Column, check_units, expendable, find, pick
-from ..render.summary import summary
 from ..render.table import grid, ordered
 from ..render.text import align, terminal_width, wrapped
-from ..render.tree import tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,14 +34,16 @@ DEFAULT_COLUMNS = ("phase", "op", "module", "inputs", "output", "macs", "flops",
 class Shown:
     """The options of ``fxflops run`` that say what to show beside the summary."""
 
-    tree: bool = False
-    table: bool = False
-    depth: int | None = None
-    top: int | None = None
-    sort_by: str | None = None
-    columns: str | None = None
-    units: str | None = None
-    json: bool = False
+    tree: Annotated[bool, typer.Option("--tree", help="Show the modules as a tree, too.")] = False
+    table: Annotated[bool, typer.Option("--table", help="Show every operation in run order, too.")] = False
+    depth: Annotated[int | None, typer.Option(min=0, metavar="N", help="Levels of the --tree.")] = None
+    top: Annotated[int | None, typer.Option(min=1, metavar="N", help="Rows of the --table.")] = None
+    sort_by: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column to sort by, largest first: flops, time, memory ...")
+    ] = None
+    columns: Annotated[str | None, typer.Option(metavar="A,B,...", help="The columns to show.")] = None
+    units: Annotated[str | None, typer.Option(metavar="UNIT", help="One unit for all rows: G, M, ms, MiB ...")] = None
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON on stdout, and nothing else.")] = False
 
     def check(self) -> None:
         """Raise InputError for options that do not fit together, before a model is run."""
@@ -78,6 +80,8 @@ class Shown:
 
     def text(self, report: Report, color: bool = False) -> str:
         """Return the report as text: the summary, then the tree and the table if asked for; or JSON."""
+        from ..render.summary import summary
+
         if self.json:
             return report.to_json() or ""
         views = ([self._tree(report, color)] if self.tree else []) + ([self._table(report)] if self.table else [])
@@ -85,6 +89,8 @@ class Shown:
 
     def _tree(self, report: Report, color: bool) -> str:
         """Return the module tree; if there was a backward pass, a tree for each phase."""
+        from ..render.tree import tree
+
         asked: dict[str, Any] = {"depth": self.depth, "sort_by": self.sort_by, "columns": self._columns(MODULE_COLUMNS)}
         trees = {
             phase: tree(report.tree(phase=phase).root, units=self.units, color=color, **asked)

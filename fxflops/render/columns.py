@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import units as readable
 from ..errors import InputError
-from .data import TreeRow
 from .text import plain
+
+if TYPE_CHECKING:
+    from .data import TreeRow
 
 Kind = Literal["text", "number", "flops", "elements", "s", "ms", "B", "delta", "%"]
 
