@@ -7,7 +7,7 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
   Report's attributes of these names.
 - ``totals``: the Report's ``total_*``, ``latency``, ``max_memory`` and ``complete``, for other readers: a Report sums anew.
 - ``calls``: every call in run order: ``op``, ``target`` (the function or class as called), ``args``, ``kwargs``, ``out``,
-  ``settings`` (values, see below), ``path``, ``node``, ``site``, ``seconds``, ``phase``; and its count: ``cost`` is
+  ``settings`` (values, as :mod:`fxflops.report.values` writes them), ``path``, ``node``, ``site``, ``seconds``, ``phase``; and its count: ``cost`` is
   ``{macs, muls, adds, others}`` or null, ``rule`` a reason or ``{"formula": name, "counts": in words}``, ``missing`` the
   reason why there is no cost, ``integer`` a bool.
 - ``charges``: entries of the same form, for modules that the convention charges in addition to the calls.
@@ -19,25 +19,16 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
 - ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live``
   has one number for each of ``fxflops.meters.live_storages.CATEGORIES``, in that order.
 - ``classes``: for each class that is not torch's, the names of its bases and of the parameters of its ``forward``.
-
-In a value a bool, an int, a finite float, a string and None are written as JSON's own; a tuple is written as a list; any
-other value is an object with one key that names its kind: ``tensor`` (``[shape, dtype]``, followed by layout and facts
-unless they are the defaults), ``dict`` (pairs), ``slice``, ``complex``, ``float``, ``dtype``, ``device``, ``layout``,
-``memory_format``, ``class``, ``ellipsis``. Functions and classes are written as names (:mod:`fxflops.names`).
 """
 
 from __future__ import annotations
 
 import marshal
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
-from types import EllipsisType, NoneType
 from typing import Any
-
-import torch
 
 from ..conventions import CONVENTIONS, Convention
 from ..counting.counts import dense
@@ -46,19 +37,17 @@ from ..meters.history import CATEGORIES, LiveTensor, Moment, Place, Remembered
 from ..meters.nodes import Kernel, Node, Timing
 from ..model.inventory import Module, Params
 from ..names import Absent, Classes, described, name_of, target_of
-from ..records import PARTS, PHASES, Call, Cost, Count, Counted, Operation, Scope, Spec, per_operation
+from ..records import PARTS, PHASES, Call, Cost, Count, Counted, Operation, Scope, per_operation
 from ..run.outcome import Environment, Run
+from .values import decoded, encoded
 
 SCHEMA, VERSION = "fxflops.report", 1
-JSON_TYPES = frozenset({NoneType, bool, int, str})
-TORCH_TYPES = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
 NODE_TIMINGS = ("timing", "backward_timing", "host_timing")
 NAME_ONLY = "known by name alone"
 """The summary of a convention that a file names and this process does not have."""
 OPERATION_VALUES = itemgetter("args", "kwargs", "out", "settings")
-
-
-# To JSON
+PLACE = ("path", "node", "site", "seconds", "phase")
+"""The fields of a call that tell where and when it was made."""
 
 
 def to_json_data(
@@ -77,6 +66,9 @@ def to_json_data(
     whole = list(counted)
     made = [each._replace(call=call) for each, call in zip(whole, run.calls, strict=False)]
     call_of, ran_of = per_operation(_call), lru_cache(None)(_operation)
+    entries = [
+        call_of(each) | {name: getattr(each.call, name) for name in PLACE} for each in (*made, *whole[len(made) :])
+    ]
     classes = {call.target for call in run.calls if isinstance(call.target, type)}
     classes |= {scope.cls for scope in run.scopes}
     return {
@@ -91,8 +83,8 @@ def to_json_data(
         "environment": run.environment._asdict(),
         "params": run.params._asdict(),
         "totals": dict(totals),
-        "calls": [{**call_of(each), **_place(each.call)} for each in made],
-        "charges": [{**call_of(each), **_place(each.call)} for each in whole[len(made) :]],
+        "calls": entries[: len(made)],
+        "charges": entries[len(made) :],
         "users": {str(i): _counted(each) for i, each in users.items()},
         "scopes": [_scope(scope, ran_of(scope.operation)) for scope in run.scopes],
         "modules": [{**m._asdict(), "keeps": sorted(map(name_of, m.keeps))} for m in run.modules],
@@ -112,64 +104,16 @@ def to_json_data(
     }
 
 
-def encoded(value: Any) -> Any:
-    """Return a value of a Call as JSON data; an object of an unknown type becomes ``"<its class>"``."""
-    if type(value) in JSON_TYPES:
-        return value
-    match value:
-        case Spec():
-            return {"tensor": _tensor(value)}
-        case int():
-            return int(value)
-        case float():
-            return float(value) if math.isfinite(value) else {"float": str(float(value))}
-        case str():
-            return str.__str__(value)
-        case tuple():
-            return [encoded(item) for item in value]
-        case dict():
-            return {"dict": [[encoded(key), encoded(item)] for key, item in value.items()]}
-        case slice(start=start, stop=stop, step=step):
-            return {"slice": [encoded(start), encoded(stop), encoded(step)]}
-        case complex(real=real, imag=imag):
-            return {"complex": [encoded(real), encoded(imag)]}
-        case type():
-            return {"class": name_of(value)}
-        case EllipsisType():
-            return {"ellipsis": True}
-        case torch.device():
-            return {"device": str(value)}
-    kind = next((kind for kind, cls in TORCH_TYPES.items() if isinstance(value, cls)), None)
-    return f"<{type(value).__name__}>" if kind is None else {kind: _torch_name(value)}
-
-
-def _tensor(spec: Spec) -> list[Any]:
-    parts: list[Any] = [[*spec], _torch_name(spec.dtype)]
-    if spec.layout is not torch.strided or spec.facts:
-        parts += [_torch_name(spec.layout), encoded(dict(spec.facts))]
-    return parts
-
-
-@lru_cache(maxsize=256)
-def _torch_name(value: Any) -> str:
-    return str(value).removeprefix("torch.")
-
-
 def _call(counted: Counted) -> dict[str, Any]:
     call, target = counted.call, counted.call.target
     spelled = {"class": name_of(target)} if isinstance(target, type) else name_of(target)
-    return {"op": call.op, "target": spelled, **_operation(call.operation), **_place(call), **_counted(counted)}
+    return {"op": call.op, "target": spelled, **_operation(call.operation), **_counted(counted)}
 
 
 def _operation(ran: Operation) -> dict[str, Any]:
     """Return the values of an operation, without its op and target."""
     values = {"args": ran.args, "kwargs": dict(ran.kwargs), "out": ran.out, "settings": dict(ran.settings)}
     return {name: encoded(value) for name, value in values.items()}
-
-
-def _place(call: Call) -> dict[str, Any]:
-    """Return the fields of a call that tell where and when it was made."""
-    return {"path": call.path, "node": call.node, "site": call.site, "seconds": call.seconds, "phase": call.phase}
 
 
 def _counted(counted: Counted) -> dict[str, Any]:
@@ -200,9 +144,6 @@ def _timing(timing: Timing | None) -> dict[str, Any] | None:
     return None if timing is None else timing._asdict()
 
 
-# From JSON
-
-
 class Saved:
     """The contents of a file: the run, its counts, and their convention and attention. InputError for damaged data, data
     that is no report, and another schema version."""
@@ -222,6 +163,7 @@ class Saved:
 
     def _read(self, data: dict[str, Any]) -> None:
         self._classes = Classes(data["classes"])
+        self._decoded = partial(decoded, classes=self._classes)
         self._made: dict[Any, Any] = {}
         calls = tuple(map(self._call, data["calls"]))
         memory = data["memory"]
@@ -265,8 +207,8 @@ class Saved:
         return Remembered(memory["peak"], Place(*memory["at"]), tuple(alive), tuple(moments))
 
     def _call(self, data: dict[str, Any]) -> Call:
-        about = {name: data[name] for name in ("path", "node", "site", "seconds", "phase")}
-        return Call(self._once(self._operation, [data["op"], data["target"], *OPERATION_VALUES(data)]), **about)
+        ran = self._once(self._operation, [data["op"], data["target"], *OPERATION_VALUES(data)])
+        return Call(ran, **{name: data[name] for name in PLACE})
 
     def _scope(self, data: dict[str, Any]) -> Scope:
         name = self._classes[data["cls"]].__name__
@@ -293,45 +235,6 @@ class Saved:
         if key not in self._made:
             self._made[key] = make(data)
         return self._made[key]
-
-    def _decoded(self, value: Any) -> Any:
-        if isinstance(value, list):
-            return tuple(map(self._decoded, value))
-        if not isinstance(value, dict):
-            return value
-        [(kind, held)] = value.items()
-        match kind:
-            case "tensor":
-                shape, dtype, *more = held
-                layout, facts = more or ("strided", {"dict": []})
-                return Spec(
-                    tuple(shape), _from_torch("dtype", dtype), _from_torch("layout", layout), self._decoded(facts)
-                )
-            case "dict":
-                return {self._decoded(key): self._decoded(item) for key, item in held}
-            case "class":
-                return self._classes[held]
-            case _ if kind in TORCH_TYPES:
-                return _from_torch(kind, held)
-            case "slice":
-                return slice(*map(self._decoded, held))
-            case "complex":
-                return complex(*map(self._decoded, held))
-            case "float":
-                return float(held)
-            case "device":
-                return torch.device(held)
-            case "ellipsis":
-                return ...
-        raise ValueError(f"there is no value of kind {kind!r}")
-
-
-def _from_torch(kind: str, name: str) -> Any:
-    """Return torch's dtype, layout or memory format of this name."""
-    value = vars(torch).get(name)
-    if not isinstance(value, TORCH_TYPES[kind]):
-        raise ValueError(f"torch has no {kind} {name!r}")
-    return value
 
 
 def _count_from(data: list[Any]) -> Count:

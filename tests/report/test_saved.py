@@ -20,7 +20,8 @@ from fxflops import InputError, Report, analyze, count, profile
 from fxflops.conventions import CONVENTIONS, Convention
 from fxflops.names import Absent
 from fxflops.records import PHASES, Cost, Count, Spec
-from fxflops.report.saved import VERSION, encoded
+from fxflops.report.saved import VERSION
+from fxflops.report.values import encoded
 
 LIBRARY = torch.library.Library("fxflops_saved", "DEF")
 LIBRARY.define("scan(Tensor x) -> Tensor")

@@ -1,0 +1,105 @@
+"""The values of calls as JSON data: arguments, results and settings.
+
+In a value a bool, an int, a finite float, a string and None are written as JSON's own; a tuple is written as a list; any
+other value is an object with one key that names its kind: ``tensor`` (``[shape, dtype]``, followed by layout and facts
+unless they are the defaults), ``dict`` (pairs), ``slice``, ``complex``, ``float``, ``dtype``, ``device``, ``layout``,
+``memory_format``, ``class``, ``ellipsis``. Functions and classes are written as names (:mod:`fxflops.names`).
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from types import EllipsisType, NoneType
+from typing import Any
+
+import torch
+
+from ..names import Classes, name_of
+from ..records import Spec
+
+JSON_TYPES = frozenset({NoneType, bool, int, str})
+TORCH_TYPES = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
+
+
+def encoded(value: Any) -> Any:
+    """Return a value of a Call as JSON data; an object of an unknown type becomes ``"<its class>"``."""
+    if type(value) in JSON_TYPES:
+        return value
+    match value:
+        case Spec():
+            return {"tensor": _tensor(value)}
+        case int():
+            return int(value)
+        case float():
+            return float(value) if math.isfinite(value) else {"float": str(float(value))}
+        case str():
+            return str.__str__(value)
+        case tuple():
+            return [encoded(item) for item in value]
+        case dict():
+            return {"dict": [[encoded(key), encoded(item)] for key, item in value.items()]}
+        case slice(start=start, stop=stop, step=step):
+            return {"slice": [encoded(start), encoded(stop), encoded(step)]}
+        case complex(real=real, imag=imag):
+            return {"complex": [encoded(real), encoded(imag)]}
+        case type():
+            return {"class": name_of(value)}
+        case EllipsisType():
+            return {"ellipsis": True}
+        case torch.device():
+            return {"device": str(value)}
+    kind = next((kind for kind, cls in TORCH_TYPES.items() if isinstance(value, cls)), None)
+    return f"<{type(value).__name__}>" if kind is None else {kind: _torch_name(value)}
+
+
+def _tensor(spec: Spec) -> list[Any]:
+    parts: list[Any] = [[*spec], _torch_name(spec.dtype)]
+    if spec.layout is not torch.strided or spec.facts:
+        parts += [_torch_name(spec.layout), encoded(dict(spec.facts))]
+    return parts
+
+
+@lru_cache(maxsize=256)
+def _torch_name(value: Any) -> str:
+    return str(value).removeprefix("torch.")
+
+
+def decoded(value: Any, classes: Classes) -> Any:
+    """Return the value that :func:`encoded` was called on; ``classes`` finds a class by its name."""
+    if isinstance(value, list):
+        return tuple(decoded(item, classes) for item in value)
+    if not isinstance(value, dict):
+        return value
+    [(kind, held)] = value.items()
+    match kind:
+        case "tensor":
+            shape, dtype, *more = held
+            layout, facts = more or ("strided", {"dict": []})
+            form = _from_torch("dtype", dtype), _from_torch("layout", layout)
+            return Spec(tuple(shape), *form, decoded(facts, classes))
+        case "dict":
+            return {decoded(key, classes): decoded(item, classes) for key, item in held}
+        case "class":
+            return classes[held]
+        case _ if kind in TORCH_TYPES:
+            return _from_torch(kind, held)
+        case "slice":
+            return slice(*decoded(held, classes))
+        case "complex":
+            return complex(*decoded(held, classes))
+        case "float":
+            return float(held)
+        case "device":
+            return torch.device(held)
+        case "ellipsis":
+            return ...
+    raise ValueError(f"there is no value of kind {kind!r}")
+
+
+def _from_torch(kind: str, name: str) -> Any:
+    """Return torch's dtype, layout or memory format of this name."""
+    value = vars(torch).get(name)
+    if not isinstance(value, TORCH_TYPES[kind]):
+        raise ValueError(f"torch has no {kind} {name!r}")
+    return value
