@@ -1,4 +1,4 @@
-"""The public names, each imported from the module that defines it."""
+"""The public names, each imported from the module that defines it; ``fxflops`` shows these and no others."""
 
 from .api import analyze, count
 from .conventions import list_conventions
