@@ -11,13 +11,13 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ..errors import InputError
-from ..render.columns import MODULE_COLUMNS, OPERATIONS, Column, check_units, expendable, find, pick
+from ..render.columns import EXPENDABLE, MODULE_COLUMNS, OPERATIONS, Column, check_units, find, pick
 from ..render.table import grid, ordered
 from ..render.text import align, terminal_width, wrapped
 
@@ -102,21 +102,20 @@ class Shown:
     def _table(self, report: Report) -> str:
         """Return the operations in run order, in the columns asked for; by default those that were measured."""
         table, columns = report.table, self._columns(OPERATIONS)
-        header = [replace(column, key=column.header) for column in OPERATIONS]
         default = [find(OPERATIONS, key) for key in DEFAULT_COLUMNS]
-        by = None if self.sort_by is None else find(OPERATIONS, self.sort_by)
         measured = [i for i in default if any(row[i] not in (None, "forward") for row in table.rows)]
+        sorted_by = None if self.sort_by is None else OPERATIONS[find(OPERATIONS, self.sort_by)].key
         return grid(
-            header,
+            OPERATIONS,
             table.rows,
-            sort_by=None if by is None else header[by].key,
+            sort_by=self.sort_by,
             top=self.top,
-            columns=[header[i].key for i in (pick(OPERATIONS, columns) if columns else measured)],
+            columns=columns or [OPERATIONS[i].key for i in measured],
             units=self.units or "auto",
             noun=table.name,
             shares=("time", "FLOPs") if report.total_time else ("FLOPs",),
             elidable=("inputs", "output", "module", "target", "counts"),
-            expendable=[] if columns else [header[i].key for i in expendable(OPERATIONS) if i != by],
+            expendable=[] if columns else [key for key in EXPENDABLE if key != sorted_by],
         )
 
 

@@ -38,10 +38,14 @@ class Column:
         if value is None:
             return readable.NOT_MEASURED
         if isinstance(value, bool) or not isinstance(value, Real):
-            return ROOT if value == "" and self.key == "module" else plain(str(value))
+            return ROOT if value == "" and "module" in (self.key, self.header) else plain(str(value))
         number = int(value) if isinstance(value, Integral) else float(value)
         sign = "+" if self.kind == "delta" and number >= 0 else ""
         return sign + (_raw(number, self.kind) if unit is None else _scaled(number, self.kind, unit))
+
+    def title(self, units: str | None) -> str:
+        """Return the header; without the unit in parentheses if ``units`` give each value its own."""
+        return self.header if self.unit(units) is None else self.header.partition("(")[0]
 
     def unit(self, units: str | None, otherwise: str | None = None) -> str | None:
         """Return ``units`` if it is "auto" or a unit of this column's kind; ``otherwise`` if not."""
@@ -174,11 +178,6 @@ def pick(columns: Sequence[Column], names: Sequence[str] | str | None) -> list[i
     if not listed:
         raise InputError(f"columns is empty: name at least one of {', '.join(column.key for column in columns)}")
     return [find(columns, name) for name in listed]
-
-
-def expendable(columns: Sequence[Column]) -> list[int]:
-    """Return the positions of the :data:`EXPENDABLE` columns, in the order in which they are left out."""
-    return [i for key in EXPENDABLE for i, column in enumerate(columns) if column.key == key]
 
 
 def check_units(units: str | None) -> None:

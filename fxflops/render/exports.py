@@ -13,12 +13,12 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import FxflopsError, InputError, near
-from .columns import Column, expendable, pick
+from .columns import EXPENDABLE, Column, pick
 from .table import grid, ordered
 from .text import plain
 
@@ -159,15 +159,13 @@ class Table(Tabular):
         idle = [(*EMPTY, USUAL.get(column.key)) for column in self.columns]
         used = [i for i, _ in enumerate(self.columns) if any(row[i] not in idle[i] for row in self.rows)]
         shown = used or range(len(self.columns))
-        header = [replace(self.columns[i], key=self.columns[i].header) for i in shown]
+        header = [self.columns[i] for i in shown]
         rows = [tuple(row[i] for i in shown) for row in self.rows[:MOST_SHOWN]]
         longest = {
             c.key: max(len(str(row[i])) for row in rows) for i, c in enumerate(header) if rows and not c.is_number
         }
-        spared = [self.columns[i].header for i in expendable(self.columns)]
-        table = grid(
-            header, rows, units="auto", elidable=sorted(longest, key=lambda key: -longest[key]), expendable=spared
-        )
+        longest_first = sorted(longest, key=lambda key: -longest[key])
+        table = grid(header, rows, units="auto", elidable=longest_first, expendable=EXPENDABLE)
         return "\n".join([table, *self._left_out()])
 
     def _repr_html_(self) -> str:

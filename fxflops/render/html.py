@@ -148,8 +148,7 @@ def _table(
     """Return a table that can be unfolded, and that a click on a header sorts."""
     columns = [column_of(title, (row[i] for row in rows)) for i, title in enumerate(header)]
     titles = "".join(
-        f'<th{_side(column)}><button type="button">{escaped(column.key if units else column.header)}</button></th>'
-        for column in columns
+        f'<th{_side(column)}><button type="button">{escaped(column.title(units))}</button></th>' for column in columns
     )
     body = "".join(
         f"<tr>{''.join(_cell(c, value, units) for c, value in zip(columns, row, strict=True))}</tr>" for row in rows

@@ -3,46 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..errors import InputError
+from ..units import percent
 from .columns import Column, check_number, check_units, column_of, find, pick
 from .text import cells, elide, terminal_width, wrapped
 
-Where = Mapping[str, Any]
 READABLE, NARROWEST = 20, 12
 """Cells that a shortened text keeps: as long as a column can be left out instead, and after that."""
 MARKUP = ("html", "latex", "tsv", "wiki", "textile", "youtrack", "jira", "moin", "asciidoc")
 
 
-def result_table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    *,
-    sort_by: str | None = None,
-    top: int | None = None,
-    columns: Sequence[str] | str | None = None,
-    where: Where | None = None,
-    units: str | None = None,
-    tablefmt: str = "rst",
-    width: int | None = None,
-) -> str:
-    """Return the table of nodes in torch_flops' columns; arguments are as for :func:`grid`."""
-    return grid(
-        header,
-        rows,
-        sort_by=sort_by,
-        top=top,
-        columns=columns,
-        where=where,
-        units=units,
-        tablefmt=tablefmt,
-        width=width,
-        noun="nodes",
-        shares=("time(ms)", "flops"),
-        elidable=("op_target", "node_name"),
-    )
+class Printed(NamedTuple):
+    """A column as it is printed: the text above it, and its cells."""
+
+    column: Column
+    title: str
+    texts: list[str]
 
 
 def grid(
@@ -52,7 +32,7 @@ def grid(
     sort_by: str | None = None,
     top: int | None = None,
     columns: Sequence[str] | str | None = None,
-    where: Where | None = None,
+    where: Mapping[str, Any] | None = None,
     units: str | None = None,
     tablefmt: str = "simple",
     width: int | None = None,
@@ -80,28 +60,32 @@ def grid(
         title if isinstance(title, Column) else column_of(title, (row[i] for row in rows))
         for i, title in enumerate(header)
     ]
-    shown = pick(known, columns)
-    kept = matching(known, rows, where)
+    tests = [(find(known, name), wanted) for name, wanted in (where or {}).items()]
+    kept = [row for row in rows if all(_holds(wanted, row[i]) for i, wanted in tests)]
     chosen = ordered(known, kept, sort_by)[:top]
-    titles = [column.header if column.unit(units) is None else column.key for column in known]
-    body = [[known[i].show(row[i], known[i].unit(units)) for i in shown] for row in chosen]
-    text, lost = _fitted(
-        [titles[i] for i in shown], body, [known[i] for i in shown], tablefmt, width, elidable, expendable
-    )
-    notes = [
-        footer(known, rows, kept, chosen, sort_by, noun, shares, titles),
-        wrapped(f"no room for {', '.join(lost)}", terminal_width() if width is None else width, 0) if lost else "",
+    shown = [
+        Printed(known[i], known[i].title(units), [known[i].show(row[i], known[i].unit(units)) for row in chosen])
+        for i in pick(known, columns)
     ]
-    if not any(notes) or _is_markup(tablefmt):
+    limit = terminal_width() if width is None else width
+    is_markup = any(word in tablefmt for word in MARKUP)
+    if limit is None or is_markup:
+        text, lost = _tabulated(shown, tablefmt), []
+    else:
+        text, lost = _fitted(shown, tablefmt, limit, elidable, expendable)
+    notes = [wrapped(f"no room for {', '.join(lost)}", limit, 0)] if lost else []
+    if len(chosen) < len(rows):
+        notes = [_footer(known, rows, kept, chosen, sort_by, noun, shares, units), *notes]
+    if not notes or is_markup:
         return text
     # Markdown takes a line right below a table for one of its rows.
-    return "\n".join([text, *([""] if tablefmt in ("github", "pipe") else []), *filter(None, notes)])
+    return "\n".join([text, *([""] if tablefmt in ("github", "pipe") else []), *notes])
 
 
-def matching(columns: Sequence[Column], rows: Sequence[Sequence[Any]], where: Where | None) -> list[Sequence[Any]]:
-    """Return the rows that pass every test in ``where``."""
-    tests = [(find(columns, name), wanted) for name, wanted in (where or {}).items()]
-    return [row for row in rows if all(_holds(wanted, row[i]) for i, wanted in tests)]
+result_table = partial(
+    grid, tablefmt="rst", noun="nodes", shares=("time(ms)", "flops"), elidable=("op_target", "node_name")
+)
+"""The table of nodes in torch_flops' columns."""
 
 
 def ordered(columns: Sequence[Column], rows: Sequence[Sequence[Any]], by: str | None) -> list[Sequence[Any]]:
@@ -117,7 +101,7 @@ def ordered(columns: Sequence[Column], rows: Sequence[Sequence[Any]], by: str | 
     return sorted(rows, key=lambda row: _rank(row[position]))
 
 
-def footer(
+def _footer(
     columns: Sequence[Column],
     rows: Sequence[Sequence[Any]],
     kept: Sequence[Sequence[Any]],
@@ -125,25 +109,20 @@ def footer(
     sort_by: str | None,
     noun: str,
     shares: Sequence[str],
-    titles: Sequence[str],
+    units: str | None,
 ) -> str:
-    """Return a line on the part that is shown, ``top 4 of 221 nodes: 61.2% of time(ms)``; "" if all rows are shown.
-
-    ``titles`` are the texts above the columns.
-    """
-    if len(chosen) == len(rows):
-        return ""
+    """Return a line on the part that is shown, ``top 4 of 221 nodes: 61.2% of time(ms)``."""
     cut = "" if len(chosen) == len(kept) else "first " if sort_by is None else "top "
-    whole = (
-        f"{len(rows)} {noun}"
-        if len(kept) in (len(rows), len(chosen))
-        else f"{len(kept)} matching, {len(rows)} {noun} in all"
-    )
-    held = [
-        f"{share:.1f}% of {titles[find(columns, name)]}"
-        for name in _leading(shares, sort_by)
-        if (share := _share(columns, rows, chosen, name)) is not None
-    ]
+    is_all = len(kept) in (len(rows), len(chosen))
+    whole = f"{len(rows)} {noun}" if is_all else f"{len(kept)} matching, {len(rows)} {noun} in all"
+    positions = [find(columns, name) for name in shares]
+    if sort_by is not None:
+        positions.sort(key=find(columns, sort_by).__ne__)  # the column that the rows are sorted by comes first
+    held = []
+    for i in positions:
+        sums = (sum(row[i] for row in some if isinstance(row[i], Real)) for some in (chosen, rows))
+        share = percent(*sums)
+        held += [] if share is None else [f"{share:.1f}% of {columns[i].title(units)}"]
     return f"{cut}{len(chosen)} of {whole}" + (f": {', '.join(held)}" if held else "")
 
 
@@ -157,23 +136,6 @@ def _holds(wanted: Any, value: Any) -> bool:
         raise
 
 
-def _is_markup(tablefmt: str) -> bool:
-    return any(word in tablefmt for word in MARKUP)
-
-
-def _leading(shares: Sequence[str], sort_by: str | None) -> list[str]:
-    """Return the columns of the footer; the one that the rows are sorted by comes first."""
-    return sorted(shares, key=lambda name: (sort_by or "") not in (name, name.partition("(")[0]))
-
-
-def _share(
-    columns: Sequence[Column], rows: Sequence[Sequence[Any]], chosen: Sequence[Sequence[Any]], name: str
-) -> float | None:
-    position = find(columns, name)
-    whole, part = (sum(row[position] for row in some if isinstance(row[position], Real)) for some in (rows, chosen))
-    return 100.0 * part / whole if whole else None
-
-
 def _rank(value: Any) -> tuple[int, Any]:
     if value is None:
         return 2, 0
@@ -181,46 +143,28 @@ def _rank(value: Any) -> tuple[int, Any]:
 
 
 def _fitted(
-    header: list[str],
-    body: list[list[str]],
-    columns: list[Column],
-    tablefmt: str,
-    width: int | None,
-    elidable: Sequence[str],
-    expendable: Sequence[str],
+    shown: Sequence[Printed], tablefmt: str, limit: int, elidable: Sequence[str], expendable: Sequence[str]
 ) -> tuple[str, list[str]]:
-    """Return the table as text that fits the width, and the headers of the columns that were left out."""
-    limit = terminal_width() if width is None else width
-    if limit is None or _is_markup(tablefmt):
-        return _tabulated(header, body, columns, tablefmt), []
-    spared = [key for key in expendable if any(column.key == key for column in columns)]
+    """Return the table as text that fits the limit, and the headers of the columns that were left out."""
+    spared = [key for key in expendable if any(each.column.key == key for each in shown)]
     for lost in range(len(spared) + 1):
-        shown = [i for i, column in enumerate(columns) if column.key not in spared[:lost]]
-        lines = [[row[i] for i in shown] for row in (header, *body)]
-        least = READABLE if lost < len(spared) else NARROWEST
-        text = _cut(lines[0], lines[1:], [columns[i] for i in shown], tablefmt, limit, elidable, least)
+        kept = [each for each in shown if each.column.key not in spared[:lost]]
+        text = _cut(kept, tablefmt, limit, elidable, READABLE if lost < len(spared) else NARROWEST)
         if _excess(text, limit) <= 0:
             break
-    return text, [column.header for column in columns if column.key in spared[:lost]]
+    return text, [each.column.header for each in shown if each.column.key in spared[:lost]]
 
 
-def _cut(
-    header: list[str],
-    body: list[list[str]],
-    columns: list[Column],
-    tablefmt: str,
-    limit: int,
-    elidable: Sequence[str],
-    least: int,
-) -> str:
-    text = _tabulated(header, body, columns, tablefmt)
+def _cut(shown: list[Printed], tablefmt: str, limit: int, elidable: Sequence[str], least: int) -> str:
+    """Return the table with the texts of ``elidable`` columns cut, one column after the other, until it fits."""
+    text = _tabulated(shown, tablefmt)
     for key in elidable:
         excess = _excess(text, limit)
-        for i, column in enumerate(columns):
-            if excess > 0 and column.key == key:
-                room = max(max(cells(row[i]) for row in body) - excess, least)
-                body = [[*row[:i], elide(row[i], room), *row[i + 1 :]] for row in body]
-                text = _tabulated(header, body, columns, tablefmt)
+        for i, (column, _, texts) in enumerate(shown):
+            if excess > 0 and texts and column.key == key:
+                room = max(max(map(cells, texts)) - excess, least)
+                shown[i] = shown[i]._replace(texts=[elide(text, room) for text in texts])
+                text = _tabulated(shown, tablefmt)
     return text
 
 
@@ -228,13 +172,16 @@ def _excess(text: str, limit: int) -> int:
     return max(map(cells, text.splitlines()), default=0) - limit
 
 
-def _tabulated(header: list[str], body: list[list[str]], columns: list[Column], tablefmt: str) -> str:
+def _tabulated(shown: Sequence[Printed], tablefmt: str) -> str:
     from tabulate import tabulate, tabulate_formats
 
     if tablefmt not in tabulate_formats:
         raise InputError(f"unknown tablefmt {tablefmt!r}: one of {', '.join(tabulate_formats)}")
+    columns = [each.texts for each in shown]
     if tablefmt in ("github", "pipe"):
-        body = [[cell.replace("|", r"\|") for cell in row] for row in body]
-    sides = ["right" if column.is_number else "left" for column in columns]
+        columns = [[text.replace("|", r"\|") for text in texts] for texts in columns]
+    body = list(zip(*columns, strict=True))
+    sides = ["right" if each.column.is_number else "left" for each in shown]
     # Cells are text already: a module called "0" is a name, and must not be printed as a number.
-    return tabulate(body, header, tablefmt=tablefmt, disable_numparse=True, colalign=sides if body else None)
+    titles = [each.title for each in shown]
+    return tabulate(body, titles, tablefmt=tablefmt, disable_numparse=True, colalign=sides if body else None)
