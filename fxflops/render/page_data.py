@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..meters.history import Moment
 from .data import Summary
 from .text import plain
 
@@ -81,22 +82,12 @@ class Owner(NamedTuple):
     tensors: int = 1
 
 
-class State(NamedTuple):
-    """The live bytes after a call, by category."""
-
-    path: str
-    op: str
-    phase: str
-    live: Sequence[int]
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryTimeline:
-    """The memory over the run: the state after each call, the peak, and the owners of the memory at the peak, largest
+    """The memory over the run: the live bytes after each call, the peak, and the owners of the memory at the peak, largest
     first."""
 
-    categories: Sequence[str]
-    states: Sequence[State]
+    states: Sequence[Moment]
     peak: int
     peak_at: str
     owners: Sequence[Owner]
@@ -197,18 +188,18 @@ def shallow(tiles: Sequence[Tile], most: int) -> list[Tile]:
     return kept
 
 
-def thinned(states: Sequence[State], most: int, always: int) -> list[int]:
+def thinned(states: Sequence[Moment], most: int, always: int) -> list[int]:
     """Return the positions of about ``most`` states: the highest of each of as many stretches, and the state ``always``."""
     stretch = -(-len(states) // most)
     starts = range(0, len(states), max(stretch, 1))
-    highest = (max(range(i, min(i + stretch, len(states))), key=lambda j: sum(states[j].live)) for i in starts)
+    highest = (max(range(i, min(i + stretch, len(states))), key=lambda j: states[j].total) for i in starts)
     return sorted({*highest, *([always] if states else [])})
 
 
 def place_of_peak(memory: MemoryTimeline) -> int:
     """Return the position of the state nearest to the peak: the highest in the module of the peak, else the highest."""
     inside = [i for i, state in enumerate(memory.states) if state.path == memory.peak_at]
-    return max(inside or range(len(memory.states)), key=lambda i: sum(memory.states[i].live), default=0)
+    return max(inside or range(len(memory.states)), key=lambda i: memory.states[i].total, default=0)
 
 
 def _tiles(tiles: Sequence[Tile], metrics: Iterable[Metric], words: StringTable) -> dict[str, Any]:
@@ -237,7 +228,7 @@ def _memory(memory: MemoryTimeline, words: StringTable) -> dict[str, Any]:
     peak = place_of_peak(memory)
     shown = thinned(memory.states, MOST_MOMENTS, peak)
     states = [memory.states[i] for i in shown]
-    used = [i for i in range(len(memory.categories)) if any(state.live[i] for state in states)]
+    categories = states[0].live if states else ()
     rest = memory.owners[MOST_OWNERS:]
     return {
         "at": shown,
@@ -245,7 +236,11 @@ def _memory(memory: MemoryTimeline, words: StringTable) -> dict[str, Any]:
         "path": [words[state.path] for state in states],
         "op": [words[state.op] for state in states],
         "phase": [words[state.phase] for state in states],
-        "live": {memory.categories[i]: [state.live[i] for state in states] for i in used},
+        "live": {
+            name: [state.live[name] for state in states]
+            for name in categories
+            if any(state.live[name] for state in states)
+        },
         "peak": memory.peak,
         "peak_at": words[memory.peak_at],
         "peak_place": shown.index(peak) if shown else 0,

@@ -26,7 +26,6 @@ GRAIN = 8
 """Times are rounded to eighths of a microsecond. Those are exact in binary and whole nanoseconds, so that no operation
 ends after the module it is in, however a reader rounds."""
 ARGS = ("node", "module", "target", "inputs", "output", "params", "macs", "flops", "int_ops", "seconds", "counts")
-PROCESS = {"pid": 1}
 
 
 def chrome_trace(totals: CountedRun, table: Table) -> dict[str, Any]:
@@ -37,7 +36,8 @@ def chrome_trace(totals: CountedRun, table: Table) -> dict[str, Any]:
     rows = table.to_dicts()
     timed = any(row["seconds"] is not None for row in rows)
     said = BY_TIME if timed else BY_FLOPS
-    events: list[Event] = [_named("process_name", f"{plain(totals.model)} {plain(totals.inputs)}".strip(), 0)]
+    process = f"{plain(totals.model)} {plain(totals.inputs)}".strip()
+    events = [_event("M", "process_name", {"name": process}, tid=0)]
     start = 0.0
     for lane, phase in enumerate(PHASES):
         found = [row for row in rows if row["phase"] == phase]
@@ -46,7 +46,7 @@ def chrome_trace(totals: CountedRun, table: Table) -> dict[str, Any]:
             lengths = (1e6 * (row["seconds"] or 0.0) if timed else (row["flops"] or 0) / FLOPS_PER_US for row in found)
             ends = list(accumulate(lengths, initial=start))
             bounds = [round(GRAIN * end) / GRAIN for end in ends]
-            events.append(_named("thread_name", phase if timed else f"{phase} ({said})", lane))
+            events.append(_event("M", "thread_name", {"name": phase if timed else f"{phase} ({said})"}, tid=lane))
             events += _slices(totals, found, bounds, lane)
             events += _counters(totals, found, bounds)
             start = ends[-1]
@@ -67,18 +67,14 @@ def _slices(totals: CountedRun, rows: Sequence[dict[str, Any]], bounds: Sequence
         for module in path[shared:]:
             cls = modules[module].cls if module in modules else ""
             name = plain(module.rpartition(".")[2]) or plain(totals.model)
-            events.append(_slice(name, "module", start, start, lane, {"module": module, "class": cls}))
+            about = {"module": module, "class": cls}
+            events.append(_event("X", name, about, cat="module", ts=start, dur=0.0, tid=lane))
             inside.append((module, events[-1]))
         for _, event in inside:
             event["dur"] = end - event["ts"]
         said = {key: row[key] for key in ARGS if row[key] not in (None, "")}
-        events.append(_slice(plain(row["op"]), "operation", start, end, lane, said))
+        events.append(_event("X", plain(row["op"]), said, cat="operation", ts=start, dur=end - start, tid=lane))
     return events
-
-
-def _slice(name: str, category: str, start: float, end: float, lane: int, said: dict[str, Any]) -> Event:
-    where = {**PROCESS, "tid": lane}
-    return {"name": name, "cat": category, "ph": "X", "ts": start, "dur": end - start, **where, "args": said}
 
 
 def _counters(totals: CountedRun, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
@@ -90,21 +86,17 @@ def _counters(totals: CountedRun, rows: Sequence[dict[str, Any]], bounds: Sequen
     for row, start, end in zip(rows, bounds, bounds[1:], strict=False):
         for ts, key in ((start, "bytes_before"), (end, "bytes_after")):
             if row[key] is not None:
-                yield _counter("memory", ts, {"allocated": row[key]})
+                yield _event("C", "memory", {"allocated": row[key]}, ts=ts)
         if row["bytes_peak"] is not None:
-            yield _counter("memory at most within the operation", start, {"peak": row["bytes_peak"]})
+            yield _event("C", "memory at most within the operation", {"peak": row["bytes_peak"]}, ts=start)
 
 
 def _live_bytes(totals: CountedRun, rows: Sequence[dict[str, Any]], bounds: Sequence[float]) -> Iterator[Event]:
     moments = deque(moment for moment in totals.timeline if moment.phase == rows[0]["phase"])
     for row, end in zip(rows, bounds[1:], strict=True):
         if moments and (moments[0].path, moments[0].op) == (row["module"], row["op"]):
-            yield _counter("memory", end, dict(moments.popleft().live))
+            yield _event("C", "memory", dict(moments.popleft().live), ts=end)
 
 
-def _counter(name: str, ts: float, values: dict[str, int]) -> Event:
-    return {"name": name, "ph": "C", "ts": ts, **PROCESS, "args": values}
-
-
-def _named(what: str, name: str, lane: int) -> Event:
-    return {"name": what, "ph": "M", **PROCESS, "tid": lane, "args": {"name": name}}
+def _event(kind: str, name: str, args: dict[str, Any], **rest: Any) -> Event:
+    return {"name": name, "ph": kind, "pid": 1, **rest, "args": args}

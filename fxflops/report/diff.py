@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from ..counting.counted_run import NO_OPERATION, CountedRun
@@ -17,6 +18,7 @@ from ..units import count, seconds, size
 from .explain import pattern
 from .rows import highest
 
+Readable = Callable[[float | None], str]
 BOTH, ONLY_A, ONLY_B = "both", "only in a", "only in b"
 SORTS = {"flops": "flops", "macs": "macs", "params": "params", "time": "seconds", "memory": "bytes_peak"}
 TITLES: dict[str, tuple[str, Kind]] = {
@@ -26,6 +28,17 @@ TITLES: dict[str, tuple[str, Kind]] = {
     "seconds": ("time", "s"),
     "bytes_peak": ("replay peak", "B"),
 }
+TOTALS: dict[str, tuple[str, Readable]] = {
+    "MACs": ("total_macs", count), "FLOPs": ("total_flops", count), "backward FLOPs": ("total_backward_flops", count),
+    "training FLOPs": ("total_training_flops", count), "integer ops": ("total_int_ops", count),
+    "activations": ("total_activations", count), "params": ("params.total", count),
+    "trainable": ("params.trainable", count), "buffers": ("params.buffers", count),
+    "bytes of params": ("params.bytes", size), "latency": ("latency", seconds), "sum of nodes": ("total_time", seconds),
+    "peak memory": ("max_memory", size),
+}  # fmt: skip
+"""The attribute of a report that each total is, and the function that makes it readable."""
+COMPARED: dict[str, Readable] = {"flops": count, "params": count, "seconds": seconds}
+"""The quantities in which modules and operators are compared, in this order: the first one that differs."""
 TOP_MODULES, TOP_OPERATORS = 10, 5
 
 
@@ -101,7 +114,7 @@ class Diff(Tabular):
         width = terminal_width()
         names = [wrapped(f"{name}  {plain(each)}", width, 3) for name, each in (("a", self.a), ("b", self.b))]
         measured = {name: change for name, change in self.totals.items() if change != (None, None)}
-        totals = [_line(name, change, READABLE[name]) for name, change in measured.items()]
+        totals = [_line(name, change, TOTALS[name][1]) for name, change in measured.items()]
         return "\n".join([*names, *_aligned(["", "a", "b", "difference", "ratio"], totals), *self._parts()])
 
     def _parts(self) -> Iterator[str]:
@@ -113,7 +126,7 @@ class Diff(Tabular):
             ("module", _by_pattern(self.modules), TOP_MODULES),
             ("operator", {row.key: [row] for row in self.operators}, TOP_OPERATORS),
         ):
-            for key in ("flops", "params", "seconds"):
+            for key in COMPARED:
                 sums = {name: _sum(group, key) for name, group in groups.items()}
                 changed = {name: change for name, change in sums.items() if change.difference}
                 if changed:
@@ -121,25 +134,17 @@ class Diff(Tabular):
             else:
                 continue
             largest = sorted(changed, key=lambda name: -abs(changed[name].difference or 0))
-            lines = [[*_line(name, changed[name], READABLE[key]), _whereabouts(groups[name])] for name in largest[:top]]
+            lines = [[*_line(name, changed[name], COMPARED[key]), _whereabouts(groups[name])] for name in largest[:top]]
             yield ""
             yield from _aligned([f"{TITLES[key][0]} by {title}", "a", "b", "difference", "ratio", ""], lines)
             rest = [changed[name].difference or 0 for name in largest[top:]]
             if rest:
-                yield f"{len(rest)} more: {_signed(sum(rest), READABLE[key])}"
-
-
-READABLE: dict[str, Callable[[float | None], str]] = {
-    "MACs": count, "FLOPs": count, "backward FLOPs": count, "training FLOPs": count, "integer ops": count,
-    "activations": count, "params": count, "trainable": count, "buffers": count, "bytes of params": size,
-    "latency": seconds, "sum of nodes": seconds, "peak memory": size, "flops": count, "seconds": seconds,
-}  # fmt: skip
+                yield f"{len(rest)} more: {_signed(sum(rest), COMPARED[key])}"
 
 
 def diff(a: CountedRun, b: CountedRun, phase: str = "forward") -> Diff:
     """Compare ``b`` with ``a``: the totals, and modules and operators in one phase."""
-    totals_a, totals_b = _totals(a), _totals(b)
-    totals = {name: Change(totals_a[name], totals_b[name]) for name in totals_a}
+    totals = {name: Change(*map(attrgetter(attribute), (a, b))) for name, (attribute, _) in TOTALS.items()}
     modules = _both(_modules(a, phase), _modules(b, phase))
     operators = _both(_operators(a, phase), _operators(b, phase))
     return Diff(_named(a), _named(b), totals, tuple(modules), tuple(operators))
@@ -150,24 +155,6 @@ def _named(report: CountedRun) -> str:
     about = f"{report.model}   {report.inputs}   {where}"
     incomplete = "" if report.complete else "   INCOMPLETE, a lower bound"
     return f"{about}   (convention {report.convention}, attention {report.attention}){incomplete}"
-
-
-def _totals(report: CountedRun) -> dict[str, float | None]:
-    return {
-        "MACs": report.total_macs,
-        "FLOPs": report.total_flops,
-        "backward FLOPs": report.total_backward_flops,
-        "training FLOPs": report.total_training_flops,
-        "integer ops": report.total_int_ops,
-        "activations": report.total_activations,
-        "params": report.params.total,
-        "trainable": report.params.trainable,
-        "buffers": report.params.buffers,
-        "bytes of params": report.params.bytes,
-        "latency": report.latency,
-        "sum of nodes": report.total_time,
-        "peak memory": report.max_memory,
-    }
 
 
 Numbers = tuple[float | None, ...]
@@ -256,12 +243,12 @@ def _whereabouts(rows: Sequence[DiffRow]) -> str:
     return "" if in_a == in_b == 1 else f"x{in_a}" if in_a == in_b else f"x{in_a}, x{in_b}"
 
 
-def _line(name: str, change: Change, readable: Callable[[float | None], str]) -> list[str]:
+def _line(name: str, change: Change, readable: Readable) -> list[str]:
     ratio = "" if change.ratio is None else f"{change.ratio:,.2f}x"
     return [plain(name), readable(change.a), readable(change.b), _signed(change.difference, readable), ratio]
 
 
-def _signed(number: float | None, readable: Callable[[float | None], str]) -> str:
+def _signed(number: float | None, readable: Readable) -> str:
     if number == 0:
         return "0"
     return readable(number) if number is None or number < 0 else f"+{readable(number)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,11 +16,12 @@ from ..render.table import grid
 from ..render.text import cells, plain, terminal_width, wrapped
 from ..units import count as readable
 
-HEADER = ("op", "where", "calls", "{a}", "{b}", "difference", "{a} counts", "{b} counts")
-COLUMNS: tuple[tuple[str, Kind], ...] = (
-    ("op", "text"), ("where", "text"), ("calls", "number"), ("flops_a", "flops"), ("flops_b", "flops"),
-    ("difference", "flops"), ("counts_a", "text"), ("counts_b", "text"),
+COLUMNS: tuple[tuple[str, str, Kind], ...] = (
+    ("op", "op", "text"), ("where", "where", "text"), ("calls", "calls", "number"), ("flops_a", "{a}", "flops"),
+    ("flops_b", "{b}", "flops"), ("difference", "difference", "flops"), ("counts_a", "{a} counts", "text"),
+    ("counts_b", "{b} counts", "text"),
 )  # fmt: skip
+"""The key, title and kind of each column; a title may hold the names of the conventions."""
 ABSENT = "not a call of its own"
 MOST_PLACES = 2
 
@@ -72,8 +74,7 @@ class Explanation(Tabular):
     @property
     def table(self) -> Table:
         rows = [(r.op, r.where, r.calls, r.flops_a, r.flops_b, r.difference, r.how_a, r.how_b) for r in self.rows]
-        titles = [title.format(a=self.a, b=self.b) for title in HEADER]
-        columns = [Column(key, title, kind) for (key, kind), title in zip(COLUMNS, titles, strict=True)]
+        columns = [Column(key, title.format(a=self.a, b=self.b), kind) for key, title, kind in COLUMNS]
         return Table("differences", tuple(columns), tuple(rows))
 
     def __str__(self) -> str:
@@ -124,18 +125,18 @@ def explain(a: str, b: str, counted_a: Sequence[Counted], counted_b: Sequence[Co
 def _pairs(a: Sequence[Counted], b: Sequence[Counted], calls: int) -> Iterator[tuple[Counted | None, Counted | None]]:
     """Yield the two counts of each call, then of each module charge: None if a convention does not charge the module."""
     yield from zip(a[:calls], b[:calls], strict=True)
-    left, right = ({(e.call.path, e.call.target, i): e for i, e in _numbered(c[calls:])} for c in (a, b))
+    left, right = (dict(_numbered(counted[calls:])) for counted in (a, b))
     for key in dict.fromkeys([*left, *right]):
         yield left.get(key), right.get(key)
 
 
-def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[int, Counted]]:
-    """Yield each module charge with its number among the charges of the same module and class, from 1."""
-    seen: dict[tuple[str, object], int] = {}
+def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[object, Counted]]:
+    """Yield each module charge under its module, class, and number among the charges of these two."""
+    seen: Counter[object] = Counter()
     for each in extra:
         key = each.call.path, each.call.target
-        seen[key] = seen.get(key, 0) + 1
-        yield seen[key], each
+        seen[key] += 1
+        yield (key, seen[key]), each
 
 
 def pattern(path: str) -> str:

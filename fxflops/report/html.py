@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, Sums, prefixes
 from ..errors import FxflopsError
-from ..meters.history import CATEGORIES, LiveTensor
+from ..meters.history import LiveTensor
 from ..records import PARTS, PHASES, Counted, per_operation, specs_in
 from ..render.data import Summary, TreeRow
-from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, State, Tile
+from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, Tile
 from ..roofline.result import Roofline
 
 MOST_CALLS = 200
@@ -101,12 +101,10 @@ def _tiles(
 ) -> tuple[list[Metric], list[Tile]]:
     """Return the tiles of the treemap, and the metrics that can size them: those that are not 0 for every module."""
     first = next(iter(modules.values()))
-    own: dict[str, dict[str, float]] = {path: {} for path in first}
+    own: dict[str, dict[str, float]] = {path: {PARAMS.name: row.own_params} for path, row in first.items()}
     for phase, rows in modules.items():
         for path, row in rows.items():
             own[path].update(_values(row.own, phase))
-    for path, row in first.items():
-        own[path][PARAMS.name] = row.own_params
     elsewhere = _memory_by_module(report, own)
     metrics = [Metric(key, label, kind, phase) for key, label, kind in SIZES for phase in modules]
     had = {name for values in own.values() for name, value in values.items() if value}
@@ -129,7 +127,8 @@ def _nested_tiles(
     ops: Mapping[str, list[str]],
 ) -> list[Tile]:
     """Return a tile for each module, and an "(own)" tile for what a module with children does itself; parents first."""
-    parents = {path: _parent(path, rows) for path in rows}
+    # The innermost listed module around each module; None around the root.
+    parents = {path: next((p for p in [*prefixes(path)][-2::-1] if p in rows), None) for path in rows}
     holders = set(parents.values())
     place: dict[str | None, int] = {}
     tiles: list[Tile] = []
@@ -151,12 +150,6 @@ def _nested_tiles(
         Tile(name, "", "", place[""], 0, "", values) for name, values in elsewhere.items() if any(values.values())
     ]
     return tiles
-
-
-def _parent(path: str, rows: Mapping[str, ModuleRow]) -> str | None:
-    """Return the path of the innermost listed module around this one; None for the root."""
-    above = [each for each in prefixes(path) if each in rows and each != path]
-    return above[-1] if above else None
 
 
 def _values(sums: Sums, phase: str) -> dict[str, float]:
@@ -211,8 +204,7 @@ def _memory(report: CountedRun) -> MemoryTimeline:
     if other > 0:
         owners.append(Owner("other", "", "", "held by the allocator", other, 0))
     owners.sort(key=lambda owner: -owner.bytes)
-    states = [State(moment.path, moment.op, moment.phase, tuple(moment.live.values())) for moment in report.timeline]
-    return MemoryTimeline(CATEGORIES, states, report.max_memory, report.memory.at, owners, report.memory.source)
+    return MemoryTimeline(report.timeline, report.max_memory, report.memory.at, owners, report.memory.source)
 
 
 def _roofline_data(rooflines: Mapping[str, Roofline], mfu: float | None) -> RooflineData:

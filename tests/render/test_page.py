@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fxflops import FxflopsError, analyze, count, profile
-from fxflops.meters.history import CATEGORIES
+from fxflops.meters.history import CATEGORIES, Moment
 from fxflops.render.data import Summary
 from fxflops.render.page import cards, embedded, page, policy
 from fxflops.render.page_data import (
@@ -23,7 +23,6 @@ from fxflops.render.page_data import (
     Metric,
     Op,
     Page,
-    State,
     Tile,
     payload,
     place_of_peak,
@@ -192,7 +191,7 @@ def many(tiles=2, calls=2, states=0) -> Page:
         for i in range(calls)
     ]  # fmt: skip
     course = MemoryTimeline(
-        ("params",), [State("a", "b", "forward", (i,)) for i in range(states)], states, "a", (), "storages"
+        [Moment("a", "b", "forward", {"params": i}) for i in range(states)], states, "a", (), "storages"
     )
     summary = Summary("M", "", "", 0, sum(op.flops for op in ops), "fxflops", "dense", calls, calls)
     return Page(summary, [metric], listed, ops, [], course)
@@ -234,18 +233,18 @@ def test_modules_too_deep_are_added_to_those_they_are_in():
 
 
 def test_thinning_keeps_the_highest_and_the_peak():
-    states = [State("", "", "forward", (i % 7, 1)) for i in range(1000)]
+    states = [Moment("", "", "forward", {"params": i % 7, "inputs": 1}) for i in range(1000)]
     kept = thinned(states, 10, always=3)
     assert 3 in kept
     assert len(kept) <= 11
-    assert all(sum(states[i].live) == 7 for i in kept if i != 3)
+    assert all(states[i].total == 7 for i in kept if i != 3)
     assert thinned([], 10, 0) == []
 
 
 def test_the_peak_is_marked_in_its_module():
-    states = [State("a", "", "forward", (9,)), State("b", "", "forward", (5,)), State("b", "", "forward", (7,))]
-    assert place_of_peak(MemoryTimeline(("x",), states, 10, "b", (), "")) == 2
-    assert place_of_peak(MemoryTimeline(("x",), states, 10, "elsewhere", (), "")) == 0
+    states = [Moment(path, "", "forward", {"params": size}) for path, size in (("a", 9), ("b", 5), ("b", 7))]
+    assert place_of_peak(MemoryTimeline(states, 10, "b", (), "")) == 2
+    assert place_of_peak(MemoryTimeline(states, 10, "elsewhere", (), "")) == 0
 
 
 # The page
