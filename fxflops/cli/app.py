@@ -41,7 +41,10 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except FxflopsError as error:
-            typer.echo(f"fxflops: {in_options(str(error))}", err=True)
+            text = str(error)
+            for argument, own in OPTIONS.items():
+                text = text.replace(argument, own)
+            typer.echo(f"fxflops: {text}", err=True)
             raise typer.Exit(OVER if isinstance(error, MissingFormulaError) else USAGE) from None
 
 
@@ -266,14 +269,3 @@ def conventions() -> None:
     from ..conventions import list_conventions
 
     typer.echo(listed(repr(list_conventions()).splitlines()))
-
-
-def in_options(text: str) -> str:
-    """Return the text of an error, with options in place of Python arguments."""
-    for argument, own in OPTIONS.items():
-        text = text.replace(argument, own)
-    return text
-
-
-if __name__ == "__main__":
-    main()

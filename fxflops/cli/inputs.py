@@ -30,9 +30,6 @@ class Given(NamedTuple):
     shape: tuple[int, ...]
     dtype: str = ""
 
-    def of_batch(self, batch: int | None) -> Given:
-        return self if batch is None else self._replace(shape=(batch, *self.shape[1:]))
-
 
 def read_input(text: str) -> Given:
     """Read ``[name=]1,3,224,224[:dtype]``; InputError for other text."""

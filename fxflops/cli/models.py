@@ -12,7 +12,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -317,11 +317,9 @@ def _near(name: str, known: Iterable[str]) -> str:
 
 def _known_to_timm(name: str) -> str:
     """Return a hint with the whole name, if timm has a model of this name."""
-    try:
-        timm = importlib.import_module("timm")
-    except ImportError:
-        return ""
-    return f"; timm has it: timm:{name}" if timm.is_model(name) else ""
+    with suppress(InputError):
+        return f"; timm has it: timm:{name}" if _package("timm").is_model(name) else ""
+    return ""
 
 
 def _message(error: Exception, at: str = "") -> str:

@@ -55,7 +55,7 @@ def counted(name: str, asked: Asked) -> Report:
         # Real tensors only help where the meta device is the reason.
         if not _is_of_meta(error) or not _may_have_room(name):
             raise
-        reason = _reason(error)
+        reason = [*_on_meta(error), str(error).partition("\n")[0]][0][:160]
     note(f"{name} needs values, so it is counted on real tensors: {reason}")
     return _counted(name, asked, False)
 
@@ -183,7 +183,8 @@ def _inputs(
         if loaded.note and loaded.default:
             note(f"{name}: {loaded.note}")
         inputs = loaded.default or _none_wanted(name, model)
-    inputs = tuple(each.of_batch(asked.batch) for each in inputs)
+    if asked.batch is not None:
+        inputs = tuple(each._replace(shape=(asked.batch, *each.shape[1:])) for each in inputs)
     args, kwargs = tensors_of(_by_position(inputs, model), device, dtype, vocabulary_of(model))
     bind(
         model,
@@ -245,7 +246,3 @@ def _on_meta(error: BaseException) -> list[str]:
     """Return the lines of an error that name the meta device, without the line that names the author's file."""
     lines = [line.strip() for line in str(error).splitlines()]
     return [line for line in lines if "meta" in line.lower() and not line.startswith("at ")]
-
-
-def _reason(error: FxflopsError) -> str:
-    return [*_on_meta(error), str(error).partition("\n")[0]][0][:160]

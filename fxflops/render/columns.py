@@ -65,16 +65,9 @@ UNITS_OF: dict[str, Iterable[str]] = {
 UNITS = ("auto", *readable.SI, *readable.TIME, *readable.IEC)
 
 RESULT_HEADER = (
-    "node_name",
-    "node_op",
-    "op_target",
-    "which_module",
-    "flops",
-    "time(ms)",
-    "mem_before_op(B)",
-    "mem_after_op(B)",
-    "mem_delta(B)",
-)
+    "node_name", "node_op", "op_target", "which_module",
+    "flops", "time(ms)", "mem_before_op(B)", "mem_after_op(B)", "mem_delta(B)",
+)  # fmt: skip
 MODULE_COLUMNS = (
     Column("calls", "calls", "number"),
     Column("params", "params", "elements"),

@@ -79,10 +79,9 @@ class Exports:
     def to_markdown(self, path: Path | None = None) -> str | None:
         """Return a table in GitHub's Markdown, or write it to ``path``."""
         table = self._as_table()
-        right = ["---:" if column.is_number else ":---" for column in table.columns]
-        lines = [table._titles(), right, *table._texts()]
-        escaped = [right if line is right else map(_markdown, line) for line in lines]
-        return written("".join(f"| {' | '.join(line)} |\n" for line in escaped), path)
+        sides = " | ".join("---:" if column.is_number else ":---" for column in table.columns)
+        header, *body = (" | ".join(map(_markdown, line)) for line in (table._titles(), *table._texts()))
+        return written("".join(f"| {line} |\n" for line in (header, sides, *body)), path)
 
     def to_latex(self, path: Path | None = None) -> str | None:
         """Return a ``tabular`` environment that needs no LaTeX package, or write it to ``path``."""

@@ -6,7 +6,6 @@ name from a model get into the page as markup, it could still not run.
 
 from __future__ import annotations
 
-import json
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
@@ -17,6 +16,7 @@ from typing import NamedTuple
 from .. import units
 from .costs import OTHER, costs, operator_shares
 from .data import Summary
+from .exports import as_json
 from .page_data import Page, payload
 from .summary import facts, missing_lines, paste_where
 from .text import escaped, plain
@@ -73,8 +73,7 @@ def policy(scripts: Sequence[str]) -> str:
 
 def embedded(value: object) -> str:
     """Return JSON for a script element: nothing in it can end the element or start a comment."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", r"\u003c").replace(">", r"\u003e").replace("&", r"\u0026")
+    return as_json(value).replace(">", r"\u003e").replace("&", r"\u0026")
 
 
 def cards(page: Page) -> list[Card]:
@@ -142,6 +141,11 @@ def _head(page: Page) -> list[str]:
         f'<dd class="said">{escaped(card.note)}</dd></div>'
         for card in cards(page)
     )
+    rows = "".join(
+        f"<tr><th scope=row>{escaped(fact.label)}</th><td>{escaped(fact.value)}</td>"
+        f"<td>{escaped(fact.separator.join(fact.details))}</td></tr>"
+        for fact in facts(data)
+    )
     return [
         f"<header><h1>{escaped(data.title)}</h1>{badge}",
         f'<p class="about">{" · ".join(map(escaped, [*about, data.setting]))}</p></header>',
@@ -149,7 +153,7 @@ def _head(page: Page) -> list[str]:
         *_missing(data),
         f'<dl class="cards">{boxes}</dl>',
         f'<ul class="lines">{"".join(f"<li>{line}</li>" for line in _lines(data))}</ul>',
-        f"<details><summary>All figures of the run</summary>{_facts(data)}</details>",
+        f'<details><summary>All figures of the run</summary><table class="facts">{rows}</table></details>',
         "<noscript><p>The charts and tables below are drawn by a script in this file; it does not run here.</p></noscript>",
     ]
 
@@ -185,15 +189,6 @@ def _lines(data: Summary) -> list[str]:
         parts.append(f"<b>{escaped(row.path)}</b> {said}")
     lines = [f"<span>where</span> {' · '.join(parts)}"] if parts else []
     return lines + [f"<span>{escaped(name)}</span> {escaped(' · '.join(said))}" for name, said in operator_shares(data)]
-
-
-def _facts(data: Summary) -> str:
-    rows = "".join(
-        f"<tr><th scope=row>{escaped(fact.label)}</th><td>{escaped(fact.value)}</td>"
-        f"<td>{escaped(fact.separator.join(fact.details))}</td></tr>"
-        for fact in facts(data)
-    )
-    return f'<table class="facts">{rows}</table>'
 
 
 def _sections(page: Page) -> list[str]:

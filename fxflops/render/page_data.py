@@ -204,10 +204,7 @@ def place_of_peak(memory: MemoryTimeline) -> int:
 
 def _tiles(tiles: Sequence[Tile], metrics: Iterable[Metric], words: StringTable) -> dict[str, Any]:
     return {
-        "name": [words[tile.name] for tile in tiles],
-        "cls": [words[tile.cls] for tile in tiles],
-        "path": [words[tile.path] for tile in tiles],
-        "op": [words[tile.op] for tile in tiles],
+        **{name: [words[getattr(tile, name)] for tile in tiles] for name in ("name", "cls", "path", "op")},
         "parent": [-1 if tile.parent is None else tile.parent for tile in tiles],
         "calls": [tile.calls for tile in tiles],
         "peak": [tile.bytes_peak for tile in tiles],
@@ -233,9 +230,7 @@ def _memory(memory: MemoryTimeline, words: StringTable) -> dict[str, Any]:
     return {
         "at": shown,
         "in_all": len(memory.states),
-        "path": [words[state.path] for state in states],
-        "op": [words[state.op] for state in states],
-        "phase": [words[state.phase] for state in states],
+        **{name: [words[getattr(state, name)] for state in states] for name in ("path", "op", "phase")},
         "live": {
             name: [state.live[name] for state in states]
             for name in categories

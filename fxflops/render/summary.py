@@ -60,7 +60,9 @@ def facts(data: Summary) -> list[Fact]:
         )
     if data.optimizer_flops is not None:
         found.append(Fact("step", units.count(data.optimizer_flops), ["FLOPs of the optimizer"]))
-    found.append(_params(data))
+    parts = {"trainable": data.params_trainable, "frozen": data.params_frozen, "buffers": data.buffers}
+    details = [*(f"{name} {units.count(number)}" for name, number in parts.items()), units.size(data.params_bytes)]
+    found.append(Fact("params", units.count(data.params_total), details))
     if data.latency is not None or data.nodes_seconds is not None:
         found.append(_latency("latency", data.latency, data.nodes_seconds, data.flops))
     if data.backward_latency is not None:
@@ -68,9 +70,11 @@ def facts(data: Summary) -> list[Fact]:
     if data.compiled:
         found.append(Fact("compile", "no", ["counted and timed eagerly, not compiled"]))
     if data.bytes_peak is not None:
-        parts = " + ".join(f"{name} {units.size(part)}" for name, part in data.memory.items() if part)
-        details = [f"peak = {parts}" if parts else "peak", *_place_of_peak(data)]
-        found.append(Fact("memory", units.size(data.bytes_peak), details, "; "))
+        held = " + ".join(f"{name} {units.size(part)}" for name, part in data.memory.items() if part)
+        place = f"at {plain(data.peak_at)}" if data.peak_at else ""
+        phase = f"in the {data.peak_phase}" if data.peak_phase != "forward" else ""
+        details = [f"peak = {held}" if held else "peak", " ".join(filter(None, [place, phase]))]
+        found.append(Fact("memory", units.size(data.bytes_peak), [*filter(None, details)], "; "))
     return found
 
 
@@ -99,7 +103,10 @@ def missing_lines(missing: Sequence[Missing]) -> list[str]:
     """Return a line for each op that is not counted, :data:`MOST_MISSING` of them at most."""
     lines = []
     for item in missing[:MOST_MISSING]:
-        lines += [_missing_line(item), *([f"    {plain(item.reason)}"] if item.reason else [])]
+        where = f" in {plain(item.path)}" if item.path else ""
+        site = f"({plain(item.site)})" if item.site else ""
+        parts = [f"not counted: {plain(item.op)} x{item.calls}{where}", plain(item.shapes), site]
+        lines += ["  ".join(filter(None, parts)), *([f"    {plain(item.reason)}"] if item.reason else [])]
     rest = missing[MOST_MISSING:]
     if rest:
         lines.append(f"not counted: {len(rest)} more kinds, {sum(item.calls for item in rest)} calls")
@@ -131,19 +138,6 @@ def _training(data: Summary, backward: int) -> Fact:
     return Fact("training", bound + units.count(data.flops + backward + recompute), details)
 
 
-def _params(data: Summary) -> Fact:
-    parts = {"trainable": data.params_trainable, "frozen": data.params_frozen, "buffers": data.buffers}
-    details = [f"{name} {units.count(number)}" for name, number in parts.items()]
-    return Fact("params", units.count(data.params_total), [*details, units.size(data.params_bytes)])
-
-
-def _place_of_peak(data: Summary) -> list[str]:
-    """Return the module of the peak, and the phase if it is not the forward."""
-    place = [f"at {plain(data.peak_at)}"] if data.peak_at else []
-    phase = [f"in the {data.peak_phase}"] if data.peak_phase != "forward" else []
-    return [" ".join(place + phase)] if place or phase else []
-
-
 def _latency(label: str, latency: tuple[float, float, float, int] | None, nodes: float | None, flops: int) -> Fact:
     """Return the line for the model's own forward or backward time, with the sum of the nodes' times and the FLOP/s."""
     details = []
@@ -161,9 +155,3 @@ def _latency(label: str, latency: tuple[float, float, float, int] | None, nodes:
     if median and flops:
         details.append(units.amount(flops / median, "FLOP/s"))
     return Fact(label, units.seconds(median), details)
-
-
-def _missing_line(item: Missing) -> str:
-    parts = [f"not counted: {plain(item.op)} x{item.calls}" + (f" in {plain(item.path)}" if item.path else "")]
-    parts += [plain(item.shapes)] if item.shapes else []
-    return "  ".join([*parts, *([f"({plain(item.site)})"] if item.site else [])])

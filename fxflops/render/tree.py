@@ -61,7 +61,11 @@ def tree(
     limit = terminal_width() if width is None else width
     if limit is not None and not columns:
         shown = _columns_that_fit(shown, lines, root, units, limit)
-    return _text(lines, shown, root, units, limit, color)
+    numbers = [[column.header for column in shown], *(_cells(line.row, shown, root, units) for line in lines)]
+    right = align(numbers, [True] * len(shown)) if shown else [""] * len(numbers)
+    room = None if limit is None else max(limit - max(map(cells, right)) - 2, 12)
+    left = [paint("module", "bold", color), *(_label(line, room, color) for line in lines)]
+    return "\n".join(align(list(zip(left, right, strict=True)), [False, True]))
 
 
 def measured(rows: Iterable[TreeRow]) -> list[Column]:
@@ -81,7 +85,7 @@ def walk(
         return
     inside = folded(row.children, fold)
     if sort_key is not None:
-        inside.sort(key=lambda child: _weight(child, sort_key), reverse=True)
+        inside.sort(key=lambda child: _values(child.total(), row)[sort_key] or 0, reverse=True)
     own = own_row(row)
     for position, child in enumerate(inside):
         is_last = own is None and position == len(inside) - 1
@@ -122,11 +126,6 @@ def own_row(row: TreeRow) -> TreeRow | None:
     )
 
 
-def _weight(item: Fold, key: str) -> float:
-    total = item.total()
-    return _values(total, total)[key.removesuffix("%")] or 0
-
-
 def _values(row: TreeRow, root: TreeRow) -> dict[str, float | None]:
     return module_values(row, root.flops, root.seconds)
 
@@ -148,16 +147,6 @@ def _columns_that_fit(
             break
         shown = [column for column in shown if column.key != key]
     return shown
-
-
-def _text(
-    lines: list[Line], shown: Sequence[Column], root: TreeRow, units: str | None, limit: int | None, color: bool
-) -> str:
-    numbers = [[column.header for column in shown], *(_cells(line.row, shown, root, units) for line in lines)]
-    right = align(numbers, [True] * len(shown)) if shown else [""] * len(numbers)
-    room = None if limit is None else max(limit - max(map(cells, right)) - 2, 12)
-    left = [paint("module", "bold", color), *(_label(line, room, color) for line in lines)]
-    return "\n".join(align(list(zip(left, right, strict=True)), [False, True]))
 
 
 def _label(line: Line, room: int | None, color: bool) -> str:

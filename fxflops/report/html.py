@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, Sums, prefixes
 from ..errors import FxflopsError
-from ..meters.history import LiveTensor
 from ..records import PARTS, PHASES, Counted, per_operation, specs_in
 from ..render.data import Summary, TreeRow
 from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, Tile
@@ -192,14 +191,11 @@ def _ops_by_cost(counted: Iterable[Counted]) -> dict[str, list[str]]:
 
 def _memory(report: CountedRun) -> MemoryTimeline:
     """Return the memory over the run, with one owner for all tensors of a category in :data:`ONE_ROW`."""
-    together: dict[str, list[LiveTensor]] = {}
-    owners = []
-    for tensor in report.live_at_peak:
-        if tensor.category in ONE_ROW:
-            together.setdefault(tensor.category, []).append(tensor)
-        else:
-            owners.append(Owner(tensor.category, tensor.path, tensor.op, repr(tensor.spec), tensor.bytes))
-    owners += [Owner(name, "", "", "", sum(t.bytes for t in found), len(found)) for name, found in together.items()]
+    tensors = report.live_at_peak
+    owners = [Owner(t.category, t.path, t.op, repr(t.spec), t.bytes) for t in tensors if t.category not in ONE_ROW]
+    for name in ONE_ROW:
+        sizes = [tensor.bytes for tensor in tensors if tensor.category == name]
+        owners += [Owner(name, "", "", "", sum(sizes), len(sizes))] if sizes else []
     other = report.memory.get("other", 0)
     if other > 0:
         owners.append(Owner("other", "", "", "held by the allocator", other, 0))

@@ -86,7 +86,12 @@ def to_json_data(
         "calls": entries[: len(made)],
         "charges": entries[len(made) :],
         "users": {str(i): _counted(each) for i, each in users.items()},
-        "scopes": [_scope(scope, ran_of(scope.operation)) for scope in run.scopes],
+        "scopes": [
+            {"path": scope.path, "cls": name_of(scope.cls), "params": encoded(dict(scope.params))}
+            | ran_of(scope.operation)
+            | {"has_children": scope.has_children}
+            for scope in run.scopes
+        ],
         "modules": [{**m._asdict(), "keeps": sorted(map(name_of, m.keeps))} for m in run.modules],
         "nodes": [_node(node) for node in run.nodes],
         "latency": _timing(run.latency),
@@ -126,11 +131,6 @@ def _counted(counted: Counted) -> dict[str, Any]:
         "missing": missing,
         "integer": integer,
     }
-
-
-def _scope(scope: Scope, ran: Mapping[str, Any]) -> dict[str, Any]:
-    params = encoded(dict(scope.params))
-    return {"path": scope.path, "cls": name_of(scope.cls), "params": params, **ran, "has_children": scope.has_children}
 
 
 def _node(node: Node) -> dict[str, Any]:

@@ -18,15 +18,8 @@ LAUNCH = 2e-6
 ("Too much time for kernel launch latency"). As a lower bound, this is below what anyone has measured."""
 
 STANDS_IN = {
-    "c32": "f16",
-    "c64": "f32",
-    "c128": "f64",
-    "f64": "f32",
-    "bf16": "f32",
-    "f16": "f32",
-    "tf32": "f32",
-    "f8": "f16",
-}
+    "c32": "f16", "c64": "f32", "c128": "f64", "f64": "f32", "bf16": "f32", "f16": "f32", "tf32": "f32", "f8": "f16",
+}  # fmt: skip
 """The dtype in which a device computes one that it has no peak for."""
 
 
@@ -108,6 +101,12 @@ def _device(name: str, source: str, tera: str, gigabytes: float, *known_as: str)
 
 H100, A100 = "NVIDIA H100 Tensor Core GPU datasheet", "NVIDIA A100 Tensor Core GPU datasheet"
 V100, GH200 = "NVIDIA V100 Tensor Core GPU datasheet", "NVIDIA GH200 Grace Hopper Superchip datasheet"
+BLACKWELL = "NVIDIA Blackwell Architecture Technical Brief, HGX B200"
+GA102 = "NVIDIA Ampere GA102 GPU Architecture whitepaper, appendix A"
+AD102 = "NVIDIA Ada GPU Architecture whitepaper, appendix A"
+GB202 = "NVIDIA RTX Blackwell GPU Architecture whitepaper, appendix A"
+ORIN = "NVIDIA Jetson AGX Orin Series Technical Brief; f16 as half of its i8"
+MI300X = "AMD Instinct MI300X data sheet"
 GCD = "AMD Instinct MI250X data sheet, halved: to PyTorch each of its two dies is a device"
 HOPPER_SXM = "f64 67 f32 67 tf32 494.5 f16 989.5 bf16 989.5 f8 1979 i8 1979"
 AMPERE = "f64 19.5 f32 19.5 tf32 156 f16 312 bf16 312 i8 624"
@@ -119,12 +118,7 @@ DEVICES = (
     _device("H200", "NVIDIA H200 Tensor Core GPU datasheet", HOPPER_SXM, 4800, "H200 SXM"),
     _device("GH200", GH200, HOPPER_SXM, 4000, "GH200 480GB", "GH200 96GB"),
     _device("GH200 144GB", GH200, HOPPER_SXM, 4900, "GH200 144G HBM3e"),
-    _device(
-        "B200",
-        "NVIDIA Blackwell Architecture Technical Brief, HGX B200",
-        "f64 40 f32 80 tf32 1100 f16 2250 bf16 2250 f8 4500 i8 4500",
-        8000,
-    ),
+    _device("B200", BLACKWELL, "f64 40 f32 80 tf32 1100 f16 2250 bf16 2250 f8 4500 i8 4500", 8000),
     _device("A100 80GB SXM", A100, AMPERE, 2039, "A100", "A100 80GB", "A100-SXM4-80GB", "A100 SXM"),
     _device("A100 80GB PCIe", A100, AMPERE, 1935, "A100 PCIe"),
     _device("A100 40GB", A100, AMPERE, 1555, "A100-SXM4-40GB", "A100-PCIE-40GB"),
@@ -135,38 +129,11 @@ DEVICES = (
     _device("L40S", "NVIDIA L40S datasheet", "f32 91.6 tf32 183 f16 362.05 bf16 362.05 f8 733 i8 733", 864),
     _device("A10", "NVIDIA A10 datasheet", "f32 31.2 tf32 62.5 f16 125 bf16 125 i8 250", 600),
     _device("T4", "NVIDIA T4 product brief", "f32 8.1 f16 65 i8 130", 320),
-    _device(
-        "RTX 3090",
-        "NVIDIA Ampere GA102 GPU Architecture whitepaper, appendix A",
-        "f32 35.6 tf32 35.6 f16 71 bf16 71 i8 284",
-        936,
-    ),
-    _device(
-        "RTX 4090",
-        "NVIDIA Ada GPU Architecture whitepaper, appendix A",
-        "f32 82.6 tf32 82.6 f16 165.2 bf16 165.2 f8 330.3 i8 660.6",
-        1008,
-    ),
-    _device(
-        "RTX 5090",
-        "NVIDIA RTX Blackwell GPU Architecture whitepaper, appendix A",
-        "f32 104.8 tf32 104.8 f16 209.5 bf16 209.5 f8 419 i8 838",
-        1792,
-    ),
+    _device("RTX 3090", GA102, "f32 35.6 tf32 35.6 f16 71 bf16 71 i8 284", 936),
+    _device("RTX 4090", AD102, "f32 82.6 tf32 82.6 f16 165.2 bf16 165.2 f8 330.3 i8 660.6", 1008),
+    _device("RTX 5090", GB202, "f32 104.8 tf32 104.8 f16 209.5 bf16 209.5 f8 419 i8 838", 1792),
     _device("MI250X", GCD, "f64 47.85 f32 47.85 f16 191.5 bf16 191.5 i8 191.5", 1638.4),
-    _device(
-        "MI300X",
-        "AMD Instinct MI300X data sheet",
-        "f64 163.4 f32 163.4 tf32 653.7 f16 1307.4 bf16 1307.4 f8 2614.9 i8 2614.9",
-        5300,
-    ),
-    _device(
-        "Jetson AGX Orin 64GB",
-        "NVIDIA Jetson AGX Orin Series Technical Brief; f16 as half of its i8",
-        "f32 5.3 f16 42.5 bf16 42.5 i8 85",
-        204.8,
-        "Jetson AGX Orin",
-        "Jetson Orin",
-    ),
+    _device("MI300X", MI300X, "f64 163.4 f32 163.4 tf32 653.7 f16 1307.4 bf16 1307.4 f8 2614.9 i8 2614.9", 5300),
+    _device("Jetson AGX Orin 64GB", ORIN, "f32 5.3 f16 42.5 bf16 42.5 i8 85", 204.8, "Jetson AGX Orin", "Jetson Orin"),
 )
 """The table of devices. torch calls every Orin "Orin", whatever its memory: its ceilings are measured instead."""

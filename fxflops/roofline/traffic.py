@@ -33,7 +33,9 @@ def traffic_of(counted: Counted) -> Traffic:
     given = [spec for key, value in call.kwargs.items() if key != "out" for spec in specs_in(value)]
     inputs = [*specs_in(call.args), *given]
     if reason == COMMUNICATION:
-        return _sent(call, out)
+        # It reads its second argument and writes the first, or reads one and returns one.
+        first, second = ([*specs_in(argument)] for argument in (*call.args, (), ())[:2])
+        return Traffic(_sum(second), _sum(first)) if second else Traffic(_sum(first), _sum(out))
     if call.op in LOOKUPS and any(spec.is_integral for spec in inputs[call.op == "getitem" :]):
         return _lookup(call, inputs, out)
     if call.op in OVERWRITES:  # the first argument is not read; the elements that a number fills are not known
@@ -47,12 +49,6 @@ def traffic_of(counted: Counted) -> Traffic:
         return Traffic()
     own = [spec for name, value in call.settings.items() if name not in UNREAD for spec in specs_in(value)]
     return Traffic(_sum(inputs) + _sum(own), _sum(out))
-
-
-def _sent(call: Call, out: list[Spec]) -> Traffic:
-    """Return the bytes of a collective: it reads its second argument and writes the first, or reads one and returns one."""
-    first, second = ([*specs_in(argument)] for argument in (*call.args, (), ())[:2])
-    return Traffic(_sum(second), _sum(first)) if second else Traffic(_sum(first), _sum(out))
 
 
 def _lookup(call: Call, inputs: list[Spec], out: list[Spec]) -> Traffic:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxflops import FxflopsError, analyze, count, profile
+from fxflops import FxflopsError, InputError, analyze, count, profile
 from fxflops.meters.history import CATEGORIES, Moment
 from fxflops.render.data import Summary
 from fxflops.render.page import cards, embedded, page, policy
@@ -310,7 +310,7 @@ def test_embedded_json_cannot_end_its_element():
     text = embedded({"name": f"{ATTACK}<!--\u2028\u2029&\ud800"})
     assert not set("<>&\u2028\u2029") & set(text)
     assert json.loads(text) == {"name": f"{ATTACK}<!--\u2028\u2029&\ud800"}
-    with pytest.raises(ValueError, match="JSON"):
+    with pytest.raises(InputError, match="JSON"):
         embedded(math.nan)
 
 
