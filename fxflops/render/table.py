@@ -69,10 +69,7 @@ def grid(
     ]
     limit = terminal_width() if width is None else width
     is_markup = any(word in tablefmt for word in MARKUP)
-    if limit is None or is_markup:
-        text, lost = _tabulated(shown, tablefmt), []
-    else:
-        text, lost = _fitted(shown, tablefmt, limit, elidable, expendable)
+    text, lost = _fitted(shown, tablefmt, None if is_markup else limit, elidable, expendable)
     notes = [wrapped(f"no room for {', '.join(lost)}", limit, 0)] if lost else []
     if len(chosen) < len(rows):
         notes = [_footer(known, rows, kept, chosen, sort_by, noun, shares, units), *notes]
@@ -143,9 +140,11 @@ def _rank(value: Any) -> tuple[int, Any]:
 
 
 def _fitted(
-    shown: Sequence[Printed], tablefmt: str, limit: int, elidable: Sequence[str], expendable: Sequence[str]
+    shown: Sequence[Printed], tablefmt: str, limit: int | None, elidable: Sequence[str], expendable: Sequence[str]
 ) -> tuple[str, list[str]]:
     """Return the table as text that fits the limit, and the headers of the columns that were left out."""
+    if limit is None:
+        return _tabulated(shown, tablefmt), []
     spared = [key for key in expendable if any(each.column.key == key for each in shown)]
     for lost in range(len(spared) + 1):
         kept = [each for each in shown if each.column.key not in spared[:lost]]

@@ -59,10 +59,19 @@ def tree(
         [MODULE_COLUMNS[i] for i in pick(MODULE_COLUMNS, columns)] if columns else measured(line.row for line in lines)
     )
     limit = terminal_width() if width is None else width
+    values = [(_values(line.row, root), line.row.missing) for line in lines]
+    printed = [
+        (column.key, [column.header, *(module_cell(column, each, units, missing) for each, missing in values)])
+        for column in shown
+    ]
     if limit is not None and not columns:
-        shown = _columns_that_fit(shown, lines, root, units, limit)
-    numbers = [[column.header for column in shown], *(_cells(line.row, shown, root, units) for line in lines)]
-    right = align(numbers, [True] * len(shown)) if shown else [""] * len(numbers)
+        wanted = min(LABEL_ROOM, max(cells(f"{line.guide}{line.name}  {line.cls}  {line.note}") for line in lines))
+        for key in EXPENDABLE:
+            if sum(max(map(cells, texts)) + 2 for _, texts in printed) + wanted <= limit:
+                break
+            printed = [each for each in printed if each[0] != key]
+    numbers = list(zip(*(texts for _, texts in printed), strict=True))
+    right = align(numbers, [True] * len(printed)) if printed else [""] * (len(lines) + 1)
     room = None if limit is None else max(limit - max(map(cells, right)) - 2, 12)
     left = [paint("module", "bold", color), *(_label(line, room, color) for line in lines)]
     return "\n".join(align(list(zip(left, right, strict=True)), [False, True]))
@@ -128,25 +137,6 @@ def own_row(row: TreeRow) -> TreeRow | None:
 
 def _values(row: TreeRow, root: TreeRow) -> dict[str, float | None]:
     return module_values(row, root.flops, root.seconds)
-
-
-def _cells(row: TreeRow, shown: Sequence[Column], root: TreeRow, units: str | None) -> list[str]:
-    values = _values(row, root)
-    return [module_cell(column, values, units, row.missing) for column in shown]
-
-
-def _columns_that_fit(
-    shown: list[Column], lines: list[Line], root: TreeRow, units: str | None, limit: int
-) -> list[Column]:
-    """Leave out :data:`EXPENDABLE` columns, one by one, until the names have enough room."""
-    wanted = min(LABEL_ROOM, max(cells(f"{line.guide}{line.name}  {line.cls}  {line.note}") for line in lines))
-    for key in (*EXPENDABLE, None):  # None: after the last one, nothing more is left out
-        rows = [[c.header for c in shown], *(_cells(line.row, shown, root, units) for line in lines)]
-        taken = sum(max(map(cells, column)) + 2 for column in zip(*rows, strict=True))
-        if taken + wanted <= limit:
-            break
-        shown = [column for column in shown if column.key != key]
-    return shown
 
 
 def _label(line: Line, room: int | None, color: bool) -> str:

@@ -578,6 +578,12 @@ def test_every_example_runs(tmp_path: Path) -> None:
         assert result.stdout
 
 
+def test_shared_options_are_those_of_each_command() -> None:
+    assert invoke("explain model.py:make_model thop torch --backward").exit_code == 2
+    assert [command for command in COMMANDS if "--backward" in out(f"{command} --help")] == ["run"]
+    assert [command for command in COMMANDS if "--attention" in out(f"{command} --help")] == [*COMMANDS[:4]]
+
+
 def test_version() -> None:
     assert out("--version") == f"fxflops {fxflops.__version__} (torch {torch.__version__.partition('+')[0]})\n"
 

@@ -226,3 +226,7 @@ def test_tabulate_is_left_as_it_was():
     before = {name: value for name, value in vars(tabulate).items() if name.isupper()}
     result_table(RESULT_HEADER, ROWS, top=1)
     assert {name: value for name, value in vars(tabulate).items() if name.isupper()} == before
+
+
+def test_a_narrow_table_without_rows():
+    assert max(map(len, result_table(RESULT_HEADER[:3], [], width=10).splitlines())) > 10
