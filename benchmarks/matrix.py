@@ -116,6 +116,11 @@ def name_of(case: ElementTree.Element) -> str:
     return f"{case.get('classname')}::{case.get('name')}"
 
 
+def place_of(module: str, name: str) -> str:
+    """The argument that makes pytest run a test by its name; one that could not be collected is a file without a test."""
+    return f"{module.replace('.', '/')}.py::{name}" if module else f"{name.replace('.', '/')}.py"
+
+
 def has_failed(case: ElementTree.Element) -> bool:
     return case.find("failure") is not None or case.find("error") is not None
 
@@ -136,7 +141,7 @@ def run_suite(row: Row, python: Path, workers: int, tests: list[str]) -> None:
 
 def run_again(row: Row, python: Path) -> None:
     """Run the tests that failed in this row, and note what each does now."""
-    files = {name: name.partition("::")[0].replace(".", "/") + ".py::" + name.partition("::")[2] for name in row.failed}
+    files = {name: place_of(*name.split("::", 1)) for name in row.failed}
     at = commit()
     for case in cases_of(python, "-n", "0", *files.values()):
         skip = case.find("skipped")

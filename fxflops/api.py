@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import fx, nn
 
 from .conventions import Convention, find_convention
 from .counting.counts import check_attention
-from .errors import InputError, RunError, TraceError, errors_of_kind, of_kind
+from .errors import InputError, RunError, TraceError, of_kind
 from .meters.progress import progress_bar
-from .model.inputs import as_call, checked_model, shape_given
-from .model.inventory import Inventory
 from .model.optimizer import OptimizerLike, checked_optimizer
-from .model.snapshot import holding
 from .ops import BASE, FormulaRegistry
 from .records import FormulaFunction
 from .report.report import Report
-from .run.lazy import initialized
 from .run.model_run import Subject, counted_run
 from .run.passes import Traced, author_lines, measure, traced
-from .torch_internals import is_compiled
-from .trace.compiler import unseen
+from .run.running import running
 
-MODES = ("eval", "train", "as_is")
 NO_OPTIMIZER = """analyze() takes no optimizer; these do:
   fxflops.count(model, args, backward=True, optimizer=optimizer) counts its step, without computing
   fxflops.profile(model, optimizer=optimizer) counts a training step of your own, in a with block"""
@@ -188,41 +180,3 @@ def count(
         subject.optimizer = optimizer
         run = counted_run(subject, registry, facts=attention == "exact")
     return Report(run, found, registry, weakref.ref(subject.model), attention).checked(strict)
-
-
-@contextmanager
-def running(
-    model: nn.Module,
-    args: Any,
-    kwargs: Mapping[str, Any] | None,
-    mode: str | None,
-    backward: bool,
-    lazy: bool = False,
-) -> Iterator[Subject]:
-    """Prepare the model and its inputs for runs: locked, in its mode, with gradients only for ``backward``.
-
-    The state of model, inputs and random generators is restored at the end. Raises InputError for an invalid model, mode
-    or inputs, and also for inputs that are shapes if the model raises on them.
-    """
-    given, model = model, checked_model(model)
-    with errors_of_kind(TypeError):
-        positional, named = as_call(model, args, kwargs)
-    mode = mode or ("as_is" if backward else "eval")
-    if mode not in MODES:
-        raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
-    grad = torch.enable_grad() if backward else torch.no_grad()
-    inventory = Inventory(model, lazy=True)
-    with errors_of_kind(), grad, holding(inventory.paths, mode) as within, unseen() if within else nullcontext():
-        try:
-            with initialized(model, inventory, positional, named) as whole:
-                subject = Subject(
-                    model, whole, positional, named, mode, backward, lazy, is_compiled([given, *whole.paths])
-                )
-                try:
-                    yield subject
-                finally:
-                    subject.rewind()
-        except RunError as error:
-            if (shape := shape_given(args, named)) is not None:
-                raise shape from error
-            raise

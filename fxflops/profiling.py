@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from .conventions import Convention, find_convention
 from .counting.counts import check_attention
 from .errors import FxflopsError, InputError, of_kind
-from .model.inputs import checked_model
+from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
 from .model.optimizer import states_of
 from .ops import BASE
@@ -28,7 +28,6 @@ from .report.report import Report
 from .run.graph_run import uncompiled
 from .run.model_run import Watch, gradients_of
 from .run.outcome import environment_of
-from .torch_internals import is_compiled
 
 INSTEAD = """it counts the code in a block,
   with fxflops.profile(model) as p:

@@ -7,10 +7,10 @@ torch lacks. The names here are torch's own, without the leading underscore.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial, reduce
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 import torch
@@ -188,19 +188,6 @@ def triton_kernel_of(kwargs: dict[str, Any]) -> Any:
     while hasattr(kernel, "fn") and hasattr(kernel.fn, "run"):
         kernel = kernel.fn
     return kernel
-
-
-def is_compiled(modules: Iterable[nn.Module]) -> bool:
-    """Return whether ``torch.compile`` wraps one of these modules, the forward of one, or a function that is its attribute."""
-    if COMPILER not in sys.modules:
-        return False
-    modules = [*modules]
-    functions = [getattr(cls, "forward", None) for cls in {*map(type, modules)}]
-    for module in modules:
-        held = [*module.__dict__.values()]  # a copy, for other threads' sake: see Inventory
-        if FunctionType in map(type, held):
-            functions += [value for value in held if type(value) is FunctionType]
-    return any(hasattr(function, "_torchdynamo_orig_callable") for function in functions)
 
 
 def original_of(model: nn.Module) -> nn.Module:

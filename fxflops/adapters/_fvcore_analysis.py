@@ -12,7 +12,7 @@ from typing import Any, ClassVar, TypeVar
 
 from torch import Tensor, nn
 
-from ..api import count, running
+from ..api import count
 from ..conventions import find_convention
 from ..counting.rollup import prefixes
 from ..errors import InputError, of_kind
@@ -20,6 +20,7 @@ from ..model.inputs import checked_model
 from ..ops import BASE
 from ..report.report import Report
 from ..run.model_run import observed_run
+from ..run.running import running
 from ..trace.record import Recorder
 from ._arguments import one_of
 from ._fvcore_nodes import JitNode, nodes_of, python_ops

@@ -39,11 +39,11 @@ def conv_transpose(
     input: Spec,
     weight: Spec,
     bias: Spec | None = None,
+    *,
     stride: int | Sequence[int] = 1,
     padding: int | Sequence[int] = 0,
     groups: int = 1,
     dilation: int | Sequence[int] = 1,
-    *,
     out: Spec,
 ) -> Cost:
     """input[n, i, *s], weight[i, o, *k] -> out: 2 (o // g) prod(k) per input; a bias 1 per output of the plain convolution."""

@@ -48,7 +48,7 @@ def normalization(input: Spec, *, out: Any) -> int:
     return 2 * math.prod(input[1:])
 
 
-def instance_norm(input: Spec, weight: Any = None, *, out: Spec) -> int:
+def instance_norm(input: Spec, *, weight: Any = None, out: Spec) -> int:
     """x[n, c, *] -> out[n, c, *]: 1 per input of one sample and 10 for each channel; twice that with a weight."""
     return (math.prod(input[1:]) + 10 * input[1]) * (1 if weight is None else 2)
 

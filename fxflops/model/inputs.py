@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
+from types import FunctionType
 from typing import Any
 
 from torch import nn
 
 from ..errors import InputError, of_kind
-from ..torch_internals import original_of
+from ..torch_internals import COMPILER, original_of
 from .pytree import fill, template_of, tensors_in
 
 
@@ -25,6 +27,19 @@ def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
             wrong = f"model is the class {model.__name__}, not an instance: give {model.__name__}(...)"
         raise of_kind(InputError(wrong), *(kinds or (TypeError,)))
     return original_of(model)
+
+
+def is_compiled(modules: Iterable[nn.Module]) -> bool:
+    """Return whether ``torch.compile`` wraps one of these modules, the forward of one, or a function that is its attribute."""
+    if COMPILER not in sys.modules:
+        return False
+    modules = [*modules]
+    functions = [getattr(cls, "forward", None) for cls in {*map(type, modules)}]
+    for module in modules:
+        held = [*module.__dict__.values()]  # a copy, for other threads' sake: see Inventory
+        if FunctionType in map(type, held):
+            functions += [value for value in held if type(value) is FunctionType]
+    return any(hasattr(function, "_torchdynamo_orig_callable") for function in functions)
 
 
 def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:

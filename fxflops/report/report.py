@@ -221,7 +221,8 @@ class Report(CountedRun, Exports):
         """
         if check_phase(phase) != PHASES[0] and phase not in self._phases:
             raise InputError(f"the run made no calls in its {phase}")
-        return Tree(tree_row(self, phase), depth, sort_by, fold, columns, units)
+        options = {"depth": depth, "sort_by": sort_by, "fold": fold, "columns": columns, "units": units}
+        return Tree(tree_row(self, phase), options)
 
     def to_html(self, path: str | PathLike[str] | None = None, *, device: str | Device = "auto") -> str | None:
         """Return the report as one HTML page, or write it to ``path``. The page opens from disk and loads nothing.

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, prefixes, sums_of
@@ -17,23 +18,13 @@ class Tree:
     """A report's modules as a tree: text by ``str``, HTML in notebooks."""
 
     root: TreeRow
-    depth: int | None
-    sort_by: str | None
-    fold: bool
-    columns: Sequence[str] | None
-    units: str | None
+    options: Mapping[str, Any]
+    """The keyword arguments of :func:`fxflops.render.tree.tree`."""
 
     def __str__(self) -> str:
         from ..render.tree import tree
 
-        return tree(
-            self.root,
-            depth=self.depth,
-            sort_by=self.sort_by,
-            fold=self.fold,
-            columns=self.columns,
-            units=self.units,
-        )
+        return tree(self.root, **self.options)
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"

@@ -46,13 +46,11 @@ def roofline(
     found, is_its_own = _device(device, place, rows)
     tf32, took = tf32_allowed(), timing if is_its_own else None
     row_of = per_operation(lambda call: _row(call, found, tf32))
+    seconds_of = (call.call.seconds if is_its_own else None for call in rows)
     return Roofline(
         found,
         phase,
-        tuple(
-            row_of(each)._replace(path=each.call.path, seconds=each.call.seconds if is_its_own else None)
-            for each in rows
-        ),
+        tuple(row_of(call)._replace(path=call.call.path, seconds=s) for call, s in zip(rows, seconds_of, strict=True)),
         None if took is None else took.median,
         None if took is None else _utilization(each, found, took.median),
         sum(call.cost is None for call in rows),
