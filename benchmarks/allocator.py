@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
 def allocated(run: Callable[[], Any], before: int = 0) -> Allocated:
     """Return the peaks of a single-threaded run; ``before`` is the number of bytes live before it."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as profiler:
         run()
     roots = profiler.profiler.kineto_results.experimental_event_tree()
     return account([event for root in roots for event in _events(root, ())], before)

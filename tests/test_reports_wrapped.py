@@ -125,8 +125,8 @@ def under_autocast(m: Any, x: torch.Tensor) -> torch.Tensor:
 LINEAR = b * i * o
 NOT_ON_META = ("meta",)  # their values are read, or what is scripted cannot be copied there
 
-OLD = not hasattr(F, "grouped_mm")
-"""A torch of before 2.10, whose scan and map are others, and whose torch.func has no gradients in inference mode."""
+OLD = [int(number) for number in torch.__version__.split(".")[:2]] <= [2, 10]
+"""A torch up to 2.10, whose scan and map are others, and whose torch.func has no gradients in inference mode."""
 NOT_IN_INFERENCE = ("inference",) if OLD else ()
 
 CASES = [

@@ -34,10 +34,11 @@ def is_importing_compiler() -> bool:
 def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operator that reached a dispatch mode.
 
-    Operators of other libraries may be written in Python and import the compiler, which needs ``__torch_function__``
-    to work. They run with it enabled and with all function modes off, as they do without an observer.
+    An operator that is written in Python, as those of other libraries and torch's own on meta may be, can import the
+    compiler, which up to torch 2.8 needs ``__torch_function__`` to work. Until the compiler is loaded, all run with it
+    enabled and with all function modes off, as they do without an observer; afterwards those of other libraries.
     """
-    if is_torch_function_enabled() or func.namespace == "aten":
+    if is_torch_function_enabled() or (func.namespace == "aten" and COMPILER in sys.modules):
         return func(*args, **kwargs)
     with _functions_unseen():
         return func(*args, **kwargs)

@@ -153,7 +153,6 @@ class Twice(HigherOrderOperator):
         return super().__call__(function, x)
 
 
-@pytest.mark.skipif(torch.__version__ < (2, 8), reason="this version of torch has no rule for them under a mode")
 def test_higher_order_operators_of_ones_own() -> None:
     twice, x = Twice("fxflops_twice"), torch.ones(3, 3)
     twice.py_impl(torch._C.DispatchKey.CompositeExplicitAutograd)(lambda function, x: function(function(x)))

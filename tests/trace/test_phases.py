@@ -57,6 +57,7 @@ def test_only_the_arithmetic_of_a_step_is_the_optimizers(named: bool, with_closu
     assert report.total_optimizer_flops == 2 * WEIGHTS  # weight -= lr * gradient
 
 
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")  # torch 2.8 of its own LBFGS
 @pytest.mark.parametrize("named", [True, False], ids=["named", "nobody named it"])
 def test_a_closure_that_is_called_again_and_again(named: bool) -> None:
     model = nn.Linear(INPUTS, OUTPUTS)
