@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import timm
@@ -218,7 +220,12 @@ def unfused(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def built(name: str) -> Case:
-    """A model of the pool in eval mode; the same each time."""
+    """A model of the pool in eval mode; the same each time, and nobody else's: tools leave things on models."""
+    return copy.deepcopy(_made(name))
+
+
+@cache
+def _made(name: str) -> Case:
     torch.manual_seed(0)
     model, args, kwargs = POOL[name]()
     return model.eval(), args, kwargs
