@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import nn
 
@@ -31,7 +31,7 @@ from .chrome_trace import chrome_trace
 from .diff import Diff, diff
 from .explain import Explanation, explain
 from .rows import module_and_operator_rows, module_rows, operations, operator_rows
-from .saved import NAME_ONLY, Saved, to_json_data
+from .saved import NAME_ONLY, TOTALS, Saved, to_json_data
 from .views import Tree, summary_of, tree_row
 
 FORMATS = {
@@ -43,23 +43,6 @@ FORMATS = {
     ".tex": "to_latex",
     ".html": "to_html",
 }
-TOTALS = (
-    "total_flops",
-    "total_macs",
-    "total_params",
-    "total_activations",
-    "total_int_ops",
-    "total_gradient_flops",
-    "total_backward_flops",
-    "total_backward_macs",
-    "total_recompute_flops",
-    "total_optimizer_flops",
-    "total_training_flops",
-    "total_time",
-    "latency",
-    "max_memory",
-    "complete",
-)
 
 
 class Report(CountedRun, Exports):
@@ -334,6 +317,14 @@ class Report(CountedRun, Exports):
         timed, 1 us stands for 1 MFLOP, and the trace says so.
         """
         return written(as_json(chrome_trace(self, self.table)), path)
+
+    if not TYPE_CHECKING:  # a type checker would accept any name
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if hasattr(type(self), name):  # a property that raised AttributeError: here it raises it again
+                return object.__getattribute__(self, name)
+            known = [each for each in dir(self) if not each.startswith("_")]
+            raise AttributeError(f"a Report has no {name!r}{near(name, known)}", name=name, obj=self)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Report) and self.to_dict() == other.to_dict())

@@ -43,6 +43,24 @@ from .values import decoded, encoded
 
 SCHEMA, VERSION = "fxflops.report", 1
 NODE_TIMINGS = ("timing", "backward_timing", "host_timing")
+TOTALS = (
+    "total_flops",
+    "total_macs",
+    "total_params",
+    "total_activations",
+    "total_int_ops",
+    "total_gradient_flops",
+    "total_backward_flops",
+    "total_backward_macs",
+    "total_recompute_flops",
+    "total_optimizer_flops",
+    "total_training_flops",
+    "total_time",
+    "latency",
+    "max_memory",
+    "complete",
+)
+"""The attributes of a Report that a file holds for other readers."""
 NAME_ONLY = "known by name alone"
 """The summary of a convention that a file names and this process does not have."""
 OPERATION_VALUES = itemgetter("args", "kwargs", "out", "settings")

@@ -1,0 +1,41 @@
+"""The Report itself: what it answers for names that it does not have, and the steps of one call."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+
+REPORT = fxflops.count(nn.Linear(3, 4), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(("name", "near"), [("flops", "total_flops"), ("macs", "total_macs"), ("tabel", "table")])
+def test_a_name_that_it_lacks_is_told_with_those_near_it(name: str, near: str) -> None:
+    with pytest.raises(AttributeError, match=f"a Report has no '{name}'; near: .*{near}"):
+        getattr(REPORT, name)
+    assert not hasattr(REPORT, name)
+
+
+def test_an_error_within_a_property_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fxflops.Report, "latency", property(lambda self: self.nodes.nothing))
+    with pytest.raises(AttributeError, match="'tuple' object has no attribute 'nothing'"):
+        REPORT.latency  # noqa: B018
+
+
+def test_it_is_copied_and_pickled() -> None:
+    for other in (copy.copy(REPORT), copy.deepcopy(REPORT), pickle.loads(pickle.dumps(REPORT))):
+        assert other == REPORT
+
+
+def test_one_call_is_one_step() -> None:
+    assert {name: row.total.macs for name, row in REPORT.by_step().items()} == {"step 1": 2 * 3 * 4}
+
+
+def test_explained_with_one_convention() -> None:
+    assert REPORT.explain("thop") == REPORT.explain("fxflops", "thop")
+    assert REPORT.recount("fvcore").explain("thop") == REPORT.explain("fvcore", "thop")
