@@ -227,7 +227,7 @@ class Models(nn.ModuleDict):
 def _one_model(models: Any) -> nn.Module:
     if models is None:
         return Models()
-    if isinstance(models, nn.Module) or not isinstance(models, Iterable):
+    if isinstance(models, nn.Module | str) or not isinstance(models, Iterable):
         return checked_model(models)
     if isinstance(models, Mapping):
         named = {name: checked_model(model) for name, model in models.items() if isinstance(model, nn.Module)}

@@ -85,7 +85,10 @@ def loaded_or(make: Callable[[str, Asked], Report], target: str, asked: Asked) -
     if not Path(target).is_file():
         raise InputError(f"there is no file {target!r}")
     if asked != asked.of_saved():
-        raise InputError(f"{target} is a saved report: only --convention and --attention can be given for it")
+        raise InputError(
+            f"{target} is taken for a saved report: only --convention and --attention can be given for it; "
+            f"the config of a transformers model is hf:{target}"
+        )
     report = Report.load(target)
     if (asked.convention, asked.attention) == (None, None):
         return report

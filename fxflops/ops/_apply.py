@@ -79,8 +79,21 @@ def _call(entry: Formula, function: FormulaFunction, ran: Operation, module: nn.
         return function(out, *args, **kwargs)
     if entry.style == "module":
         return function(module, *ran.args, **ran.kwargs, out=ran.out)
+    if not entry.is_ours and not isinstance(ran.target, type):
+        _check_order(entry.parameters[0], ran.target)
     args, kwargs = arguments(entry.parameters, ran)
     return function(*args, **kwargs, out=ran.out)
+
+
+@lru_cache(maxsize=256)
+def _check_order(names: tuple[str, ...], target: Any) -> None:
+    """Raise TypeError if a positional parameter of a formula has the name of another one of the operation's."""
+    theirs = names_of(target)
+    for mine, its in zip(names, theirs, strict=False):
+        if mine != its and mine in theirs:
+            raise TypeError(
+                f"its positional parameter {mine!r} gets the op's {its!r}: write it after *, {mine} is then found by name"
+            )
 
 
 def arguments(parameters: Parameters, ran: Operation) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -279,10 +279,12 @@ def too_low(device: Device) -> str:
 
 
 def _notes(found: Roofline) -> list[str]:
-    fast = sum((row.efficiency or 0) > 1 for row in found.rows)
+    fast = [row.binds == COMPUTE for row in found.rows if (row.efficiency or 0) > 1]
+    computing, reading = sum(fast), len(fast) - sum(fast)
     notes = {
         f"MFU is above 100%: {too_low(found.device)}": (found.mfu or 0) > 1,
-        f"{fast} calls took less than their bound: what they read was in a cache, or never computed": fast,
+        f"calls that took less than their operations need: {computing}; {too_low(found.device)}": computing,
+        f"calls that took less than their bound: {reading}; what they read was in a cache, or never computed": reading,
         f"{found.missing} calls have no formula: only their bytes are in the bounds": found.missing,
     }
     return [note for note, calls in notes.items() if calls]

@@ -85,6 +85,7 @@ def measure(
     tick()
     watched, calls_of = trace.recorded or _matched(subject, registry, made)
     source = "predicted" if subject.device.type == "meta" else "storages"
+    observed = tuple(watched.observer.calls)  # with their times, which a run does not keep
     run = subject.record_of(watched, source, f"{trace.how} trace", trace.why)
     if subject.device.type == "cuda":
         tick()
@@ -96,7 +97,7 @@ def measure(
     ran = _kernels(subject, graph) if kernels else {}
     nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, ran) for n in graph.graph.nodes)
     owner_of = {} if watched.owners is None else watched.owners.owner_of
-    calls = with_nodes(run.calls, nodes, owner_of)
+    calls = with_nodes(observed, nodes, owner_of)
     return replace(run, calls=calls, nodes=nodes, latency=times.latency, backward_latency=times.backward_latency)
 
 

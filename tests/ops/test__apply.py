@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
+import fxflops
 from fxflops.errors import FormulaError
 from fxflops.ops import Formula, apply
 from fxflops.ops._apply import names_of
 from fxflops.records import Operation, Spec
 from tests.oracle import cost_of
 
-X, Y = torch.zeros(2, 3), torch.zeros(2, 4)
+X, Y, W = torch.zeros(2, 3), torch.zeros(2, 4), torch.zeros(5, 3)
 IMAGE = torch.zeros(1, 2, 3, 3)
 
 
@@ -94,3 +96,23 @@ def test_a_module_s_setting_is_no_result() -> None:
     linear = nn.Linear(3, 4)
     linear.out = 5
     assert cost_of(linear, X).macs == 2 * 3 * 4
+
+
+@pytest.mark.parametrize("args", [(X, W), (X,)], ids=["by position", "by name"])
+def test_a_positional_parameter_with_the_name_of_a_later_one_is_refused(args: Any) -> None:
+    class Product(nn.Module):
+        def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            given = (x, w)[: len(args)]
+            return F.linear(*given) if len(given) == 2 else F.linear(*given, weight=w)
+
+    def wrong(weight: Any, *, out: Any) -> int:
+        return int(weight.numel())
+
+    def right(*, weight: Any, out: Any) -> int:
+        return int(weight.numel())
+
+    with pytest.raises(
+        fxflops.FormulaError, match="positional parameter 'weight' gets the op's 'input': write it after"
+    ):
+        fxflops.count(Product(), (X, W), formulas={F.linear: wrong})
+    assert fxflops.count(Product(), (X, W), formulas={F.linear: right}).total_flops == W.numel()

@@ -224,7 +224,14 @@ def test_calls_faster_than_their_bound_are_told() -> None:
     slow = Device("cpu", peaks={"f32": 1.0}, bandwidth=1.0)
     found = fxflops.analyze(nn.ReLU(), torch.randn(4), repeats=1).roofline(slow)
     assert found.rows[0].efficiency > 1
-    assert "1 calls took less than their bound" in str(found)
+    assert "calls that took less than their bound: 1" in str(found)
+
+
+def test_a_call_faster_than_its_operations_need_says_that_the_peak_is_too_low() -> None:
+    slow = Device("cpu", peaks={"f32": 1.0}, bandwidth=1e12)
+    found = fxflops.analyze(nn.Linear(8, 8), torch.randn(4, 8), repeats=1).roofline(slow)
+    assert "calls that took less than their operations need: 1; the ceiling of cpu" in str(found)
+    assert "cache" not in str(found)
 
 
 def test_table(timed: Roofline) -> None:

@@ -132,5 +132,16 @@ def test_the_backward_pass_is_the_models_own_and_each_call_of_the_node_whose_gra
     assert all(not call.node for call in report.calls if call.phase == "recompute")
 
 
+@pytest.mark.parametrize("trace", ["symbolic", "record"])
+def test_calls_of_one_node_share_its_time_as_they_took_it(trace: str) -> None:
+    model, x = nn.Sequential(nn.Linear(512, 2048)), torch.randn(128, 512)
+    report = fxflops.analyze(model, x, trace=trace, backward=True, repeats=3)
+    operators = report.by_operator("backward")
+    product, view = operators["matmul"].total.seconds, operators["t"].total.seconds
+    assert product is not None
+    assert view is not None
+    assert product > 3 * view  # 134 million multiply-accumulates, and a change of strides
+
+
 def said(report: fxflops.Report) -> list[tuple[str, str, str, str]]:
     return [(call.op, str([*call.inputs()]), call.path, call.phase) for call in report.calls]
