@@ -63,7 +63,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Step]] = {
 
 def allocated(run: Callable[[], object]) -> int:
     """The most bytes that the allocator had given out at one time, beyond those before."""
-    with torch_profile(profile_memory=True) as watched:
+    with torch_profile(profile_memory=True, acc_events=True) as watched:
         run()
     assert watched.profiler is not None
     live = most = 0
