@@ -25,7 +25,6 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fxflops
-from fxflops import units
 
 RESULTS = Path(__file__).parent / "results"
 CONTEXT = 2**17
@@ -164,8 +163,8 @@ def main() -> None:
         found = json.loads(done.stdout.splitlines()[-1])
         for cell in found["cells"]:
             lines.append(
-                f"| {name} | {units.count(cell['params'])} | {found['built']:.1f} | {cell['work']} | {cell['seconds']:.2f} "
-                f"| {cell['calls']:,} | {units.count(cell['macs'])} | {units.size(cell['memory'])} "
+                f"| {name} | {fxflops.units.count(cell['params'])} | {found['built']:.1f} | {cell['work']} | {cell['seconds']:.2f} "
+                f"| {cell['calls']:,} | {fxflops.units.count(cell['macs'])} | {fxflops.units.size(cell['memory'])} "
                 f"| {'yes' if cell['complete'] else 'NO'}, {cell['trace']} | {cell['MB']:.0f} |"
             )
             print(lines[-1], flush=True)

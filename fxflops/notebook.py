@@ -18,7 +18,6 @@ from .model.snapshot import Snapshot, holding
 from .ops import BASE
 from .render.columns import RESULT_HEADER
 from .report.report import Report
-from .torch_internals import assertion
 from .trace.symbolic import constants_of, symbolic
 
 MEMORY_FUNCTIONS = ("memory_allocated", "max_memory_allocated")
@@ -198,7 +197,7 @@ def _shown_at(nodes: Iterable[Node], graph: fx.GraphModule) -> dict[str, range]:
     """
     calls = {node.name: node.calls for node in nodes}
     for node in graph.graph.nodes:
-        checked = (*node.args, *node.kwargs.values())[0] if node.target is assertion else None
+        checked = (*node.args, *node.kwargs.values())[0] if getattr(node.target, "__name__", "") == "_assert" else None
         if isinstance(checked, fx.Node) and not calls[checked.name]:
             calls[checked.name], calls[node.name] = calls[node.name], calls[checked.name]
     return calls

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from ..api import count
 from ..conventions import find_convention
-from ..counting.rollup import prefixes
 from ..errors import InputError, of_kind
 from ..model.inputs import checked_model
 from ..ops import BASE
+from ..records import prefixes
 from ..report.report import Report
 from ..run.model_run import observed_run
 from ..run.running import running

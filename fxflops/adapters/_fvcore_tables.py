@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from ..counting.rollup import prefixes
+from ..records import prefixes
 from ._fvcore_analysis import JitModelAnalysis
 from ._module_text import printed
 

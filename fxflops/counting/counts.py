@@ -15,9 +15,9 @@ from ..errors import FormulaError, InputError, near
 from ..names import name_of
 from ..ops import ESCAPE, Formula, FormulaRegistry, apply
 from ..ops._cost import COMPLEX, first
+from ..ops._masks import leaves_all
 from ..ops._registry import entry_for
 from ..records import Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
-from ..trace.attention_pairs import leaves_all
 from .module_charges import NOT_COUNTED, seen_by_tool
 from .uncounted import NO_FORMULA
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from ..errors import InputError
 from ..model.inventory import Module
-from ..records import PHASES, Counted, per_operation, specs_in
+from ..records import PHASES, Counted, per_operation, prefixes, specs_in
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -98,17 +98,6 @@ def sums_of(pairs: Iterable[tuple[K, Sums]]) -> dict[K, Sums]:
     for key, sums in pairs:
         groups.setdefault(key, []).append(sums)
     return {key: together(found) for key, found in groups.items()}
-
-
-def prefixes(path: str) -> Iterator[str]:
-    """Yield a path with all its ancestors, the root "" first: ``"a.b" -> "", "a", "a.b"``."""
-    yield ""
-    end = path.find(".")
-    while end >= 0:
-        yield path[:end]
-        end = path.find(".", end + 1)
-    if path:
-        yield path
 
 
 def by_module(

@@ -1,4 +1,4 @@
-"""What a run leaves behind, call by call: tensors as specs, operations, calls and their costs."""
+"""The records that a run leaves behind, call by call: tensors as specs, operations, calls and their costs."""
 
 from .calls import (
     EMPTY_MAPPING,
@@ -12,6 +12,7 @@ from .calls import (
     Operation,
     Scope,
     per_operation,
+    prefixes,
 )
 from .specs import DTYPE_NAMES, ORDINARY, QUANTIZED, SPARSE, Spec, is_dense, spec_of, specs_in, typed
 
@@ -33,6 +34,7 @@ __all__ = [
     "Spec",
     "is_dense",
     "per_operation",
+    "prefixes",
     "spec_of",
     "specs_in",
     "typed",

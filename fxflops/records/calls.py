@@ -182,6 +182,17 @@ class Counted(_Counted):
         return cost.flops if cost is not None and integer else 0
 
 
+def prefixes(path: str) -> Iterator[str]:
+    """Yield a path with all its ancestors, the root "" first: ``"a.b" -> "", "a", "a.b"``."""
+    yield ""
+    end = path.find(".")
+    while end >= 0:
+        yield path[:end]
+        end = path.find(".", end + 1)
+    if path:
+        yield path
+
+
 def per_operation(function: Callable[[Any], R]) -> Callable[[Any], R]:
     """Return the function with a cache by operation and count. It must depend on nothing else of a counted call."""
     found: dict[Any, R] = {}

@@ -13,8 +13,7 @@ from itertools import accumulate, takewhile
 from typing import Any
 
 from ..counting.counted_run import CountedRun
-from ..counting.rollup import prefixes
-from ..records import PHASES
+from ..records import PHASES, prefixes
 from ..render.exports import Table
 from ..render.text import plain
 

@@ -8,9 +8,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from ..counting.counted_run import NO_OPERATION, CountedRun
-from ..counting.rollup import prefixes
 from ..errors import InputError
-from ..records import PARTS
+from ..records import PARTS, prefixes
 from ..render.columns import Column, Kind
 from ..render.exports import Cells, Rows, Table, Tabular
 from ..render.text import align, plain, terminal_width, wrapped

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..counting.counted_run import CountedRun
-from ..counting.rollup import ModuleRow, Sums, prefixes
+from ..counting.rollup import ModuleRow, Sums
 from ..errors import FxflopsError
-from ..records import PARTS, PHASES, Counted, per_operation, specs_in
+from ..records import PARTS, PHASES, Counted, per_operation, prefixes, specs_in
 from ..render.data import Summary, TreeRow
 from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, Tile
 from ..roofline.result import Roofline

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..counting.counted_run import CountedRun
-from ..counting.rollup import ModuleRow, prefixes, sums_of
+from ..counting.rollup import ModuleRow, sums_of
+from ..records import prefixes
 from ..render.data import NO_OPS, OperatorShare, Summary, TreeRow
 from .rows import highest
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..counting.rollup import prefixes
 from ..errors import InputError
+from ..records import prefixes
 from ..render.columns import Column
 from ..render.exports import Rows, Table, Tabular
 from ..units import amount, seconds, size

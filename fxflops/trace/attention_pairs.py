@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 import sys
 from collections.abc import Mapping
@@ -11,12 +10,10 @@ from typing import Any
 import torch
 
 from ..ops import Formula
+from ..ops._masks import MASKS, STARTS, given_to
 from ..records import Spec, spec_of, specs_in
 from ..torch_internals import DisableTorchFunction, disable_current_modes
 
-MASKS = ("attn_mask", "attn_bias", "bias")
-STARTS = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
-"""Arguments with the cumulative sequence lengths of a packed batch."""
 NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
 """Causal masks, with the numbers of ``custom_mask_type`` and of ``torch.nn.attention.bias.CausalVariant``."""
 
@@ -38,13 +35,6 @@ def with_pairs(entry: Formula, given: tuple[tuple[Any, ...], Mapping[str, Any]],
     return first if isinstance(result, Spec) else (first, *rest)
 
 
-def leaves_all(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether a call of attention has no mask. Its arguments may be tensors or specs."""
-    given = _named(entry, args, kwargs)
-    masks = (*MASKS, *STARTS, "block_mask", "is_causal", "custom_mask_type")
-    return not any(given.get(name) not in (None, False, 0) for name in masks)
-
-
 def with_learning(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the specs with ``requires_grad`` of their tensors as the fact ``learns``.
 
@@ -63,7 +53,7 @@ def pairs_left(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any],
 
     Raises NotImplementedError for a mask on the meta device, which has no values.
     """
-    given = _named(entry, args, kwargs)
+    given = given_to(entry, args, kwargs)
     query, key, value = given["query"], given["key"], given["value"]
     result = out if isinstance(out, torch.Tensor) else out[0]
     heads_last = "max_q" in given or "max_seqlen_q" in given
@@ -85,11 +75,6 @@ def pairs_left(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any],
             return batch * _triangle(n, s, corner)
         kept = _values(mask) if mask.dtype is torch.bool else _values(mask) > torch.finfo(mask.dtype).min
         return int(batch * n * s * int(kept.sum()) // mask.numel())
-
-
-def _named(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    names = [name for name in inspect.signature(entry.function).parameters if name != "out"] if entry.function else []
-    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:

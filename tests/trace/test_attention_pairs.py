@@ -14,8 +14,9 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import fxflops
 from fxflops.ops import BASE
+from fxflops.ops._masks import leaves_all
 from fxflops.records import Spec
-from fxflops.trace.attention_pairs import leaves_all, pairs_left, with_learning
+from fxflops.trace.attention_pairs import pairs_left, with_learning
 
 BATCH, HEADS, N, S, D = 2, 3, 5, 7, 4
 Q, K = torch.randn(BATCH, HEADS, N, D), torch.randn(BATCH, HEADS, S, D)

@@ -1,0 +1,26 @@
+"""The masks among the arguments of attention, under all the names that functions and operators give them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from ._registry import Formula
+
+MASKS = ("attn_mask", "attn_bias", "bias")
+STARTS = ("cum_seq_q", "cum_seq_k", "cu_seqlens_q", "cu_seqlens_k")
+"""Arguments with the cumulative sequence lengths of a packed batch."""
+
+
+def leaves_all(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Return True if a call of attention has no mask. Its arguments may be tensors or specs."""
+    given = given_to(entry, args, kwargs)
+    masks = (*MASKS, *STARTS, "block_mask", "is_causal", "custom_mask_type")
+    return not any(given.get(name) not in (None, False, 0) for name in masks)
+
+
+def given_to(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by the names of the formula's parameters."""
+    names = [name for name in inspect.signature(entry.function).parameters if name != "out"] if entry.function else []
+    return {**dict(zip(names, args, strict=False)), **kwargs}
