@@ -120,6 +120,8 @@ TensorBase = torch._C.TensorBase
 assertion = torch._assert
 # Tells which kernel attention takes. Without it the call is run on fake tensors, which is slower.
 fused_sdp_choice: Callable[..., int] | None = _optional("torch._fused_sdp_choice", None)
+# The operator whose kernel on meta makes a gradient that nobody asked for. Necessary.
+batch_norm_backward = torch.ops.aten.native_batch_norm_backward.default
 # The fused kernel of attention on the CPU. Necessary.
 flash_attention_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 # Functions with formulas of their own. A torch without one cannot call it.

@@ -74,7 +74,7 @@ def summary_of(report: CountedRun, tree: TreeRow) -> Summary:
         latency=report.timing,
         nodes_seconds=report.total_time,
         backward_latency=report.backward_timing,
-        backward_nodes_seconds=sum(n.backward_timing.median for n in report.nodes if n.backward_timing is not None),
+        backward_nodes_seconds=sum(n.backward_timing.median for n in report.nodes if n.backward_timing) or None,
         bytes_peak=report.max_memory,
         memory=report.memory,
         peak_at=report.memory.at,

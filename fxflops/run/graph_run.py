@@ -219,12 +219,14 @@ def time_nodes(
     repeats: int | str,
     tick: Callable[[], None],
     backward: bool = False,
+    graphs_backward: bool = False,
 ) -> Times:
     """Time each node of the graph, and, in turn with it, the model itself without instruments.
 
     ``repeats="auto"`` runs at least 5 times, until the times of the model and of the sum of the nodes are stable
-    (interquartile range under 5% of the median), or until 2 s have passed. ``inputs()`` returns fresh inputs,
-    ``model()`` a function that runs the model on such; ``tick()`` is called before each run.
+    (interquartile range under 5% of the median), or until 2 s have passed. ``inputs()`` returns fresh inputs, ``model()`` a
+    function that runs the model on such; ``tick()`` is called before each run. ``backward`` times the model's backward
+    pass too, ``graphs_backward`` that of the nodes.
     """
     own, own_back, sums = list[float](), list[float](), list[float]()
     nodes, nodes_host, nodes_back = (dict[str, list[float]]() for _ in range(3))
@@ -240,7 +242,7 @@ def time_nodes(
         del out  # before the graph runs: the outputs of both must not be alive at once
         tick()
         clock, clock_back = _clock(device), _clock(device)
-        run_graph(graph, inputs(), clock, back=clock_back if backward else None)
+        run_graph(graph, inputs(), clock, back=clock_back if graphs_backward else None)
         _collect(clock, nodes)
         _collect(clock_back, nodes_back)
         if isinstance(clock, CudaClock):

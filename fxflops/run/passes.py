@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..errors import InputError, TraceError
+from ..errors import InputError, RunError, TraceError
 from ..meters.kernels import KernelMeter
 from ..meters.meter import CudaMemory, StorageMemory
 from ..meters.nodes import Kernel
@@ -81,7 +81,7 @@ def measure(
     """
     tick()
     graph = trace.graph
-    made, bytes_of = _watched_graph(subject, graph, registry)
+    made, bytes_of, back = _watched_graph(subject, graph, registry, subject.backward)
     tick()
     watched, calls_of = trace.recorded or _matched(subject, registry, made)
     source = "predicted" if subject.device.type == "meta" else "storages"
@@ -89,11 +89,11 @@ def measure(
     run = subject.record_of(watched, source, f"{trace.how} trace", trace.why)
     if subject.device.type == "cuda":
         tick()
-        bytes_of, peak = _cuda_memory(subject, graph)
+        bytes_of, peak = _cuda_memory(subject, graph, back)
         run = replace(run, peak=peak, source="allocator")
     times = Times()
     if subject.device.type != "meta" and repeats != 0:
-        times = time_nodes(graph, subject.bound, subject.call, subject.device, repeats, tick, subject.backward)
+        times = time_nodes(graph, subject.bound, subject.call, subject.device, repeats, tick, subject.backward, back)
     ran = _kernels(subject, graph) if kernels else {}
     nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, ran) for n in graph.graph.nodes)
     owner_of = {} if watched.owners is None else watched.owners.owner_of
@@ -102,16 +102,25 @@ def measure(
 
 
 def _watched_graph(
-    subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry
-) -> tuple[Mapping[str, list[Call]], tuple[Spans, Spans]]:
-    """Run the graph; return the calls of each node, and its bytes in forward and backward, from live storages."""
+    subject: Subject, graph: fx.GraphModule, registry: FormulaRegistry, back: bool
+) -> tuple[Mapping[str, list[Call]], tuple[Spans, Spans], bool]:
+    """Run the graph; return the calls of each node, its bytes in forward and backward, and whether the backward ran.
+
+    The bytes are those of live storages. A graph has no gradient checkpointing: where the model writes to a result that
+    is computed again in its own backward pass, that of the graph raises, and its nodes have no times and bytes in it.
+    """
     watch = subject.watch(registry)
     collector = CallCollector(watch.observer, graph.graph)
     memory, memory_back = StorageMemory(watch.storages), StorageMemory(watch.storages)
-    inputs, back = subject.bound(), memory_back if subject.backward else None
-    with uncompiled(), watch.observer:
-        run_graph(graph, inputs, collector, memory, back=back, backward=watch.observer.backward)
-    return collector.calls_of, (memory.bytes, memory_back.bytes)
+    inputs, meter = subject.bound(), memory_back if back else None
+    try:
+        with uncompiled(), watch.observer:
+            run_graph(graph, inputs, collector, memory, back=meter, backward=watch.observer.backward)
+    except RunError:
+        if not back:
+            raise
+        return _watched_graph(subject, graph, registry, False)
+    return collector.calls_of, (memory.bytes, memory_back.bytes), back
 
 
 def _matched(
@@ -168,7 +177,7 @@ def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel,
     return meter.kernels
 
 
-def _cuda_memory(subject: Subject, graph: fx.GraphModule) -> tuple[tuple[Spans, Spans], int]:
+def _cuda_memory(subject: Subject, graph: fx.GraphModule, back: bool) -> tuple[tuple[Spans, Spans], int]:
     """Return the bytes of each node in forward and backward, and the peak of the model itself, from the allocator."""
     call = subject.call()
     torch.cuda.reset_peak_memory_stats(subject.device)
@@ -179,5 +188,5 @@ def _cuda_memory(subject: Subject, graph: fx.GraphModule) -> tuple[tuple[Spans, 
     del out
     peak = torch.cuda.max_memory_allocated(subject.device)
     meter, meter_back = CudaMemory(subject.device), CudaMemory(subject.device)
-    run_graph(graph, subject.bound(), meter, back=meter_back if subject.backward else None)
+    run_graph(graph, subject.bound(), meter, back=meter_back if back else None)
     return (meter.bytes, meter_back.bytes), peak

@@ -9,7 +9,7 @@ from typing import Any
 from ..model.pytree import tensors_given
 from ..ops.shapes import rule_for, shape_of
 from ..records import Operation, spec_of
-from ..torch_internals import OpOverload
+from ..torch_internals import OpOverload, batch_norm_backward
 from .device_kernels import DeviceKernels
 from .modes import dispatch_mode_on
 from .observe import Observer
@@ -32,7 +32,12 @@ class MetaObserver(Observer):
         out = self._device_kernels.run(func, args, kwargs)
         if out is not NotImplemented:
             return out
-        return super()._kernel(func, args, kwargs) if isinstance(func, OpOverload) else func(*args, **kwargs)
+        if not isinstance(func, OpOverload):
+            return func(*args, **kwargs)
+        out = super()._kernel(func, args, kwargs)
+        if func is batch_norm_backward and not args[-1][0]:  # meta's kernel makes a gradient that no device's makes
+            return None, *out[1:]
+        return out
 
     def _run_tracked(self, run: Callable[..., Any], *args: Any) -> Any:
         """Run a call with its operators observed as parts of it, so that the tensors they make are tracked."""

@@ -145,3 +145,27 @@ def test_calls_of_one_node_share_its_time_as_they_took_it(trace: str) -> None:
 
 def said(report: fxflops.Report) -> list[tuple[str, str, str, str]]:
     return [(call.op, str([*call.inputs()]), call.path, call.phase) for call in report.calls]
+
+
+class WrittenTo(nn.Module):
+    """A result that checkpoint computes again for its own gradient, so that the model may write to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda given: self.fc(given).relu(), x, use_reentrant=False).add_(1)
+
+
+@pytest.mark.parametrize("trace", TRACES)
+def test_a_graph_whose_backward_pass_cannot_run_has_no_times_of_it(trace: str) -> None:
+    report = analyzed(WrittenTo(), trace, backward=True)
+    assert report.total_backward_macs == 3 * 4 * 4  # of the weight alone
+    assert report.total_recompute_flops == 3 * 4 * 2 * 4 + 3 * 4  # product, sums and bias; relu
+    assert report.backward_timing is not None
+    assert {node.backward_timing for node in report.nodes} == {None}
+    assert {call.seconds for call in report.calls if call.phase == "backward"} == {None}
+    assert all(node.timing is not None for node in report.nodes if node.opcode == "call_module")
+    [line] = [line for line in str(report).splitlines() if line.startswith("backward")]
+    assert "sum of nodes" not in line

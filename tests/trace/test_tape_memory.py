@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -101,3 +102,23 @@ def test_what_is_computed_again_is_predicted_to_be_freed(reentrant: bool) -> Non
     predicted = report.max_memory
     assert report.trace == "observed on meta"
     assert predicted - there_before == pytest.approx(allocated(lambda: step(model)), rel=0.05)
+
+
+@pytest.mark.parametrize("given", ["values", "a list"])
+@pytest.mark.parametrize("affine", [True, False])
+def test_a_first_batch_norm_makes_no_gradient_of_values_that_learn_nothing(given: str, affine: bool) -> None:
+    """Torch's kernel on meta makes it nevertheless, as large as the input."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.conv = nn.BatchNorm2d(8, affine=affine), nn.Conv2d(8, 8, 1)
+
+        def forward(self, x: Any) -> torch.Tensor:
+            return self.conv(self.norm(x if given == "values" else x[0]))
+
+    x = torch.randn(2, 8, 9, 9)
+    given_to = x if given == "values" else ([x],)
+    predicted, ran = (run(Net(), given_to, backward=True) for run in (fxflops.count, fxflops.analyze))
+    assert predicted.trace == "observed on meta"
+    assert predicted.max_memory == ran.max_memory

@@ -1,0 +1,98 @@
+"""The time of the code that is observed, without that of the observer, by step and phase."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+BETWEEN = "between"
+"""The time outside all phases: of loading data, computing a loss, choosing a token."""
+
+
+class Costs(NamedTuple):
+    """Seconds that pass unseen, in torch, before a handler of the observer begins and after it has ended."""
+
+    function: float = 0.0
+    operator: float = 0.0
+    module: float = 0.0
+
+
+class Stopwatch:
+    """A clock of one thread that stands still while the observer works; ``own`` is for how many seconds it did.
+
+    Each handler of the observer stops it first and starts it last; what the handler runs for the model, it :meth:`run`\\ s.
+    """
+
+    __slots__ = ("_since", "costs", "own")
+
+    def __init__(self) -> None:
+        self.costs = Costs()
+        self.own = 0.0
+        self._since: float | None = None
+
+    def stop(self, cost: float = 0.0) -> bool:
+        """Stop the clock, as of ``cost`` seconds ago; return False if it stood still already."""
+        if self._since is not None:
+            return False
+        self._since = time.perf_counter() - cost
+        return True
+
+    def go(self) -> None:
+        """Start the clock again."""
+        if self._since is not None:
+            self.own += time.perf_counter() - self._since
+            self._since = None
+
+    def now(self) -> float:
+        """Return the time on the clock, in seconds."""
+        return (time.perf_counter() if self._since is None else self._since) - self.own
+
+    def run(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Return ``func(*args, **kwargs)``, with the clock running meanwhile."""
+        self.go()
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.stop()
+
+
+class PhaseTimes:
+    """The seconds of each phase, step by step; the innermost open phase runs.
+
+    ``parts`` are those of the current step: from the beginning of one call of the model to that of the next.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.parts: dict[str, float] = {}
+        self._now = now
+        self._open = [BETWEEN]
+        self._since = now()
+
+    def is_open(self, phase: str) -> bool:
+        """Return whether a phase is under way."""
+        return phase in self._open
+
+    def begin(self, phase: str) -> None:
+        """Begin a phase inside the current one."""
+        self.flush()
+        self._open.append(phase)
+
+    def end(self, phase: str) -> None:
+        """End a phase, and whatever is open inside it; nothing if it is not open."""
+        if phase in self._open[1:]:
+            self.flush()
+            while self._open.pop() != phase:
+                pass
+
+    def next_step(self) -> dict[str, float]:
+        """Begin a step; return its parts, which grow until the next one begins."""
+        self.flush()
+        self.parts = {}
+        return self.parts
+
+    def flush(self) -> None:
+        """Add the time until now to the innermost open phase."""
+        now, phase = self._now(), self._open[-1]
+        self.parts[phase] = self.parts.get(phase, 0.0) + now - self._since
+        self._since = now
