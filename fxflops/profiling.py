@@ -15,16 +15,19 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.profiler import ProfilerAction
 
 from .conventions import Convention, find_convention
 from .counting.counts import check_attention
+from .counting.steps import OUTSIDE
 from .errors import FxflopsError, InputError, of_kind
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
 from .model.optimizer import states_of
 from .ops import BASE
-from .records import FormulaFunction
+from .records import FormulaFunction, Step
 from .report.report import Report
+from .run.calibration import entry_costs
 from .run.graph_run import uncompiled
 from .run.model_run import Watch, gradients_of
 from .run.outcome import environment_of
@@ -67,6 +70,7 @@ class profile:
         attention: str = "dense",
         formulas: Mapping[Any, FormulaFunction] | None = None,
         strict: bool = False,
+        schedule: Callable[[int], ProfilerAction] | None = None,
         **unknown: NoReturn,
     ) -> None:
         if inputs or unknown:
@@ -79,6 +83,9 @@ class profile:
         self._attention = check_attention(attention)
         self._registry = BASE.derive(formulas)
         self._strict = strict
+        self._schedule = schedule
+        self._iteration = 0
+        self._is_on = False
         self._report: Report | None = None
         self._raised: type[BaseException] | None = None
 
@@ -103,6 +110,7 @@ class profile:
         self._storages, self._observer = self._watch.storages, self._watch.observer
         self._observer.phases.on_step = self._stepping
         self._generated: list[tuple[str, range]] = []
+        self._iterations: dict[int, int] = {}
         for category, tensors in held.items():
             self._storages.add_all([tensor for _, tensor in tensors])
             self._storages.label(tensors, category)
@@ -112,13 +120,45 @@ class profile:
             if callable(getattr(type(module), "generate", None)):
                 stand_in = _Generate(module, partial(self._generating, path))
                 self._open.callback(stand_in.leave)
-        self._open.enter_context(uncompiled())
-        self._open.enter_context(self._observer)
+        self._device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
+        if self._device.type == "cpu":
+            self._observer.stopwatch.costs = entry_costs(self._registry)
+        self._switch()
         return self
+
+    def step(self) -> None:
+        """Tell that an iteration of the loop has ended, and the next one begins, as torch.profiler's ``step`` does."""
+        self._iteration += 1
+        self._switch()
+
+    def _switch(self) -> None:
+        """Begin an iteration: turn the observer on or off, as the schedule says."""
+        action = ProfilerAction.RECORD if self._schedule is None else self._schedule(self._iteration)
+        wanted = action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+        if self._is_on and not wanted:
+            self._turn_off()
+        elif wanted and not self._is_on:
+            self._running = ExitStack()
+            self._running.enter_context(uncompiled())
+            self._running.enter_context(self._observer)
+            self._observer.times.resume()
+            self._is_on = True
+        if wanted:
+            steps = self._observer.steps
+            self._iterations[len(steps)] = self._iteration
+            first = len(self._observer.calls)
+            steps.append(Step("", range(first, first), self._observer.times.next_step()))
+
+    def _turn_off(self, *error: Any) -> None:
+        self._observer.times.flush()
+        self._running.__exit__(*(error or (None, None, None)))
+        self._is_on = False
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._is_on:
+            self._turn_off(kind, error, traceback)
         self._open.__exit__(kind, error, traceback)
         self._raised = kind
         if error is not None:
@@ -127,11 +167,13 @@ class profile:
         self._storages.label(self._optimizer_states(), "optimizer")
         parts = [*self._model.children()] if isinstance(self._model, Models) else [self._model]
         name = " + ".join(type(part).__name__ for part in parts) or "(no model)"
-        device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
         mode = ("train" if self._model.training else "eval") if parts else ""
-        environment = environment_of(device, mode, self._compiled)
-        run = self._watch.run(name, "", Inventory(self._model), environment, "storages", "profiled as it ran")
-        run = replace(run, steps=tuple(self._steps(self._observer.steps)))
+        environment, timed = environment_of(self._device, mode, self._compiled), self._device.type == "cpu"
+        run = self._watch.run(
+            name, "", Inventory(self._model), environment, "storages", "profiled as it ran", timed=timed
+        )
+        steps = tuple(step if timed else Step(*step[:2]) for step in self._steps(self._observer.steps))
+        run = replace(run, steps=steps, instruments=self._observer.stopwatch.own if timed else None)
         report = Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
         self._report = report
         report.checked(self._strict)
@@ -159,16 +201,23 @@ class profile:
     def _optimizer_states(self) -> list[tuple[str, torch.Tensor]]:
         return [state for optimizer in self._optimizers for state in states_of(optimizer)]
 
-    def _steps(self, steps: Sequence[tuple[str, range]]) -> Iterator[tuple[str, range]]:
-        """Yield the names of the models' calls with their ranges.
+    def _steps(self, steps: Sequence[Step]) -> Iterator[Step]:
+        """Yield the steps with their names.
 
         They are "prefill" and "decode n" in a ``generate``, "generate 2 prefill" and so on in a second one, and "step n"
-        elsewhere.
+        elsewhere: the number of the iteration in a loop that calls :meth:`step`, otherwise of the model's call.
         """
+        in_loop, iteration = self._iteration > 0, 0
         generated = reversed([*enumerate(self._generated)])  # a nested generate ends first, and overrides the outer one
-        by = {i: number for number, (path, made) in generated for i in made if steps[i][0] == path}
+        by = {i: number for number, (path, made) in generated for i in made if steps[i].name == path}
         numbers, generations = Counter[Any](), dict[str, list[int]]()
-        for i, (path, calls) in enumerate(steps):
+        for i, step in enumerate(steps):
+            path = step.name
+            iteration = self._iterations.get(i, iteration)
+            if (in_loop and i not in by) or i in self._iterations:
+                is_over = i == len(steps) - 1 and step.calls.start == len(self._observer.calls)
+                yield step._replace(name=f"step {iteration + 1}" if in_loop and not is_over else OUTSIDE)
+                continue
             number = numbers[path, by.get(i)]
             numbers[path, by.get(i)] += 1
             name = f"step {number + 1}"
@@ -177,7 +226,7 @@ class profile:
                 known += [] if by[i] in known else [by[i]]
                 again = f"generate {known.index(by[i]) + 1} " if by[i] != known[0] else ""
                 name = again + (f"decode {number}" if number else "prefill")
-            yield f"{path} {name}".lstrip(), calls
+            yield step._replace(name=f"{path} {name}".lstrip())
 
 
 class _Generate:

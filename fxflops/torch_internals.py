@@ -85,6 +85,8 @@ current_autograd_node: Callable[[], Any] = _optional("torch._C._current_autograd
 BackwardCFunction = _optional("torch.autograd.function.BackwardCFunction", Nobody)
 # The function that calls the autograd engine: frames above it on the call stack belong to the backward pass. Necessary.
 engine_run_backward = torch.autograd.graph._engine_run_backward
+# Calls a function when the running backward pass has ended. Necessary.
+queue_callback: Callable[[Callable[[], None]], None] = torch.autograd.Variable._execution_engine.queue_callback
 # The file whose frames show that checkpoint recomputes.
 CHECKPOINT_FILE = str(Path(torch.utils.__file__).with_name("checkpoint.py"))
 # Modules with torch's Python kernels for the meta device: their calls are not the model's.

@@ -77,11 +77,12 @@ def test_only_generate_has_a_prefill_and_decode_steps() -> None:
         assert model.generate.__doc__ == "Words, one after the other."
     assert list(p.report.by_step()) == [
         "step 1", "prefill", "decode 1", "step 2", "generate 2 prefill", "generate 2 decode 1", "generate 2 decode 2",
+        "(outside)",
     ]  # fmt: skip
     assert vars(model) == held
     with profile(Writer(model)) as p:
         p._model.generate(x, 2)
-    assert list(p.report.by_step()) == ["inner prefill", "inner decode 1"]
+    assert list(p.report.by_step()) == ["inner prefill", "inner decode 1", "(outside)"]
 
 
 def test_a_training_loop_of_what_could_generate_has_steps() -> None:
@@ -90,7 +91,7 @@ def test_a_training_loop_of_what_could_generate_has_steps() -> None:
     with profile(model) as p:
         for _ in range(2):
             model(ids, labels=ids).loss.backward()
-    assert list(p.report.by_step())[:2] == ["step 1", "step 2"]
+    assert list(p.report.by_step())[:4] == ["step 1", "step 1 backward", "step 2", "step 2 backward"]
 
 
 def test_what_is_done_outside_of_the_model_is_counted_too(generated: Any) -> None:
@@ -156,7 +157,7 @@ def test_code_without_a_model() -> None:
     report = p.report
     assert (report.model, report.total_params, report.complete) == ("(no model)", 0, True)
     assert (report.total_macs, report.total_backward_macs) == (4 * 8 * 3, 4 * 8 * 3)
-    assert list(report.by_step()) == ["(outside)", "(backward)"]
+    assert list(report.by_step()) == ["(backward)", "(outside)"]
     assert list(report.by_module()) == [""]
     assert str(report.tree()).splitlines()[1].startswith("(no model)")
 

@@ -20,11 +20,10 @@ from ..records import PARTS, PHASES, Call, Counted
 from ..run.outcome import Environment, Memory, Run
 from .counts import count_calls, is_users, overlooked
 from .executed import executed, remark
-from .rollup import Item, ModuleRow, OperatorRow, Sums, by_module, by_operator, check_phase, items_of, together
+from .rollup import Item, ModuleRow, OperatorRow, Sums, by_module, by_operator, check_phase, items_of
+from .steps import StepTime, by_step, host_items, step_times
 from .uncounted import IMPORT, NO_FORMULA, Missing, missing_in, recipe_for
 
-OUTSIDE = "(outside)"
-"""The step of calls that were made outside every call of the model."""
 BASE_CONVENTION = "fxflops"
 """The convention without rules of its own: every formula counts as it stands."""
 NO_OPERATION = "(no op)"
@@ -153,6 +152,16 @@ class CountedRun:
         return self._run.backward_latency
 
     @property
+    def block_time(self) -> float | None:
+        """Seconds of a block under ``profile``, without those of observing it; None if it was not timed."""
+        return sum(time.seconds for time in self.step_times().values()) or None
+
+    @property
+    def instrument_time(self) -> float | None:
+        """Seconds that observing a block under ``profile`` took; they are in no other time."""
+        return self._run.instruments
+
+    @property
     def total_time(self) -> float | None:
         """The sum of the median seconds of the graph's nodes; None if they were not timed."""
         timings = [node.timing.median for node in self.nodes if node.timing is not None]
@@ -245,9 +254,11 @@ class CountedRun:
     # Sums by phase
 
     def _items(self, phase: str) -> list[Item]:
-        """Return every counted call of a phase and, in the forward, a ``(no op)`` item for each timed node without calls."""
+        """Return every counted call of a phase, and items for the time of other work: ``(no op)`` for each node without
+        calls, ``(host)`` for what lies between the operations of a profiled block."""
         if phase not in self._items_by_phase:
             items = [*items_of(counted for counted in self.counted if counted.call.phase in PARTS[phase])]
+            items += host_items(self._run, phase)
             for node in self.nodes if phase == "forward" else ():
                 if not node.calls and node.timing is not None:
                     items.append(Item(node.path, NO_OPERATION, "", Sums(seconds=node.timing.median)))
@@ -263,17 +274,12 @@ class CountedRun:
         return by_operator(self._items(check_phase(phase)))
 
     def by_step(self) -> Mapping[str, OperatorRow]:
-        """Return the sums of each call of the model under ``profile``, in run order; work outside them is last."""
-        is_one_call = not self._run.steps and any(not scope.path for scope in self.scopes)
-        elsewhere = "step 1" if is_one_call else OUTSIDE
-        steps: dict[str, list[Sums]] = {name: [] for name, _ in self._run.steps}
-        inside = {i: name for name, calls in self._run.steps for i in calls}
-        for i, (counted, item) in enumerate(zip(self.counted, items_of(self.counted), strict=True)):
-            phase = counted.call.phase
-            name = inside.get(i, elsewhere) if phase in PARTS["forward"] else f"({phase})"
-            steps.setdefault(name, []).append(item.sums)
-        sums = {name: together(found) for name, found in steps.items()}
-        return {name: OperatorRow(name, row.calls, row) for name, row in sums.items()}
+        """Return the sums of each step, in run order; work outside the model is last."""
+        return by_step(self._run, self.counted)
+
+    def step_times(self) -> Mapping[str, StepTime]:
+        """Return the seconds of each step of a profiled block."""
+        return step_times(self._run, self.counted)
 
     def _modules_of(self, phase: str) -> dict[str, ModuleRow]:
         if phase not in self._rows_by_phase:

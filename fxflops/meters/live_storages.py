@@ -87,8 +87,10 @@ class LiveStorages:
         self.peak = self.most = self.live
         self._most_after = len(changes) // 3
 
-    def add(self, tensor: torch.Tensor) -> None:
+    def add(self, tensor: torch.Tensor, spec: Spec | None = None) -> None:
         """Enter a tensor's storage, or update it if it was resized. Tensors without storage (sparse) are skipped.
+
+        ``spec`` is the tensor's, if it is known.
 
         Raises InputError above the cap.
         """
@@ -105,9 +107,9 @@ class LiveStorages:
                 known.nbytes = nbytes
             if self._entries.calls[known.entry] == self.call >= 0:
                 # Made by an operator inside this call: the spec to show is that of the call's own result.
-                self._entries.specs[known.entry] = spec_of(tensor)
+                self._entries.specs[known.entry] = spec or spec_of(tensor)
         elif key not in self._moved or self._moved[key][0]() is not storage:  # else its meta mirror is counted
-            self.enter(storage, nbytes, spec_of(tensor))
+            self.enter(storage, nbytes, spec or spec_of(tensor))
         if self.cap is not None and self.live > self.cap:
             raise InputError(
                 f"the model needs values, so it ran on real tensors, and these exceed the cap of {size(self.cap)}: "
@@ -126,6 +128,17 @@ class LiveStorages:
         known.key = id(storage)
         known.nbytes = nbytes
         known.entry = entry
+
+    @property
+    def entered(self) -> int:
+        """The number of storages entered so far."""
+        return len(self._entries.specs)
+
+    def bytes_since(self, number: int, value: Any) -> int:
+        """Return the bytes of the tensors in a value whose storages were entered since there were ``number`` of them."""
+        parts = [part for tensor in tensors_given(value) for part in stored(tensor) if part.layout is torch.strided]
+        known = {self._known.get(id(part.untyped_storage())) for part in parts}
+        return sum(each.nbytes for each in known if each is not None and each.entry >= number)
 
     def has_made(self, tensor: torch.Tensor) -> bool:
         """Return whether a tensor's storage was made in the run, or is that of an input."""

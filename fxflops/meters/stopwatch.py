@@ -11,9 +11,13 @@ BETWEEN = "between"
 
 
 class Costs(NamedTuple):
-    """Seconds that pass unseen, in torch, before a handler of the observer begins and after it has ended."""
+    """Seconds that pass unseen, in torch, before a handler of the observer begins and after it has ended.
 
-    function: float = 0.0
+    ``builtin`` is for a function written in C, ``python`` for one written in Python.
+    """
+
+    builtin: float = 0.0
+    python: float = 0.0
     operator: float = 0.0
     module: float = 0.0
 
@@ -90,6 +94,10 @@ class PhaseTimes:
         self.flush()
         self.parts = {}
         return self.parts
+
+    def resume(self) -> None:
+        """Go on after an interruption, whose time is no phase's."""
+        self._since = self._now()
 
     def flush(self) -> None:
         """Add the time until now to the innermost open phase."""

@@ -11,6 +11,7 @@ from .calls import (
     FormulaFunction,
     Operation,
     Scope,
+    Step,
     per_operation,
     prefixes,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "Operation",
     "Scope",
     "Spec",
+    "Step",
     "is_dense",
     "per_operation",
     "prefixes",

@@ -111,17 +111,30 @@ class _Scope(NamedTuple):
     operation: Operation
     params: Mapping[str, Spec]
     has_children: bool
+    seconds: float | None = None
 
 
 class Scope(_Ran, _Scope):
     """One call of one module, for conventions of tools that count by module hooks.
 
     The target of ``operation`` is its class; a leaf has the same operation as its Call. ``params`` are the specs of its
-    own parameters by name.
+    own parameters by name. ``seconds`` are the module's own, outside its calls and the modules that it calls.
     """
 
     __slots__ = ()
     cls = _Ran.target
+
+
+class Step(NamedTuple):
+    """A call of a model in a run, and what follows until the next one.
+
+    ``calls`` is the range of those made in the model. ``parts`` are the seconds of each phase from the beginning of this
+    call to that of the next; "between" is the time outside all phases.
+    """
+
+    name: str
+    calls: range
+    parts: Mapping[str, float] = EMPTY_MAPPING
 
 
 class _Count(NamedTuple):

@@ -115,6 +115,16 @@ OPERATIONS = (
     Column("bytes_peak", "mem peak", "B"),
     Column("counts", "counts"),
 )
+STEP_TIMES = (
+    Column("step", "step"),
+    Column("seconds", "time", "s"),
+    Column("forward", "forward", "s"),
+    Column("backward", "backward", "s"),
+    Column("optimizer", "optimizer", "s"),
+    Column("between", "between", "s"),
+    Column("flops", "FLOPs", "flops"),
+    Column("flops_per_second", "FLOP/s", "flops"),
+)
 ROOT = "(root)"
 EXPENDABLE = (
     "target", "counts", "node", "bytes_before", "bytes_after", "int_ops", "activations", "own_params", "own_macs",

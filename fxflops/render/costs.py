@@ -26,7 +26,7 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
     timed = any(row.seconds is not None for row in rows)
     keys = ("calls", "flops", "flops%", "time", "time%") if timed else ("calls", "flops", "flops%")
     columns = [column for column in MODULE_COLUMNS if column.key in keys]
-    values = [module_values(row, data.flops, data.nodes_seconds) for row in rows]
+    values = [module_values(row, data.flops, data.seconds) for row in rows]
     table = [["module", *(column.header for column in columns)]]
     for row, found in zip(rows, values, strict=True):
         numbers = [module_cell(column, found, None, row.missing) for column in columns]
@@ -48,7 +48,7 @@ def costs(data: Summary) -> list[TreeRow]:
     rows.sort(key=lambda row: (row.seconds or 0.0) if by_time else row.flops, reverse=True)
     rows = rows[:MOST_MODULES]
     flops = data.flops - sum(row.flops for row in rows)
-    seconds = None if data.nodes_seconds is None else data.nodes_seconds - sum(row.seconds or 0.0 for row in rows)
+    seconds = None if data.seconds is None else data.seconds - sum(row.seconds or 0.0 for row in rows)
     # Differences of sums of seconds are not exactly 0.
     if rows and (flops > 0 or (seconds or 0.0) > 1e-9):
         rows.append(TreeRow("", "", OTHER, 0, 0, 0, flops, seconds=seconds))
@@ -87,7 +87,7 @@ def _shown(item: Fold) -> TreeRow:
 
 def _is_worth_a_line(row: TreeRow, data: Summary) -> bool:
     """Return True if its share does not print as 0.0, or is unknown because it is neither counted nor timed."""
-    flops, seconds = units.percent(row.flops, data.flops), units.percent(row.seconds, data.nodes_seconds)
+    flops, seconds = units.percent(row.flops, data.flops), units.percent(row.seconds, data.seconds)
     return max(flops or 0.0, seconds or 0.0) >= 0.05 or (row.missing > 0 and seconds is None)
 
 

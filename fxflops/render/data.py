@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..counting.steps import StepTime
 from ..counting.uncounted import Missing
 
 NO_OPS: Mapping[str, int] = {}
@@ -66,6 +67,8 @@ class Summary:
 
     ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"); ``latency`` is the median, lowest
     and highest seconds of the forward and the number of repeats, ``backward_latency`` the same of the backward pass;
+    ``seconds`` are those of the forward's modules in all, ``nodes_seconds`` those of the graph's nodes;
+    ``steps`` are the times of a profiled block, ``instruments`` the seconds of observing it;
     ``memory`` is the bytes at the peak by category; ``modules`` are the rows of the top level; ``remarks`` are sentences
     on calls; ``paste`` are the lines to paste that count what is missing; ``compiled`` is True for a compiled model,
     which was run eagerly nevertheless.
@@ -93,8 +96,11 @@ class Summary:
     remarks: Sequence[str] = ()
     latency: tuple[float, float, float, int] | None = None
     nodes_seconds: float | None = None
+    seconds: float | None = None
     backward_latency: tuple[float, float, float, int] | None = None
     backward_nodes_seconds: float | None = None
+    steps: Mapping[str, StepTime] = field(default_factory=dict)
+    instruments: float | None = None
     bytes_peak: int | None = None
     memory: Mapping[str, int] = field(default_factory=dict)
     peak_at: str = ""

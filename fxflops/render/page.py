@@ -183,7 +183,7 @@ def _lines(data: Summary) -> list[str]:
     for row in [row for row in costs(data) if row.path != OTHER][:3]:
         shares = [
             ("FLOPs", units.percent(row.flops, data.flops)),
-            ("time", units.percent(row.seconds, data.nodes_seconds)),
+            ("time", units.percent(row.seconds, data.seconds)),
         ]
         said = ", ".join(f"{share:.1f}% of {name}" for name, share in shares if share is not None)
         parts.append(f"<b>{escaped(row.path)}</b> {said}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .. import units
+from ..counting.steps import OUTSIDE, StepTime
 from ..counting.uncounted import PASTE, Missing
 from .costs import cost_lines, operator_shares
 from .data import Summary
@@ -59,7 +61,7 @@ def facts(data: Summary) -> list[Fact]:
             Fact("gradients", units.count(data.gradient_flops), ["of the forward's FLOPs: derivatives taken in it"])
         )
     if data.optimizer_flops is not None:
-        found.append(Fact("step", units.count(data.optimizer_flops), ["FLOPs of the optimizer"]))
+        found.append(Fact("opt step", units.count(data.optimizer_flops), ["FLOPs of the optimizer"]))
     parts = {"trainable": data.params_trainable, "frozen": data.params_frozen, "buffers": data.buffers}
     details = [*(f"{name} {units.count(number)}" for name, number in parts.items()), units.size(data.params_bytes)]
     found.append(Fact("params", units.count(data.params_total), details))
@@ -67,6 +69,8 @@ def facts(data: Summary) -> list[Fact]:
         found.append(_latency("latency", data.latency, data.nodes_seconds, data.flops))
     if data.backward_latency is not None:
         found.append(_latency("backward", data.backward_latency, data.backward_nodes_seconds, data.backward_flops or 0))
+    if data.steps:
+        found += _block(data.steps, data.instruments)
     if data.compiled:
         found.append(Fact("compile", "no", ["counted and timed eagerly, not compiled"]))
     if data.bytes_peak is not None:
@@ -155,3 +159,26 @@ def _latency(label: str, latency: tuple[float, float, float, int] | None, nodes:
     if median and flops:
         details.append(units.amount(flops / median, "FLOP/s"))
     return Fact(label, units.seconds(median), details)
+
+
+def _block(steps: Mapping[str, StepTime], instruments: float | None) -> list[Fact]:
+    """Return the lines for the time of a profiled block: where it went, and how long its steps took."""
+    whole = StepTime._make(map(sum, zip(*steps.values(), strict=True)))
+    parts = {"forward": whole.forward, "backward": whole.backward, "optimizer": whole.optimizer}
+    details = [f"{name} {units.seconds(part)}" for name, part in parts.items() if part]
+    details.append(f"between {units.seconds(whole.between)}")
+    details += [f"and {units.seconds(instruments)} to observe it"] if instruments else []
+    facts = [Fact("block", units.seconds(whole.seconds), details)]
+    taken = [time.seconds for name, time in steps.items() if name != OUTSIDE]
+    if taken:
+        rate = units.amount(sum(time.flops for time in steps.values()) / sum(taken), "FLOP/s")
+        median = statistics.median(taken)
+        label = "step" if len(taken) == 1 else f"{len(taken)} steps"
+        facts.append(Fact(label, units.seconds(median), [*_spread(median, taken), rate]))
+    return facts
+
+
+def _spread(median: float, taken: Sequence[float]) -> list[str]:
+    unit = units.seconds(median).split()[-1]
+    low, high = (units.seconds(each, unit).split()[0] for each in (min(taken), max(taken)))
+    return [f"median, {low}-{high}"] if len(taken) > 1 else []

@@ -16,6 +16,7 @@ from ..conventions import Convention, find_convention
 from ..counting.counted_run import BASE_CONVENTION, CountedRun
 from ..counting.counts import check_attention, is_users
 from ..counting.rollup import ModuleRow, OperatorRow, by_module_and_operator, by_operator, check_phase
+from ..counting.steps import StepTime
 from ..counting.uncounted import incomplete
 from ..errors import FormulaError, InputError, MissingFormulaError, near
 from ..model.inputs import checked_model
@@ -30,7 +31,7 @@ from ..roofline.utilization import mfu, roofline
 from .chrome_trace import chrome_trace
 from .diff import Diff, diff
 from .explain import Explanation, explain
-from .rows import module_and_operator_rows, module_rows, operations, operator_rows
+from .rows import module_and_operator_rows, module_rows, operations, operator_rows, step_time_rows
 from .saved import NAME_ONLY, TOTALS, Saved, to_json_data
 from .views import Tree, summary_of, tree_row
 
@@ -164,9 +165,19 @@ class Report(CountedRun, Exports):
         """Return the sums of each call of the model under :func:`fxflops.profile`, in run order; work outside them is last.
 
         The steps of ``generate()`` are "prefill", "decode 1", "decode 2" ...; other steps are "step 1", "step 2" ... If
-        there are several models, each step has the name of its model. A report of one call has one step.
+        there are several models, each step has the name of its model. In a loop that calls ``p.step()`` the steps are its
+        iterations. What follows until the next step has rows of its own: "step 1 backward", "step 1 optimizer". A report
+        of one call has one step.
         """
         return operator_rows(super().by_step(), "step")
+
+    def step_times(self) -> Rows[StepTime]:
+        """Return where the time of each step of a profiled block went; the steps add up to ``block_time``.
+
+        A step lasts from the beginning of one call of the model, or iteration, to that of the next. "between" is the time
+        outside the model, the backward pass and the optimizer: of loading data, computing a loss, choosing a token.
+        """
+        return step_time_rows(super().step_times())
 
     @property
     def table(self) -> Table:

@@ -7,10 +7,11 @@ from typing import Any
 
 from ..counting.counted_run import NO_OPERATION
 from ..counting.rollup import ModuleRow, OperatorRow, Sums
+from ..counting.steps import StepTime
 from ..meters.nodes import Node
 from ..names import name_of
 from ..records import PHASES, Counted, per_operation, specs_in
-from ..render.columns import MODULES, OPERATIONS, SUMS, Column
+from ..render.columns import MODULES, OPERATIONS, STEP_TIMES, SUMS, Column
 from ..render.exports import Cells, Rows, Table
 
 
@@ -22,6 +23,11 @@ def module_rows(rows: Mapping[str, ModuleRow]) -> Rows[ModuleRow]:
 def operator_rows(rows: Mapping[str, OperatorRow], key: str) -> Rows[OperatorRow]:
     """Return a table with a row for each operator, dtype or step; ``key`` says which."""
     return Rows(rows, f"{key}s", (Column(key, key), Column("calls", "calls", "number"), *SUMS), _operator_cells)
+
+
+def step_time_rows(rows: Mapping[str, StepTime]) -> Rows[StepTime]:
+    """Return a table with a row for each step."""
+    return Rows(rows, "step times", STEP_TIMES, lambda name, row: [(name, *row, row.flops / row.seconds)])
 
 
 def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]]) -> Rows[Rows[OperatorRow]]:

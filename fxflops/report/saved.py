@@ -12,10 +12,12 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
   reason why there is no cost, ``integer`` a bool.
 - ``charges``: entries of the same form, for modules that the convention charges in addition to the calls.
 - ``users``: the counts that formulas of the user's own gave, by the index of the call; every convention keeps them.
-- ``scopes``: every call of a module: ``path``, ``cls``, ``params``, ``args``, ``kwargs``, ``out``, ``has_children``, ``settings``.
+- ``scopes``: every call of a module: ``path``, ``cls``, ``params``, ``args``, ``kwargs``, ``out``, ``has_children``, ``settings``,
+  ``seconds`` (its own, under ``profile``).
 - ``modules``: ``path``, ``cls``, ``params`` (the number of its own), ``keeps`` (the functions among its attributes).
 - ``nodes``: the graph's nodes, each a :class:`~fxflops.meters.nodes.Node`; ``calls`` is ``[first, last + 1]``.
-- ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1]``.
+- ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1,
+  seconds by phase]``; ``instruments``: the seconds of observing them.
 - ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live``
   has one number for each of ``fxflops.meters.live_storages.CATEGORIES``, in that order.
 - ``classes``: for each class that is not torch's, the names of its bases and of the parameters of its ``forward``.
@@ -37,7 +39,7 @@ from ..meters.history import CATEGORIES, LiveTensor, Moment, Place, Remembered
 from ..meters.nodes import Kernel, Node, Timing
 from ..model.inventory import Module, Params
 from ..names import Absent, Classes, described, name_of, target_of
-from ..records import PARTS, PHASES, Call, Cost, Count, Counted, Operation, Scope, per_operation
+from ..records import PARTS, PHASES, Call, Cost, Count, Counted, Operation, Scope, Step, per_operation
 from ..run.outcome import Environment, Run
 from .values import decoded, encoded
 
@@ -107,14 +109,15 @@ def to_json_data(
         "scopes": [
             {"path": scope.path, "cls": name_of(scope.cls), "params": encoded(dict(scope.params))}
             | ran_of(scope.operation)
-            | {"has_children": scope.has_children}
+            | {"has_children": scope.has_children, "seconds": scope.seconds}
             for scope in run.scopes
         ],
         "modules": [{**m._asdict(), "keeps": sorted(map(name_of, m.keeps))} for m in run.modules],
         "nodes": [_node(node) for node in run.nodes],
         "latency": _timing(run.latency),
         "backward_latency": _timing(run.backward_latency),
-        "steps": [[name, calls.start, calls.stop] for name, calls in run.steps],
+        "steps": [[step.name, step.calls.start, step.calls.stop, dict(step.parts)] for step in run.steps],
+        "instruments": run.instruments,
         "memory": {
             "peak": run.peak,
             "at": list(run.history.peak_in),
@@ -196,7 +199,8 @@ class Saved:
             peak=memory["peak"],
             history=self._history(memory),
             source=memory["source"],
-            steps=tuple((name, range(first, end)) for name, first, end in data["steps"]),
+            steps=tuple(Step(name, range(first, end), *parts) for name, first, end, *parts in data["steps"]),
+            instruments=data.get("instruments"),
             modules=tuple(Module(**{**m, "keeps": frozenset(map(target_of, m["keeps"]))}) for m in data["modules"]),
             params=Params(**data["params"]),
             environment=Environment(**data["environment"]),
@@ -231,7 +235,7 @@ class Saved:
     def _scope(self, data: dict[str, Any]) -> Scope:
         name = self._classes[data["cls"]].__name__
         ran = self._once(self._operation, [name, {"class": data["cls"]}, *OPERATION_VALUES(data)])
-        return Scope(data["path"], ran, self._value(data["params"]), data["has_children"])
+        return Scope(data["path"], ran, self._value(data["params"]), data["has_children"], data.get("seconds"))
 
     def _operation(self, data: list[Any]) -> Operation:
         op, target, *values = data

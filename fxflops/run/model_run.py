@@ -22,6 +22,7 @@ from ..torch_internals import in_fake_mode, is_fake
 from ..trace.autograd_owners import AutogradOwners, backward_from
 from ..trace.device_mirror import DeviceMirror
 from ..trace.fast import FastObserver
+from ..trace.live import LiveObserver
 from ..trace.meta_mirror import MetaMirror
 from ..trace.observe import Observer
 from ..trace.record import Recorder
@@ -153,7 +154,8 @@ class Watch:
         self.mirror = mirror
         if mirror is not None:
             mirror.on_mirrored = self.storages.move
-        self.observer = (Observer if mirror is None else FastObserver)(
+        is_left_alone = recorder is None and before_write is None
+        self.observer = (FastObserver if mirror is not None else LiveObserver if is_left_alone else Observer)(
             paths,
             registry,
             storages=self.storages,
@@ -191,10 +193,14 @@ class Watch:
         source: str,
         trace: str,
         why: str = "",
+        timed: bool = False,
     ) -> Run:
-        """Return the record of the run, without graph and without times: an observed call's time is mostly our own."""
-        calls = tuple([call if call.seconds is None else call._replace(seconds=None) for call in self.observer.calls])
-        scopes, history = tuple(self.observer.scopes), self.storages.history(self.observer.calls)
+        """Return the record of the run, without graph, and without the times of its calls unless it is ``timed``."""
+        calls, scopes = tuple(self.observer.calls), tuple(self.observer.scopes)
+        if not timed:
+            calls = tuple([call if call.seconds is None else call._replace(seconds=None) for call in calls])
+            scopes = tuple([scope if scope.seconds is None else scope._replace(seconds=None) for scope in scopes])
+        history = self.storages.history(self.observer.calls)
         return Run(
             model, inputs, calls, scopes, history.peak, history, source, *inventory.contents, environment, trace, why
         )

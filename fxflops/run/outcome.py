@@ -14,7 +14,7 @@ import torch.backends.opt_einsum as optimizer
 from ..meters.history import CATEGORIES, History, Place, Remembered
 from ..meters.nodes import Node, Timing
 from ..model.inventory import Module, Params
-from ..records import Call, Scope
+from ..records import Call, Scope, Step
 
 ALWAYS = ("params", "buffers", "inputs", "activations")
 """The categories of memory that are shown even if they are 0."""
@@ -54,7 +54,8 @@ class Run:
 
     ``calls``, ``scopes`` and ``history`` (of live storages) are those of the model itself; ``nodes`` are those of its
     graph, if it has one. ``peak`` is in bytes, parameters, buffers and inputs included; ``source`` is that of
-    :class:`Memory`. ``steps`` are the ranges of calls of each call of the model, by name, under ``profile``.
+    :class:`Memory`. ``steps`` are those of a block under ``profile``, ``instruments`` the seconds that observing it took, which are in
+    no other time.
     ``trace_reason`` says why the model was not traced symbolically, or not counted on meta.
     """
 
@@ -73,7 +74,8 @@ class Run:
     nodes: tuple[Node, ...] = ()
     latency: Timing | None = None
     backward_latency: Timing | None = None
-    steps: tuple[tuple[str, range], ...] = ()
+    steps: tuple[Step, ...] = ()
+    instruments: float | None = None
 
     @cached_property
     def memory(self) -> Memory:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ..ops._traits import METADATA
-from ..records import Call, Scope
+from ..records import Call, Scope, Step
 from ..torch_internals import DisableTorchFunction, current_graph_task_id, is_any_autocast_enabled
 from .forwards import Forward, is_plain, is_torchs
 from .leaves import ModuleSettings, holds_tensors
@@ -167,9 +167,9 @@ class FastObserver(PlanningObserver):
             self._viewed(plan, out)
         path, operation = self._modules[module], plan.operation
         self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, "forward")))
-        self.scopes.append(tuple.__new__(Scope, (path, operation, known.params, False)))
+        self.scopes.append(tuple.__new__(Scope, (path, operation, known.params, False, None)))
         if not self._stack.running:
-            self.steps.append((path, range(first, first + 1)))
+            self.steps.append(Step(path, range(first, first + 1)))
         return out
 
     def _metadata_suffices(self) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..meters.stopwatch import Stopwatch
 from ..torch_internals import (
     TorchDispatchMode,
     disabled_torch_dispatch_impl,
@@ -32,6 +33,7 @@ class Watcher(Protocol):
     """The receiver of a function mode's calls: it runs every function called on tensors, and is given its errors."""
 
     bodies: Bodies
+    stopwatch: Stopwatch
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
@@ -47,28 +49,35 @@ class FunctionMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         watcher = self._watcher
+        stopwatch = watcher.stopwatch
+        in_python, costs = type(func) is FunctionType, stopwatch.costs
+        stopped = stopwatch.stop(costs.python if in_python else costs.builtin)
         # A function written in Python hands itself over from its own body. Called from elsewhere, it may be a copy.
-        if type(func) is FunctionType and sys._getframe(2).f_code is not func.__code__:
+        if in_python and sys._getframe(2).f_code is not func.__code__:
             func, args, kwargs = own_body(sys._getframe(2), watcher.bodies) or (func, args, kwargs)
         try:
             return watcher.function(func, args, kwargs or {})
         except Exception as error:
             watcher.raised(error)
             raise
+        finally:
+            if stopped:
+                stopwatch.go()
 
 
 class AtenMode(TorchDispatchMode):
     """A dispatch mode that passes every operator to ``handler``.
 
     Operators of a tensor subclass are left to the subclass, which dispatches others; those on fake tensors, by which a
-    DTensor finds its shapes, are run unseen.
+    DTensor finds its shapes, are run unseen. The stopwatch stands still while the handler runs.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, stopwatch: Stopwatch) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._handler = handler
+        self._stopwatch = stopwatch
         self._is_fake = fake_mode() is not None
 
     def is_faking(self) -> bool:
@@ -82,7 +91,12 @@ class AtenMode(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         if any(has_own_dispatch(cls) for cls in types):
             return NotImplemented
-        return self._handler(func, args, kwargs or {})
+        stopped = self._stopwatch.stop(self._stopwatch.costs.operator)
+        try:
+            return self._handler(func, args, kwargs or {})
+        finally:
+            if stopped:
+                self._stopwatch.go()
 
 
 def has_own_dispatch(cls: Any) -> bool:

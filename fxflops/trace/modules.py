@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -12,15 +11,16 @@ import torch
 from torch import nn
 
 from ..meters.live_storages import LiveStorages
+from ..meters.stopwatch import PhaseTimes, Stopwatch
 from ..model.pytree import tensors_in
-from ..ops import FormulaRegistry
-from ..records import Operation, Scope, spec_of
-from ..torch_internals import DisableTorchFunction
+from ..ops import Formula, FormulaRegistry
+from ..records import Operation, Scope, Spec, Step, spec_of
+from ..torch_internals import DisableTorchFunction, current_graph_task_id
 from .autograd_owners import AutogradOwners
 from .call_log import CallLog, Made
 from .leaves import Hooks, Leaves, Settings, forms_with_values, holds_tensors
 from .modes import AtenMode, FunctionMode, transformed
-from .phases import FORWARD, Phases
+from .phases import BACKWARD, FORWARD, Phases
 from .record import Recorder
 from .stack import ModuleStack, Running
 from .threads import Threads
@@ -29,7 +29,8 @@ from .threads import Threads
 class ModuleObserver:
     """Records module calls: those of leaves as Calls, all of them as Scopes. :class:`~.observe.Observer` adds the rest.
 
-    ``steps`` are the outermost module calls, with the range of calls made in each.
+    ``steps`` are the outermost module calls, named by the module's path. ``stopwatch`` shows the run's time without the
+    observer's.
     ``lock`` is held while a call is made and recorded, so that a run's threads take turns. ``path`` is the path of
     calls made outside all modules. ``failed`` has name, path and argument specs of the first call that raised.
     """
@@ -51,16 +52,17 @@ class ModuleObserver:
     ) -> None:
         self.is_watching = True
         self.lock = threading.RLock()
+        self._registry = registry
         stack = ModuleStack()
-        self.phases = Phases(stack)
+        self._of_thread(stack)
+        self.phases = Phases(stack, self.times)
         self.log = CallLog(self.phases, owners)
         self.calls = self.log.calls
         self.scopes: list[Scope] = []
-        self.steps: list[tuple[str, range]] = []
+        self.steps: list[Step] = []
         self.path = ""
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
-        self._registry = registry
         self._leaves = Leaves(registry)
         self._settings = Settings(forms or forms_with_values, self._spec)
         self._storages = storages
@@ -71,12 +73,13 @@ class ModuleObserver:
         self._given: Any = None
         self._initial_settings: dict[nn.Module, Mapping[str, Any]] = {}
         self._threads = Threads()
-        self._of_thread(stack)
 
     def _of_thread(self, stack: ModuleStack) -> None:
         """Set the attributes that each thread has for itself."""
         self._thread = threading.get_ident()
         self._stack = stack
+        self.stopwatch = Stopwatch()
+        self.times = PhaseTimes(self.stopwatch.now)
 
     def _attach(self) -> None:
         if self._recorder is not None:
@@ -93,26 +96,44 @@ class ModuleObserver:
         mine = threading.get_ident() == self._thread
         observer = self if mine else self._threads.enter(self, module, (args, kwargs))
         if observer is not None:
-            observer._enter(module, args, kwargs)
+            stopped = observer.stopwatch.stop(observer.stopwatch.costs.module)
+            try:
+                observer._enter(module, args, kwargs)
+            finally:
+                if stopped:
+                    observer.stopwatch.go()
 
     def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
         mine = threading.get_ident() == self._thread
         observer = self if mine else self._threads.leave(self, module)
         if observer is not None:
-            with observer.lock:
-                observer._leave(module, args, kwargs, out)
+            stopped = observer.stopwatch.stop()
+            try:
+                with observer.lock:
+                    observer._leave(module, args, kwargs, out)
+            finally:
+                if stopped:
+                    observer.stopwatch.go()
             if not mine:
                 self._threads.left()
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if not self._stack.running:
-            self._begun, self._given = len(self.calls), (args, kwargs)
+            self._begin_step(args, kwargs)
         running = self._stack.enter(module, self._modules[module])
         leaf = not self._stack.inside_leaf() and self._leaves[module] is not None and not transformed()
         if leaf and not holds_tensors(module) and self._has_initial_settings(module):
             self._stack.leaf_depth = len(self._stack.running)
             self._begin_leaf(module, running, args, kwargs)
-        running.start = time.perf_counter()
+        running.start = self.stopwatch.now()
+
+    def _begin_step(self, args: Any, kwargs: Any) -> None:
+        """Prepare for an outermost module call."""
+        self._begun, self._given = len(self.calls), (args, kwargs)
+        if current_graph_task_id() == -1:
+            self.times.end(BACKWARD)  # one that raised
+            self.times.next_step()
+            self.times.begin(FORWARD)
 
     def _has_initial_settings(self, module: nn.Module) -> bool:
         """Return whether a module has the settings that it had when the run began: a graph node can replay only those."""
@@ -123,10 +144,7 @@ class ModuleObserver:
         return {name: value for name, value in self._settings.of(module).settings.items() if name != "training"}
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-        end = time.perf_counter()
-        running, is_leaf = self._stack.leave(module)
-        if not self._stack.running:
-            self._given = None
+        running, is_leaf, took = self._pop(module)
         if self._inside_leaf():  # the module is part of a leaf's call
             return
         with DisableTorchFunction():
@@ -135,24 +153,48 @@ class ModuleObserver:
                 self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
                 self._stopped(running.path)
                 return
-            self._left(module, running, is_leaf, (specs, kwspecs, result), end - running.start)
+            self._left(module, running, is_leaf, (specs, kwspecs, result), took)
             if is_leaf:
                 self._owns((out, args))
                 if running.node_args is not None and self._recorder is not None:
                     self._recorder.module(running.path, running.node_args, out, self._stack.keys(running))
+
+    def _pop(self, module: nn.Module) -> tuple[Running, bool, float]:
+        """End a module call; return it, whether it is the leaf's own, and its seconds."""
+        running, is_leaf = self._stack.leave(module)
+        took = self.stopwatch.now() - running.start
+        if self._stack.running:
+            self._stack.running[-1].inside += took
+        else:
+            self._given = None
+            self.times.end(FORWARD)
+        return running, is_leaf, took
 
     def _left(self, module: nn.Module, running: Running, is_leaf: bool, made: Made, took: float) -> None:
         """Record a module call that has ended."""
         known, path, cls = self._settings.of(module), running.path, type(module)
         if is_leaf:
             self._track(())
-            operation = self.log.call(self._leaves[module], cls, made, path, took, known)
+            own, operation = None, self.log.call(self._leaves[module], cls, made, path, took, known)
         else:
+            own = took - running.inside
             operation = Operation(cls.__name__, cls, *made, known.settings)
+        self._scoped(path, operation, known.params, bool(module._modules), own)
+
+    def _scoped(
+        self, path: str, operation: Operation, params: Mapping[str, Spec], has_children: bool, own: float | None
+    ) -> None:
+        """Record a module call in the forward, as a scope; an outermost one is a step too."""
         if self.phases.now() == FORWARD:
             if not self._stack.running:
-                self.steps.append((path, range(self._begun, len(self.calls))))
-            self.scopes.append(Scope(path, operation, known.params, bool(module._modules)))
+                self.steps.append(Step(path, range(self._begun, len(self.calls)), self.times.parts))
+            self.scopes.append(Scope(path, operation, params, has_children, own))
+
+    def _record(self, entry: Formula | None, target: Any, made: Made, seconds: float) -> None:
+        """Record a call that ran in the innermost module."""
+        if self._stack.running:
+            self._stack.running[-1].inside += seconds
+        self.log.call(entry, target, made, self._here(), seconds)
 
     def unseen(self, op: str, module: nn.Module, given: Any) -> None:
         """Record a module call that could not be observed, as a call without formula under the name ``op``."""

@@ -8,7 +8,6 @@ functorch transforms every function is observed by the dispatch mode, since only
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -132,9 +131,9 @@ class Observer(OperatorObserver):
         """Run one function call that reached the mode, and record it."""
         if is_importing_compiler():
             with unseen():
-                return func(*args, **kwargs)
+                return self.stopwatch.run(func, args, kwargs)
         if self.aten.is_faking():
-            return func(*args, **kwargs)
+            return self.stopwatch.run(func, args, kwargs)
         if transformed():
             return self._transformed(func, args, kwargs)
         given = args, kwargs
@@ -158,11 +157,11 @@ class Observer(OperatorObserver):
             if self._mirror is not None and args[0].is_meta:
                 raise NotImplementedError("the memory at a tensor's address has no values on the meta device")
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
-            return func(*args)
+            return self.stopwatch.run(func, args, kwargs)
         # tolist() of positions or lengths is like a query; that of floating values is where data leaves torch.
         if entry is not None and (entry.reason == QUERY or (entry.reason == ESCAPE and is_integral(args[0]))):
             with self._within(True, self._in_node):
-                return func(*args, **kwargs)
+                return self.stopwatch.run(func, args, kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
         with self.lock:
@@ -184,7 +183,7 @@ class Observer(OperatorObserver):
         specs, kwspecs, node_args = spec_of(args), spec_of(kwargs), self._before(args, kwargs)
         written = self._spelling.of(func) if func in WRITTEN_AS else func
         self._parts.clear()
-        start = time.perf_counter()
+        start = self.stopwatch.now()
         try:
             if entry is None:
                 out = self._dispatched(func, args, kwargs, specs, kwspecs)
@@ -196,9 +195,8 @@ class Observer(OperatorObserver):
             self._stopped(self._here())
             raise
         if entry is not None:
-            seconds = time.perf_counter() - start
             made = specs, kwspecs, self._result(entry, given, out)
-            self.log.call(entry, written, made, self._here(), seconds)
+            self._record(entry, written, made, self.stopwatch.now() - start)
             self._owns((out, args))
             if entry.op in EMPTY or copies:
                 self._unwritten.add(out)
@@ -215,7 +213,7 @@ class Observer(OperatorObserver):
         """Run a function that computes nothing, but may return a tensor: ``x.T``, ``x.data``."""
         node_args = self._before(args, kwargs)
         with self._within(True, self._in_node):
-            out = func(*args, **kwargs)
+            out = self.stopwatch.run(func, args, kwargs)
         self._register(func, args, kwargs, out)
         if node_args is not None and self._recorder is not None:
             self._recorder.plain(func, node_args, out, self._stack.keys())
@@ -241,18 +239,18 @@ class Observer(OperatorObserver):
         """Run a call under a functorch transform, and record the operators that it dispatches on whole tensors."""
         entry = self._registry.find(func)
         if self._inside_leaf() or (entry is not None and entry.reason == QUERY):
-            return func(*args, **kwargs)
+            return self.stopwatch.run(func, args, kwargs)
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
         with dispatch_mode_on(self.aten):
-            return func(*args, **kwargs)
+            return self.stopwatch.run(func, args, kwargs)
 
     def _enter_function(self, func: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a Python function so that the calls inside it reach the mode."""
         self._entering.add(func)
         try:
             with FunctionMode(self):
-                return self._unguarded(func)(*args, **kwargs)
+                return self.stopwatch.run(self._unguarded(func), args, kwargs)
         finally:
             self._entering.discard(func)
 
@@ -268,13 +266,13 @@ class Observer(OperatorObserver):
         if self._stack.inside_leaf():
             return None
         with DisableTorchFunction():
-            return spec_of(args), spec_of(kwargs), self._before(args, kwargs), time.perf_counter()
+            return spec_of(args), spec_of(kwargs), self._before(args, kwargs), self.stopwatch.now()
 
     def _end_function(self, function: FunctionType, begun: Any, value: Any) -> None:
         specs, kwspecs, node_args, start = begun
         with DisableTorchFunction():
-            entry, seconds = self._registry.find(function), time.perf_counter() - start
-            self.log.call(entry, function, (specs, kwspecs, spec_of(value)), self._here(), seconds)
+            made = specs, kwspecs, spec_of(value)
+            self._record(self._registry.find(function), function, made, self.stopwatch.now() - start)
             self._owns(value)
             if node_args is not None and self._recorder is not None:
                 self._recorder.function(function, node_args, value, self._stack.keys())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -51,7 +50,7 @@ class OperatorObserver(ModuleObserver):
 
     def _of_thread(self, stack: ModuleStack) -> None:
         super()._of_thread(stack)
-        self.aten = AtenMode(self.operator)
+        self.aten = AtenMode(self.operator, self.stopwatch)
         self._in_call = self._in_node = False
         self._parts: list[tuple[Any, Made]] = []
 
@@ -60,7 +59,7 @@ class OperatorObserver(ModuleObserver):
         with self.lock, DisableTorchFunction():
             self.phases.on_operator(func, args)
             if self._in_call or self._inside_leaf():
-                out = self._track(run_operator(func, args, kwargs))
+                out = self._track(self.stopwatch.run(run_operator, (func, args, kwargs), {}))
                 if current_graph_task_id() != -1:  # kept in case checkpoint stops the call halfway: see _stopped
                     self._parts.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))
                 return out
@@ -76,14 +75,13 @@ class OperatorObserver(ModuleObserver):
             # A composite operator without formula counts as the operators that it is made of.
             if entry is None and isinstance(func, OpOverload) and func._can_decompose():
                 with dispatch_mode_on(self.aten):
-                    return func.decompose(*args, **kwargs)
+                    return self.stopwatch.run(func.decompose, args, kwargs)
             node_args = self._before(args, kwargs)
-            start = time.perf_counter()
+            start = self.stopwatch.now()
             out = self._run(func, args, kwargs)
             if not isinstance(func, HigherOrderOperator) if entry is None else entry.reason != QUERY:
-                seconds = time.perf_counter() - start
                 made = specs, kwspecs, self._result(entry, given, out)
-                self.log.call(entry, func, made, self._here(), seconds)
+                self._record(entry, func, made, self.stopwatch.now() - start)
                 self._owns((out, args))
             if node_args is not None and self._recorder is not None:
                 self._recorder.function(func, node_args, out, self._stack.keys())
@@ -129,14 +127,14 @@ class OperatorObserver(ModuleObserver):
             args, kwargs = with_callables((args, kwargs), self._entered)
             self._unwritten.clear()
             with disable_current_modes():
-                out = func(*args, **kwargs)
+                out = self.stopwatch.run(func, args, kwargs)
         else:
             out = self._kernel(func, args, kwargs)
         self._register(func, args, kwargs, out)
         return self._track(out)
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return run_operator(func, args, kwargs)
+        return self.stopwatch.run(run_operator, (func, args, kwargs), {})
 
     def _register(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         if self._mirror is not None:

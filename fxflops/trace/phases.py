@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from torch.optim import Optimizer
 
+from ..meters.stopwatch import BETWEEN, PhaseTimes
 from ..records import PHASES
 from ..torch_internals import (
     CHECKPOINT_FILE,
@@ -15,6 +17,7 @@ from ..torch_internals import (
     current_autograd_node,
     current_graph_task_id,
     engine_run_backward,
+    queue_callback,
     record_function_enter,
     record_function_exit,
 )
@@ -31,12 +34,14 @@ class Phases:
     """The phase of a run, whose open module calls are on ``stack``.
 
     An optimizer's step is found by the operators with which it reports itself to torch's profiler. A closure that it
-    calls in its step is not part of the step. ``on_step(optimizer)`` is called when a step begins.
+    calls in its step is not part of the step. ``on_step(optimizer)`` is called when a step begins. ``times`` is told
+    when backward passes and steps begin and end.
     """
 
-    def __init__(self, stack: ModuleStack) -> None:
+    def __init__(self, stack: ModuleStack, times: PhaseTimes) -> None:
         self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
         self._running = stack.running
+        self._times = times
         self._optimizing = False
         self._ranges: list[Optimizer | None] = []
 
@@ -50,7 +55,11 @@ class Phases:
         return RECOMPUTE if self._running and not is_forward else FORWARD  # a thread that recomputed modules started
 
     def on_operator(self, func: Any, args: tuple[Any, ...]) -> None:
-        """Follow the operators by which torch's profiler is told that a named range begins or ends."""
+        """Follow an operator that is about to run: those of a backward pass, and those by which torch's profiler is told
+        that a named range begins or ends."""
+        if current_graph_task_id() != -1 and not self._times.is_open(BACKWARD) and not self._times.is_open(FORWARD):
+            self._times.begin(BACKWARD)
+            queue_callback(partial(self._times.end, BACKWARD))
         if func is record_function_enter:
             self._ranges.append(self._begin() if args[0].startswith(STEP) else None)
         elif func is record_function_exit and self._ranges:
@@ -69,12 +78,14 @@ class Phases:
         optimizer: Optimizer = frame.f_locals["self"]
         self.on_step(optimizer)
         self._optimizing = True
+        self._times.begin(OPTIMIZER)
         optimizer._optimizer_step_pre_hooks[self] = self._wrap_closures  # type: ignore[index]
         return optimizer
 
     def _end(self, optimizer: Optimizer | None) -> None:
         if optimizer is not None:
             self._optimizing = False
+            self._times.end(OPTIMIZER)
             optimizer._optimizer_step_pre_hooks.pop(self, None)  # type: ignore[call-overload]
 
     def _wrap_closures(
@@ -87,10 +98,12 @@ class Phases:
     @contextmanager
     def _interrupted(self) -> Iterator[None]:
         before, self._optimizing = self._optimizing, False
+        self._times.begin(BETWEEN)
         try:
             yield
         finally:
             self._optimizing = before
+            self._times.end(BETWEEN)
 
 
 def is_comparing() -> bool:

@@ -25,7 +25,7 @@ WRITTEN_AS = {
 """For methods that a mode sees, the operator that the author may have written."""
 
 
-OBSERVING = frozenset(f"{__package__}.{name}" for name in ("fast", "modes", "observe", "planning", "spelling"))
+OBSERVING = frozenset(f"{__package__}.{name}" for name in ("fast", "live", "modes", "observe", "planning", "spelling"))
 """The modules whose frames lie between the author's code and this one's."""
 
 

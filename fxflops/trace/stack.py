@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from typing import Any
 
 from torch import nn
@@ -14,10 +15,12 @@ class Running:
     """An open module call.
 
     ``key`` is its key in ``nn_module_stack``, ``handled`` the exception that was being handled when it began, and
-    ``in_backward`` whether a backward pass made it.
+    ``in_backward`` whether a backward pass made it. ``start`` is the time when it began, ``inside`` the seconds of the
+    calls recorded in it and of the module calls inside it. An observer may keep in ``known`` what it knows of the call,
+    and in ``guards`` what it has turned off for it.
     """
 
-    __slots__ = ("handled", "in_backward", "key", "module", "node_args", "path", "start")
+    __slots__ = ("guards", "handled", "in_backward", "inside", "key", "known", "module", "node_args", "path", "start")
 
     def __init__(self, module: nn.Module, path: str, key: str, handled: BaseException | None) -> None:
         self.module = module
@@ -26,7 +29,15 @@ class Running:
         self.handled = handled
         self.in_backward = current_graph_task_id() != -1
         self.node_args: Any = None
-        self.start = 0.0
+        self.known: Any = None
+        self.guards: ExitStack | None = None
+        self.start = self.inside = 0.0
+
+    def let_go(self) -> None:
+        """Turn on again what was turned off for this call."""
+        if self.guards is not None:
+            self.guards.close()
+            self.guards = None
 
 
 class ModuleStack:

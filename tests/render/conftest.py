@@ -81,6 +81,7 @@ def vit(root: TreeRow) -> Summary:
         params_bytes=4 * root.params,
         latency=(0.060, 0.058, 0.066, 10),
         nodes_seconds=root.seconds,
+        seconds=root.seconds,
         bytes_peak=103 * MIB,
         memory={"params": 97 * MIB, "activations": 6 * MIB},
         peak_at="blocks.3.mlp.act",

@@ -24,7 +24,7 @@ def test_where_the_cost_is(vit):
 
 
 def test_bars_of_flops_where_nothing_was_timed(vit):
-    untimed = replace(vit, nodes_seconds=None, modules=[row._replace(seconds=None) for row in vit.modules])
+    untimed = replace(vit, seconds=None, modules=[row._replace(seconds=None) for row in vit.modules])
     assert cost_lines(untimed, 40, color=False) == [
         "module       calls    FLOPs     %",
         "blocks (x4)      4  11.20 G  98.0  ████▉",
@@ -43,13 +43,13 @@ def test_a_wrapper_is_shown_as_what_is_in_it(vit, root):
 
 
 def test_top_level_modules_alike_are_one_row(vit, root):
-    (row,) = costs(replace(vit, modules=root.children[1].children, flops=11_201_200_000, nodes_seconds=0.060))
+    (row,) = costs(replace(vit, modules=root.children[1].children, flops=11_201_200_000, seconds=0.060))
     assert (row.path, row.calls, row.flops) == ("blocks.0..3 (x4)", 4, 11_201_200_000)
 
 
 def test_at_most_eight_and_the_rest_together(vit):
     modules = [TreeRow(f"m{i}", "M", f"m{i}", 1, 0, 0, 100 + i) for i in range(10)]
-    shown = costs(replace(vit, modules=modules, flops=1045, nodes_seconds=None))
+    shown = costs(replace(vit, modules=modules, flops=1045, seconds=None))
     assert [row.path for row in shown] == ["m9", "m8", "m7", "m6", "m5", "m4", "m3", "m2", "other"]
     assert shown[-1].flops == 100 + 101
     assert shown[-1].seconds is None

@@ -66,7 +66,8 @@ def test_a_closure_that_is_called_again_and_again(named: bool) -> None:
     assert report.total_macs == report.total_backward_macs == ran * ROWS * INPUTS * OUTPUTS
     assert report.total_flops == ran * (2 * ROWS * INPUTS * OUTPUTS + ROWS * OUTPUTS - 1)
     assert report.total_optimizer_flops > 2 * WEIGHTS
-    assert len(report.by_step()) == ran + 3  # outside, backward, optimizer
+    closure = [f"step {i + 1}{part}" for i in range(ran) for part in ("", " backward", " optimizer")]
+    assert [*report.by_step()] == [*closure, "(outside)"]
 
 
 def test_a_step_that_raises_is_over() -> None:

@@ -1,0 +1,101 @@
+"""The sums and the times of a run step by step: of each call of the model, or iteration of the loop, under ``profile``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from ..meters.stopwatch import BETWEEN
+from ..records import PARTS, PHASES, Counted, Step
+from ..run.outcome import Run
+from .rollup import Item, OperatorRow, Sums, items_of, together
+
+OUTSIDE = "(outside)"
+"""The step of what was done outside every call of the model."""
+HOST = "(host)"
+"""The op of the time between operations: that of Python, and of torch on the way to a kernel and back."""
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, _ = PHASES
+TIMED = FORWARD, BACKWARD, OPTIMIZER, BETWEEN
+
+
+class StepTime(NamedTuple):
+    """The seconds of a step, in all and by phase, and the FLOPs of all its phases.
+
+    ``backward`` includes recomputation; ``between`` is the time outside all phases.
+    """
+
+    seconds: float
+    forward: float
+    backward: float
+    optimizer: float
+    between: float
+    flops: int
+
+
+def by_step(run: Run, counted: Sequence[Counted]) -> dict[str, OperatorRow]:
+    """Return the sums of each step's phases, the forward's under the step's name; last those of calls outside the model."""
+    rows: dict[str, list[Sums]] = {}
+    outside: list[Sums] = []
+    items = [*items_of(counted)]
+    for step, numbers in _regions(run, len(counted)):
+        phases: dict[str, list[Sums]] = {} if step.name == OUTSIDE else {FORWARD: []}
+        for i in numbers:
+            phase, sums = counted[i].call.phase, items[i].sums
+            if phase in PARTS[FORWARD] and i not in step.calls:
+                outside.append(sums._replace(seconds=None) if step.parts else sums)
+            else:
+                phases.setdefault(FORWARD if phase in PARTS[FORWARD] else phase, []).append(sums)
+        found = {phase: together(sums) for phase, sums in phases.items()}
+        if step.parts:
+            outside.append(Sums(seconds=step.parts.get(BETWEEN)))
+            recomputed = found.get(RECOMPUTE, Sums()).seconds or 0.0
+            taken = {**step.parts, BACKWARD: step.parts.get(BACKWARD, 0.0) - recomputed, RECOMPUTE: recomputed}
+            found = {phase: sums._replace(seconds=taken.get(phase)) for phase, sums in found.items()}
+        for phase, each in found.items():
+            rows.setdefault(_named(step, phase), []).append(each)
+    if outside:
+        rows[OUTSIDE] = outside
+    totals = {name: together(found) for name, found in rows.items()}
+    return {name: OperatorRow(name, total.calls, total) for name, total in totals.items()}
+
+
+def step_times(run: Run, counted: Sequence[Counted]) -> dict[str, StepTime]:
+    """Return the time of each step of a profiled block, by its name; {} if it was not timed."""
+    found: dict[str, list[StepTime]] = {}
+    for step, numbers in _regions(run, len(counted)):
+        if step.parts:
+            forward, backward, optimizer, between = (step.parts.get(each, 0.0) for each in TIMED)
+            flops = sum(counted[i].flops for i in numbers)
+            time = StepTime(sum(step.parts.values()), forward, backward, optimizer, between, flops)
+            found.setdefault(step.name, []).append(time)
+    return {name: StepTime._make(map(sum, zip(*times, strict=True))) for name, times in found.items()}
+
+
+def host_items(run: Run, phase: str) -> Iterator[Item]:
+    """Yield the time between the operations of a phase: each module call's own, and that of a phase without modules."""
+    if phase == FORWARD:
+        for scope in run.scopes:
+            if scope.seconds is not None:
+                yield Item(scope.path, HOST, "", Sums(seconds=scope.seconds))
+    elif taken := sum(step.parts.get(phase, 0.0) for step in run.steps):
+        within = (phase, RECOMPUTE) if phase == BACKWARD else (phase,)
+        inside = sum(call.seconds or 0.0 for call in run.calls if call.phase in within)
+        yield Item("", HOST, "", Sums(seconds=taken - inside))
+
+
+def _regions(run: Run, end: int) -> Iterator[tuple[Step, range]]:
+    """Yield each step with the numbers of all calls from its beginning to that of the next one."""
+    if run.steps:
+        first = Step(OUTSIDE, range(0))
+    else:  # one call of the model, or none
+        first = Step("step 1", range(end)) if any(not scope.path for scope in run.scopes) else Step(OUTSIDE, range(0))
+    starts = [0, *(step.calls.start for step in run.steps), end]
+    for step, (start, stop) in zip([first, *run.steps], pairwise(starts), strict=True):
+        yield step, range(start, stop)
+
+
+def _named(step: Step, phase: str) -> str:
+    if phase == FORWARD:
+        return step.name
+    return f"({phase})" if step.name == OUTSIDE else f"{step.name} {phase}"
