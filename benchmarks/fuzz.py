@@ -54,6 +54,7 @@ MENDED = [
     ("a layer without gradients on a strided input: torch asks whether the weight learns, and copies the rows; predicted 1,168 bytes of 1,552", "tests/test_memory.py"),
     ("`1 / x`: a reciprocal and a product, of which the first was not predicted", "tests/test_memory.py"),
     ("a batch norm (or instance norm) of values that do not learn: meta's kernel makes their gradient, so that the peak was predicted too high", "tests/trace/test_tape_memory.py"),
+    ("a forward that freezes or thaws a parameter which it has used before: `count(backward=True)` kept the gradient that it had at first", META),
     ("`checkpoint(...).add_(1)`: `analyze(backward=True)` was refused, as its graph has no checkpointing and the result was changed", "tests/run/test_passes.py"),
 ]  # fmt: skip
 """What the fuzzer found on the way, and the tests that it became."""

@@ -48,8 +48,12 @@ FAULTS = 10
 SUMS = "watched: the allocator's peak is the predicted one where a dispatch mode that does nothing is on"
 INDICES = "memory: the CPU's max_pool1d makes no indices without gradients"
 ROWS = "memory: the mean and deviation of each row that layer_norm makes are not predicted in inference: 8 bytes a row"
+MISH = "memory: on meta torch writes mish's backward out, which is one kernel on the devices"
 MORE = {
     "Product.apply(": "memory: on meta a view of a tensor that the model makes for itself is predicted as a tensor of its own",
+    ".prod(": "memory: torch goes another way through prod's backward where a dispatch mode is on",
+    "F.mish(": MISH,
+    "nn.Mish(": MISH,
     "func.jvp(": "memory: the zero tangents of weights, which take no memory, are predicted as tensors",
     "MaxPool1d(": INDICES,
     "max_pool1d(": INDICES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import weakref
 from collections import Counter
@@ -47,8 +48,9 @@ class profile:
     ...     model.generate(**batch)        # doctest: +SKIP
     >>> print(p.report)                    # doctest: +SKIP
 
-    The code runs once, unchanged, on the real tensors and in the modes that are set. Nothing is undone or timed. Memory
-    is that of live tensor storages.
+    The code runs once, unchanged, on the real tensors and in the modes that are set, and nothing is undone. On a CPU the
+    block is timed: its steps, phases, modules and operations, without the time that observing them takes, which the report
+    tells apart. Memory is that of live tensor storages.
 
     Args:
         models: an ``nn.Module``, or several, as a sequence or a mapping by name (such as ``pipeline.components``; values
@@ -57,6 +59,8 @@ class profile:
         optimizer: the ``torch.optim.Optimizer`` (or several) whose existing state is shown as such in memory. Backward
             passes, checkpoint's recomputation and the steps of any optimizer are recognized without it.
         convention, attention, formulas, strict: as for :func:`fxflops.analyze`.
+        schedule: which iterations of a loop to observe, so that a long run pays for few: what
+            ``torch.profiler.schedule(wait=, warmup=, active=)`` returns. The loop calls :meth:`step` after each.
 
     Raises InputError for models that are not modules, and for inputs: the block runs the models.
     """
@@ -83,18 +87,23 @@ class profile:
         self._attention = check_attention(attention)
         self._registry = BASE.derive(formulas)
         self._strict = strict
+        if not (schedule is None or callable(schedule)):
+            raise InputError(
+                f"schedule must be a function of an iteration's number, not {schedule!r:.80}: "
+                "torch.profiler.schedule(wait=1, warmup=1, active=3) returns one"
+            )
         self._schedule = schedule
         self._iteration = 0
-        self._is_on = False
+        self._is_on = self._is_open = False
         self._report: Report | None = None
-        self._raised: type[BaseException] | None = None
+        self._why = "there is no report until the with block has ended"
 
     @property
     def report(self) -> Report:
-        """The Report of the block, after its end. Raises FxflopsError before, or if the block raised."""
+        """The Report of the block, after its end. Raises FxflopsError before, if the block raised, and if nothing of it was
+        recorded."""
         if self._report is None:
-            why = f"the block raised {self._raised.__name__}, so there is no report" if self._raised else ""
-            raise FxflopsError(why or "there is no report until the with block has ended")
+            raise FxflopsError(self._why)
         return self._report
 
     def __enter__(self) -> profile:
@@ -123,11 +132,19 @@ class profile:
         self._device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
         if self._device.type == "cpu":
             self._observer.stopwatch.costs = entry_costs(self._registry)
+        self._is_open = True
         self._switch()
         return self
 
     def step(self) -> None:
-        """Tell that an iteration of the loop has ended, and the next one begins, as torch.profiler's ``step`` does."""
+        """Tell that an iteration of the loop has ended, and the next one begins, as torch.profiler's ``step`` does.
+
+        Raises FxflopsError outside the block.
+        """
+        if not self._is_open:
+            raise FxflopsError(
+                "p.step() ends an iteration of a loop inside the block: with fxflops.profile(model) as p: ..."
+            )
         self._iteration += 1
         self._switch()
 
@@ -141,6 +158,7 @@ class profile:
             self._running = ExitStack()
             self._running.enter_context(uncompiled())
             self._running.enter_context(self._observer)
+            gc.callbacks.append(self._observer.stopwatch.collecting)
             self._observer.times.resume()
             self._is_on = True
         if wanted:
@@ -151,6 +169,7 @@ class profile:
 
     def _turn_off(self, *error: Any) -> None:
         self._observer.times.flush()
+        gc.callbacks.remove(self._observer.stopwatch.collecting)
         self._running.__exit__(*(error or (None, None, None)))
         self._is_on = False
 
@@ -160,8 +179,12 @@ class profile:
         if self._is_on:
             self._turn_off(kind, error, traceback)
         self._open.__exit__(kind, error, traceback)
-        self._raised = kind
-        if error is not None:
+        self._is_open = False
+        if kind is not None:
+            self._why = f"the block raised {kind.__name__}, so there is no report"
+            return
+        if not self._iterations:
+            self._why = f"the schedule recorded none of the block's {self._iteration} iterations, so there is no report"
             return
         self._label_gradients()
         self._storages.label(self._optimizer_states(), "optimizer")

@@ -154,7 +154,7 @@ def test_what_observing_takes_is_in_no_time_but_its_own(clock: Clock, monkeypatc
     assert p.report.block_time == clock.now - spent
     assert p.report.step_times()["step 2"].seconds == INNER + OUTER + BACKWARD + STEP + LOSS
     assert p.report["inner"].total.seconds == 2 * INNER
-    assert f"and {spent:.2f} s to observe it" in str(p.report)
+    assert f"without {spent:.2f} s of observing" in str(p.report)
 
 
 def test_only_the_iterations_that_a_schedule_records(clock: Clock) -> None:

@@ -65,10 +65,9 @@ def step_times(run: Run, counted: Sequence[Counted]) -> dict[str, StepTime]:
     found: dict[str, list[StepTime]] = {}
     for step, numbers in _regions(run, len(counted)):
         if step.parts:
-            forward, backward, optimizer, between = (step.parts.get(each, 0.0) for each in TIMED)
+            parts = [step.parts.get(each, 0.0) for each in TIMED]
             flops = sum(counted[i].flops for i in numbers)
-            time = StepTime(sum(step.parts.values()), forward, backward, optimizer, between, flops)
-            found.setdefault(step.name, []).append(time)
+            found.setdefault(step.name, []).append(StepTime._make([sum(parts), *parts, flops]))
     return {name: StepTime._make(map(sum, zip(*times, strict=True))) for name, times in found.items()}
 
 

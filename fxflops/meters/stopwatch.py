@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -28,12 +29,14 @@ class Stopwatch:
     Each handler of the observer stops it first and starts it last; what the handler runs for the model, it :meth:`run`\\ s.
     """
 
-    __slots__ = ("_since", "costs", "own")
+    __slots__ = ("_collecting", "_since", "_thread", "costs", "own")
 
     def __init__(self) -> None:
         self.costs = Costs()
         self.own = 0.0
         self._since: float | None = None
+        self._collecting = False
+        self._thread = threading.get_ident()
 
     def stop(self, cost: float = 0.0) -> bool:
         """Stop the clock, as of ``cost`` seconds ago; return False if it stood still already."""
@@ -47,6 +50,14 @@ class Stopwatch:
         if self._since is not None:
             self.own += time.perf_counter() - self._since
             self._since = None
+
+    def collecting(self, phase: str, info: Any) -> None:
+        """A callback for ``gc.callbacks``: stand still while Python collects garbage, most of which the observer makes."""
+        if threading.get_ident() == self._thread:
+            if phase == "start":
+                self._collecting = self.stop()
+            elif self._collecting:
+                self.go()
 
     def now(self) -> float:
         """Return the time on the clock, in seconds."""

@@ -167,7 +167,7 @@ def _block(steps: Mapping[str, StepTime], instruments: float | None) -> list[Fac
     parts = {"forward": whole.forward, "backward": whole.backward, "optimizer": whole.optimizer}
     details = [f"{name} {units.seconds(part)}" for name, part in parts.items() if part]
     details.append(f"between {units.seconds(whole.between)}")
-    details += [f"and {units.seconds(instruments)} to observe it"] if instruments else []
+    details += [f"without {units.seconds(instruments)} of observing"] if instruments else []
     facts = [Fact("block", units.seconds(whole.seconds), details)]
     taken = [time.seconds for name, time in steps.items() if name != OUTSIDE]
     if taken:

@@ -20,6 +20,14 @@ from .functions import writes
 from .source import in_function
 
 
+def _learn_as(meta: torch.Tensor, tensor: torch.Tensor) -> None:
+    """Let a meta tensor require a gradient if the tensor that it stands for does."""
+    with DisableTorchFunction(), disable_current_modes() if len_torch_dispatch_stack() else nullcontext():
+        meta.requires_grad_(tensor.requires_grad)
+        if meta.requires_grad and not (meta._backward_hooks or meta._post_accumulate_grad_hooks):
+            _hook(meta, tensor)
+
+
 def _empty_like(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     if tensor.layout is not torch.strided:
         return tensor.to("meta")
@@ -183,6 +191,8 @@ class MetaMirror:
                 self._weights.add(id(meta))
             self.register(meta)
             self.on_mirrored(tensor, meta)
+        elif key in self._state and tensor.requires_grad != known[1].requires_grad and known[1].is_leaf:
+            _learn_as(known[1], tensor)  # the model has frozen or thawed it since
         return known[1]
 
     def replace(

@@ -110,3 +110,28 @@ class TwoOutputs(nn.Module):
 def test_the_gradients_of_an_input_that_is_returned_are_added() -> None:
     report = fxflops.count(TwoOutputs(), X.clone().requires_grad_(), backward=True)
     assert report.total_backward_flops == X.numel() + X.numel()  # times 2, and the sum of the two
+
+
+class Thawing(nn.Module):
+    """A layer that is used twice; its bias learns from the second time on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.fc.bias.requires_grad = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x)
+        self.fc.bias.requires_grad = True
+        return self.fc(y)
+
+
+def test_a_parameter_that_the_forward_thaws_has_a_gradient_from_then_on() -> None:
+    model, x = Thawing(), torch.randn(3, 4)
+    report = fxflops.count(model, x, backward=True)
+    assert report.trace == "observed on meta"
+    assert not model.fc.bias.requires_grad
+    products = 3 * (3 * 4 * 4)  # both gradients of the weight, and that of what lies between
+    assert report.total_backward_macs == products
+    assert report.by_operator("backward")["sum"].total.flops == (3 - 1) * 4
+    assert fxflops.analyze(model, x, backward=True, repeats=0).total_backward_flops == report.total_backward_flops
