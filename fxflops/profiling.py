@@ -131,7 +131,8 @@ class profile:
                 self._open.callback(stand_in.leave)
         self._device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
         if self._device.type == "cpu":
-            self._observer.stopwatch.costs = entry_costs(self._registry)
+            watch = self._observer.stopwatch
+            watch.costs, watch.cold = entry_costs(self._registry), entry_costs(self._registry, cold=True)
         self._is_open = True
         self._switch()
         return self

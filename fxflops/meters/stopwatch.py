@@ -23,32 +23,40 @@ class Costs(NamedTuple):
     module: float = 0.0
 
 
+BUILTIN, PYTHON, OPERATOR, MODULE = range(4)
+LONG = 50e-6
+"""After so many seconds of the model's own work, the processor's cache has little left of the observer."""
+
+
 class Stopwatch:
     """A clock of one thread that stands still while the observer works; ``own`` is for how many seconds it did.
 
-    Each handler of the observer stops it first and starts it last; what the handler runs for the model, it :meth:`run`\\ s.
+    ``costs`` are those of a call right after another one, ``cold`` those of a call after other work. Each handler of the observer stops it first and starts it last; what the handler runs for the model, it :meth:`run`\\ s.
     """
 
-    __slots__ = ("_collecting", "_since", "_thread", "costs", "own")
+    __slots__ = ("_collecting", "_since", "_thread", "_went", "cold", "costs", "own")
 
     def __init__(self) -> None:
-        self.costs = Costs()
-        self.own = 0.0
+        self.costs = self.cold = Costs()
+        self.own = self._went = 0.0
         self._since: float | None = None
         self._collecting = False
         self._thread = threading.get_ident()
 
-    def stop(self, cost: float = 0.0) -> bool:
-        """Stop the clock, as of ``cost`` seconds ago; return False if it stood still already."""
+    def stop(self, kind: int | None = None) -> bool:
+        """Stop the clock, as of the time before the unseen cost of a call of this kind; return False if it stood still."""
         if self._since is not None:
             return False
-        self._since = time.perf_counter() - cost
+        self._since = now = time.perf_counter()
+        if kind is not None:
+            self._since = max(now - (self.cold if now - self._went > LONG else self.costs)[kind], self._went)
         return True
 
     def go(self) -> None:
         """Start the clock again."""
         if self._since is not None:
-            self.own += time.perf_counter() - self._since
+            self._went = time.perf_counter()
+            self.own += self._went - self._since
             self._since = None
 
     def collecting(self, phase: str, info: Any) -> None:

@@ -13,10 +13,12 @@ from torch.nn import functional as F
 
 from ..meters.stopwatch import Costs
 from ..ops import FormulaRegistry
-from ..torch_internals import DisableTorchFunction
+from ..torch_internals import DisableTorchDispatch, DisableTorchFunction
 from .model_run import Watch
 
-REPEATS = 25
+REPEATS = 15
+CACHE = 2**19
+"""Elements that fill the cache of a processor's core: 2 MiB of float32."""
 
 
 class _Returns(nn.Module):
@@ -24,30 +26,33 @@ class _Returns(nn.Module):
         return x
 
 
-def entry_costs(registry: FormulaRegistry) -> Costs:
+def entry_costs(registry: FormulaRegistry, cold: bool = False) -> Costs:
     """Measure what a function, an operator and a module call cost around the handlers, with the smallest of tensors.
 
-    It is the time that an observer's stopwatch shows for such a call, less the time of the same call unobserved.
+    It is the time that an observer's stopwatch shows for such a call, less the time of the same call unobserved; if
+    ``cold``, after other work, which has filled the processor's cache.
     """
-    x, module = torch.ones(()), _Returns()
+    x, module, filler = torch.ones(()), _Returns(), torch.zeros(CACHE if cold else 0)
 
     def operator() -> None:
         with DisableTorchFunction():
             torch.neg(x)
 
+    def median(call: Callable[[], Any], now: Callable[[], float]) -> float:
+        taken = []
+        for _ in range(REPEATS):
+            if cold:
+                with DisableTorchFunction(), DisableTorchDispatch():
+                    filler.add_(1)
+            start = now()
+            call()
+            taken.append(now() - start)
+        return statistics.median(taken)
+
     calls = (lambda: torch.neg(x)), (lambda: F.silu(x)), operator, (lambda: module(x))
     observer = Watch({module: ""}, registry).observer
     with torch.no_grad():
-        alone = [_median(call, time.perf_counter) for call in calls]
+        alone = [median(call, time.perf_counter) for call in calls]
         with observer:
-            observed = [_median(call, observer.stopwatch.now) for call in calls]
+            observed = [median(call, observer.stopwatch.now) for call in calls]
     return Costs(*(max(one - other, 0.0) for one, other in zip(observed, alone, strict=True)))
-
-
-def _median(call: Callable[[], Any], now: Callable[[], float]) -> float:
-    taken = []
-    for _ in range(REPEATS):
-        start = now()
-        call()
-        taken.append(now() - start)
-    return statistics.median(taken)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..meters.stopwatch import Stopwatch
+from ..meters.stopwatch import BUILTIN, OPERATOR, PYTHON, Stopwatch
 from ..torch_internals import (
     TorchDispatchMode,
     disabled_torch_dispatch_impl,
@@ -50,8 +50,8 @@ class FunctionMode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         watcher = self._watcher
         stopwatch = watcher.stopwatch
-        in_python, costs = type(func) is FunctionType, stopwatch.costs
-        stopped = stopwatch.stop(costs.python if in_python else costs.builtin)
+        in_python = type(func) is FunctionType
+        stopped = stopwatch.stop(PYTHON if in_python else BUILTIN)
         # A function written in Python hands itself over from its own body. Called from elsewhere, it may be a copy.
         if in_python and sys._getframe(2).f_code is not func.__code__:
             func, args, kwargs = own_body(sys._getframe(2), watcher.bodies) or (func, args, kwargs)
@@ -91,7 +91,7 @@ class AtenMode(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         if any(has_own_dispatch(cls) for cls in types):
             return NotImplemented
-        stopped = self._stopwatch.stop(self._stopwatch.costs.operator)
+        stopped = self._stopwatch.stop(OPERATOR)
         try:
             return self._handler(func, args, kwargs or {})
         finally:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..meters.live_storages import LiveStorages
-from ..meters.stopwatch import PhaseTimes, Stopwatch
+from ..meters.stopwatch import MODULE, PhaseTimes, Stopwatch
 from ..model.pytree import tensors_in
 from ..ops import Formula, FormulaRegistry
 from ..records import Operation, Scope, Spec, Step, spec_of
@@ -96,7 +96,7 @@ class ModuleObserver:
         mine = threading.get_ident() == self._thread
         observer = self if mine else self._threads.enter(self, module, (args, kwargs))
         if observer is not None:
-            stopped = observer.stopwatch.stop(observer.stopwatch.costs.module)
+            stopped = observer.stopwatch.stop(MODULE)
             try:
                 observer._enter(module, args, kwargs)
             finally:
