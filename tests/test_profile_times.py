@@ -13,6 +13,7 @@ from torch import nn
 import fxflops
 from fxflops.meters import stopwatch
 from fxflops.meters.live_storages import LiveStorages
+from fxflops.roofline.devices import Device
 
 INNER, OUTER, BACKWARD, STEP, LOADING, LOSS = 3.0, 2.0, 7.0, 11.0, 13.0, 17.0
 X = torch.randn(2, 4)
@@ -132,6 +133,19 @@ def test_a_module_has_the_time_of_its_own_code(clock: Clock) -> None:
     text = str(p.report)
     assert "block    53.00 s     forward 5.00 s · backward 7.00 s · optimizer 11.00 s · between 30.00 s" in text
     assert "step     40.00 s" in text
+
+
+def test_utilization_is_that_of_the_whole_block(clock: Clock) -> None:
+    model = Outer(clock)
+    with fxflops.profile(model) as p:
+        trained(model, clock, 2)
+    report = p.report
+    device = Device("cpu", peaks={"f32": 1e3}, bandwidth=1e9)
+    assert report.total_backward_macs == 2 * X.numel() * 4  # of the weight: the input learns nothing
+    work = 2 * (report.total_macs + report.total_backward_macs)
+    assert report.mfu(device) == work / 1e3 / clock.now
+    backward = report.roofline(device, "backward")
+    assert backward.latency == 2 * BACKWARD
 
 
 def test_what_observing_takes_is_in_no_time_but_its_own(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

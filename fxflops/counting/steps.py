@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from ..meters.nodes import Timing
 from ..meters.stopwatch import BETWEEN
 from ..records import PARTS, PHASES, Counted, Step
 from ..run.outcome import Run
@@ -69,6 +70,15 @@ def step_times(run: Run, counted: Sequence[Counted]) -> dict[str, StepTime]:
             flops = sum(counted[i].flops for i in numbers)
             found.setdefault(step.name, []).append(StepTime._make([sum(parts), *parts, flops]))
     return {name: StepTime._make(map(sum, zip(*times, strict=True))) for name, times in found.items()}
+
+
+def timing_of(run: Run, counted: Sequence[Counted], phase: str) -> Timing | None:
+    """Return the time of a phase: of the model's own run, or of all steps of a profiled block; None if it was not timed."""
+    times = step_times(run, counted).values()
+    if not times:
+        return {FORWARD: run.latency, BACKWARD: run.backward_latency}.get(phase)
+    seconds = sum(getattr(time, phase, 0.0) for time in times)
+    return Timing(seconds, seconds, seconds, 1) if seconds else None
 
 
 def host_items(run: Run, phase: str) -> Iterator[Item]:

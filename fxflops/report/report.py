@@ -16,7 +16,7 @@ from ..conventions import Convention, find_convention
 from ..counting.counted_run import BASE_CONVENTION, CountedRun
 from ..counting.counts import check_attention, is_users
 from ..counting.rollup import ModuleRow, OperatorRow, by_module_and_operator, by_operator, check_phase
-from ..counting.steps import StepTime
+from ..counting.steps import StepTime, timing_of
 from ..counting.uncounted import incomplete
 from ..errors import FormulaError, InputError, MissingFormulaError, near
 from ..model.inputs import checked_model
@@ -99,20 +99,24 @@ class Report(CountedRun, Exports):
         """
         # The device executes all operations, whatever the report's convention counts.
         dense, exact = (self.recount(BASE_CONVENTION, attention=each)._executed for each in ("dense", "exact"))
-        timing = {PHASES[0]: self.timing, PHASES[1]: self.backward_timing}.get(check_phase(phase))
+        timing = timing_of(self._run, self.counted, check_phase(phase))
         return roofline(self._executed, exact, dense, self.environment.device, device, phase, timing)
 
     def mfu(self, device: str | Device = "auto") -> float | None:
         """Return the model FLOPs utilization: 2 x MACs of forward and backward, as a share of the most that the device
-        can do in the time they took. None if they were not timed on it.
+        can do in the time they took; under ``profile``, in the time of the block. None if they were not timed on it.
 
         A value above 1 is not cut off; a warning then says that the device's peak is given too low.
         """
-        return mfu(self._executed, self.environment.device, device, self.timing, self.backward_timing)
+        return self._mfu(device)
 
     def hfu(self, device: str | Device = "auto") -> float | None:
         """Return the hardware FLOPs utilization: as :meth:`mfu`, with what gradient checkpointing computed again."""
-        return mfu(self._executed, self.environment.device, device, self.timing, self.backward_timing, executed=True)
+        return self._mfu(device, executed=True)
+
+    def _mfu(self, device: str | Device, executed: bool = False) -> float | None:
+        timings, place = (self.timing, self.backward_timing), self.environment.device
+        return mfu(self._executed, place, device, *timings, executed=executed, block=self.block_time)
 
     def diff(self, other: Report, phase: str = "forward") -> Diff:
         """Compare ``other`` with this report: in total, by module and by operator. Either may be read from a file.
@@ -132,9 +136,6 @@ class Report(CountedRun, Exports):
         return self
 
     # Sums and tables
-
-    # ``phase`` is "forward", "backward", "recompute", "optimizer" or "gradient". "gradient" is the part of the forward
-    # that computes gradients inside it.
 
     # Each method returns a mapping that prints as a table and has ``to_csv``, ``to_dataframe`` and the other exports.
 

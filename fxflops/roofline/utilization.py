@@ -58,13 +58,19 @@ def roofline(
 
 
 def mfu(
-    counted: Sequence[Counted], place: str, device: str | Device, *timings: Timing | None, executed: bool = False
+    counted: Sequence[Counted],
+    place: str,
+    device: str | Device,
+    *timings: Timing | None,
+    executed: bool = False,
+    block: float | None = None,
 ) -> float | None:
     """Return the model FLOPs utilization (https://arxiv.org/abs/2204.02311, appendix B).
 
     It is the time that 2 x MACs of forward and backward need at the peaks of their dtypes, as a share of the time they
     took. ``timings`` are those of the forward and the backward. None if one of them ran and was not timed, or ran on
-    another device. A value above 1 is not cut off, but warned of. ``executed`` adds the forward work that gradient
+    another device. ``block`` are the seconds of a profiled block, loading data and the optimizer's step included, to which its
+    work is then compared. A value above 1 is not cut off, but warned of. ``executed`` adds the forward work that gradient
     checkpointing computes again: the hardware FLOPs utilization.
     """
     by_phase = [[each for each in counted if each.call.phase in PARTS[phase]] for phase in PHASES[: len(timings)]]
@@ -75,9 +81,9 @@ def mfu(
         work += [each for each in counted if each.call.phase == "recompute"]
     found, is_its_own = _device(device, place, work)
     # A part of the time would make the share too large: all that ran has to be timed.
-    if not is_its_own or len(known) != len(ran) or not ran:
+    if not is_its_own or not work or (block is None and len(known) != len(ran)):
         return None
-    share = _utilization(work, found, sum(known))
+    share = _utilization(work, found, block or sum(known))
     if share > 1:
         warnings.warn(f"a utilization of {share:.2f}: {too_low(found)}", stacklevel=3)
     return share
