@@ -224,3 +224,98 @@ def _profiled(model: nn.Module) -> Any:
     with profile(model) as p:
         model(torch.ones(2, 3))
     return p.report
+
+
+class Chosen(nn.Module):
+    """As many rows as are positive; a layer that is frozen and thawed; a view; two results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.norm = nn.Linear(4, 4), nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = x[x[:, 0] > 0]
+        low, high = self.norm(self.fc(rows)).view(-1, 2, 2).split(1, dim=1)
+        return (low * high).amax(dim=1) + torch.nonzero(rows[:, :2]).sum()
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_call_like_an_earlier_one_is_recorded_as_it_was_made(grad: bool) -> None:
+    """Calls after the first of their kind take another way: each pass is counted as a pass of its own is."""
+    model = Chosen()
+    inputs = [torch.ones(n, 4) * sign for n in (3, 5) for sign in (1, 1, -1)] + [torch.ones(3, 4).double().float()]
+    with torch.set_grad_enabled(grad):
+        with profile(model) as p:
+            kept = [model(x) for x in inputs]
+        alone = []
+        for x in inputs:
+            with profile(model) as one:
+                model(x)
+            alone.append(one.report)
+    assert len(kept) == len(inputs)
+    names = [f"step {i + 1}" for i in range(len(inputs))]
+    steps = p.report.by_step()
+    assert [steps[name].total._replace(seconds=None) for name in names] == [
+        report.by_step()["step 1"].total._replace(seconds=None) for report in alone
+    ]
+    made = [[(c.op, c.path, c.out) for c in report.calls if c.path or c.op != "ones"] for report in (*alone,)]
+    assert [(c.op, c.path, c.out) for c in p.report.calls] == [call for each in made for call in each]
+    assert [s.path for s in p.report.scopes] == [s.path for report in alone for s in report.scopes]
+
+
+def test_a_block_watches_what_a_mode_of_the_users_sees() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(3, 4)
+    with torch.no_grad(), profile(model) as p:
+        model(x)
+        with FlopCounterMode(display=False) as counter:
+            model(x)
+        model(x)
+    assert counter.get_total_flops() == 2 * 2 * 3 * 4 * 4
+    assert p.report.total_macs == 3 * 2 * 3 * 4 * 4
+
+
+def test_the_peak_is_the_same_whatever_was_made_before() -> None:
+    """Layer norm's mean and deviation live within its call, without gradients; a second block is watched from nothing."""
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU()), torch.randn(128, 64)
+    peaks = []
+    for passes in (1, 4):
+        with torch.no_grad(), profile(model) as p:
+            for _ in range(passes):
+                model(x)
+        peaks.append(p.report.max_memory)
+    assert peaks[0] == peaks[1]
+
+
+def test_an_interrupt_leaves_no_function_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = nn.Linear(4, 4), torch.randn(3, 4)
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    def run() -> None:
+        with profile(model):
+            model(x)
+            model(x)
+            monkeypatch.setattr(nn.functional, "linear", interrupted)
+            model(x)
+
+    with torch.no_grad(), pytest.raises(KeyboardInterrupt):
+        run()
+    monkeypatch.undo()
+    with profile() as p:
+        torch.randn(3, 4) @ torch.randn(4, 2)
+    assert p.report.total_macs == 3 * 4 * 2
+
+
+def test_what_step_and_schedule_are_for_is_said() -> None:
+    p = profile(nn.Linear(2, 2))
+    with pytest.raises(FxflopsError, match="inside the block"):
+        p.step()
+    with pytest.raises(InputError, match=r"torch\.profiler\.schedule\(wait=1"):
+        profile(nn.Linear(2, 2), schedule={"wait": 1})  # type: ignore[arg-type]
+    with profile(nn.Linear(2, 2), schedule=torch.profiler.schedule(wait=5, warmup=1, active=1)) as p:
+        p.step()
+    with pytest.raises(FxflopsError, match="recorded none of the block's 1 iterations"):
+        _ = p.report

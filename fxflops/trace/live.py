@@ -93,8 +93,7 @@ class LiveObserver(Observer):
                     out = self.stopwatch.run(func, args, kwargs)
             seconds = self.stopwatch.now() - start
             is_the_same = _is(out, known.operation.out)
-            if known.makes or not is_the_same:
-                self._made(known, out, is_the_same)
+            self._made(known, out, is_the_same)
             if is_the_same:
                 if self._stack.running:
                     self._stack.running[-1].inside += seconds
@@ -136,6 +135,8 @@ class LiveObserver(Observer):
         self._storages.call = len(self.calls)
         if known.passing:
             self._storages.add_transient(known.passing)
+        if is_the_same and not known.makes:
+            return
         if type(out) in ORDINARY:
             self._storages.add(out, known.operation.out if is_the_same else None)
         else:
@@ -187,8 +188,7 @@ class LiveObserver(Observer):
                 self._learnt(key, self._leaves[module], begun, (args, kwargs, out))
             return
         _, _, took = self._pop(module)
-        if known.makes:
-            self._made(known, out, True)
+        self._made(known, out, True)
         self._repeated(known.operation, running.path, took)
         self._scoped(running.path, known.operation, params, False, None)
         self._owns((out, args))

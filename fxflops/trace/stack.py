@@ -64,7 +64,7 @@ class ModuleStack:
     def leave(self, module: nn.Module) -> tuple[Running, bool]:
         """Pop a call that ends; return it, and whether it is the leaf's own."""
         while self.running and self.running[-1].module is not module:  # a user's hook raised, so ours was not called
-            self.running.pop()
+            self.running.pop().let_go()
         is_leaf = self.leaf_depth == len(self.running)
         running = self.running.pop()
         if not self.inside_leaf():
