@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import weakref
 from collections import Counter
@@ -32,6 +31,7 @@ from .run.calibration import entry_costs
 from .run.graph_run import uncompiled
 from .run.model_run import Watch, gradients_of
 from .run.outcome import environment_of
+from .torch_internals import in_fake_mode
 
 INSTEAD = """it counts the code in a block,
   with fxflops.profile(model) as p:
@@ -130,7 +130,8 @@ class profile:
                 stand_in = _Generate(module, partial(self._generating, path))
                 self._open.callback(stand_in.leave)
         self._device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
-        if self._device.type == "cpu":
+        self._timed = self._device.type == "cpu" and not in_fake_mode()
+        if self._timed:
             watch = self._observer.stopwatch
             watch.costs, watch.cold = entry_costs(self._registry), entry_costs(self._registry, cold=True)
         self._is_open = True
@@ -159,7 +160,6 @@ class profile:
             self._running = ExitStack()
             self._running.enter_context(uncompiled())
             self._running.enter_context(self._observer)
-            gc.callbacks.append(self._observer.stopwatch.collecting)
             self._observer.times.resume()
             self._is_on = True
         if wanted:
@@ -170,7 +170,6 @@ class profile:
 
     def _turn_off(self, *error: Any) -> None:
         self._observer.times.flush()
-        gc.callbacks.remove(self._observer.stopwatch.collecting)
         self._running.__exit__(*(error or (None, None, None)))
         self._is_on = False
 
@@ -192,7 +191,7 @@ class profile:
         parts = [*self._model.children()] if isinstance(self._model, Models) else [self._model]
         name = " + ".join(type(part).__name__ for part in parts) or "(no model)"
         mode = ("train" if self._model.training else "eval") if parts else ""
-        environment, timed = environment_of(self._device, mode, self._compiled), self._device.type == "cpu"
+        environment, timed = environment_of(self._device, mode, self._compiled), self._timed
         run = self._watch.run(
             name, "", Inventory(self._model), environment, "storages", "profiled as it ran", timed=timed
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -34,14 +33,12 @@ class Stopwatch:
     ``costs`` are those of a call right after another one, ``cold`` those of a call after other work. Each handler of the observer stops it first and starts it last; what the handler runs for the model, it :meth:`run`\\ s.
     """
 
-    __slots__ = ("_collecting", "_since", "_thread", "_went", "cold", "costs", "own")
+    __slots__ = ("_since", "_went", "cold", "costs", "own")
 
     def __init__(self) -> None:
         self.costs = self.cold = Costs()
         self.own = self._went = 0.0
         self._since: float | None = None
-        self._collecting = False
-        self._thread = threading.get_ident()
 
     def stop(self, kind: int | None = None) -> bool:
         """Stop the clock, as of the time before the unseen cost of a call of this kind; return False if it stood still."""
@@ -58,14 +55,6 @@ class Stopwatch:
             self._went = time.perf_counter()
             self.own += self._went - self._since
             self._since = None
-
-    def collecting(self, phase: str, info: Any) -> None:
-        """A callback for ``gc.callbacks``: stand still while Python collects garbage, most of which the observer makes."""
-        if threading.get_ident() == self._thread:
-            if phase == "start":
-                self._collecting = self.stop()
-            elif self._collecting:
-                self.go()
 
     def now(self) -> float:
         """Return the time on the clock, in seconds."""
