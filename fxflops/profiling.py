@@ -27,11 +27,10 @@ from .model.optimizer import states_of
 from .ops import BASE
 from .records import FormulaFunction, Step
 from .report.report import Report
-from .run.calibration import entry_costs
+from .run.calibration import entry_costs, is_timed
 from .run.graph_run import uncompiled
 from .run.model_run import Watch, gradients_of
 from .run.outcome import environment_of
-from .torch_internals import in_fake_mode
 
 INSTEAD = """it counts the code in a block,
   with fxflops.profile(model) as p:
@@ -130,7 +129,7 @@ class profile:
                 stand_in = _Generate(module, partial(self._generating, path))
                 self._open.callback(stand_in.leave)
         self._device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
-        self._timed = self._device.type == "cpu" and not in_fake_mode()
+        self._timed = is_timed(self._device)
         if self._timed:
             watch = self._observer.stopwatch
             watch.costs, watch.cold = entry_costs(self._registry), entry_costs(self._registry, cold=True)

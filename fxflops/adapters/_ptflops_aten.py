@@ -9,7 +9,6 @@ from typing import Any, TextIO
 from torch import nn
 
 from ..conventions.ptflops_aten import OPERATORS
-from ..meters.stopwatch import Stopwatch
 from ..model.snapshot import Snapshot, holding
 from ..records import spec_of
 from ..run.graph_run import uncompiled
@@ -44,7 +43,7 @@ class Dispatched:
             snapshot = Snapshot(model.modules(), (args, kwargs))
             hooks.attach(names, lambda module, *_: self._running.append(names[module]), lambda *_: self._leave())
             try:
-                with uncompiled(), AtenMode(self._operator, Stopwatch()):
+                with uncompiled(), AtenMode(self._operator):
                     model(*args, **kwargs)
             finally:
                 hooks.detach()

@@ -84,8 +84,7 @@ def summary_of(report: CountedRun, tree: TreeRow) -> Summary:
         peak_phase=report.memory.phase,
         modules=tree.children,
         operators=[
-            OperatorShare(row.key, row.calls, row.total.flops, row.total.seconds)
-            for row in report.by_operator().values()
+            OperatorShare(r.key, r.calls, r.total.flops, r.total.seconds) for r in report.by_operator().values()
         ],
         missing=report.missing,
         paste=report.recipe(),

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..meters.stopwatch import Costs
 from ..ops import FormulaRegistry
-from ..torch_internals import DisableTorchDispatch, DisableTorchFunction
+from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, in_fake_mode
 from .model_run import Watch
 
 REPEATS = 15
@@ -24,6 +24,11 @@ CACHE = 2**19
 class _Returns(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
+
+
+def is_timed(device: torch.device) -> bool:
+    """Return whether the host's clock tells how long calls on a device take: nothing is computed on fake tensors."""
+    return device.type == "cpu" and not in_fake_mode()
 
 
 def entry_costs(registry: FormulaRegistry, cold: bool = False) -> Costs:

@@ -74,10 +74,10 @@ class AtenMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, handler: Handler, stopwatch: Stopwatch) -> None:
+    def __init__(self, handler: Handler, stopwatch: Stopwatch | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._handler = handler
-        self._stopwatch = stopwatch
+        self._stopwatch = stopwatch or Stopwatch()
         self._is_fake = fake_mode() is not None
 
     def is_faking(self) -> bool:
