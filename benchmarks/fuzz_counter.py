@@ -168,7 +168,7 @@ class Independent(TorchDispatchMode):
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         name = func._schema.name.partition("::")[2]
-        if (name[-1] == "_" and name[:-1] in MACS | FLOPS) or name[:-1] in ONE:
+        if name[-1] == "_" and name[:-1] in {*MACS, *FLOPS, *ONE}:
             name = name[:-1]
         if name == "convolution":
             self.by[name] += convolution(*args[:7], out=out)
