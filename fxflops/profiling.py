@@ -129,7 +129,7 @@ class profile:
                 stand_in = _Generate(module, partial(self._generating, path))
                 self._open.callback(stand_in.leave)
         self._device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
-        self._timed = is_timed(self._device)
+        self._timed = is_timed(next(self._model.parameters(), torch.empty(0)))
         if self._timed:
             watch = self._observer.stopwatch
             watch.costs, watch.cold = entry_costs(self._registry), entry_costs(self._registry, cold=True)
@@ -226,8 +226,8 @@ class profile:
     def _steps(self, steps: Sequence[Step]) -> Iterator[Step]:
         """Yield the steps with their names.
 
-        They are "prefill" and "decode n" in a ``generate``, "generate 2 prefill" and so on in a second one, and "step n"
-        elsewhere: the number of the iteration in a loop that calls :meth:`step`, otherwise of the model's call.
+        In a loop that calls :meth:`step` they are "step n" for its iterations. Otherwise they are "prefill" and "decode n" in
+        a ``generate``, "generate 2 prefill" and so on in a second one, and "step n" elsewhere.
         """
         in_loop, iteration = self._iteration > 0, 0
         generated = reversed([*enumerate(self._generated)])  # a nested generate ends first, and overrides the outer one
@@ -236,8 +236,8 @@ class profile:
         for i, step in enumerate(steps):
             path = step.name
             iteration = self._iterations.get(i, iteration)
-            if (in_loop and i not in by) or i in self._iterations:
-                is_over = i == len(steps) - 1 and step.calls.start == len(self._observer.calls)
+            if in_loop or i in self._iterations:
+                is_over = i == len(steps) - 1 and i in self._iterations
                 yield step._replace(name=f"step {iteration + 1}" if in_loop and not is_over else OUTSIDE)
                 continue
             number = numbers[path, by.get(i)]

@@ -77,6 +77,11 @@ peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
 # Tells whether autocast is on for any device. Without it it counts as on, and counting is slower.
 is_any_autocast_enabled: Callable[[], bool] = _optional("torch._C._is_any_autocast_enabled", lambda: True)
 
+# The hooks by which autograd saves tensors now. Without it they count as set, and profiling is slower.
+saved_tensors_hooks: Callable[[bool], Any] = _optional(
+    "torch._C._autograd._top_saved_tensors_default_hooks", lambda _: ()
+)
+
 # The number of the running backward pass, -1 for none, which distinguishes the phases. Necessary.
 current_graph_task_id = torch._C._current_graph_task_id
 # The autograd node that is running. Without it calls of the backward pass belong to no module.

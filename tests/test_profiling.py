@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from fxflops import FxflopsError, InputError, MissingFormulaError, count, profile
+from fxflops.trace.live import LiveObserver
 
 TOKENS, NEW, WIDTH, HEADS, LAYERS, WORDS = 5, 8, 16, 2, 2, 29
 
@@ -319,3 +322,81 @@ def test_what_step_and_schedule_are_for_is_said() -> None:
         p.step()
     with pytest.raises(FxflopsError, match="recorded none of the block's 1 iterations"):
         _ = p.report
+
+
+class Replacing(TorchFunctionMode):
+    """A mode of the user's, in which a linear layer puts out sevens."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        return torch.full_like(out, 7.0) if func is nn.functional.linear else out
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_modes_of_the_users_are_on_in_every_call(inside: bool) -> None:
+    model, x = nn.Sequential(nn.Linear(2, 2)), torch.ones(1, 2)
+    sevens = torch.full((1, 2), 7.0)
+    with (
+        torch.no_grad(),
+        nullcontext() if inside else Replacing(),
+        profile(model),
+        Replacing() if inside else nullcontext(),
+    ):
+        assert all(torch.equal(model(x), sevens) for _ in range(3))
+        assert all(torch.equal(nn.functional.linear(x, torch.ones(2, 2)), sevens) for _ in range(3))
+    with torch.device("meta"), profile():
+        assert [torch.zeros(3).device.type for _ in range(3)] == ["meta"] * 3
+
+
+class Positions(nn.Module):
+    """A layer with a formula of the user's own; it counts its own FLOPs, as a mode sees them."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with FlopCounterMode(display=False) as counter:
+            y = x @ x.T
+        return y, counter.get_total_flops()
+
+
+def test_a_layer_of_the_users_runs_as_it_is() -> None:
+    model = nn.Sequential(Positions())
+    with torch.no_grad(), profile(model, formulas={Positions: lambda *_, **__: 1}) as p:
+        found = [model(torch.ones(2, 4))[1] for _ in range(3)]
+    assert found == [2 * 2 * 4 * 2] * 3
+    assert p.report.total_flops == 3
+
+
+PEAKS: dict[str, Any] = {
+    "thawed": lambda model, x: [model.requires_grad_(learns)(x) for learns in (False, True, True)],
+    "saved elsewhere": lambda model, x: [model(x), _saved(model, x), _saved(model, x)],
+    "conjugate": lambda model, x: [y.resolve_conj() for y in _complex(x)],
+    "resized": lambda model, x: [torch.zeros(0).resize_(1000, 100) for _ in range(3)],
+}
+
+
+def _saved(model: nn.Module, x: torch.Tensor) -> Any:
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+        return model(x)
+
+
+def _complex(x: torch.Tensor) -> list[torch.Tensor]:
+    y = torch.complex(x, x)
+    return [y, y.conj(), y.conj()]
+
+
+@pytest.mark.parametrize("case", PEAKS)
+def test_the_memory_of_a_call_that_looks_like_an_earlier_one(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the same block with every call observed anew."""
+    x = torch.randn(8, 100, 16)
+
+    def peak() -> int:
+        model = nn.GRU(16, 64, batch_first=True) if case == "thawed" else nn.Sequential(nn.Linear(16, 64), nn.Tanh())
+        with profile(model) as p:
+            kept = PEAKS[case](model, x)
+        assert kept
+        return p.report.max_memory
+
+    found = peak()
+    monkeypatch.setattr(LiveObserver, "_metadata_suffices", lambda *_, **__: False)
+    assert found == peak()

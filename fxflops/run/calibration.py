@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ..meters.stopwatch import Costs
 from ..ops import FormulaRegistry
-from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, in_fake_mode
+from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, in_fake_mode, is_fake
 from .model_run import Watch
 
 REPEATS = 15
@@ -26,9 +26,9 @@ class _Returns(nn.Module):
         return x
 
 
-def is_timed(device: torch.device) -> bool:
-    """Return whether the host's clock tells how long calls on a device take: nothing is computed on fake tensors."""
-    return device.type == "cpu" and not in_fake_mode()
+def is_timed(tensor: torch.Tensor) -> bool:
+    """Return whether the host's clock tells how long calls on such tensors take: on fake ones nothing is computed."""
+    return tensor.device.type == "cpu" and not is_fake(type(tensor)) and not in_fake_mode()
 
 
 def entry_costs(registry: FormulaRegistry, cold: bool = False) -> Costs:

@@ -29,12 +29,15 @@ from ..torch_internals import (
     fake_mode,
     is_any_autocast_enabled,
     len_torch_dispatch_stack,
+    len_torch_function_stack,
+    saved_tensors_hooks,
 )
+from . import forwards
 from .compiler import is_importing_compiler
 from .fast import QUERIES
 from .modes import transformed
 from .observe import Observer
-from .operators import ATTENTION, QUERY
+from .operators import ATTENTION, QUERY, VIEW
 from .plans import Unknown, call_key
 from .spelling import WRITTEN_AS
 from .stack import Running
@@ -45,7 +48,7 @@ QUERY_KEY_VALUE = 3
 class Known(NamedTuple):
     """The operation of calls of one kind.
 
-    ``makes`` tells whether its result has a storage of its own. ``passing`` are specs and bytes of the storages that live
+    ``makes`` tells whether its result may have a storage of its own. ``passing`` are specs and bytes of the storages that live
     only within such a call, at its peak; None if it leaves more than its result.
     """
 
@@ -73,7 +76,7 @@ class LiveObserver(Observer):
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func in QUERIES:
             return self.stopwatch.run(func, args, kwargs)
-        if self._stack.leaf_depth or not self._metadata_suffices():
+        if self._stack.leaf_depth or not self._metadata_suffices(modes=0):  # ours is off in its handler
             return super().function(func, args, kwargs)
         try:
             written = self._spelling.of(func) if func in WRITTEN_AS else func
@@ -121,10 +124,11 @@ class LiveObserver(Observer):
         left, passing = self._storages.end(span)
         if entry is None or len(self.calls) != first + 1 or _has_values(entry, seen):
             return
-        is_all = left == self._storages.bytes_since(entered, seen)
-        self._known[key] = Known(
-            self.calls[first].operation, self._storages.entered > entered, passing if is_all else None
-        )
+        operation = self.calls[first].operation
+        # What is not torch's own may look at modes, or switch some on.
+        is_torchs = entry.is_ours and (not isinstance(operation.target, type) or forwards.is_torchs(operation.target))
+        is_all = is_torchs and left == self._storages.bytes_since(entered, seen)
+        self._known[key] = Known(operation, entry.reason != VIEW, passing if is_all else None)
 
     def _is_alone(self, known: Known) -> bool:
         """Return whether the operators inside a call need not be seen."""
@@ -151,12 +155,13 @@ class LiveObserver(Observer):
 
     def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
         super()._begin_leaf(module, running, args, kwargs)
-        if module._modules or not self._metadata_suffices():
+        if module._modules or not self._metadata_suffices(modes=1):
             return
         try:
             with DisableTorchFunction():
                 settings = self._settings.of(module)
-                key = call_key((type(module), settings, torch.is_grad_enabled()), args, kwargs or {}, _form)
+                learning = tuple([p is not None and p.requires_grad for p in module._parameters.values()])
+                key = call_key((type(module), settings, torch.is_grad_enabled(), learning), args, kwargs or {}, _form)
                 known = self._known.get(key)
         except (Unknown, TypeError):
             return
@@ -203,22 +208,27 @@ class LiveObserver(Observer):
             key, operation = (), None
         if operation is not None and _is(out, operation.out):
             _, _, took = self._pop(module)
-            self._scoped(running.path, operation, settings.params, bool(module._modules), took - running.inside)
+            self._scoped(
+                running.path, operation, settings.params, bool(module._modules), max(took - running.inside, 0.0)
+            )
             return
         super()._leave(module, args, kwargs, out)
         if key and len(self.scopes) == first + 1:
             self._containers[key] = self.scopes[first].operation
 
-    def _metadata_suffices(self) -> bool:
+    def _metadata_suffices(self, modes: int) -> bool:
         """Return whether the record of a call follows from metadata now: not inside another call, in a backward pass, with
-        uninitialized memory around, in several threads, or under autocast or a functorch transform."""
+        uninitialized memory around, in several threads, under autocast, a functorch transform, hooks of saved tensors or
+        a function mode of somebody else's. ``modes`` is the number of ours that are on."""
         return not (
             self._in_call
+            or len_torch_function_stack() != modes
             or self._threads.by_thread
             or self._plain_functions.running
             or self._unwritten.storages
             or is_any_autocast_enabled()
             or current_graph_task_id() != -1
+            or saved_tensors_hooks(False) is not None
             or transformed()
             or fake_mode() is not None
             or self._is_importing()
@@ -244,7 +254,9 @@ def _has_values(entry: Formula, seen: Any) -> bool:
 
 def _form(tensor: torch.Tensor) -> Any:
     """Return what the operation of a call, and the tensors made in it, depend on of a tensor; None for all but plain ones."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_neg():
+        return None
+    if tensor.dtype.is_complex and tensor.is_conj():  # a bit that shape and strides do not show
         return None
     return tensor.shape, tensor.dtype, tensor.stride(), tensor.requires_grad, tensor.device
 

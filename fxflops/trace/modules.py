@@ -60,6 +60,7 @@ class ModuleObserver:
         self.calls = self.log.calls
         self.scopes: list[Scope] = []
         self.steps: list[Step] = []
+        self._step: int | None = None
         self.path = ""
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
@@ -111,6 +112,8 @@ class ModuleObserver:
             try:
                 with observer.lock:
                     observer._leave(module, args, kwargs, out)
+                    if observer._step is not None and not observer._stack.running:
+                        observer._end_step(observer._step, module)
             finally:
                 if stopped:
                     observer.stopwatch.go()
@@ -132,8 +135,16 @@ class ModuleObserver:
         self._begun, self._given = len(self.calls), (args, kwargs)
         if current_graph_task_id() == -1:
             self.times.end(BACKWARD)  # one that raised
-            self.times.next_step()
+            with self.lock:
+                self._step = len(self.steps)
+                self.steps.append(Step("", range(self._begun, self._begun), self.times.next_step()))
             self.times.begin(FORWARD)
+
+    def _end_step(self, number: int, module: nn.Module) -> None:
+        """Note which calls an outermost module call has made, also if it raised."""
+        calls = range(self._begun, len(self.calls))
+        self.steps[number] = self.steps[number]._replace(name=self._modules[module], calls=calls)
+        self._step = None
 
     def _has_initial_settings(self, module: nn.Module) -> bool:
         """Return whether a module has the settings that it had when the run began: a graph node can replay only those."""
@@ -177,17 +188,15 @@ class ModuleObserver:
             self._track(())
             own, operation = None, self.log.call(self._leaves[module], cls, made, path, took, known)
         else:
-            own = took - running.inside
+            own = max(took - running.inside, 0.0)  # what runs in threads overlaps
             operation = Operation(cls.__name__, cls, *made, known.settings)
         self._scoped(path, operation, known.params, bool(module._modules), own)
 
     def _scoped(
         self, path: str, operation: Operation, params: Mapping[str, Spec], has_children: bool, own: float | None
     ) -> None:
-        """Record a module call in the forward, as a scope; an outermost one is a step too."""
+        """Record a module call in the forward, as a scope."""
         if self.phases.now() == FORWARD:
-            if not self._stack.running:
-                self.steps.append(Step(path, range(self._begun, len(self.calls)), self.times.parts))
             self.scopes.append(Scope(path, operation, params, has_children, own))
 
     def _record(self, entry: Formula | None, target: Any, made: Made, seconds: float) -> None:

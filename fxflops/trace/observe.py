@@ -249,7 +249,7 @@ class Observer(OperatorObserver):
         """Run a Python function so that the calls inside it reach the mode."""
         self._entering.add(func)
         try:
-            with FunctionMode(self):
+            with self.phases.within(func), FunctionMode(self):
                 return self.stopwatch.run(self._unguarded(func), args, kwargs)
         finally:
             self._entering.discard(func)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from torch.optim import Optimizer
 
 from ..meters.stopwatch import BETWEEN, PhaseTimes
@@ -26,6 +27,7 @@ from .source import frames, is_own
 from .stack import ModuleStack
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = PHASES
+BACKWARDS = torch.Tensor.backward, torch.autograd.backward
 STEP = "Optimizer.step#"
 """The prefix of the name under which torch's profiler records an optimizer's step."""
 
@@ -65,6 +67,18 @@ class Phases:
         elif func is record_function_exit and self._ranges:
             self._end(self._ranges.pop())
 
+    @contextmanager
+    def within(self, func: Any) -> Iterator[None]:
+        """Follow a function of torch that is run: ``loss.backward()`` is a backward pass from its beginning to its end."""
+        if func not in BACKWARDS or self._times.is_open(BACKWARD) or self._times.is_open(FORWARD):
+            yield
+            return
+        self._times.begin(BACKWARD)
+        try:
+            yield
+        finally:
+            self._times.end(BACKWARD)
+
     def leave(self) -> None:
         """Remove the hooks of steps that have not ended."""
         while self._ranges:
@@ -78,7 +92,8 @@ class Phases:
         optimizer: Optimizer = frame.f_locals["self"]
         self.on_step(optimizer)
         self._optimizing = True
-        self._times.begin(OPTIMIZER)
+        if not self._running:
+            self._times.begin(OPTIMIZER)
         optimizer._optimizer_step_pre_hooks[self] = self._wrap_closures  # type: ignore[index]
         return optimizer
 

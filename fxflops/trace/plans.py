@@ -64,7 +64,7 @@ def key_of(value: Any, form_of: Callable[[torch.Tensor], Form | None]) -> Any:
         return value
     if kind in TYPED:
         return kind, value
-    if kind is tuple or kind is list:
+    if (kind is tuple or kind is list) and len(value) <= LONGEST:
         return kind, *[key_of(item, form_of) for item in value]
     if kind is slice:
         bounds = value.start, value.stop, value.step
@@ -73,6 +73,8 @@ def key_of(value: Any, form_of: Callable[[torch.Tensor], Form | None]) -> Any:
     raise Unknown
 
 
+LONGEST = 256
+"""The most items of a list in a key: a longer one is data."""
 NAMED = object()
 """The mark in a key before the keyword arguments."""
 

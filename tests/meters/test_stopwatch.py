@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fxflops
 from fxflops.meters import stopwatch
@@ -252,3 +254,112 @@ def test_what_is_not_timed_says_nothing_of_times() -> None:
     assert p.report.block_time is None
     assert {call.seconds for call in p.report.calls} == {None}
     assert "block" not in str(p.report)
+
+
+def test_a_call_that_raises_is_a_step_too(clock: Clock) -> None:
+    class Picky(Outer):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if not x.any():
+                clock.now += INNER
+                raise ValueError
+            return super().forward(x)
+
+    model = Picky(clock)
+    with fxflops.profile(model) as p:
+        for x in (X, X * 0, X):
+            try:
+                model(x)
+            except ValueError:
+                clock.now += LOADING
+    times = p.report.step_times()
+    assert p.report.block_time == clock.now
+    assert (times["step 2"].forward, times["step 2"].between) == (INNER, LOADING)
+    assert times["step 3"].forward == INNER + OUTER
+
+
+def test_a_backward_pass_is_from_its_call_to_its_end(clock: Clock) -> None:
+    """Also before its first operator, and if it raises."""
+
+    class Raises(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x * 1
+
+        @staticmethod
+        def backward(ctx: Any, *given: torch.Tensor) -> Any:
+            clock.now += BACKWARD
+            raise ZeroDivisionError
+
+    model = Outer(clock)
+    with fxflops.profile(model) as p:
+        Slow.apply(model(X), clock).backward(torch.ones(2, 4))
+        clock.now += LOSS
+        with pytest.raises(ZeroDivisionError):
+            Raises.apply(model(X)).sum().backward()
+        clock.now += LOADING
+    times = p.report.step_times()
+    assert (times["step 1"].backward, times["step 1"].between) == (2 * BACKWARD, LOSS)
+    assert (times["step 2"].backward, times["step 2"].between) == (BACKWARD, LOADING)
+
+
+def test_a_step_inside_a_forward_is_forward(clock: Clock) -> None:
+    class Learns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner(clock)
+            self.optimizer = SlowSGD(self.inner.parameters(), lr=0.1)
+            self.optimizer.clock = clock
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.enable_grad():
+                self.inner(x).sum().backward()
+            self.optimizer.step()
+            return x
+
+    with fxflops.profile(model := Learns()) as p:
+        model(X)
+    one = p.report.step_times()["step 1"]
+    assert (one.forward, one.optimizer, one.between) == (INNER + BACKWARD + STEP, 0.0, 0.0)
+    assert p.report.by_step()["step 1"].total.seconds == one.forward
+
+
+def test_whatever_is_called_in_an_iteration_is_its_step(clock: Clock) -> None:
+    model = Outer(clock)
+    with fxflops.profile(model) as p:
+        for _ in range(2):
+            model.generate(X, 2)
+            model.generate(X, 1)
+            p.step()
+        torch.ones(3).sum()
+        clock.now += LOSS
+    times = p.report.step_times()
+    assert {name: time.seconds for name, time in times.items()} == {
+        "step 1": 3 * (INNER + OUTER + LOADING), "step 2": 3 * (INNER + OUTER + LOADING), "(outside)": LOSS,
+    }  # fmt: skip
+
+
+def test_threads_overlap_and_no_time_is_negative() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.branches = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with ThreadPoolExecutor(4) as pool:
+                return torch.stack([*pool.map(lambda branch: branch(x), self.branches)])
+
+    model = Branches()
+    with fxflops.profile(model) as p:
+        for _ in range(3):
+            model(X)
+    rows = p.report.by_module().values()
+    assert all((row.own.seconds or 0.0) >= 0.0 for row in rows)
+    assert all((row.total.seconds or 0.0) >= 0.0 for row in rows)
+
+
+def test_fake_parameters_are_not_timed() -> None:
+    with FakeTensorMode():
+        model, x = nn.Linear(4, 4), torch.ones(2, 4)
+    with fxflops.profile(model) as p:
+        model(x)
+    assert p.report.block_time is None
