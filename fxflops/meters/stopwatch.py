@@ -13,16 +13,18 @@ BETWEEN = "between"
 class Costs(NamedTuple):
     """Seconds that pass unseen, in torch, before a handler of the observer begins and after it has ended.
 
-    ``builtin`` is for a function written in C, ``python`` for one written in Python.
+    ``builtin`` is for a function written in C, ``python`` for one written in Python, ``gradient`` for an operator of a
+    backward pass.
     """
 
     builtin: float = 0.0
     python: float = 0.0
     operator: float = 0.0
     module: float = 0.0
+    gradient: float = 0.0
 
 
-BUILTIN, PYTHON, OPERATOR, MODULE = range(4)
+BUILTIN, PYTHON, OPERATOR, MODULE, GRADIENT = range(5)
 LONG = 50e-6
 """After so many seconds of the model's own work, the processor's cache has little left of the observer."""
 
@@ -33,20 +35,25 @@ class Stopwatch:
     ``costs`` are those of a call right after another one, ``cold`` those of a call after other work. Each handler of the observer stops it first and starts it last; what the handler runs for the model, it :meth:`run`\\ s.
     """
 
-    __slots__ = ("_since", "_went", "cold", "costs", "own")
+    __slots__ = ("_owed", "_since", "_went", "cold", "costs", "own")
 
     def __init__(self) -> None:
         self.costs = self.cold = Costs()
-        self.own = self._went = 0.0
+        self.own = self._went = self._owed = 0.0
         self._since: float | None = None
 
     def stop(self, kind: int | None = None) -> bool:
-        """Stop the clock, as of the time before the unseen cost of a call of this kind; return False if it stood still."""
+        """Stop the clock, as of the time before the unseen cost of a call of this kind; return False if it stood still.
+
+        A cost that is longer than the clock has run is taken from the next times that it runs.
+        """
         if self._since is not None:
             return False
-        self._since = now = time.perf_counter()
+        now = time.perf_counter()
         if kind is not None:
-            self._since = max(now - (self.cold if now - self._went > LONG else self.costs)[kind], self._went)
+            self._owed += (self.cold if now - self._went > LONG else self.costs)[kind]
+        self._since = max(now - self._owed, self._went)
+        self._owed -= now - self._since
         return True
 
     def go(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,8 @@ from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, in_fak
 from .model_run import Watch
 
 REPEATS = 15
+CHAIN = 10
+"""Operations whose gradients are computed in one backward pass."""
 CACHE = 2**19
 """Elements that fill the cache of a processor's core: 2 MiB of float32."""
 
@@ -34,30 +35,46 @@ def is_timed(tensor: torch.Tensor) -> bool:
 def entry_costs(registry: FormulaRegistry, cold: bool = False) -> Costs:
     """Measure what a function, an operator and a module call cost around the handlers, with the smallest of tensors.
 
-    It is the time that an observer's stopwatch shows for such a call, less the time of the same call unobserved; if
-    ``cold``, after other work, which has filled the processor's cache.
+    It is the least time that an observer's stopwatch shows for such a call, less that of the same call unobserved; if
+    ``cold``, after other work, which has filled the processor's cache. (The least, so that nothing else at work counts.)
     """
     x, module, filler = torch.ones(()), _Returns(), torch.zeros(CACHE if cold else 0)
+    observer = Watch({module: ""}, registry, backward=True).observer
 
     def operator() -> None:
         with DisableTorchFunction():
             torch.neg(x)
 
-    def median(call: Callable[[], Any], now: Callable[[], float]) -> float:
+    def chain() -> torch.Tensor:
+        with torch.enable_grad():
+            y = x.detach().requires_grad_()
+            for _ in range(CHAIN):
+                y = torch.neg(y)
+        return y
+
+    def least(call: Callable[[Any], Any], given: Callable[[], Any], now: Callable[[], float]) -> float:
         taken = []
         for _ in range(REPEATS):
+            value = given()
             if cold:
                 with DisableTorchFunction(), DisableTorchDispatch():
                     filler.add_(1)
             start = now()
-            call()
+            call(value)
             taken.append(now() - start)
-        return statistics.median(taken)
+        return min(taken)
 
-    calls = (lambda: torch.neg(x)), (lambda: F.silu(x)), operator, (lambda: module(x))
-    observer = Watch({module: ""}, registry).observer
+    calls: list[tuple[Callable[[Any], Any], Callable[[], Any]]] = [
+        (torch.neg, lambda: x),
+        (F.silu, lambda: x),
+        (lambda _: operator(), lambda: x),
+        (module, lambda: x),
+        (lambda y: torch.autograd.backward(y), chain),
+    ]
     with torch.no_grad():
-        alone = [median(call, time.perf_counter) for call in calls]
+        alone = [least(*each, time.perf_counter) for each in calls]
         with observer:
-            observed = [median(call, observer.stopwatch.now) for call in calls]
-    return Costs(*(max(one - other, 0.0) for one, other in zip(observed, alone, strict=True)))
+            observed = [least(*each, observer.stopwatch.now) for each in calls]
+    costs = Costs(*(max(one - other, 0.0) for one, other in zip(observed, alone, strict=True)))
+    made = sum(call.phase == "backward" for call in observer.calls) / REPEATS
+    return costs._replace(gradient=costs.gradient / made)

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..meters.stopwatch import BUILTIN, OPERATOR, PYTHON, Stopwatch
+from ..meters.stopwatch import BUILTIN, GRADIENT, OPERATOR, PYTHON, Stopwatch
 from ..torch_internals import (
     TorchDispatchMode,
+    current_graph_task_id,
     disabled_torch_dispatch_impl,
     fake_mode,
     get_current_dispatch_mode_stack,
@@ -91,7 +92,7 @@ class AtenMode(TorchDispatchMode):
             return func(*args, **(kwargs or {}))
         if any(has_own_dispatch(cls) for cls in types):
             return NotImplemented
-        stopped = self._stopwatch.stop(OPERATOR)
+        stopped = self._stopwatch.stop(OPERATOR if current_graph_task_id() == -1 else GRADIENT)
         try:
             return self._handler(func, args, kwargs or {})
         finally:
