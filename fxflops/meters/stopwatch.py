@@ -13,8 +13,7 @@ BETWEEN = "between"
 class Costs(NamedTuple):
     """Seconds that pass unseen, in torch, before a handler of the observer begins and after it has ended.
 
-    ``builtin`` is for a function written in C, ``python`` for one written in Python, ``gradient`` for an operator of a
-    backward pass.
+    ``builtin`` is for a function written in C, ``python`` for one in Python, ``gradient`` for a backward pass's operator.
     """
 
     builtin: float = 0.0

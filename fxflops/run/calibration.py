@@ -1,4 +1,4 @@
-"""What observing costs beyond the observer's own handlers: torch's way into a mode or a hook, and out of it."""
+"""The cost of observing beyond the observer's own handlers: torch's way into a mode or a hook, and out of it."""
 
 from __future__ import annotations
 

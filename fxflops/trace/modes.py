@@ -49,8 +49,7 @@ class FunctionMode(TorchFunctionMode):
         self._watcher = watcher
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        watcher = self._watcher
-        stopwatch = watcher.stopwatch
+        watcher, stopwatch = self._watcher, self._watcher.stopwatch
         in_python = type(func) is FunctionType
         stopped = stopwatch.stop(PYTHON if in_python else BUILTIN)
         # A function written in Python hands itself over from its own body. Called from elsewhere, it may be a copy.
