@@ -129,7 +129,7 @@ class profile:
                 stand_in = _Generate(module, partial(self._generating, path))
                 self._open.callback(stand_in.leave)
         self._device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
-        self._timed = is_timed(next(self._model.parameters(), torch.empty(0)))
+        self._timed = is_timed(next(self._model.parameters(), None))
         if self._timed:
             watch = self._observer.stopwatch
             watch.costs, watch.cold = entry_costs(self._registry), entry_costs(self._registry, cold=True)

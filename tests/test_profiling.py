@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxflops import FxflopsError, InputError, MissingFormulaError, count, profile
 from fxflops.trace.live import LiveObserver
@@ -346,6 +348,45 @@ def test_modes_of_the_users_are_on_in_every_call(inside: bool) -> None:
         assert all(torch.equal(nn.functional.linear(x, torch.ones(2, 2)), sevens) for _ in range(3))
     with torch.device("meta"), profile():
         assert [torch.zeros(3).device.type for _ in range(3)] == ["meta"] * 3
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        torch.inference_mode,
+        torch.no_grad,
+        partial(torch.autocast, "cpu", torch.bfloat16),
+        partial(torch.autograd.graph.disable_saved_tensors_hooks, "none"),
+        partial(torch.device, "meta"),
+    ],
+    ids=["inference", "no grad", "autocast", "no hooks", "meta"],
+)
+def test_a_block_in_any_state_of_torch(around: Any) -> None:
+    model, x = nn.Linear(4, 4), torch.ones(2, 4)
+    with around(), profile(model) as p:
+        model(x)
+        model(x)
+    assert p.report.total_macs == 2 * 2 * 4 * 4
+    assert p.report.block_time
+
+
+def test_a_mode_around_a_block_sees_what_the_block_does_alone() -> None:
+    class Seeing(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[str] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    found = []
+    x = torch.ones(3)
+    for watched in (True, False):
+        with Seeing() as mode, profile() if watched else nullcontext():
+            x.exp()
+        found.append(mode.seen)
+    assert found == [["aten.exp.default"]] * 2
 
 
 class Positions(nn.Module):

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from ..meters.stopwatch import Costs
 from ..ops import FormulaRegistry
 from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, in_fake_mode, is_fake
+from ..trace.compiler import unseen
 from .model_run import Watch
 
 REPEATS = 15
@@ -27,9 +28,10 @@ class _Returns(nn.Module):
         return x
 
 
-def is_timed(tensor: torch.Tensor) -> bool:
+def is_timed(tensor: torch.Tensor | None) -> bool:
     """Return whether the host's clock tells how long calls on such tensors take: on fake ones nothing is computed."""
-    return tensor.device.type == "cpu" and not is_fake(type(tensor)) and not in_fake_mode()
+    is_real = tensor is None or (tensor.device.type == "cpu" and not is_fake(type(tensor)))
+    return is_real and not in_fake_mode()
 
 
 def entry_costs(registry: FormulaRegistry, cold: bool = False) -> Costs:
@@ -38,7 +40,12 @@ def entry_costs(registry: FormulaRegistry, cold: bool = False) -> Costs:
     It is the least time that an observer's stopwatch shows for such a call, less that of the same call unobserved; if
     ``cold``, after other work, which has filled the processor's cache. (The least, so that nothing else at work counts.)
     """
-    x, module, filler = torch.ones(()), _Returns(), torch.zeros(CACHE if cold else 0)
+    with unseen(), torch.inference_mode(False), torch.no_grad():
+        return _measured(registry, cold)
+
+
+def _measured(registry: FormulaRegistry, cold: bool) -> Costs:
+    x, module, filler = torch.ones((), device="cpu"), _Returns(), torch.zeros(CACHE if cold else 0, device="cpu")
     observer = Watch({module: ""}, registry, backward=True).observer
 
     def operator() -> None:
@@ -71,10 +78,9 @@ def entry_costs(registry: FormulaRegistry, cold: bool = False) -> Costs:
         (module, lambda: x),
         (lambda y: torch.autograd.backward(y), chain),
     ]
-    with torch.no_grad():
-        alone = [least(*each, time.perf_counter) for each in calls]
-        with observer:
-            observed = [least(*each, observer.stopwatch.now) for each in calls]
+    alone = [least(*each, time.perf_counter) for each in calls]
+    with observer:
+        observed = [least(*each, observer.stopwatch.now) for each in calls]
     costs = Costs(*(max(one - other, 0.0) for one, other in zip(observed, alone, strict=True)))
     made = sum(call.phase == "backward" for call in observer.calls) / REPEATS
     return costs._replace(gradient=costs.gradient / made)
