@@ -128,8 +128,9 @@ class profile:
             if callable(getattr(type(module), "generate", None)):
                 stand_in = _Generate(module, partial(self._generating, path))
                 self._open.callback(stand_in.leave)
-        self._device = next((parameter.device for parameter in self._model.parameters()), torch.device("cpu"))
-        self._timed = is_timed(next(self._model.parameters(), None))
+        parameter = next(self._model.parameters(), None)
+        self._device = torch.device("cpu") if parameter is None else parameter.device
+        self._timed = is_timed(parameter)
         if self._timed:
             watch = self._observer.stopwatch
             watch.costs, watch.cold = entry_costs(self._registry), entry_costs(self._registry, cold=True)

@@ -21,6 +21,7 @@ from ..run.outcome import Environment, Memory, Run
 from .counts import count_calls, is_users, overlooked
 from .executed import executed, remark
 from .rollup import Item, ModuleRow, OperatorRow, Sums, by_module, by_operator, check_phase, items_of
+from .saved_module import SavedModule
 from .steps import StepTime, by_step, host_items, step_times
 from .uncounted import IMPORT, NO_FORMULA, Missing, missing_in, recipe_for
 
@@ -154,7 +155,7 @@ class CountedRun:
     @property
     def block_time(self) -> float | None:
         """Seconds of a block under ``profile``, without those of observing it; None if it was not timed."""
-        return sum(time.seconds for time in self.step_times().values()) or None
+        return sum(time.seconds for time in self._step_times.values()) or None
 
     @property
     def instrument_time(self) -> float | None:
@@ -279,6 +280,10 @@ class CountedRun:
 
     def step_times(self) -> Mapping[str, StepTime]:
         """Return the seconds of each step of a profiled block."""
+        return self._step_times
+
+    @cached_property
+    def _step_times(self) -> dict[str, StepTime]:
         return step_times(self._run, self.counted)
 
     def _modules_of(self, phase: str) -> dict[str, ModuleRow]:
@@ -332,19 +337,3 @@ class CountedRun:
     @cached_property
     def _settings(self) -> dict[str, Mapping[str, Any]]:
         return {call.path: call.settings for call in self.calls if isinstance(call.target, type)}
-
-
-class SavedModule:
-    """A stand-in for a module that is gone: the plain attributes and the tensor specs that its calls recorded."""
-
-    def __init__(self, path: str, settings: Mapping[str, Any]) -> None:
-        self._path = path
-        self._known = settings
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name not in self._known:
-            raise AttributeError(
-                f"the report holds no {name!r} of the module {self._path!r}, and the model is gone: keep a reference to it, "
-                f"or give it with the file, Report.load(path, model=model)"
-            )
-        return self._known[name]

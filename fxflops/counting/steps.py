@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -72,12 +72,11 @@ def step_times(run: Run, counted: Sequence[Counted]) -> dict[str, StepTime]:
     return {name: StepTime._make(map(sum, zip(*times, strict=True))) for name, times in found.items()}
 
 
-def timing_of(run: Run, counted: Sequence[Counted], phase: str) -> Timing | None:
+def timing_of(run: Run, times: Mapping[str, StepTime], phase: str) -> Timing | None:
     """Return the time of a phase: of the model's own run, or of all steps of a profiled block; None if it was not timed."""
-    times = step_times(run, counted).values()
     if not times:
         return {FORWARD: run.latency, BACKWARD: run.backward_latency}.get(phase)
-    seconds = sum(getattr(time, phase, 0.0) for time in times)
+    seconds = sum(getattr(time, phase, 0.0) for time in times.values())
     return Timing(seconds, seconds, seconds, 1) if seconds else None
 
 

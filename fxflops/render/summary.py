@@ -148,9 +148,7 @@ def _latency(label: str, latency: tuple[float, float, float, int] | None, nodes:
     median = None
     if latency is not None:
         median, low, high, repeats = latency
-        unit = units.seconds(median).split()[-1]
-        spread = f"{units.seconds(low, unit).split()[0]}-{units.seconds(high, unit).split()[0]}"
-        details.append(f"median of {repeats}, {spread}" if repeats > 1 else "1 run")
+        details.append(f"median of {repeats}, {_spread(median, low, high)}" if repeats > 1 else "1 run")
     if nodes is not None:
         ratio = f" ({nodes / median:.2f}x)" if median else ""
         details.append(f"sum of nodes {units.seconds(nodes)}{ratio}")
@@ -174,11 +172,12 @@ def _block(steps: Mapping[str, StepTime], instruments: float | None) -> list[Fac
         rate = units.amount(sum(time.flops for time in steps.values()) / sum(taken), "FLOP/s")
         median = statistics.median(taken)
         label = "step" if len(taken) == 1 else f"{len(taken)} steps"
-        facts.append(Fact(label, units.seconds(median), [*_spread(median, taken), rate]))
+        spread = [f"median, {_spread(median, min(taken), max(taken))}"] if len(taken) > 1 else []
+        facts.append(Fact(label, units.seconds(median), [*spread, rate]))
     return facts
 
 
-def _spread(median: float, taken: Sequence[float]) -> list[str]:
+def _spread(median: float, low: float, high: float) -> str:
+    """Return the lowest and the highest seconds, in the unit of the median."""
     unit = units.seconds(median).split()[-1]
-    low, high = (units.seconds(each, unit).split()[0] for each in (min(taken), max(taken)))
-    return [f"median, {low}-{high}"] if len(taken) > 1 else []
+    return f"{units.seconds(low, unit).split()[0]}-{units.seconds(high, unit).split()[0]}"

@@ -99,7 +99,7 @@ class Report(CountedRun, Exports):
         """
         # The device executes all operations, whatever the report's convention counts.
         dense, exact = (self.recount(BASE_CONVENTION, attention=each)._executed for each in ("dense", "exact"))
-        timing = timing_of(self._run, self.counted, check_phase(phase))
+        timing = timing_of(self._run, self._step_times, check_phase(phase))
         return roofline(self._executed, exact, dense, self.environment.device, device, phase, timing)
 
     def mfu(self, device: str | Device = "auto") -> float | None:

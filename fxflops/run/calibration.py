@@ -48,9 +48,9 @@ def _measured(registry: FormulaRegistry, cold: bool) -> Costs:
     x, module, filler = torch.ones((), device="cpu"), _Returns(), torch.zeros(CACHE if cold else 0, device="cpu")
     observer = Watch({module: ""}, registry, backward=True).observer
 
-    def operator() -> None:
+    def operator(tensor: torch.Tensor) -> None:
         with DisableTorchFunction():
-            torch.neg(x)
+            torch.neg(tensor)
 
     def chain() -> torch.Tensor:
         with torch.enable_grad():
@@ -74,9 +74,9 @@ def _measured(registry: FormulaRegistry, cold: bool) -> Costs:
     calls: list[tuple[Callable[[Any], Any], Callable[[], Any]]] = [
         (torch.neg, lambda: x),
         (F.silu, lambda: x),
-        (lambda _: operator(), lambda: x),
+        (operator, lambda: x),
         (module, lambda: x),
-        (lambda y: torch.autograd.backward(y), chain),
+        (torch.autograd.backward, chain),
     ]
     alone = [least(*each, time.perf_counter) for each in calls]
     with observer:

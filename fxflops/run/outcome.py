@@ -54,9 +54,8 @@ class Run:
 
     ``calls``, ``scopes`` and ``history`` (of live storages) are those of the model itself; ``nodes`` are those of its
     graph, if it has one. ``peak`` is in bytes, parameters, buffers and inputs included; ``source`` is that of
-    :class:`Memory`. ``steps`` are those of a block under ``profile``, ``instruments`` the seconds that observing it took, which are in
-    no other time.
-    ``trace_reason`` says why the model was not traced symbolically, or not counted on meta.
+    :class:`Memory`. ``steps`` are those of a block under ``profile``, ``instruments`` the seconds that observing it took,
+    which are in no other time. ``trace_reason`` says why the model was not traced symbolically, or not counted on meta.
     """
 
     model: str

@@ -51,6 +51,15 @@ class Slow(torch.autograd.Function):
         return given[0] * 1, None
 
 
+class Raises(Slow):
+    """The same, whose derivative raises in the end."""
+
+    @staticmethod
+    def backward(ctx: Any, *given: torch.Tensor) -> Any:
+        Slow.backward(ctx, *given)
+        raise ZeroDivisionError
+
+
 class Inner(nn.Module):
     def __init__(self, clock: Clock) -> None:
         super().__init__()
@@ -214,19 +223,10 @@ def test_words_of_generate_are_steps(clock: Clock) -> None:
 
 
 def test_a_backward_pass_that_raises_is_over_with_the_next_step(clock: Clock) -> None:
-    class Raises(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return x * 1
-
-        @staticmethod
-        def backward(ctx: Any, *given: torch.Tensor) -> Any:
-            raise ZeroDivisionError
-
     model = Outer(clock)
     with fxflops.profile(model) as p:
         with pytest.raises(ZeroDivisionError):
-            Raises.apply(model(X)).sum().backward()
+            Raises.apply(model(X), clock).sum().backward()
         trained(model, clock, 1)
     times = p.report.step_times()
     assert (times["step 2"].forward, times["step 2"].backward) == (INNER + OUTER, BACKWARD)
@@ -279,23 +279,12 @@ def test_a_call_that_raises_is_a_step_too(clock: Clock) -> None:
 
 def test_a_backward_pass_is_from_its_call_to_its_end(clock: Clock) -> None:
     """Also before its first operator, and if it raises."""
-
-    class Raises(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            return x * 1
-
-        @staticmethod
-        def backward(ctx: Any, *given: torch.Tensor) -> Any:
-            clock.now += BACKWARD
-            raise ZeroDivisionError
-
     model = Outer(clock)
     with fxflops.profile(model) as p:
         Slow.apply(model(X), clock).backward(torch.ones(2, 4))
         clock.now += LOSS
         with pytest.raises(ZeroDivisionError):
-            Raises.apply(model(X)).sum().backward()
+            Raises.apply(model(X), clock).sum().backward()
         clock.now += LOADING
     times = p.report.step_times()
     assert (times["step 1"].backward, times["step 1"].between) == (2 * BACKWARD, LOSS)
