@@ -132,7 +132,7 @@ def once(name: str, way: str) -> dict[str, Any]:
     with torch.set_grad_enabled(training):
         subject = Subject(model, Inventory(model), args, kwargs, mode, training)
         subject.optimizer = optimizer
-        found["storages"] = observed_run(subject, BASE).history.peak
+        found["storages"] = observed_run(subject, BASE).storages.most
         subject.rewind()
     if name in memory_zoo.PROFILED and way in PROFILED:
         model.zero_grad()
