@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 import torch
 
+pytest.register_assert_rewrite("tests.ops.textbook", "tests.oracle")  # so that they say which numbers differ
 torch.set_num_threads(1)  # models here are small, and several processes share the cores
 
 

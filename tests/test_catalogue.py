@@ -13,6 +13,7 @@ import torch
 
 from fxflops.counting.catalogue import README, Row, catalogue, counts, markdown, search
 from fxflops.errors import InputError
+from fxflops.ops import BASE
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "fxflops"
@@ -143,6 +144,13 @@ def test_no_target_is_registered_for_two_formulas() -> None:
     assert run.returncode == 0, run.stderr
     found = {tuple(line.split("\t")) for line in run.stdout.splitlines() if line}
     assert {each for each in found if each[1:] not in OVERRULED} == set()
+
+
+@of_this_torch
+def test_operators_of_derivatives_are_torch_s() -> None:
+    names = {key[6:] for key in BASE.entries if isinstance(key, str) and key.startswith("aten::") and "backward" in key}
+    assert len(names) > 100
+    assert {name for name in names if not hasattr(torch.ops.aten, name.partition(".")[0])} == set()
 
 
 def test_an_op_is_found_by_part_of_its_name_or_of_a_spelling() -> None:

@@ -310,3 +310,4 @@ Under the convention torch_flops the totals are those that torch_flops publishes
 
 if __name__ == "__main__":
     README.write_text(markdown(), encoding="utf8")
+    print(README)
