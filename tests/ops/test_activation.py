@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import strategies as st
 from torch import nn
 
+from tests.ops.draws import FLOATS, Draw, Made, dims, draws, rule_of, tensor, unary
 from tests.ops.textbook import above, agrees, below, between, erf, pick, sigmoid, softplus
 from tests.oracle import cost_of, numbers, tallying
 
@@ -185,3 +187,20 @@ def test_elu_from_its_result(settings: tuple[float, ...], slope: Any) -> None:
         return pick(below(y, 0), lambda: slope(g, y), lambda: g * scale)
 
     agrees(aten.elu_backward.default, textbook, G, *settings, True, INPUT)
+
+
+@draws("sloped", "bounded")
+def positional(draw: Draw, target: Any) -> Made:
+    """Settings before ``inplace``, by position."""
+    (x,), _ = unary(draw, target)
+    before = (0.5, 0.75) if rule_of(target).__name__ == "bounded" else (0.5,)
+    return (x, *before, draw(st.booleans())), {}
+
+
+@draws("glu")
+def gated(draw: Draw, target: Any) -> Made:
+    sizes = dims(draw)
+    dim = draw(st.integers(-len(sizes), len(sizes) - 1))
+    sizes[dim] *= draw(st.sampled_from([1, 2, 2, 2]))
+    x = tensor(draw, sizes, draw(st.sampled_from(FLOATS)))
+    return ((nn.GLU(dim), x), {}) if target is nn.GLU else ((x, dim), {})

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from hypothesis import strategies as st
 from torch import nn
 
 from fxflops.records import Cost, Spec
+from tests.ops.draws import DTYPES, Draw, Made, dims, draws, tensor
 from tests.ops.textbook import agrees
 from tests.oracle import cost_by_name, cost_of, numbers, tallying
 
@@ -42,3 +46,9 @@ def test_the_gradient() -> None:
     mask = torch.rand(3, 4) > 0.5
     given = torch.randn(3, 4, dtype=torch.double), mask, 2.0
     agrees(aten.native_dropout_backward.default, lambda g, mask, scale: g * mask * scale, *given)
+
+
+@draws("dropout")
+def dropped(draw: Draw, target: Any) -> Made:
+    x = tensor(draw, dims(draw), draw(st.sampled_from(DTYPES)))
+    return (x, draw(st.sampled_from([0.0, 0.1, 0.5, 1.0])), draw(st.booleans()), draw(st.booleans())), {}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from fxflops.ops import BASE
 from fxflops.ops.elementwise import ALIASES, BINARY, SPECIAL, UNARY
 from fxflops.records import Cost
+from tests.ops.draws import DTYPES, FUNCTION, META, Draw, Made, dims, draws, partner, tensor, unary
 from tests.ops.textbook import agrees, between
 from tests.oracle import Number, cost_of, numbers, tallying
 
@@ -218,3 +221,53 @@ aten = torch.ops.aten
 def test_the_gradient_of_logit(textbook: Any, settings: tuple[float, ...]) -> None:
     g, x = torch.randn(3, 4, dtype=torch.double), torch.rand(3, 4, dtype=torch.double)
     agrees(aten.logit_backward.default, textbook, g, x, *settings)
+
+
+@draws("same", of=FUNCTION)
+def activation(draw: Draw, target: Any) -> Made:
+    args, _ = unary(draw, target)
+    return args, draw(st.sampled_from([{}, {"inplace": False}, {"inplace": True}]))
+
+
+@draws("clamp")
+def clamped(draw: Draw, target: Any) -> Made:
+    (x,), _ = unary(draw, target)
+    bounds = draw(st.sampled_from([(0,), (0.5,)]))
+    if target.__name__ in ("clamp", "clip"):
+        bounds = draw(st.sampled_from([(0,), (0, 1), (None, 2.5), (None, None), (torch.ones(x.shape, device=META),)]))
+    return (x, *bounds), {}
+
+
+@draws("arithmetic", "arithmetic_in_place", "comparison")
+def binary(draw: Draw, target: Any) -> Made:
+    x = tensor(draw, dims(draw, 0), draw(st.sampled_from(DTYPES)))
+    y = partner(draw, x)
+    number = draw(st.sampled_from([2, 0.5, True, 1j]))
+    if target.__name__ in ("maximum", "minimum", "atan2"):
+        return draw(st.sampled_from([(x, y), (y, x)])), {}
+    return draw(st.sampled_from([(x, y), (y, x), (x, y), (x, number)])), {}
+
+
+@draws("arithmetic_reversed")
+def by_a_number(draw: Draw, target: Any) -> Made:
+    x = tensor(draw, dims(draw, 0), draw(st.sampled_from(DTYPES)))
+    return (x, draw(st.sampled_from([2, 0.5, 1.5, partner(draw, x)]))), {}
+
+
+@draws("addcmul")
+def ternary(draw: Draw, target: Any) -> Made:
+    x = tensor(draw, dims(draw), draw(st.sampled_from(DTYPES)))
+    return (x, partner(draw, x), partner(draw, x)), {}
+
+
+@draws("where")
+def chosen(draw: Draw, target: Any) -> Made:
+    (x, y, z), _ = ternary(draw, target)
+    condition = tensor(draw, z.shape, torch.bool if draw(st.integers(0, 5)) else torch.float32)
+    return draw(st.sampled_from([(condition, x, y), (condition, y, x), (condition, x, 0.5)])), {}
+
+
+@draws("masked_fill")
+def filled(draw: Draw, target: Any) -> Made:
+    x = tensor(draw, dims(draw), draw(st.sampled_from(DTYPES)))
+    return (x, tensor(draw, partner(draw, x).shape, torch.bool), draw(st.sampled_from([0, -math.inf]))), {}

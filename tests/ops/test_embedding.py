@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import operator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
 from torch import nn
 
 from fxflops.ops import BASE
 from fxflops.records import Cost
+from tests.ops.draws import FLOATS, META, Draw, Made, dims, draws, tensor
 from tests.ops.textbook import Sums, agrees, computes, tally_of
 from tests.oracle import cost_of, numbers, tallying
 
@@ -129,3 +132,11 @@ def test_the_weights_of_samples() -> None:
     owner = torch.tensor([0, 0, 1, 1, 1, 1])
     overload = aten._embedding_bag_per_sample_weights_backward.default
     agrees(overload, samples, g, table, LOOKED, torch.tensor([0, 2]), owner, 0)
+
+
+@draws("embedding")
+def embedded(draw: Draw, target: Any) -> Made:
+    ids = tensor(draw, dims(draw, 0, 3), draw(st.sampled_from([torch.int64, torch.int32, torch.float32])))
+    if isinstance(target, type):
+        return (target(7, 5, padding_idx=draw(st.sampled_from([None, 0])), device=META), ids), {}
+    return (ids, tensor(draw, (7, 5), draw(st.sampled_from(FLOATS))), draw(st.sampled_from([None, 3, 9]))), {}

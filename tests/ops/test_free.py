@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import strategies as st
 from torch import nn
 
 from fxflops.ops import BASE, ESCAPE
 from fxflops.ops.free import CREATE, MOVE, QUERY, VIEW, pad_shape, stack_shape
 from fxflops.records import Cost, Spec
+from tests.ops.draws import DTYPES, Draw, Made, dims, draws, tensor
 from tests.ops.textbook import Sums, agrees
 from tests.oracle import cost_of, numbers, tallying
 
@@ -195,11 +197,11 @@ def moved_back(places: Callable[[Any], Any]) -> Callable[..., Any]:
 @pytest.mark.parametrize("mode", ["reflect", "replicate"])
 def test_what_was_padded_goes_back(mode: str) -> None:
     name = {"reflect": "reflection", "replicate": "replication"}[mode]
-    for dims in (1, 2, 3):
-        x, padding = torch.randn(2, *[4] * (dims + 1), dtype=torch.double), [1, 2] * dims
+    for rank in (1, 2, 3):
+        x, padding = torch.randn(2, *[4] * (rank + 1), dtype=torch.double), [1, 2] * rank
         textbook = moved_back(lambda numbers, padding=padding: F.pad(numbers, padding, mode))
         g = torch.randn_like(F.pad(x, padding, mode))
-        agrees(getattr(aten, f"{name}_pad{dims}d_backward").default, textbook, g, x, padding)
+        agrees(getattr(aten, f"{name}_pad{rank}d_backward").default, textbook, g, x, padding)
 
 
 def test_unfolded_windows_add_up() -> None:
@@ -219,3 +221,27 @@ def test_special_functions_of_samples() -> None:
     x = torch.rand(3, 4) + 1
     assert cost_of(aten._standard_gamma_grad.default, x, x) == Cost(others=12)
     assert cost_of(aten._dirichlet_grad.default, x / 10, x, x) == Cost(others=12)
+
+
+@draws("cat", "stack")
+def joined(draw: Draw, target: Any) -> Made:
+    sizes, dim = dims(draw, 1, 4), draw(st.integers(-2, 2))
+    tensors, dtype = [], draw(st.sampled_from(DTYPES))
+    for _ in range(draw(st.integers(1, 3))):
+        each = list(sizes)
+        if target is not torch.stack and dim < len(each):
+            each[dim % len(each)] = draw(st.integers(1, 4))
+        tensors.append(tensor(draw, each, dtype if draw(st.integers(0, 9)) else torch.float64))
+    return (tensors, dim), {}
+
+
+@draws("roll")
+def rolled(draw: Draw, target: Any) -> Made:
+    x = tensor(draw, dims(draw, 1, 4), draw(st.sampled_from(DTYPES)))
+    return (x, *draw(st.sampled_from([(1, 0), ((1, 2), (0, 1)), (3,), ((-1,), (-1,))]))), {}
+
+
+@draws("pad")
+def padded(draw: Draw, target: Any) -> Made:
+    x = tensor(draw, dims(draw, 1, 4), draw(st.sampled_from(DTYPES)))
+    return (x, draw(st.lists(st.integers(-1, 2), min_size=2, max_size=6))), {}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import strategies as st
 from torch import nn
 
 from fxflops.records import Spec
+from tests.ops.draws import DTYPES, META, Draw, Made, dims, draws, tensor
 from tests.ops.textbook import computes, tally_of
 from tests.oracle import cost_by_name, cost_of, numbers, tallying
 
@@ -72,3 +75,17 @@ def test_some_of_the_gradients() -> None:
     expected = tally_of(gradients, x, g, weight, (False, True, True))
     args = COLUMNS, ROWS, Spec((K, D)), True
     assert expected == cost_by_name("aten::mkldnn_linear_backward_weights", *args, out=(Spec((K, D)), Spec((K,))))
+
+
+@draws("linear")
+def linear_arguments(draw: Draw, target: Any) -> Made:
+    *batch, i, o = dims(draw, 2, 5)
+    dtype = draw(st.sampled_from(DTYPES))
+    x = tensor(draw, (*batch, i + (not draw(st.integers(0, 15)))), dtype)
+    if not draw(st.integers(0, 7)):
+        x = x.as_strided(x.shape, [7 if size == 1 else step for size, step in zip(x.shape, x.stride(), strict=True)])
+    if isinstance(target, type):
+        own = torch.float32 if dtype in (torch.int64, torch.bool) else dtype
+        return (target(i, o, bias=draw(st.booleans()), device=META, dtype=own), x), {}
+    bias = draw(st.sampled_from([(), (torch.empty(o, dtype=dtype, device=META),)]))
+    return (x, tensor(draw, (o, i), dtype), *bias), {}

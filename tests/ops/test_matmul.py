@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import operator
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
 
 from fxflops.records import Cost, Spec
+from tests.ops.draws import DTYPES, Draw, Made, dims, draws, tensor
 from tests.ops.textbook import Sums, computes, tally_of
 from tests.oracle import cost_by_name, cost_of, numbers, tallying
 
@@ -181,3 +184,24 @@ def test_gradients_where_one_broadcasts() -> None:
     assert expected == cost_by_name("aten::matmul_backward", *args, (True, True), out=args[1:])
     half = cost_by_name("aten::matmul_backward", *args, (True, False), out=args[1:])
     assert half.macs * 2 == expected.muls
+
+
+@draws("matmul", "bmm")
+def contracted(draw: Draw, target: Any) -> Made:
+    least = {"bmm": 3, "mm": 2}.get(target.__name__)
+    *batch, m, k = dims(draw, least or 1, least or 5) if least else dims(draw, 2, 5)
+    dtype, n = draw(st.sampled_from(DTYPES)), draw(st.integers(1, 5))
+    other = (
+        (*batch, k, n)
+        if least or draw(st.booleans())
+        else draw(st.sampled_from([(k, n), (k,), (1, k, n), (2, k + 1, n)]))
+    )
+    return (tensor(draw, (*batch, m, k), dtype), tensor(draw, other, dtype)), {}
+
+
+@draws("addmm")
+def contracted_and_added(draw: Draw, target: Any) -> Made:
+    *batch, m, k, n = dims(draw, 3, 3) if target.__name__ == "addmm" else dims(draw, 4, 4)
+    given = draw(st.sampled_from([(n,), (*batch, m, n), (1, n), (m + 1, n)]))
+    dtype = draw(st.sampled_from(DTYPES))
+    return tuple(tensor(draw, sizes, dtype) for sizes in (given, (*batch, m, k), (*batch, k, n))), {}

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import strategies as st
 from torch import nn
 
 from fxflops.records import Spec
+from tests.ops.draws import DTYPES, META, Draw, Made, dims, draws, tensor
 from tests.ops.textbook import agrees, computes, tally_of
 from tests.oracle import Tally, cost_by_name, cost_of, numbers, tallying
 
@@ -192,3 +194,15 @@ def test_weight_norm() -> None:
         v * (numbers(3) / np.sqrt((v * v).sum(1)))[:, None]
     assert tally == cost_of(torch._weight_norm, torch.rand(3, 5), torch.rand(3, 1), 0)
     assert tally == cost_of(aten._weight_norm_interface.default, torch.rand(3, 5), torch.rand(3, 1), 0)
+
+
+@draws("layer_norm", "rms_norm")
+def layer_normed(draw: Draw, target: Any) -> Made:
+    sizes = dims(draw, 1, 5)
+    x = tensor(draw, sizes, draw(st.sampled_from(DTYPES)))
+    last = sizes[-draw(st.integers(1, len(sizes))) :]
+    if not draw(st.integers(0, 9)):
+        last = [size + 1 for size in last]
+    if isinstance(target, type):
+        return (target(last, elementwise_affine=draw(st.booleans()), device=META), x), {}
+    return (x, last, *draw(st.sampled_from([(), (torch.empty(last, device=META),)]))), {}

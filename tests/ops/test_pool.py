@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import strategies as st
 from torch import nn
 
 from fxflops.ops.pool import adaptive_avg_pool2d_shape, avg_pool2d_shape, max_pool2d_shape
 from fxflops.records import Cost, Spec
+from tests.ops.draws import DTYPES, Draw, Made, dims, draws, tensor
 from tests.ops.textbook import Sums, agrees
 from tests.oracle import Tally, cost_by_name, cost_of, numbers, tallying
 
@@ -269,3 +271,23 @@ IMAGE = Spec((1, 2, 4, 4), torch.float32)
 def test_the_shape_rules_answer(rule: Any, args: Any, sizes: Any) -> None:
     told = rule(*args)
     assert (told if told is None else tuple(told)) == sizes
+
+
+@draws("max_pool2d", "avg_pool2d")
+def pooled(draw: Draw, target: Any) -> Made:
+    sizes = [*dims(draw, 2, 2), *(draw(st.integers(1, 12)) for _ in range(2))]
+    x = tensor(draw, sizes[draw(st.integers(0, 9)) == 0 :], draw(st.sampled_from(DTYPES)))
+    windows = st.one_of(st.integers(1, 4), st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    kwargs: dict[str, Any] = {"ceil_mode": draw(st.booleans()), "padding": draw(st.sampled_from([0, 0, 1]))}
+    if not draw(st.booleans()):
+        kwargs["stride"] = draw(windows)
+    if isinstance(target, type):
+        return (target(draw(windows), **kwargs), x), {}
+    return (x, draw(windows)), kwargs
+
+
+@draws("adaptive_avg_pool2d")
+def pooled_to(draw: Draw, target: Any) -> Made:
+    x = tensor(draw, dims(draw, 3 + (draw(st.integers(0, 9)) > 0), 4), draw(st.sampled_from(DTYPES)))
+    size = draw(st.sampled_from([1, 2, (3, None), (1, 4)]))
+    return ((target(size), x), {}) if isinstance(target, type) else ((x, size), {})

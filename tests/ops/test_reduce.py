@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
 from torch import nn
 
 from fxflops.ops.reduce import amax_shape, mean_shape
 from fxflops.records import Cost, Spec
+from tests.ops.draws import DTYPES, Draw, Made, dims, draws, tensor
 from tests.oracle import Number, Tally, cost_of, numbers, tallying
 
 ROWS, K = 3, 5
@@ -251,3 +253,17 @@ MATRIX = Spec((3, 4), torch.float32)
 def test_the_shape_rules_answer(rule: Any, args: Any, sizes: Any) -> None:
     told = rule(*args)
     assert (told if told is None else tuple(told)) == sizes
+
+
+@draws("mean", "amax")
+def reduced(draw: Draw, target: Any) -> Made:
+    x = tensor(draw, dims(draw, 0, 4), draw(st.sampled_from(DTYPES)))
+    dim = draw(st.sampled_from([0, -1, (0,), (-1, -2), (0, -1), (1, 2), [0, 1]]))
+    return (x, dim), {"keepdim": draw(st.booleans())}
+
+
+@draws("norm")
+def normed(draw: Draw, target: Any) -> Made:
+    x = tensor(draw, dims(draw, 1, 4), draw(st.sampled_from(DTYPES)))
+    dim = draw(st.sampled_from([0, 1, -1, -2, (0,), (1, 2), (0, -1), [-1]]))
+    return (x, draw(st.sampled_from([2, 2.0, 1])), dim), {"keepdim": draw(st.booleans())}

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import strategies as st
 from torch import nn
 
 from fxflops.ops.resample import interpolate_shape
 from fxflops.records import Cost, Spec
+from tests.ops.draws import DTYPES, Draw, Made, dims, draws, tensor
 from tests.ops.textbook import Sums, agrees, is_counting
 from tests.oracle import Tally, cost_by_name, cost_of, numbers, tallying
 
@@ -251,3 +253,20 @@ IMAGE = Spec((1, 2, 4, 4), torch.float32)
 def test_the_shape_rule_answers(args: Any, sizes: Any) -> None:
     told = interpolate_shape(*args)
     assert (told if told is None else tuple(told)) == sizes
+
+
+@draws("interpolate")
+def resampled(draw: Draw, target: Any) -> Made:
+    x = tensor(draw, dims(draw, 3, 5), draw(st.sampled_from(DTYPES)))
+    modes = {
+        3: ["nearest", "linear"],
+        4: ["nearest", "bilinear", "bicubic", "nearest-exact"],
+        5: ["nearest", "trilinear"],
+    }
+    kwargs: dict[str, Any] = {"mode": draw(st.sampled_from(modes[x.ndim]))}
+    kwargs |= draw(st.sampled_from([{"size": 7}, {"scale_factor": 2}, {"scale_factor": 1.3}, {"scale_factor": 0.5}]))
+    if "linear" in kwargs["mode"]:
+        kwargs["align_corners"] = draw(st.sampled_from([None, False, True]))
+    if "scale_factor" in kwargs and draw(st.booleans()):
+        kwargs["recompute_scale_factor"] = draw(st.booleans())
+    return ((target(**kwargs), x), {}) if isinstance(target, type) else ((x,), kwargs)

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.ops.test_shapes import META, lying_at, run
+from tests.ops.draws import META
+from tests.ops.test_shapes import lying_at, run
 
 ROWS, WEIGHT = lying_at((4, 3)), lying_at((5, 3))
 IMAGE, KERNEL = lying_at((1, 2, 5, 5)), lying_at((2, 3, 2, 2))

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import strategies as st
 from torch import nn
 
 from fxflops.records import Cost
+from tests.ops.draws import Draw, Made, draws, unary
 from tests.ops.textbook import agrees
 from tests.oracle import Tally, cost_of, numbers, tallying
 
@@ -110,3 +112,9 @@ def test_a_masked_softmax_counts_every_element() -> None:
 def test_the_gradient_of_nothing_and_of_a_scalar() -> None:
     assert cost_of(aten._softmax_backward_data.default, G[:0], Y[:0], 0, torch.double) == Cost()
     assert cost_of(aten._softmax_backward_data.default, G[0, 0], Y[0, 0], 0, torch.double) == Cost(muls=2, adds=1)
+
+
+@draws("softmax", "softmax_function")
+def softmaxed(draw: Draw, target: Any) -> Made:
+    (x,), _ = unary(draw, target)
+    return (x, draw(st.integers(-4, 3))), draw(st.sampled_from([{}, {"dtype": torch.float32}]))
