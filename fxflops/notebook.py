@@ -150,7 +150,8 @@ class TorchFLOPsByFX:
         seconds = self.report.total_time
         total = None if seconds is None else seconds * 1000
         if show:
-            print("total_time = not measured" if total is None else f"total_time = {total:.3f} ms")
+            why = f"  (unsteady: {self.report.unsteady})" if self.report.unsteady else ""
+            print("total_time = not measured" if total is None else f"total_time = {total:.3f} ms{why}")
         return total
 
     def print_max_memory(self, show: bool = True) -> int:

@@ -21,6 +21,7 @@ from .conventions import Convention, find_convention
 from .counting.counts import check_attention
 from .counting.steps import OUTSIDE
 from .errors import FxflopsError, InputError, of_kind
+from .meters.timing import Usage
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
 from .model.optimizer import states_of
@@ -134,6 +135,7 @@ class profile:
         if self._timed:
             watch = self._observer.stopwatch
             watch.costs, watch.cold = entry_costs(self._registry), entry_costs(self._registry, cold=True)
+        self._begun = Usage.now()
         self._is_open = True
         self._switch()
         return self
@@ -176,6 +178,7 @@ class profile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        used = Usage.now().since(self._begun)
         if self._is_on:
             self._turn_off(kind, error, traceback)
         self._open.__exit__(kind, error, traceback)
@@ -196,7 +199,9 @@ class profile:
             name, "", Inventory(self._model), environment, "storages", "profiled as it ran", timed=timed
         )
         steps = tuple(step if timed else Step(*step[:2]) for step in self._steps(self._observer.steps))
-        run = replace(run, steps=steps, instruments=self._observer.stopwatch.own if timed else None)
+        if timed:
+            run = replace(run, instruments=self._observer.stopwatch.own, interrupted=used.interrupted)
+        run = replace(run, steps=steps)
         report = Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
         self._report = report
         report.checked(self._strict)

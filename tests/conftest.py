@@ -7,8 +7,19 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 import torch
 
+from fxflops.counting import counted_run
+from fxflops.meters import timing
+
 pytest.register_assert_rewrite("tests.ops.textbook", "tests.oracle")  # so that they say which numbers differ
 torch.set_num_threads(1)  # models here are small, and several processes share the cores
+
+
+@pytest.fixture(autouse=True)
+def _steady(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is printed must not depend on what else the machine does."""
+    for name in ("WIDE", "OFTEN", "WAITING"):
+        monkeypatch.setattr(timing, name, float("inf"))
+    monkeypatch.setattr(counted_run, "TOO_FAR_APART", float("inf"))
 
 
 POWERS = "a norm of inf is computed with powers, and gives 1"

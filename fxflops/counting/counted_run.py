@@ -13,7 +13,8 @@ from torch import nn
 
 from ..conventions import Convention, find_convention
 from ..meters.history import LiveTensor, Moment
-from ..meters.nodes import Node, Timing
+from ..meters.nodes import Node
+from ..meters.timing import Timing
 from ..model.inventory import Params
 from ..ops import FormulaRegistry
 from ..records import PARTS, PHASES, Call, Counted
@@ -29,6 +30,9 @@ BASE_CONVENTION = "fxflops"
 """The convention without rules of its own: every formula counts as it stands."""
 NO_OPERATION = "(no op)"
 """The op of graph nodes that make no call: an input, indexing a tuple, reading a shape."""
+LONG_RUN, TOO_FAR_APART = 0.01, 1.5
+"""In runs longer than 0.01 s, a sum of nodes that differs from the latency by more than a factor of 1.5 shows that other
+work ran on the machine. (Shorter runs differ as much by the overhead of each node.)"""
 
 
 class CountedRun:
@@ -167,6 +171,16 @@ class CountedRun:
         """The sum of the median seconds of the graph's nodes; None if they were not timed."""
         timings = [node.timing.median for node in self.nodes if node.timing is not None]
         return sum(timings) if timings else None
+
+    @property
+    def unsteady(self) -> str:
+        """The reasons not to rely on the times, in words; "" if they are steady, or nothing was timed."""
+        timings = {"": self.timing, "backward: ": self.backward_timing}
+        found = [which + timing.unsteady for which, timing in timings.items() if timing and timing.unsteady]
+        latency, nodes = self.latency or 0.0, self.total_time or 0.0
+        if latency > LONG_RUN and nodes and not 1 / TOO_FAR_APART < nodes / latency < TOO_FAR_APART:
+            found.append(f"the nodes took {nodes / latency:.1f}x the time of the model")
+        return "; ".join(filter(None, [*found, self._run.interrupted]))
 
     @property
     def max_memory(self) -> int:

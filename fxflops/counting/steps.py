@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..meters.nodes import Timing
 from ..meters.stopwatch import BETWEEN
+from ..meters.timing import Timing
 from ..records import PARTS, PHASES, Counted, Step
 from ..run.outcome import Run
 from .rollup import Item, OperatorRow, Sums, items_of, together

@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-
-class Timing(NamedTuple):
-    """Seconds of the same work run ``repeats`` times: the median, the fastest and the slowest."""
-
-    median: float
-    low: float
-    high: float
-    repeats: int
+from .timing import Timing
 
 
 class Kernel(NamedTuple):

@@ -66,9 +66,9 @@ class Summary:
     """The data of the one-screen summary.
 
     ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"); ``latency`` is the median, lowest
-    and highest seconds of the forward and the number of repeats, ``backward_latency`` the same of the backward pass;
+    and highest seconds of the forward, the number of repeats and why it is unsteady, ``backward_latency`` the same of the backward pass;
     ``seconds`` are those of the forward's modules in all, ``nodes_seconds`` those of the graph's nodes;
-    ``steps`` are the times of a profiled block, ``instruments`` the seconds of observing it;
+    ``steps`` are the times of a profiled block, ``instruments`` the seconds of observing it; ``unsteady`` says why times are not to be relied on;
     ``memory`` is the bytes at the peak by category; ``modules`` are the rows of the top level; ``remarks`` are sentences
     on calls; ``paste`` are the lines to paste that count what is missing; ``compiled`` is True for a compiled model,
     which was run eagerly nevertheless.
@@ -94,13 +94,14 @@ class Summary:
     buffers: int = 0
     params_bytes: int = 0
     remarks: Sequence[str] = ()
-    latency: tuple[float, float, float, int] | None = None
+    latency: tuple[float, float, float, int, str] | None = None
     nodes_seconds: float | None = None
     seconds: float | None = None
-    backward_latency: tuple[float, float, float, int] | None = None
+    backward_latency: tuple[float, float, float, int, str] | None = None
     backward_nodes_seconds: float | None = None
     steps: Mapping[str, StepTime] = field(default_factory=dict)
     instruments: float | None = None
+    unsteady: str = ""
     bytes_peak: int | None = None
     memory: Mapping[str, int] = field(default_factory=dict)
     peak_at: str = ""

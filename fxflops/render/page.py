@@ -92,8 +92,9 @@ def cards(page: Page) -> list[Card]:
     said = f"frozen {units.count(data.params_frozen)} · {units.size(data.params_bytes)}"
     found.append(_count("params", data.params_total, "", said))
     if data.latency is not None:
-        median, low, high, repeats = data.latency
+        median, low, high, repeats, unsteady = data.latency
         said = f"median of {repeats}, {units.seconds(low)} to {units.seconds(high)}" if repeats > 1 else "1 run"
+        said += f"; unsteady: {unsteady}" if unsteady else ""
         found.append(Card("latency", units.seconds(median), f"{median!r} s", said))
     if data.bytes_peak:
         said = f"at {plain(data.peak_at)}" if data.peak_at else "with what is held throughout"

@@ -16,9 +16,6 @@ from .text import cells, pad, paint, plain, terminal_width
 MOST_MISSING = 8
 LABEL, VALUE = 9, 12
 MARGIN = LABEL + VALUE
-LONG_RUN, TOO_FAR_APART = 0.01, 1.5
-"""In runs longer than 0.01 s, a sum of nodes that differs from the latency by more than a factor of 1.5 shows that other
-work ran on the machine. (Shorter runs differ as much by the overhead of each node.)"""
 
 
 class Fact(NamedTuple):
@@ -71,6 +68,8 @@ def facts(data: Summary) -> list[Fact]:
         found.append(_latency("backward", data.backward_latency, data.backward_nodes_seconds, data.backward_flops or 0))
     if data.steps:
         found += _block(data.steps, data.instruments)
+    if data.unsteady:
+        found.append(Fact("unsteady", "", [*data.unsteady.split("; "), "measure again on an idle machine"], ", "))
     if data.compiled:
         found.append(Fact("compile", "no", ["counted and timed eagerly, not compiled"]))
     if data.bytes_peak is not None:
@@ -142,18 +141,16 @@ def _training(data: Summary, backward: int) -> Fact:
     return Fact("training", bound + units.count(data.flops + backward + recompute), details)
 
 
-def _latency(label: str, latency: tuple[float, float, float, int] | None, nodes: float | None, flops: int) -> Fact:
+def _latency(label: str, latency: tuple[float, float, float, int, str] | None, nodes: float | None, flops: int) -> Fact:
     """Return the line for the model's own forward or backward time, with the sum of the nodes' times and the FLOP/s."""
     details = []
     median = None
     if latency is not None:
-        median, low, high, repeats = latency
+        median, low, high, repeats = latency[:4]
         details.append(f"median of {repeats}, {_spread(median, low, high)}" if repeats > 1 else "1 run")
     if nodes is not None:
         ratio = f" ({nodes / median:.2f}x)" if median else ""
         details.append(f"sum of nodes {units.seconds(nodes)}{ratio}")
-        if median and median > LONG_RUN and not 1 / TOO_FAR_APART < nodes / median < TOO_FAR_APART:
-            details.append("unsteady, as on a busy machine: measure again")
     if median and flops:
         details.append(units.amount(flops / median, "FLOP/s"))
     return Fact(label, units.seconds(median), details)

@@ -36,7 +36,8 @@ from ..conventions import CONVENTIONS, Convention
 from ..counting.counts import dense
 from ..errors import InputError
 from ..meters.history import CATEGORIES, LiveTensor, Moment, Place, Remembered
-from ..meters.nodes import Kernel, Node, Timing
+from ..meters.nodes import Kernel, Node
+from ..meters.timing import Timing
 from ..model.inventory import Module, Params
 from ..names import Absent, Classes, described, name_of, target_of
 from ..records import PARTS, PHASES, Call, Cost, Count, Counted, Operation, Scope, Step, per_operation
@@ -118,6 +119,7 @@ def to_json_data(
         "backward_latency": _timing(run.backward_latency),
         "steps": [[step.name, step.calls.start, step.calls.stop, dict(step.parts)] for step in run.steps],
         "instruments": run.instruments,
+        "interrupted": run.interrupted,
         "memory": {
             "peak": run.peak,
             "at": list(run.history.peak_in),
@@ -201,6 +203,7 @@ class Saved:
             source=memory["source"],
             steps=tuple(Step(name, range(first, end), *parts) for name, first, end, *parts in data["steps"]),
             instruments=data.get("instruments"),
+            interrupted=data.get("interrupted", ""),
             modules=tuple(Module(**{**m, "keeps": frozenset(map(target_of, m["keeps"]))}) for m in data["modules"]),
             params=Params(**data["params"]),
             environment=Environment(**data["environment"]),

@@ -78,6 +78,7 @@ def summary_of(report: CountedRun, tree: TreeRow) -> Summary:
         backward_nodes_seconds=sum(n.backward_timing.median for n in report.nodes if n.backward_timing) or None,
         steps=report.step_times(),
         instruments=report.instrument_time,
+        unsteady=report.unsteady,
         bytes_peak=report.max_memory,
         memory=report.memory,
         peak_at=report.memory.at,

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 
 from ..errors import InputError
-from ..meters.nodes import Timing
+from ..meters.timing import Timing
 from ..records import PARTS, PHASES, Counted, per_operation
 from .devices import Device
 from .measured_peaks import TF32, device_for, tf32_allowed

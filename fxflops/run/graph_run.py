@@ -17,7 +17,7 @@ from torch import fx
 
 from ..errors import RunError
 from ..meters.meter import Clock, CudaClock, Meter
-from ..meters.nodes import Timing
+from ..meters.timing import Timing, Usage, timing, warm_up
 from ..records import Call, spec_of
 from ..torch_internals import COMPILER
 from ..trace.autocast import autocast_state
@@ -224,14 +224,14 @@ def time_nodes(
     """Time each node of the graph, and, in turn with it, the model itself without instruments.
 
     ``repeats="auto"`` runs at least 5 times, until the times of the model and of the sum of the nodes are stable
-    (interquartile range under 5% of the median), or until 2 s have passed. ``inputs()`` returns fresh inputs, ``model()`` a
+    (interquartile range under 5% of the median, without the first runs if they were slower), or until 2 s have passed. ``inputs()`` returns fresh inputs, ``model()`` a
     function that runs the model on such; ``tick()`` is called before each run. ``backward`` times the model's backward
     pass too, ``graphs_backward`` that of the nodes.
     """
-    own, own_back, sums = list[float](), list[float](), list[float]()
+    own, own_back, sums = list[Usage](), list[Usage](), list[float]()
     nodes, nodes_host, nodes_back = (dict[str, list[float]]() for _ in range(3))
     begin = time.perf_counter()
-    while not _enough([own, sums], repeats, time.perf_counter() - begin):
+    while not _enough([_seconds(own), sums], repeats, time.perf_counter() - begin):
         tick()
         with uncompiled():
             out = _timed(model(), device, own)
@@ -248,8 +248,8 @@ def time_nodes(
         if isinstance(clock, CudaClock):
             _collect(clock.host, nodes_host)
         sums.append(sum(clock.seconds.values()))
-    timings, host, back = ({n: _timing(taken) for n, taken in each.items()} for each in (nodes, nodes_host, nodes_back))
-    return Times(timings, _timing(own), host, back, _timing(own_back) if backward else None)
+    timings, host, back = ({n: timing(taken) for n, taken in each.items()} for each in (nodes, nodes_host, nodes_back))
+    return Times(timings, _timing(own, device), host, back, _timing(own_back, device) if backward else None)
 
 
 def _clock(device: torch.device) -> Clock | CudaClock:
@@ -261,14 +261,14 @@ def _collect(clock: Clock | CudaClock, samples: dict[str, list[float]]) -> None:
         samples.setdefault(name, []).append(seconds)
 
 
-def _timed(call: Callable[[], Any], device: torch.device, samples: list[float]) -> Any:
-    """Return the result of a call, and append its seconds to the samples."""
+def _timed(call: Callable[[], Any], device: torch.device, samples: list[Usage]) -> Any:
+    """Return the result of a call, and append its time to the samples."""
     finish: Callable[[], object] = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     finish()
-    start = time.perf_counter()
+    start = Usage.now()
     out = call()
     finish()
-    samples.append(time.perf_counter() - start)
+    samples.append(Usage.now().since(start))
     return out
 
 
@@ -276,7 +276,8 @@ def _enough(samples: Sequence[list[float]], repeats: int | str, elapsed: float) 
     taken = len(samples[0])
     if isinstance(repeats, int):
         return taken >= repeats
-    return (taken > 0 and elapsed > SECONDS_CAP) or (taken >= LEAST and all(map(_stable, samples)))
+    measured = (seconds[warm_up(seconds, LEAST) :] for seconds in samples)
+    return (taken > 0 and elapsed > SECONDS_CAP) or (taken >= LEAST and all(map(_stable, measured)))
 
 
 def _stable(seconds: list[float]) -> bool:
@@ -284,8 +285,14 @@ def _stable(seconds: list[float]) -> bool:
     return high - low < STABLE * median
 
 
-def _timing(seconds: list[float]) -> Timing:
-    return Timing(statistics.median(seconds), min(seconds), max(seconds), len(seconds))
+def _seconds(samples: list[Usage]) -> list[float]:
+    return [usage.seconds for usage in samples]
+
+
+def _timing(samples: list[Usage], device: torch.device) -> Timing:
+    """Return the timing of the model's own runs; the host's processor tells nothing of those on another device."""
+    measured = samples[warm_up(_seconds(samples), LEAST) :]
+    return timing(_seconds(measured), measured if device.type == "cpu" else ())
 
 
 def run_error(

@@ -24,6 +24,7 @@ from torch import nn
 import fxflops
 from benchmarks.pictures import Terminal
 from fxflops.meters import meter
+from fxflops.meters.timing import Usage
 from fxflops.notebook import TorchFLOPsByFX
 from fxflops.run import graph_run as run
 
@@ -123,6 +124,7 @@ def terminal(**environment: str) -> Iterator[Terminal]:
     with (
         mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), "TERM": "xterm-256color", **environment}),
         mock.patch.object(run, "time", types.SimpleNamespace(perf_counter=now)),
+        mock.patch.object(Usage, "now", side_effect=lambda: Usage(read := now(), read, 0)),
         mock.patch.object(meter.Clock.__init__, "__defaults__", (now,)),
         mock.patch.object(os, "cpu_count", return_value=2),
         mock.patch.object(torch, "get_num_threads", return_value=2),

@@ -11,7 +11,7 @@ from torch import nn
 
 import fxflops
 from fxflops.errors import InputError
-from fxflops.meters.nodes import Timing
+from fxflops.meters.timing import Timing
 from fxflops.roofline import utilization as roofline_module
 from fxflops.roofline.devices import DEVICES, Device
 from fxflops.roofline.measured_peaks import TF32, measured
