@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from .conventions import Convention, find_convention
 from .counting.counts import check_attention
-from .errors import InputError, RunError, TraceError, of_kind
+from .errors import InputError, OutOfMemoryError, RunError, TraceError, of_kind
 from .meters.progress import progress_bar
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .ops import BASE, FormulaRegistry
@@ -68,7 +68,8 @@ def analyze(
         optimizer: not taken; :func:`count` and :class:`fxflops.profile` take one.
 
     Raises:
-        InputError: the model or its inputs are invalid. RunError: the model raised. TraceError: it cannot be traced.
+        InputError: the model or its inputs are invalid. RunError: the model raised. OutOfMemoryError: its device has too little
+        memory. TraceError: it cannot be traced.
         MissingFormulaError: with ``strict``. FormulaError: a formula does not fit a call.
     """
     if optimizer is not None:
@@ -125,7 +126,7 @@ def analyzed(
                     raise
                 made = _recorded_instead(subject, registry, error)
                 run = measure(subject, made, registry, repeats, tick, kernels)
-        except RunError as error:
+        except (RunError, OutOfMemoryError) as error:
             place = author_lines(subject, registry, made).get(error.node) if error.node else None
             if place:
                 error.args = (f"{error}\n  at {place}",)

@@ -7,6 +7,8 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 import torch
 
+from .standin import StandIn
+
 torch.set_num_threads(1)  # models here are small, and several processes share the cores
 
 
@@ -61,6 +63,14 @@ WITH_TRANSFORMERS_4: dict[str, dict[str, str]] = {
     },
 }
 """Why each of these tests, by its name with or without parameters, cannot hold with torch up to that version; "" is any."""
+
+
+@pytest.fixture
+def standin(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """The CPU as an accelerator."""
+    device = StandIn()
+    device.take_over(monkeypatch)
+    return device
 
 
 def numbers(release: str) -> list[int]:
