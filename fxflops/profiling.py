@@ -49,8 +49,8 @@ class profile:
     ...     model.generate(**batch)        # doctest: +SKIP
     >>> print(p.report)                    # doctest: +SKIP
 
-    The code runs once, unchanged, on the real tensors and in the modes that are set, and nothing is undone. On a CPU the
-    block is timed: its steps, phases, modules and operations, without the time that observing them takes, which the report
+    The code runs once, unchanged, on the real tensors and in the modes that are set, and nothing is undone. The block is
+    timed, by the clock on a CPU and by events on an accelerator: its steps, phases, modules and operations, without the time that observing them takes, which the report
     tells apart. Memory is that of live tensor storages.
 
     Args:

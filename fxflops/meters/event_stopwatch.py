@@ -38,7 +38,8 @@ class Mark:
 class Lapse(float):
     """Seconds between marks, which are known when the device is done: :func:`seconds_of` returns them.
 
-    Until then it is nan as a number. It can be added to and subtracted from others like it, and 0.0.
+    Until then it is nan as a number, which ``max(lapse, 0.0)`` returns as it is. Others like it, and 0.0, can be added to it
+    and subtracted.
     """
 
     __slots__ = ("ends", "starts")
@@ -51,25 +52,17 @@ class Lapse(float):
         return made
 
     def __add__(self, other: float) -> Lapse:
-        return Lapse([*self.ends, *_ends(other)], [*self.starts, *_starts(other)])
+        return Lapse([*self.ends, *getattr(other, "ends", ())], [*self.starts, *getattr(other, "starts", ())])
 
     __radd__ = __add__
 
     def __iadd__(self, other: float) -> Lapse:  # a module with many calls adds up each of them
-        self.ends += _ends(other)
-        self.starts += _starts(other)
+        self.ends += getattr(other, "ends", ())
+        self.starts += getattr(other, "starts", ())
         return self
 
     def __sub__(self, other: float) -> Lapse:
-        return Lapse([*self.ends, *_starts(other)], [*self.starts, *_ends(other)])
-
-
-def _ends(value: float) -> list[Mark]:
-    return value.ends if isinstance(value, Lapse) else []
-
-
-def _starts(value: float) -> list[Mark]:
-    return value.starts if isinstance(value, Lapse) else []
+        return Lapse([*self.ends, *getattr(other, "starts", ())], [*self.starts, *getattr(other, "ends", ())])
 
 
 def clock_of(device: torch.device) -> Callable[[], Stopwatch]:
@@ -79,8 +72,7 @@ def clock_of(device: torch.device) -> Callable[[], Stopwatch]:
 
 
 def seconds_of(value: float) -> float:
-    """Return the seconds of a Lapse, or of a plain number. What ran on several streams or in threads overlaps: never less
-    than 0."""
+    """Return the seconds of a Lapse, or of a plain number; never less than 0, where streams or threads overlap."""
     if not isinstance(value, Lapse):
         return value
     return max(sum(mark.read() for mark in value.ends) - sum(mark.read() for mark in value.starts), 0.0)

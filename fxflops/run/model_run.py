@@ -59,6 +59,7 @@ class Subject:
         self.model = model
         self.mode = mode
         self.compiled = compiled
+        self.lazy = lazy
         self.backward = backward
         if backward:
             args, kwargs = as_leaves((args, kwargs))

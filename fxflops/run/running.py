@@ -22,7 +22,7 @@ from .lazy import initialized
 from .model_run import Subject
 
 MODES = ("eval", "train", "as_is")
-INSTEAD = "\n  fxflops.count(model, args) predicts the peak and needs none of it; or give a smaller batch"
+INSTEAD = "fxflops.count(model, args) predicts the peak and needs none of it; or "
 
 
 @contextmanager
@@ -76,4 +76,4 @@ def _out_of_memory(error: torch.OutOfMemoryError | OutOfMemoryError, subject: Su
     accelerator = accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
         text += f"\n  {size(accelerator.allocated)} were allocated on {subject.device}"
-    return OutOfMemoryError(text + INSTEAD, node)
+    return OutOfMemoryError(f"{text}\n  {'' if subject.lazy else INSTEAD}give a smaller batch", node)

@@ -115,3 +115,13 @@ def test_a_block_of_ones_own_raises_its_own_error(full: StandIn) -> None:
         model(X)
     assert type(caught.value) is torch.OutOfMemoryError
     assert not model._forward_hooks
+
+
+def test_a_count_on_real_tensors_does_not_advise_to_count(full: StandIn) -> None:
+    class Branches(Greedy):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) if x.sum() > -1e9 else x
+
+    with pytest.raises(fxflops.OutOfMemoryError, match="\n  give a smaller batch") as caught:
+        fxflops.count(full.to(Branches(0, full)), X)
+    assert "fxflops.count" not in str(caught.value)
