@@ -2,7 +2,7 @@
 
 from .api import analyze, count
 from .conventions import list_conventions
-from .errors import FormulaError, FxflopsError, InputError, MissingFormulaError, RunError, TraceError
+from .errors import FormulaError, FxflopsError, InputError, MissingFormulaError, OutOfMemoryError, RunError, TraceError
 from .notebook import TorchFLOPsByFX
 from .ops import formula
 from .ops.mappings import FUNCTION_FLOPs_MAPPING, METHOD_FLOPs_MAPPING, MODULE_FLOPs_MAPPING
@@ -19,6 +19,7 @@ __all__ = [
     "METHOD_FLOPs_MAPPING",
     "MODULE_FLOPs_MAPPING",
     "MissingFormulaError",
+    "OutOfMemoryError",
     "Report",
     "RunError",
     "TorchFLOPsByFX",

@@ -10,7 +10,7 @@ from torch import fx, nn
 
 from .conventions import Convention, find_convention
 from .counting.counts import check_attention
-from .errors import InputError, RunError, TraceError, of_kind
+from .errors import InputError, OutOfMemoryError, RunError, TraceError, of_kind
 from .meters.progress import progress_bar
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .ops import BASE, FormulaRegistry
@@ -46,7 +46,7 @@ def analyze(
     """Trace ``model`` and run it node by node on real tensors; count every operation, and measure its time and memory.
 
     Args:
-        model: any ``nn.Module``, on CPU, CUDA or meta; its state is restored at the end, also after an error.
+        model: any ``nn.Module``, on CPU, accelerator or meta; its state is restored at the end, also after an error.
         args: a tuple is passed as positional inputs, anything else is one positional input.
         kwargs: keyword inputs.
         mode: "eval", "train" or "as_is"; default "eval", or "as_is" with ``backward``.
@@ -62,13 +62,14 @@ def analyze(
         repeats: the number of timed runs; "auto" runs until times are stable, for at most about 2 s; 0 does not time.
             On meta nothing is timed.
         kernels: also run once under torch.profiler, and report the kernels of each node with their times
-            (``report.nodes[i].kernels``): on CUDA those that CUPTI saw, on a CPU the operators.
+            (``report.nodes[i].kernels``): on CUDA those that CUPTI saw, on a CPU or on mps the operators.
         strict: raise MissingFormulaError if a call has no formula.
         progress: show a progress bar on stderr; by default if stderr is a terminal.
         optimizer: not taken; :func:`count` and :class:`fxflops.profile` take one.
 
     Raises:
-        InputError: the model or its inputs are invalid. RunError: the model raised. TraceError: it cannot be traced.
+        InputError: the model or its inputs are invalid. RunError: the model raised. OutOfMemoryError: its device has too little
+        memory. TraceError: it cannot be traced.
         MissingFormulaError: with ``strict``. FormulaError: a formula does not fit a call.
     """
     if optimizer is not None:
@@ -125,7 +126,7 @@ def analyzed(
                     raise
                 made = _recorded_instead(subject, registry, error)
                 run = measure(subject, made, registry, repeats, tick, kernels)
-        except RunError as error:
+        except (RunError, OutOfMemoryError) as error:
             place = author_lines(subject, registry, made).get(error.node) if error.node else None
             if place:
                 error.args = (f"{error}\n  at {place}",)

@@ -46,6 +46,17 @@ class RunError(InputError):
         self.node = node
 
 
+class OutOfMemoryError(FxflopsError):
+    """The device has too little memory to run the model on these inputs.
+
+    It is also a ``torch.OutOfMemoryError``. ``node`` is that of :class:`RunError`.
+    """
+
+    def __init__(self, message: str, node: str = "") -> None:
+        super().__init__(message)
+        self.node = node
+
+
 class FormulaError(FxflopsError):
     """A formula cannot be registered, or raised when it was applied to a call."""
 

@@ -21,6 +21,8 @@ from .conventions import Convention, find_convention
 from .counting.counts import check_attention
 from .counting.steps import OUTSIDE
 from .errors import FxflopsError, InputError, of_kind
+from .meters.event_stopwatch import clock_of, seconds_of
+from .meters.stopwatch import Stopwatch
 from .meters.timing import Usage
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
@@ -48,8 +50,8 @@ class profile:
     ...     model.generate(**batch)        # doctest: +SKIP
     >>> print(p.report)                    # doctest: +SKIP
 
-    The code runs once, unchanged, on the real tensors and in the modes that are set, and nothing is undone. On a CPU the
-    block is timed: its steps, phases, modules and operations, without the time that observing them takes, which the report
+    The code runs once, unchanged, on the real tensors and in the modes that are set, and nothing is undone. The block is
+    timed, by the clock on a CPU and by events on an accelerator: its steps, phases, modules and operations, without the time that observing them takes, which the report
     tells apart. Memory is that of live tensor storages.
 
     Args:
@@ -115,7 +117,11 @@ class profile:
             "optimizer": self._optimizer_states(),
         }
         self._paths = {m: path for m, path in inventory.paths.items() if not isinstance(m, Models)}
-        self._watch = Watch(self._paths, self._registry, backward=True)
+        parameter = next(self._model.parameters(), None)
+        self._device = torch.device("cpu") if parameter is None else parameter.device
+        self._timed = is_timed(parameter)
+        clock = clock_of(self._device) if self._timed else Stopwatch
+        self._watch = Watch(self._paths, self._registry, backward=True, clock=clock)
         self._storages, self._observer = self._watch.storages, self._watch.observer
         self._observer.phases.on_step = self._stepping
         self._generated: list[tuple[str, range]] = []
@@ -129,11 +135,8 @@ class profile:
             if callable(getattr(type(module), "generate", None)):
                 stand_in = _Generate(module, partial(self._generating, path))
                 self._open.callback(stand_in.leave)
-        parameter = next(self._model.parameters(), None)
-        self._device = torch.device("cpu") if parameter is None else parameter.device
-        self._timed = is_timed(parameter)
-        if self._timed:
-            watch = self._observer.stopwatch
+        watch = self._observer.stopwatch
+        if self._timed and type(watch) is Stopwatch:  # events are told of the device's work, not of torch's on the host
             watch.costs, watch.cold = entry_costs(self._registry), entry_costs(self._registry, cold=True)
         self._begun = Usage.now()
         self._is_open = True
@@ -198,7 +201,10 @@ class profile:
         run = self._watch.run(
             name, "", Inventory(self._model), environment, "storages", "profiled as it ran", timed=timed
         )
-        steps = tuple(step if timed else Step(*step[:2]) for step in self._steps(self._observer.steps))
+        steps = tuple(
+            Step(name, calls, {phase: seconds_of(taken) for phase, taken in parts.items()} if timed else {})
+            for name, calls, parts in self._steps(self._observer.steps)
+        )
         if timed:
             run = replace(run, instruments=self._observer.stopwatch.own, interrupted=used.interrupted)
         run = replace(run, steps=steps)

@@ -7,8 +7,10 @@ from importlib.metadata import PackageNotFoundError, version
 import pytest
 import torch
 
-from fxflops.counting import counted_run
+from fxflops.counting import steps
 from fxflops.meters import timing
+
+from .standin import StandIn
 
 pytest.register_assert_rewrite("tests.ops.textbook", "tests.oracle")  # so that they say which numbers differ
 torch.set_num_threads(1)  # models here are small, and several processes share the cores
@@ -19,7 +21,7 @@ def _steady(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is printed must not depend on what else the machine does."""
     for name in ("WIDE", "OFTEN", "WAITING"):
         monkeypatch.setattr(timing, name, float("inf"))
-    monkeypatch.setattr(counted_run, "TOO_FAR_APART", float("inf"))
+    monkeypatch.setattr(steps, "TOO_FAR_APART", float("inf"))
 
 
 POWERS = "a norm of inf is computed with powers, and gives 1"
@@ -73,6 +75,14 @@ WITH_TRANSFORMERS_4: dict[str, dict[str, str]] = {
     },
 }
 """Why each of these tests, by its name with or without parameters, cannot hold with torch up to that version; "" is any."""
+
+
+@pytest.fixture
+def standin(monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """The CPU as an accelerator."""
+    device = StandIn()
+    device.take_over(monkeypatch)
+    return device
 
 
 def numbers(release: str) -> list[int]:

@@ -20,6 +20,7 @@ from torch import nn
 
 from ..api import count
 from ..errors import InputError, of_kind
+from ..meters.accelerator import waiter
 from ..model.inputs import checked_model
 from ..model.snapshot import Snapshot, holding
 from ..report.report import Report
@@ -141,7 +142,7 @@ def training_profile(model: nn.Module, config: Mapping[str, Any] | str | Path) -
 class Stopwatch:
     """Hooks that record the ``seconds`` of each module in the model's last run, and the ``inputs`` of that run.
 
-    CUDA devices are synchronized before and after each module.
+    Accelerators are synchronized before and after each module.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -245,12 +246,12 @@ METHODS = (
 
 
 def clock_of(tensors: Iterable[torch.Tensor]) -> Callable[[], float]:
-    """Return a clock that synchronizes the CUDA devices of these tensors before it is read."""
-    devices = {tensor.device for tensor in tensors if tensor.device.type == "cuda"}
+    """Return a clock that waits for the devices of these tensors before it is read."""
+    waiters = [waiter(device) for device in {tensor.device for tensor in tensors}]
 
     def now() -> float:
-        for device in devices:
-            torch.cuda.synchronize(device)
+        for wait in waiters:
+            wait()
         return time.perf_counter()
 
     return now

@@ -23,16 +23,13 @@ from .counts import count_calls, is_users, overlooked
 from .executed import executed, remark
 from .rollup import Item, ModuleRow, OperatorRow, Sums, by_module, by_operator, check_phase, items_of
 from .saved_module import SavedModule
-from .steps import StepTime, by_step, host_items, step_times
+from .steps import StepTime, by_step, host_items, step_times, unsteady
 from .uncounted import IMPORT, NO_FORMULA, Missing, missing_in, recipe_for
 
 BASE_CONVENTION = "fxflops"
 """The convention without rules of its own: every formula counts as it stands."""
 NO_OPERATION = "(no op)"
 """The op of graph nodes that make no call: an input, indexing a tuple, reading a shape."""
-LONG_RUN, TOO_FAR_APART = 0.01, 1.5
-"""In runs longer than 0.01 s, a sum of nodes that differs from the latency by more than a factor of 1.5 shows that other
-work ran on the machine. (Shorter runs differ as much by the overhead of each node.)"""
 
 
 class CountedRun:
@@ -175,12 +172,7 @@ class CountedRun:
     @property
     def unsteady(self) -> str:
         """The reasons not to rely on the times, in words; "" if they are steady, or nothing was timed."""
-        timings = {"": self.timing, "backward: ": self.backward_timing}
-        found = [which + timing.unsteady for which, timing in timings.items() if timing and timing.unsteady]
-        latency, nodes = self.latency or 0.0, self.total_time or 0.0
-        if latency > LONG_RUN and nodes and not 1 / TOO_FAR_APART < nodes / latency < TOO_FAR_APART:
-            found.append(f"the nodes took {nodes / latency:.1f}x the time of the model")
-        return "; ".join(filter(None, [*found, self._run.interrupted]))
+        return unsteady(self._run, self.total_time)
 
     @property
     def max_memory(self) -> int:

@@ -18,6 +18,9 @@ HOST = "(host)"
 """The op of the time between operations: that of Python, and of torch on the way to a kernel and back."""
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, _ = PHASES
 TIMED = FORWARD, BACKWARD, OPTIMIZER, BETWEEN
+LONG_RUN, TOO_FAR_APART = 0.01, 1.5
+"""In runs longer than 0.01 s, a sum of nodes that differs from the latency by more than a factor of 1.5 shows that other
+work ran on the machine. (Shorter runs differ as much by the overhead of each node.)"""
 
 
 class StepTime(NamedTuple):
@@ -78,6 +81,16 @@ def timing_of(run: Run, times: Mapping[str, StepTime], phase: str) -> Timing | N
         return {FORWARD: run.latency, BACKWARD: run.backward_latency}.get(phase)
     seconds = sum(getattr(time, phase, 0.0) for time in times.values())
     return Timing(seconds, seconds, seconds, 1) if seconds else None
+
+
+def unsteady(run: Run, nodes: float | None) -> str:
+    """Return the reasons not to rely on a run's times, in words; ``nodes`` is the sum of those of its graph's nodes."""
+    timings = {"": run.latency, "backward: ": run.backward_latency}
+    found = [which + timing.unsteady for which, timing in timings.items() if timing and timing.unsteady]
+    latency = run.latency.median if run.latency else 0.0
+    if latency > LONG_RUN and nodes and not 1 / TOO_FAR_APART < nodes / latency < TOO_FAR_APART:
+        found.append(f"the nodes took {nodes / latency:.1f}x the time of the model")
+    return "; ".join(filter(None, [*found, run.interrupted]))
 
 
 def host_items(run: Run, phase: str) -> Iterator[Item]:

@@ -1,4 +1,4 @@
-"""The kernels of each node, from torch.profiler: on CUDA those that CUPTI saw, on a CPU the operators."""
+"""The kernels of each node, from torch.profiler: those of an accelerator that it knows, otherwise the operators."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from .accelerator import accelerator_of
 from .meter import Meter
 from .nodes import Kernel
 
@@ -18,14 +19,16 @@ MARK = "fxflops node "
 class KernelMeter(Meter):
     """A meter that marks each node for torch.profiler; after ``finish``, ``kernels`` has the kernels by node.
 
-    Times are torch.profiler's: on CUDA a kernel's time on the device, on a CPU an operator's self time.
+    Times are torch.profiler's: a kernel's time on an accelerator that it knows, otherwise an operator's self time.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.kernels: dict[str, tuple[Kernel, ...]] = {}
         self._names: list[str] = []
-        self._on_cuda = device.type == "cuda"
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_cuda else [])]
+        accelerator = accelerator_of(device)
+        activity = None if accelerator is None else accelerator.activity
+        self._sees_kernels = activity is not None
+        activities = {ProfilerActivity.CPU, activity or ProfilerActivity.CPU}
         self._open = ExitStack()
         self._profile = self._open.enter_context(profile(activities=activities, acc_events=True))
 
@@ -51,7 +54,7 @@ class KernelMeter(Meter):
 
     def _kernels_in(self, events: Iterable[Any]) -> Iterator[tuple[str, float]]:
         for event in events:
-            if self._on_cuda:
+            if self._sees_kernels:
                 yield from ((kernel.name, kernel.duration / 1e6) for kernel in event.kernels)
             elif event.self_cpu_time_total > 0:
                 yield event.name, event.self_cpu_time_total / 1e6

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from .accelerator import Accelerator
 from .live_storages import LiveStorages
 
 Bytes = tuple[int, int, int]
@@ -48,38 +49,38 @@ class Clock(Meter):
         self.seconds[name] = self.seconds.get(name, 0.0) + end - self._start
 
 
-class CudaClock(Meter):
-    """Seconds per node by CUDA events in stream order, and by the host's clock (``host``).
+class AcceleratorClock(Meter):
+    """Seconds per node by an accelerator's events in stream order, and by the host's clock (``host``).
 
     The device is synchronized once, in ``finish``.
     """
 
     frees = True
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
         self.seconds: dict[str, float] = {}
         self.host = Clock()
-        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._events: list[tuple[str, torch.Event, torch.Event]] = []
 
     def before(self, name: str) -> None:
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start, end = self.accelerator.event(), self.accelerator.event()
         self._events.append((name, start, end))
-        start.record(torch.cuda.current_stream(self.device))
+        self.accelerator.record(start)
         self.host.before(name)
 
     def after(self, name: str, value: Any) -> None:
         self.host.after(name, value)
-        self._events[-1][2].record(torch.cuda.current_stream(self.device))
+        self.accelerator.record(self._events[-1][2])
 
     def finish(self) -> None:
-        torch.cuda.synchronize(self.device)
+        self.accelerator.synchronize()
         for name, start, end in self._events:
             self.seconds[name] = self.seconds.get(name, 0.0) + start.elapsed_time(end) / 1000
 
 
 class StorageMemory(Meter):
-    """Bytes before, after and at the peak of each node, from live storages (CPU, meta)."""
+    """Bytes before, after and at the peak of each node, from live storages, where no allocator tells them."""
 
     def __init__(self, storages: LiveStorages) -> None:
         self.storages = storages
@@ -94,19 +95,19 @@ class StorageMemory(Meter):
         self.bytes[name] = _span(self.bytes.get(name), (self._before, self.storages.live, self.storages.peak))
 
 
-class CudaMemory(Meter):
-    """Bytes before, after and at the peak of each node, from the CUDA caching allocator."""
+class AllocatorMemory(Meter):
+    """Bytes before, after and at the peak of each node, from an accelerator's allocator."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, accelerator: Accelerator) -> None:
+        self.accelerator = accelerator
         self.bytes: dict[str, Bytes] = {}
 
     def before(self, name: str) -> None:
-        torch.cuda.reset_peak_memory_stats(self.device)
-        self._before = torch.cuda.memory_allocated(self.device)
+        self.accelerator.reset_peak()
+        self._before = self.accelerator.allocated
 
     def after(self, name: str, value: Any) -> None:
-        allocated, peak = torch.cuda.memory_allocated(self.device), torch.cuda.max_memory_allocated(self.device)
+        allocated, peak = self.accelerator.allocated, self.accelerator.peak
         self.bytes[name] = _span(self.bytes.get(name), (self._before, allocated, peak))
 
 

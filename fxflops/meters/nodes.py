@@ -23,7 +23,7 @@ class Node:
     ``opcode`` is the fx opcode, ``target`` its printable target, ``function`` the name of the function it calls,
     ``path`` and ``module`` are the path and class name of its module. What was not measured is None. Bytes are those
     allocated on the device before and after the node, and at the peak within it. ``backward_*`` are those of its part of
-    the backward pass. On CUDA ``timing`` is the device's time between two events, and ``host_timing`` the time that the
+    the backward pass. On an accelerator ``timing`` is the device's time between two events, and ``host_timing`` the time that the
     host took to start the work.
     """
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..errors import InputError
+from ..meters.accelerator import accelerator_of, waiter
 from .devices import Device, find_device, listed
 
 SECONDS_PER_SIZE = 0.03
@@ -19,11 +20,11 @@ ALWAYS = 384
 """Matrices up to this size are always tried, larger ones as long as they take :data:`SECONDS_PER_SIZE` at most."""
 SECONDS_CAP, STEADY, NEAR = 1.5, 4, 0.95
 """A peak is reproducible if 4 measurements, of several sizes, reach 95% of the best; the search ends after 1.5 s."""
-FOOTPRINTS = {"cpu": tuple(2**k for k in range(18, 29, 2)), "cuda": (2**30,)}
+FOOTPRINTS = {"cpu": tuple(2**k for k in range(18, 29, 2)), "accelerator": (2**30,)}
 """Bytes that the bandwidth measurements touch: on a CPU from the caches' sizes up to the memory's."""
 REPEATS = 4
-BURST = {"cpu": 1, "cuda": 20}
-"""Operations that are timed together: a GPU is given the next one while the last one runs."""
+BURST = {"cpu": 1, "accelerator": 20}
+"""Operations that are timed together: an accelerator is given the next one while the last one runs."""
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -59,12 +60,12 @@ def device_for(wanted: str | Device, place: str, dtypes: Iterable[str] = ("f32",
 
     ``place`` is the device of an Environment: ``"cuda:0 (NVIDIA H100 80GB HBM3)"``. "auto" wants the device of the run;
     if no table lists it, its ceilings are measured for ``dtypes``. A Device given by the user is the device of the run if
-    it has the name that torch.cuda.get_device_name gives ("cpu" for the CPU).
+    it has the name that the device's module gives, as torch.cuda.get_device_name does ("cpu" for the CPU).
 
     Raises InputError for a name that no table lists, and for "auto" if the device is neither listed nor in this machine.
     """
     where, _, described = place.partition(" (")
-    hardware = described.removesuffix(")") if where.startswith("cuda") else where
+    hardware = where if where == "cpu" else described.removesuffix(")") or where
     if isinstance(wanted, Device):
         return wanted, wanted.is_called(hardware)
     if wanted == "auto":
@@ -78,7 +79,8 @@ def device_for(wanted: str | Device, place: str, dtypes: Iterable[str] = ("f32",
 def _at_hand(where: str, hardware: str, dtypes: Iterable[str]) -> Device:
     if where == "cpu":
         return measured("cpu", dtypes)
-    if where.startswith("cuda") and torch.cuda.is_available() and torch.cuda.get_device_name(where) == hardware:
+    accelerator = accelerator_of(where)
+    if accelerator is not None and accelerator.name == hardware:
         return measured(where, dtypes)
     raise InputError(
         f'the run was made on {hardware or where}, which cannot be measured here: name a device, roofline("H100"), '
@@ -90,10 +92,10 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
     """Measure this machine's device ``where``: FLOP/s of the fastest square GEMM, bytes/s of sums and copies of vectors.
 
     f32 is measured in any case. Results are cached for the process, by number of threads. It takes about 0.5 s for each
-    dtype (up to 2 s on a busy machine) and 0.5 s for the bandwidths. On a GPU, torch's settings decide whether f32 is
+    dtype (up to 2 s on a busy machine) and 0.5 s for the bandwidths. On an NVIDIA GPU, torch's settings decide whether f32 is
     computed in TF32.
     """
-    threads, kind = torch.get_num_threads(), _kind(where)
+    threads, kind, accelerator = torch.get_num_threads(), _kind(where), accelerator_of(where)
     known = [dtype for dtype in dict.fromkeys(["f32", *dtypes]) if dtype in DTYPES]
     sizes = FOOTPRINTS[kind]
     # A smaller footprint is never slower than a larger one: take the maximum from the largest footprint down.
@@ -102,7 +104,7 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
     peaks = {dtype: _gemm(where, threads, dtype) for dtype in known}
     busy = "" if all(peak.is_reproducible for peak in peaks.values()) else ", not reproducibly: the machine is busy"
     return Device(
-        torch.cuda.get_device_name(where) if kind == "cuda" else where,
+        where if accelerator is None else accelerator.name,
         {dtype: peak.flops_per_second for dtype, peak in peaks.items()},
         speeds[-1][1],
         _launch(where, threads),
@@ -154,21 +156,18 @@ def _launch(where: str, threads: int) -> float:
 
 def _fastest(where: str, run: Callable[[], object], times: int = REPEATS) -> float:
     """Return the seconds of the fastest of several runs, after one for warm-up."""
-    burst = BURST[_kind(where)]
-    synchronize: Callable[[], object] = (
-        partial(torch.cuda.synchronize, where) if _kind(where) == "cuda" else lambda: None
-    )
+    burst, wait = BURST[_kind(where)], waiter(where)
     seconds = []
     with torch.no_grad():
         for _ in range(times + 1):
-            synchronize()
+            wait()
             start = time.perf_counter()
             for _ in range(burst):
                 run()
-            synchronize()
+            wait()
             seconds.append((time.perf_counter() - start) / burst)
     return min(seconds[1:])
 
 
 def _kind(where: str) -> str:
-    return where.partition(":")[0]
+    return "cpu" if accelerator_of(where) is None else "accelerator"

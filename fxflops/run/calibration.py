@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ..meters.accelerator import accelerator_of
 from ..meters.stopwatch import Costs
 from ..ops import FormulaRegistry
 from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, in_fake_mode, is_fake
@@ -29,9 +30,10 @@ class _Returns(nn.Module):
 
 
 def is_timed(tensor: torch.Tensor | None) -> bool:
-    """Return whether the host's clock tells how long calls on such tensors take: on fake ones nothing is computed."""
-    is_real = tensor is None or (tensor.device.type == "cpu" and not is_fake(type(tensor)))
-    return is_real and not in_fake_mode()
+    """Return whether it can be told how long calls on such tensors take: on fake ones, and on meta, nothing is computed."""
+    if in_fake_mode() or (tensor is not None and is_fake(type(tensor))):
+        return False
+    return tensor is None or tensor.device.type == "cpu" or accelerator_of(tensor.device) is not None
 
 
 def entry_costs(registry: FormulaRegistry, cold: bool = False) -> Costs:

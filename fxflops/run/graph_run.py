@@ -15,8 +15,9 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-from ..errors import RunError
-from ..meters.meter import Clock, CudaClock, Meter
+from ..errors import OutOfMemoryError, RunError
+from ..meters.accelerator import accelerator_of, waiter
+from ..meters.meter import AcceleratorClock, Clock, Meter
 from ..meters.timing import Timing, Usage, timing, warm_up
 from ..records import Call, spec_of
 from ..torch_internals import COMPILER
@@ -201,7 +202,7 @@ def _modes_kept() -> Iterator[None]:
 class Times:
     """Timings of each node of the graph and of the model itself.
 
-    ``host_nodes`` are the host's times for each node on CUDA; ``backward_*`` are those of a backward pass.
+    ``host_nodes`` are the host's times for each node on an accelerator; ``backward_*`` are those of a backward pass.
     """
 
     nodes: Mapping[str, Timing] = field(default_factory=dict)
@@ -245,25 +246,26 @@ def time_nodes(
         run_graph(graph, inputs(), clock, back=clock_back if graphs_backward else None)
         _collect(clock, nodes)
         _collect(clock_back, nodes_back)
-        if isinstance(clock, CudaClock):
+        if isinstance(clock, AcceleratorClock):
             _collect(clock.host, nodes_host)
         sums.append(sum(clock.seconds.values()))
     timings, host, back = ({n: timing(taken) for n, taken in each.items()} for each in (nodes, nodes_host, nodes_back))
     return Times(timings, _timing(own, device), host, back, _timing(own_back, device) if backward else None)
 
 
-def _clock(device: torch.device) -> Clock | CudaClock:
-    return CudaClock(device) if device.type == "cuda" else Clock()
+def _clock(device: torch.device) -> Clock | AcceleratorClock:
+    accelerator = accelerator_of(device)
+    return Clock() if accelerator is None else AcceleratorClock(accelerator)
 
 
-def _collect(clock: Clock | CudaClock, samples: dict[str, list[float]]) -> None:
+def _collect(clock: Clock | AcceleratorClock, samples: dict[str, list[float]]) -> None:
     for name, seconds in clock.seconds.items():
         samples.setdefault(name, []).append(seconds)
 
 
 def _timed(call: Callable[[], Any], device: torch.device, samples: list[Usage]) -> Any:
     """Return the result of a call, and append its time to the samples."""
-    finish: Callable[[], object] = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    finish = waiter(device)
     finish()
     start = Usage.now()
     out = call()
@@ -292,16 +294,16 @@ def _seconds(samples: list[Usage]) -> list[float]:
 def _timing(samples: list[Usage], device: torch.device) -> Timing:
     """Return the timing of the model's own runs; the host's processor tells nothing of those on another device."""
     measured = samples[warm_up(_seconds(samples), LEAST) :]
-    return timing(_seconds(measured), measured if device.type == "cpu" else ())
+    return timing(_seconds(measured), measured if accelerator_of(device) is None else ())
 
 
 def run_error(
     at: str, where: str, args: Any, kwargs: Any, error: Exception, advice: str = "", node: str = ""
-) -> RunError:
+) -> RunError | OutOfMemoryError:
     """Return the error for a call that raised: ``at`` names it, ``where`` its module, and it was given these specs."""
     given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
     where = where or "the model's own forward"
-    return RunError(
+    return (OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else RunError)(
         f"the model raised at {at} in {where}\n  given {given or 'nothing'}\n  {type(error).__name__}: {error}{advice}",
         node,
     )

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from ..errors import FxflopsError, InputError, RunError
+from ..meters.accelerator import accelerator_of
+from ..meters.event_stopwatch import seconds_of
 from ..meters.live_storages import LiveStorages, Named
+from ..meters.stopwatch import Stopwatch
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
 from ..model.optimizer import OptimizerLike, stand_in, states_of
 from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
 from ..ops import FormulaRegistry
-from ..records import spec_of, specs_in
+from ..records import Call, Scope, spec_of, specs_in
 from ..torch_internals import in_fake_mode, is_fake
 from ..trace.autograd_owners import AutogradOwners, backward_from
 from ..trace.device_mirror import DeviceMirror
@@ -31,6 +34,7 @@ from .graph_run import run_error, uncompiled
 from .outcome import Environment, Run, environment_of
 
 GIVE = ": give a model with real tensors"
+R = TypeVar("R", Call, Scope)
 ON_META, ON_FAKE = "observed on meta", "observed on fake tensors"
 
 
@@ -55,6 +59,7 @@ class Subject:
         self.model = model
         self.mode = mode
         self.compiled = compiled
+        self.lazy = lazy
         self.backward = backward
         if backward:
             args, kwargs = as_leaves((args, kwargs))
@@ -148,6 +153,7 @@ class Watch:
         device: torch.device | None = None,
         observe_dispatch: bool = True,
         facts: bool = True,
+        clock: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
         self.storages = LiveStorages(held, cap, spec_of if mirror is None else mirror.spec)
         self.owners, self.recorder = AutogradOwners() if backward else None, recorder
@@ -166,6 +172,7 @@ class Watch:
             observe_dispatch=observe_dispatch,
             facts=facts,
             owners=self.owners,
+            clock=clock,
         )
         if recorder is not None:
             recorder.calls = self.observer.calls
@@ -196,10 +203,8 @@ class Watch:
         timed: bool = False,
     ) -> Run:
         """Return the record of the run, without graph, and without the times of its calls unless it is ``timed``."""
-        calls, scopes = tuple(self.observer.calls), tuple(self.observer.scopes)
-        if not timed:
-            calls = tuple([call if call.seconds is None else call._replace(seconds=None) for call in calls])
-            scopes = tuple([scope if scope.seconds is None else scope._replace(seconds=None) for scope in scopes])
+        read = seconds_of if timed else lambda _: None
+        calls, scopes = with_seconds(self.observer.calls, read), with_seconds(self.observer.scopes, read)
         history = self.storages.history(self.observer.calls)
         return Run(
             model, inputs, calls, scopes, history.peak, history, source, *inventory.contents, environment, trace, why
@@ -211,10 +216,13 @@ class Watch:
 
 
 def observed_run(
-    subject: Subject, registry: FormulaRegistry, recorder: Recorder | None = None, cap: int | None = None
+    subject: Subject, registry: FormulaRegistry, recorder: Recorder | None = None, **settings: Any
 ) -> Watch:
-    """Observe a run of the model on its real tensors. Raises InputError when live tensors exceed ``cap`` bytes."""
-    return subject.watch(registry, recorder=recorder, cap=cap).observe(subject)
+    """Observe a run of the model on its real tensors; ``settings`` are those of its Watch.
+
+    Raises InputError when live tensors exceed their ``cap``.
+    """
+    return subject.watch(registry, recorder=recorder, **settings).observe(subject)
 
 
 def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False) -> Run:
@@ -275,6 +283,11 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
     storages.make_permanent("optimizer")
 
 
+def with_seconds(records: Iterable[R], read: Callable[[Any], float | None] = seconds_of) -> tuple[R, ...]:
+    """Return calls or scopes with their seconds as they are read."""
+    return tuple([r if (taken := read(r.seconds)) is r.seconds else r._replace(seconds=taken) for r in records])
+
+
 def gradients_of(parameters: Named) -> list[tuple[str, torch.Tensor]]:
     """Return the gradients of parameters that have one, with the parameters' names."""
     return [(name, p.grad) for name, p in parameters if p.grad is not None]
@@ -282,8 +295,9 @@ def gradients_of(parameters: Named) -> list[tuple[str, torch.Tensor]]:
 
 def cap_of(device: torch.device) -> int:
     """Return the limit of live bytes when ``count()`` runs on real tensors: half of the device's memory."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory // 2
+    accelerator = accelerator_of(device)
+    if accelerator is not None and accelerator.has_statistics:
+        return accelerator.total_memory // 2
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 

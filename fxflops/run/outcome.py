@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 import torch.backends.opt_einsum as optimizer
 
+from ..meters.accelerator import accelerator_of
 from ..meters.history import CATEGORIES, History, Place, Remembered
 from ..meters.nodes import Node
 from ..meters.timing import Timing
@@ -91,8 +92,9 @@ class Run:
 
 def environment_of(device: torch.device, mode: str, compiled: bool) -> Environment:
     """Return the environment of a run made now."""
-    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else _cores()
-    place = f"{device} ({hardware})" if device.type in ("cpu", "cuda") else str(device)
+    accelerator = accelerator_of(device)
+    hardware = accelerator.name if accelerator else _cores() if device.type == "cpu" else ""
+    place = f"{device} ({hardware})" if hardware else str(device)
     grad = "grad" if torch.is_grad_enabled() else "no_grad"
     strategy = str(optimizer.strategy) if optimizer.is_available() and optimizer.enabled else ""
     return Environment(place, mode, grad, torch.__version__, strategy, compiled)

@@ -8,12 +8,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import fx
 
 from ..errors import InputError, RunError, TraceError
+from ..meters.accelerator import Accelerator, accelerator_of
+from ..meters.event_stopwatch import clock_of
 from ..meters.kernels import KernelMeter
-from ..meters.meter import CudaMemory, StorageMemory
+from ..meters.meter import AllocatorMemory, StorageMemory
 from ..meters.nodes import Kernel
 from ..ops import FormulaRegistry
 from ..records import PARTS, PHASES, Call, typed
@@ -23,7 +24,7 @@ from ..trace.record import Recorder
 from ..trace.source import is_library
 from ..trace.symbolic import constants_of, symbolic
 from .graph_run import CallCollector, Times, run_graph, time_nodes, uncompiled
-from .model_run import Subject, Watch, observed_run
+from .model_run import Subject, Watch, observed_run, with_seconds
 from .outcome import Run
 from .per_node import Spans, node_of, with_nodes
 
@@ -58,7 +59,7 @@ def traced(subject: Subject, registry: FormulaRegistry, how: str, why: str = "")
                 raise
             why = str(error).partition("\nfxflops.")[0]
     recorder = Recorder(subject.model, subject.bound())
-    watched = observed_run(subject, registry, recorder)
+    watched = observed_run(subject, registry, recorder, clock=clock_of(subject.device))
     return Traced(recorder.graph(), "recorded", why, (watched, recorder.calls_of))
 
 
@@ -85,11 +86,12 @@ def measure(
     tick()
     watched, calls_of = trace.recorded or _matched(subject, registry, made)
     source = "predicted" if subject.device.type == "meta" else "storages"
-    observed = tuple(watched.observer.calls)  # with their times, which a run does not keep
+    observed = with_seconds(watched.observer.calls)  # a run does not keep their times
     run = subject.record_of(watched, source, f"{trace.how} trace", trace.why)
-    if subject.device.type == "cuda":
+    accelerator = accelerator_of(subject.device)
+    if accelerator is not None and accelerator.has_statistics:
         tick()
-        bytes_of, peak = _cuda_memory(subject, graph, back)
+        bytes_of, peak = _allocated(accelerator, subject, graph, back)
         run = replace(run, peak=peak, source="allocator")
     times = Times()
     if subject.device.type != "meta" and repeats != 0:
@@ -132,7 +134,7 @@ def _matched(
     input, such as ``self.scale ** 2`` of a buffer, is a constant in the graph. Raises TraceError if the graph makes
     calls that the model does not make, or makes them in another order.
     """
-    watched = observed_run(subject, registry)
+    watched = observed_run(subject, registry, clock=clock_of(subject.device))
     own = [_likeness(call) for call in watched.observer.calls if call.phase in PARTS[PHASES[0]]]
     found: dict[str, range] = {}
     end = 0
@@ -177,16 +179,18 @@ def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel,
     return meter.kernels
 
 
-def _cuda_memory(subject: Subject, graph: fx.GraphModule, back: bool) -> tuple[tuple[Spans, Spans], int]:
+def _allocated(
+    accelerator: Accelerator, subject: Subject, graph: fx.GraphModule, back: bool
+) -> tuple[tuple[Spans, Spans], int]:
     """Return the bytes of each node in forward and backward, and the peak of the model itself, from the allocator."""
     call = subject.call()
-    torch.cuda.reset_peak_memory_stats(subject.device)
+    accelerator.reset_peak()
     with uncompiled():
         out = call()
     if subject.backward:
         backward_from(*roots_of(out))
     del out
-    peak = torch.cuda.max_memory_allocated(subject.device)
-    meter, meter_back = CudaMemory(subject.device), CudaMemory(subject.device)
+    peak = accelerator.peak
+    meter, meter_back = AllocatorMemory(accelerator), AllocatorMemory(accelerator)
     run_graph(graph, subject.bound(), meter, back=meter_back if back else None)
     return (meter.bytes, meter_back.bytes), peak

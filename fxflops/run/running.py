@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from traceback import walk_tb
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..errors import InputError, RunError, errors_of_kind
+from ..errors import InputError, OutOfMemoryError, RunError, errors_of_kind
+from ..meters.accelerator import accelerator_of
 from ..model.inputs import as_call, checked_model, is_compiled, shape_given
 from ..model.inventory import Inventory
 from ..model.snapshot import holding
 from ..trace.compiler import unseen
+from ..trace.source import line_that_raised
+from ..units import size
 from .lazy import initialized
 from .model_run import Subject
 
 MODES = ("eval", "train", "as_is")
+INSTEAD = "fxflops.count(model, args) predicts the peak and needs none of it; or "
 
 
 @contextmanager
@@ -50,9 +55,25 @@ def running(
                 )
                 try:
                     yield subject
+                except (torch.OutOfMemoryError, OutOfMemoryError) as error:
+                    raise _out_of_memory(error, subject) from (error.__cause__ or error)
                 finally:
                     subject.rewind()
         except RunError as error:
             if (shape := shape_given(args, named)) is not None:
                 raise shape from error
             raise
+
+
+def _out_of_memory(error: torch.OutOfMemoryError | OutOfMemoryError, subject: Subject) -> OutOfMemoryError:
+    """Return the error for a run that its device has no memory for; the tensors in the error's frames are still alive."""
+    node, text = error.node if isinstance(error, OutOfMemoryError) else "", str(error)
+    if not isinstance(error, OutOfMemoryError):  # raised in the model's own run, where nobody watches
+        owners = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
+        paths = [subject.inventory.paths.get(owner, "") for owner in owners if isinstance(owner, nn.Module)]
+        where = f"module {paths[-1]!r}" if paths and paths[-1] else "the model's own forward"
+        text = f"the model raised in {where}\n  {type(error).__name__}: {error}{line_that_raised(error)}"
+    accelerator = accelerator_of(subject.device)
+    if accelerator is not None and accelerator.has_statistics:
+        text += f"\n  {size(accelerator.allocated)} were allocated on {subject.device}"
+    return OutOfMemoryError(f"{text}\n  {'' if subject.lazy else INSTEAD}give a smaller batch", node)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from ..errors import InputError, RunError
+from ..errors import InputError, OutOfMemoryError, RunError
 from ..model.pytree import tensors_in
 from ..records import Call
 from ..torch_internals import BackwardCFunction, DisableTorchFunction, current_autograd_node, disable_current_modes
@@ -97,11 +97,12 @@ def roots_of(out: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
 
 
 def backward_from(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor]) -> None:
-    """Run the backward pass from ``roots`` with the gradients ``ones``. Raises RunError if it fails."""
+    """Run the backward pass from ``roots`` with the gradients ``ones``. Raises RunError, or OutOfMemoryError, if it fails."""
     try:
         torch.autograd.backward(roots, ones)
     except Exception as error:
-        raise RunError(f"the backward pass raised\n  {type(error).__name__}: {error}") from error
+        cls = OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else RunError
+        raise cls(f"the backward pass raised\n  {type(error).__name__}: {error}") from error
 
 
 def _accumulates(node: Any) -> bool:

@@ -49,8 +49,10 @@ class ModuleObserver:
         recorder: Recorder | None,
         owners: AutogradOwners | None,
         forms: Callable[..., tuple[Any, ...]] | None,
+        clock: Callable[[], Stopwatch],
     ) -> None:
         self.is_watching = True
+        self._clock = clock
         self.lock = threading.RLock()
         self._registry = registry
         stack = ModuleStack()
@@ -79,7 +81,7 @@ class ModuleObserver:
         """Set the attributes that each thread has for itself."""
         self._thread = threading.get_ident()
         self._stack = stack
-        self.stopwatch = Stopwatch()
+        self.stopwatch = self._clock()
         self.times = PhaseTimes(self.stopwatch.now)
 
     def _attach(self) -> None:

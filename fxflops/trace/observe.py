@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from ..meters.live_storages import LiveStorages
+from ..meters.stopwatch import Stopwatch
 from ..ops import ESCAPE, Formula, FormulaRegistry
 from ..ops._traits import COPIES, EMPTY
 from ..records import spec_of
@@ -52,6 +53,7 @@ class Observer(OperatorObserver):
     observe_dispatch: keep the dispatch mode on, which also sees operators below no function: of C++, of scripted code.
     facts: read what shapes do not have, the query-key pairs that an attention mask leaves.
     owners: assign calls of the backward pass to the modules whose gradients they compute.
+    clock: makes the stopwatch of a thread.
     """
 
     def __init__(
@@ -67,8 +69,10 @@ class Observer(OperatorObserver):
         observe_dispatch: bool = True,
         facts: bool = True,
         owners: AutogradOwners | None = None,
+        clock: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
-        super().__init__(modules, registry, storages, recorder, owners, None if mirror is None else mirror.forms_of_own)
+        forms = None if mirror is None else mirror.forms_of_own
+        super().__init__(modules, registry, storages, recorder, owners, forms, clock)
         self.bodies: Bodies = {}
         self._unguarded = cache(unguarded)
         self._spelling = Spelling()

@@ -18,6 +18,8 @@ from fxflops.adapters import pytorch_profiler as prof
 from fxflops.adapters.pytorch_profiler import get_model_profile, training_profile
 from fxflops.errors import InputError
 
+from ..standin import StandIn
+
 PRINTED = """\
 LeNet5(
   61.71 k, 100.000% Params, 429.248 KMac, 100.000% MACs, <time>
@@ -255,3 +257,12 @@ def test_only_trainable_parameters_and_shared_modules_once(capsys: pytest.Captur
 )
 def test_units(text: str, expected: str) -> None:
     assert text == expected
+
+
+def test_an_accelerator_is_waited_for_before_and_after_each_module(standin: StandIn) -> None:
+    clock = prof.clock_of([torch.ones(2), torch.ones(3)])
+    standin.work(5.0)
+    assert standin.done_until < standin.busy_until
+    clock()
+    assert standin.done_until >= standin.busy_until
+    assert standin.synchronized == 1

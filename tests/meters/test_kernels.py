@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -9,6 +11,8 @@ from torch import nn
 import fxflops
 from fxflops.meters.kernels import KernelMeter
 from fxflops.meters.nodes import Node, Timing
+
+from ..standin import StandIn
 
 
 class Net(nn.Module):
@@ -68,6 +72,26 @@ def test_launch_bound(device: float, host: float | None, bound: bool) -> None:
         "a", "call_module", "a", "", "", "", range(1), Timing(device, device, device, 3), host_timing=host_timing
     )
     assert node.launch_bound is bound
+
+
+def test_kernels_of_an_accelerator_are_those_of_its_events(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in's: a kernel for each operator, which takes it 3 us."""
+    events = torch.profiler.profile.events
+
+    def with_kernels(self: torch.profiler.profile) -> Any:
+        found = events(self)
+        for event in found or ():
+            if event.name.startswith("aten::"):
+                event.append_kernel(f"{event.name} on the device", 0, 3.0)
+        return found
+
+    monkeypatch.setattr(torch.profiler.profile, "events", with_kernels)
+    report = fxflops.analyze(Net(), torch.randn(2, 3, 32, 32), repeats=1, kernels=True)
+    kernels = [kernel for node in report.nodes for kernel in node.kernels]
+    assert kernels
+    assert {kernel.name.partition(" ")[2] for kernel in kernels} == {"on the device"}
+    assert all(kernel.seconds == pytest.approx(3e-6 * kernel.calls) for kernel in kernels)
+    assert "aten::addmm on the device" in {k.name for n in report.nodes if n.name == "fc" for k in n.kernels}
 
 
 @pytest.mark.cuda

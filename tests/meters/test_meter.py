@@ -11,10 +11,13 @@ import torch
 from torch import nn
 
 from fxflops import analyze, count
+from fxflops.meters.accelerator import Accelerator
 from fxflops.meters.live_storages import LiveStorages
-from fxflops.meters.meter import Clock
+from fxflops.meters.meter import AcceleratorClock, Clock
 from fxflops.run import passes as measure
 from fxflops.run.graph_run import Times, run_graph
+
+from ..standin import StandIn
 
 
 def test_the_clock_reads_each_node() -> None:
@@ -23,6 +26,29 @@ def test_the_clock_reads_each_node() -> None:
     graph = torch.fx.symbolic_trace(nn.Sequential(nn.ReLU(), nn.ReLU()))
     assert torch.equal(run_graph(graph, {"input": torch.ones(2)}, clock), torch.ones(2))
     assert clock.seconds == {"input_1": 1, "_0": 9 - 4, "_1": 25 - 16, "output": 49 - 36}
+
+
+def test_the_clock_of_an_accelerator_reads_the_devices_work_and_the_hosts(standin: StandIn) -> None:
+    """The device takes 3 s for each ReLU, and the host 1 s to start it."""
+    host = 0.0
+    standin.host = lambda: host
+
+    class Slow(nn.ReLU):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            nonlocal host
+            host += 1.0
+            standin.work(3.0)
+            return super().forward(x)
+
+    clock = AcceleratorClock(Accelerator(standin.device))
+    clock.host.now = standin.host
+    graph = torch.fx.symbolic_trace(nn.Sequential(nn.Identity(), nn.Identity()))
+    graph.add_module("0", Slow())
+    graph.add_module("1", Slow())
+    run_graph(graph, {"input": torch.ones(2)}, clock)
+    assert standin.synchronized == 1
+    assert clock.seconds == {"input_1": 0.0, "_0": 1 + 3, "_1": 3, "output": 0.0}  # it waits for the first alone
+    assert clock.host.seconds == {"input_1": 0.0, "_0": 1, "_1": 1, "output": 0.0}
 
 
 def test_the_ledger_counts_storages_once() -> None:
@@ -132,7 +158,7 @@ def test_the_peak_of_a_training_step_by_hand(forward: Callable[..., torch.Tensor
 def test_nothing_of_an_earlier_run_is_alive_when_the_device_is_read(
     trace: str, backward: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What lives on would be in the CUDA allocator's peak, and in the time that it takes to find memory."""
+    """What lives on would be in an allocator's peak, and in the time that it takes to find memory."""
     made: list[weakref.ref[torch.Tensor]] = []
     alive: list[int] = []
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import fxflops
-from fxflops.counting import counted_run
+from fxflops.counting import steps
 from fxflops.meters import timing as module
 from fxflops.meters.timing import OFTEN, WAITING, WIDE, Timing, Usage, timing, warm_up
 from fxflops.notebook import TorchFLOPsByFX
@@ -26,7 +26,7 @@ def _as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thresholds, which are out of reach in other tests."""
     for name, value in {"WIDE": WIDE, "OFTEN": OFTEN, "WAITING": WAITING}.items():
         monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(counted_run, "TOO_FAR_APART", 1.5)
+    monkeypatch.setattr(steps, "TOO_FAR_APART", 1.5)
 
 
 def ran(*seconds: float, processor: float = 1.0, interruptions: int | None = 0) -> list[Usage]:

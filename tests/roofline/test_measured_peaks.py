@@ -14,6 +14,8 @@ from fxflops.roofline import measured_peaks
 from fxflops.roofline.devices import Device, find_device
 from fxflops.roofline.measured_peaks import device_for, measured, tf32_allowed
 
+from ..standin import NAME, StandIn
+
 H100 = "cuda:0 (NVIDIA H100 80GB HBM3)"
 MINE = Device("NVIDIA Mine", peaks={"f32": 1e12}, bandwidth=1e11)
 
@@ -98,6 +100,33 @@ def test_measuring_changes_nothing() -> None:
 
 def test_tf32_by_default() -> None:
     assert tf32_allowed() == (False, True)  # as PyTorch documents: convolutions yes, matrix products no
+
+
+def test_an_accelerator_is_measured_under_its_own_name(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(measured_peaks.FOOTPRINTS, "accelerator", (2**20,))
+    monkeypatch.setitem(measured_peaks.BURST, "accelerator", 2)
+    monkeypatch.setattr(measured_peaks, "SECONDS_CAP", 0.1)
+    monkeypatch.setattr(measured_peaks, "_PEAKS", {})
+    for cached in (measured_peaks._bandwidth, measured_peaks._launch):
+        cached.cache_clear()
+    device = measured("cpu")
+    assert device.name == NAME
+    assert device.source.startswith("measured by GEMMs and copies")
+    assert "thread" not in device.source
+    assert not device.caches
+    assert standin.synchronized > 20
+    measured_peaks._bandwidth.cache_clear()
+    measured_peaks._launch.cache_clear()
+
+
+def test_an_accelerator_at_hand_is_measured(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measured_peaks, "measured", lambda where, dtypes: where)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("xpu"))
+    assert device_for("auto", f"xpu:0 ({NAME})") == ("xpu:0", True)
+    with pytest.raises(InputError, match="the run was made on Another, which cannot be measured here"):
+        device_for("auto", "xpu:0 (Another)")
+    with pytest.raises(InputError, match="which cannot be measured here"):
+        device_for("auto", f"xpu:1 ({NAME})")
 
 
 @pytest.mark.cuda

@@ -1,0 +1,87 @@
+"""The accelerator that a model is on (cuda, xpu, mps ...): its events, allocator and name, by ``torch.accelerator``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity
+
+from ..torch_internals import DisableTorchFunction
+
+
+class Accelerator:
+    """A device whose work goes on while the host does other things, and what it tells of time and memory.
+
+    ``has_statistics`` tells whether its allocator knows its peak. That of mps does not: memory there is that of live storages.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._module: Any = torch.get_device_module(device)
+        self.has_statistics = hasattr(self._module, "max_memory_allocated")
+
+    @property
+    def name(self) -> str:
+        """The name of the hardware; "" if the device's module has none."""
+        return str(self._module.get_device_name(self.device)) if hasattr(self._module, "get_device_name") else ""
+
+    @property
+    def activity(self) -> ProfilerActivity | None:
+        """The kernels of the device for torch.profiler; None if it does not see them."""
+        known = {name.lower(): activity for name, activity in ProfilerActivity.__members__.items()}
+        return known.get(self.device.type)
+
+    def event(self) -> torch.Event:
+        """Return a new event that can be timed. No function mode sees it made: the observer would make events of its own."""
+        with DisableTorchFunction():
+            return torch.Event(self.device, enable_timing=True)
+
+    def record(self, event: torch.Event) -> None:
+        """Let the event happen when the current stream has done the work that it was given so far."""
+        with DisableTorchFunction():
+            event.record(torch.accelerator.current_stream(self.device))
+
+    def synchronize(self) -> None:
+        """Wait until all work is done."""
+        torch.accelerator.synchronize(self.device)
+
+    @property
+    def allocated(self) -> int:
+        """The bytes of live tensors."""
+        return int(self._statistic("memory_allocated")(self.device))
+
+    @property
+    def peak(self) -> int:
+        """The most bytes of live tensors since :meth:`reset_peak`."""
+        return int(self._statistic("max_memory_allocated")(self.device))
+
+    def reset_peak(self) -> None:
+        """Set the peak to the bytes alive now."""
+        self._statistic("reset_peak_memory_stats")(self.device)
+
+    @property
+    def total_memory(self) -> int:
+        """The bytes that the device has."""
+        return int(self._module.get_device_properties(self.device).total_memory)
+
+    def _statistic(self, name: str) -> Callable[[torch.device], Any]:
+        """Return a function of the allocator's; up to torch 2.8 the device's own module has it alone."""
+        found: Callable[[torch.device], Any] = getattr(torch.accelerator, name, None) or getattr(self._module, name)
+        return found
+
+
+def accelerator_of(device: torch.device | str) -> Accelerator | None:
+    """Return the accelerator that a device is; None for the CPU, meta, and a device that is not in this machine."""
+    kind, _, index = str(device).partition(":")
+    current = torch.accelerator.current_accelerator()
+    if current is None or current.type != kind or int(index or 0) >= torch.accelerator.device_count():
+        return None
+    return Accelerator(torch.device(device))
+
+
+def waiter(device: torch.device | str) -> Callable[[], None]:
+    """Return a function that waits until a device has done its work; on the CPU it is done when a call returns."""
+    accelerator = accelerator_of(device)
+    return (lambda: None) if accelerator is None else accelerator.synchronize

@@ -1,0 +1,181 @@
+"""The times of a profiled block on a stand-in for an accelerator, whose stream takes as long as the test says."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+from fxflops.meters import event_stopwatch
+from fxflops.meters.accelerator import Accelerator
+from fxflops.meters.event_stopwatch import EventStopwatch, Lapse, clock_of, seconds_of
+from fxflops.meters.live_storages import LiveStorages
+from fxflops.meters.stopwatch import Stopwatch
+
+from ..standin import StandIn
+
+INNER, OUTER, BACKWARD, STEP, LOADING = 3.0, 2.0, 7.0, 11.0, 13.0
+LAUNCH = 0.5
+X = torch.randn(2, 4)
+
+
+class Clock:
+    """The host's seconds, which pass only when somebody says so."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(standin: StandIn, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    standin.host = clock = Clock()
+    monkeypatch.setattr(event_stopwatch, "time", SimpleNamespace(perf_counter=clock))
+    return clock
+
+
+class Kernel(torch.autograd.Function):
+    """The identity, whose kernel takes the device its time, and the host's to start it, in both directions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, standin: StandIn) -> torch.Tensor:
+        ctx.standin = standin
+        standin.host.now += LAUNCH  # type: ignore[attr-defined]
+        standin.work(INNER)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: torch.Tensor) -> Any:
+        ctx.standin.work(BACKWARD)
+        return given[0] * 1, None
+
+
+class Inner(nn.Module):
+    def __init__(self, standin: StandIn) -> None:
+        super().__init__()
+        self.fc, self.standin = nn.Linear(4, 4), standin
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return Kernel.apply(self.fc(x), self.standin)
+
+
+class Outer(nn.Module):
+    def __init__(self, standin: StandIn) -> None:
+        super().__init__()
+        self.inner, self.standin = Inner(standin), standin
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.inner(x)
+        self.standin.work(OUTER)
+        return y
+
+
+class SlowSGD(torch.optim.SGD):
+    standin: StandIn
+
+    def step(self, closure: Any = None) -> None:
+        self.standin.work(STEP)
+        super().step(closure)
+
+
+def test_a_loop_has_the_devices_times(standin: StandIn, clock: Clock) -> None:
+    """Its host is far ahead: but for the first call, which the device waits for, launching takes no time of it."""
+    model = Outer(standin)
+    optimizer = SlowSGD(model.parameters(), lr=0.1)
+    optimizer.standin = standin
+    with fxflops.profile(model) as p:
+        for _ in range(2):
+            model(X).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert standin.synchronized == 1
+    times = p.report.step_times()
+    assert list(times) == ["(outside)", "step 1", "step 2"]
+    first, second = times["step 1"], times["step 2"]
+    assert (first.forward, first.backward, first.optimizer) == (LAUNCH + INNER + OUTER, BACKWARD, STEP)
+    assert (second.forward, second.backward, second.optimizer) == (INNER + OUTER, BACKWARD, STEP)
+    assert p.report.block_time == standin.busy_until
+    modules = p.report.by_module()
+    assert modules["inner"].total.seconds == LAUNCH + 2 * INNER
+    assert modules[""].own.seconds == 2 * OUTER
+    assert clock.now == 2 * LAUNCH  # nobody waited inside the block
+
+
+def test_where_the_device_waits_for_the_host_that_is_its_time(standin: StandIn, clock: Clock) -> None:
+    model = Outer(standin)
+    with fxflops.profile(model) as p:
+        model(X)
+        clock.now += LOADING
+        model(X)
+    times = p.report.step_times()
+    assert times["step 1"].forward == LAUNCH + INNER + OUTER
+    assert times["step 1"].between == LOADING - INNER - OUTER  # the rest was under way meanwhile
+    assert p.report.block_time == standin.busy_until == 2 * LAUNCH + LOADING + INNER + OUTER
+
+
+def test_what_observing_takes_is_no_time_of_the_devices(
+    standin: StandIn, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the device waits meanwhile, and where it has work left."""
+    add_all = LiveStorages.add_all
+    spent = 0.0
+
+    def slow(self: LiveStorages, *args: Any) -> None:
+        nonlocal spent
+        spent += 1.0
+        clock.now += 1.0
+        add_all(self, *args)
+
+    model = Outer(standin)
+    with fxflops.profile(model) as p:
+        monkeypatch.setattr(LiveStorages, "add_all", slow)
+        model(X)
+        model(X)
+        monkeypatch.setattr(LiveStorages, "add_all", add_all)
+    assert spent > 2
+    assert p.report.instrument_time == spent
+    assert (p.report.block_time or 0.0) <= 2 * (LAUNCH + INNER + OUTER)
+    assert p.report.by_module()[""].own.seconds == 2 * OUTER
+
+
+def test_readings_add_up(standin: StandIn, clock: Clock) -> None:
+    watch = EventStopwatch(Accelerator(standin.device))
+    start = watch.now()
+    standin.work(5.0)
+    assert watch.stop()
+    assert not watch.stop()
+    standin.work(100.0)  # while the clock stands still
+    middle = watch.now()
+    watch.go()
+    watch.go()
+    standin.work(7.0)
+    end = watch.now()
+    both, none = 0.0, 0.0 + (end - end)
+    both += middle - start
+    both += end - middle
+    assert both != both  # not known yet
+    assert standin.synchronized == 0
+    assert [seconds_of(each) for each in (both, end - middle, middle - start, none)] == [12.0, 7.0, 5.0, 0.0]
+    assert standin.synchronized == 1
+    standin.work(1.0)
+    assert seconds_of(watch.now() - end) == 1.0
+    assert seconds_of(start - end) == 0.0  # of overlapping streams
+    assert seconds_of(2.5) == 2.5
+    assert isinstance(both + 0.0, Lapse)
+
+
+def test_the_clock_of_a_device(standin: StandIn) -> None:
+    assert isinstance(clock_of(torch.device("cpu"))(), EventStopwatch)
+    assert clock_of(torch.device("meta")) is Stopwatch
+
+
+def test_what_is_not_timed_records_no_events(standin: StandIn) -> None:
+    with fxflops.profile(nn.Linear(4, 4, device="meta")) as p:
+        p._model(X.to("meta"))
+    assert p.report.block_time is None
+    assert standin.events == 0

@@ -1,0 +1,127 @@
+"""Runs that end early: where the device has too little memory, what is said, and what is left."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+from fxflops.run.model_run import cap_of
+
+from ..standin import GB, StandIn
+
+X = torch.randn(16, 64)
+
+
+class Greedy(nn.Module):
+    """Runs ``runs`` times before it wants more memory than there is; a buffer counts its runs."""
+
+    def __init__(self, runs: int, device: StandIn, backward: bool = False) -> None:
+        super().__init__()
+        self.fc, self.device, self.runs, self.backward = nn.Linear(64, 64), device, runs, backward
+        self.number = count(1)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        y = self.fc(x)
+        is_last = next(self.number) > self.runs
+        if self.backward:
+            y.register_hook(lambda grad: self.want(grad) if is_last else grad)
+            return y
+        return self.want(y) if is_last else y
+
+    def want(self, x: torch.Tensor) -> torch.Tensor:
+        raise torch.OutOfMemoryError("stand-in out of memory. Tried to allocate 64.00 GiB.")
+
+
+class Outer(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x).exp()
+
+
+@pytest.fixture
+def full(standin: StandIn) -> Iterator[StandIn]:
+    with standin.memory:
+        yield standin
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("runs", range(4))  # the observed one, the allocator's, and those that are timed
+def test_each_pass_says_where_memory_ended_and_leaves_the_model_as_it_was(
+    full: StandIn, runs: int, backward: bool
+) -> None:
+    model = full.to(Outer(Greedy(runs, full, backward))).train()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(fxflops.OutOfMemoryError, match="stand-in out of memory") as caught:
+        fxflops.analyze(model, X, trace="record", backward=backward, repeats=3)
+    error = caught.value
+    assert isinstance(error, torch.OutOfMemoryError)
+    assert "were allocated on cpu\n  fxflops.count(model, args) predicts the peak" in str(error)
+    assert "the backward pass raised" in str(error) if backward else "module 'inner'" in str(error)
+    assert isinstance(error.__cause__, torch.OutOfMemoryError)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.training
+    assert all(p.grad is None for p in model.parameters())
+    assert not model.inner._forward_hooks
+    model.inner.runs = 10**9
+    assert fxflops.analyze(model, X, trace="record", backward=backward, repeats=1).complete
+
+
+def test_a_node_is_named(full: StandIn) -> None:
+    """Its allocator is full: 16 KiB are the weights, and 4 KiB each tensor."""
+    model = full.to(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)))
+    x = full.to(X.clone())
+    full.memory.capacity = full.memory.live + 4096
+    with pytest.raises(fxflops.OutOfMemoryError) as caught:
+        fxflops.analyze(model, x, repeats=0)
+    text = str(caught.value)
+    assert "at node '_1' (call_module 1) in module '1' (ReLU)" in text
+    assert "Tried to allocate 4096 bytes." in text
+    assert "40.50 KiB were allocated on cpu" in text
+    assert caught.value.node == "_1"
+
+
+def test_a_count_needs_no_memory(full: StandIn) -> None:
+    model = full.to(nn.Sequential(nn.Linear(64, 64), nn.ReLU()))
+    full.memory.capacity = full.memory.live
+    report = fxflops.count(model, X)
+    assert report.max_memory == 4 * (64 * 64 + 64 + 3 * 16 * 64)
+
+
+def test_a_count_that_needs_values_may_have_half_of_the_devices_memory(standin: StandIn) -> None:
+    assert cap_of(standin.device) == 40 * GB
+
+
+def test_without_an_allocator_that_knows_nothing_is_said_of_it() -> None:
+    model = Greedy(0, StandIn())
+    with pytest.raises(fxflops.OutOfMemoryError) as caught:
+        fxflops.analyze(model, X, repeats=0, trace="record")
+    assert "allocated on" not in str(caught.value)
+
+
+def test_a_block_of_ones_own_raises_its_own_error(full: StandIn) -> None:
+    model = Greedy(0, full)
+    with pytest.raises(torch.OutOfMemoryError) as caught, fxflops.profile(model):
+        model(X)
+    assert type(caught.value) is torch.OutOfMemoryError
+    assert not model._forward_hooks
+
+
+def test_a_count_on_real_tensors_does_not_advise_to_count(full: StandIn) -> None:
+    class Branches(Greedy):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) if x.sum() > -1e9 else x
+
+    with pytest.raises(fxflops.OutOfMemoryError, match="\n  give a smaller batch") as caught:
+        fxflops.count(full.to(Branches(0, full)), X)
+    assert "fxflops.count" not in str(caught.value)
