@@ -24,6 +24,7 @@ from ..torch_internals import COMPILER
 from ..trace.autocast import autocast_state
 from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient, roots_of
 from ..trace.observe import Observer
+from ..trace.source import error_for
 from ..trace.symbolic import stack_of
 
 Roots = Sequence[torch.Tensor]
@@ -303,7 +304,8 @@ def run_error(
     """Return the error for a call that raised: ``at`` names it, ``where`` its module, and it was given these specs."""
     given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
     where = where or "the model's own forward"
-    return (OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else RunError)(
+    return error_for(
+        error,
         f"the model raised at {at} in {where}\n  given {given or 'nothing'}\n  {type(error).__name__}: {error}{advice}",
         node,
     )

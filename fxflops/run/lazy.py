@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import RunError
 from ..model.inventory import Inventory
 from ..model.snapshot import Snapshot
+from ..trace.source import error_for
 from ..trace.uninitialized_reads import BeforeWriteMode
 from .graph_run import uncompiled
 
@@ -33,9 +33,10 @@ def initialized(
             with torch.no_grad(), uncompiled(), BeforeWriteMode(before.before_write):
                 model(*args, **kwargs)
         except Exception as error:
-            raise RunError(
+            raise error_for(
+                error,
                 f"{type(model).__name__} raised in the run that gives its lazy modules their shapes\n"
-                f"  {type(error).__name__}: {error}"
+                f"  {type(error).__name__}: {error}",
             ) from error
         shaped = Snapshot(inventory.shapeless, ())
         before.rewind()

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from ..errors import InputError, OutOfMemoryError, RunError
+from ..errors import InputError
 from ..model.pytree import tensors_in
 from ..records import Call
 from ..torch_internals import BackwardCFunction, DisableTorchFunction, current_autograd_node, disable_current_modes
+from .source import error_for
 
 
 class AutogradOwners:
@@ -101,8 +102,7 @@ def backward_from(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor]) -
     try:
         torch.autograd.backward(roots, ones)
     except Exception as error:
-        cls = OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else RunError
-        raise cls(f"the backward pass raised\n  {type(error).__name__}: {error}") from error
+        raise error_for(error, f"the backward pass raised\n  {type(error).__name__}: {error}") from error
 
 
 def _accumulates(node: Any) -> bool:

@@ -11,6 +11,8 @@ from types import FrameType
 import torch
 from torch.autograd.function import FunctionCtx
 
+from ..errors import OutOfMemoryError, RunError
+
 
 def frames() -> Iterator[FrameType]:
     """Yield the frames of the call stack, the caller's first."""
@@ -31,6 +33,11 @@ def line_that_raised(error: BaseException) -> str:
     called = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
     own = [f"\n  at {c.co_filename}:{line} in {c.co_name}" for c, line in called if not is_library(c.co_filename)]
     return own[-1] if own else ""
+
+
+def error_for(error: Exception, message: str, node: str = "") -> RunError | OutOfMemoryError:
+    """Return our error for one that a run has raised: that its device has too little memory, or any other."""
+    return (OutOfMemoryError if isinstance(error, torch.OutOfMemoryError) else RunError)(message, node)
 
 
 def in_function() -> bool:

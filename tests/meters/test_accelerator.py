@@ -197,8 +197,6 @@ def test_a_profiled_block_says_the_same_on_cuda(make: Callable[[], nn.Module], m
     on_cpu = trained(model)
     monkeypatch.setitem(globals(), "X", X.cuda())
     report = trained(make().cuda())
-    assert [(call.op, call.path, call.phase) for call in report.calls] == [
-        (call.op, call.path, call.phase) for call in on_cpu.calls
-    ]
+    assert (report.total_flops, report.total_macs) == (on_cpu.total_flops, on_cpu.total_macs)
     assert report.block_time is not None
-    assert sum(call.seconds or 0.0 for call in report.calls) <= report.block_time
+    assert 0.0 < sum(call.seconds or 0.0 for call in report.calls) <= 1.001 * report.block_time

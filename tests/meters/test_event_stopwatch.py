@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -167,6 +168,24 @@ def test_readings_add_up(standin: StandIn, clock: Clock) -> None:
     assert seconds_of(start - end) == 0.0  # of overlapping streams
     assert seconds_of(2.5) == 2.5
     assert isinstance(both + 0.0, Lapse)
+
+
+def test_threads_have_clocks_of_their_own(standin: StandIn) -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.branches = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with ThreadPoolExecutor(3) as pool:
+                return torch.stack([*pool.map(lambda branch: branch(x), self.branches)])
+
+    model = Branches()
+    with fxflops.profile(model) as p:
+        model(X)
+    assert all((row.own.seconds or 0.0) >= 0.0 for row in p.report.by_module().values())
+    assert {call.seconds is None for call in p.report.calls} == {False}
+    assert not any(call.seconds != call.seconds for call in p.report.calls)  # nan
 
 
 def test_the_clock_of_a_device(standin: StandIn) -> None:

@@ -91,6 +91,13 @@ def test_a_node_is_named(full: StandIn) -> None:
     assert caught.value.node == "_1"
 
 
+def test_lazy_modules_that_find_no_memory_stay_lazy(standin: StandIn) -> None:
+    model = nn.Sequential(nn.LazyLinear(64), Greedy(0, standin))
+    with pytest.raises(fxflops.OutOfMemoryError, match="raised in the run that gives its lazy modules their shapes"):
+        fxflops.analyze(model, X)
+    assert isinstance(model[0], nn.LazyLinear)
+
+
 def test_a_count_needs_no_memory(full: StandIn) -> None:
     model = full.to(nn.Sequential(nn.Linear(64, 64), nn.ReLU()))
     full.memory.capacity = full.memory.live
