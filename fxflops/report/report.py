@@ -259,7 +259,7 @@ class Report(CountedRun, Exports):
         least = "" if self.complete else ">= "
         return (
             f"<Report {self.model}: {least}{self.total_flops:,} FLOPs ({self.convention}), {self.total_macs:,} MACs, "
-            f"{self.total_params:,} params{'' if self.complete else ', INCOMPLETE'}>"
+            f"{'?' if self.params is None else f'{self.params.total:,}'} params{'' if self.complete else ', INCOMPLETE'}>"
         )
 
     @cached_property

@@ -38,7 +38,7 @@ def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]]) -> R
 
 
 def operations(
-    counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int], remarks: Mapping[Counted, str]
+    counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int | None], remarks: Mapping[Counted, str]
 ) -> Table:
     """Return a table with a row for each call in run order, and for each graph node that takes time but makes no call.
 
@@ -50,7 +50,7 @@ def operations(
 
 
 def _operations(
-    counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int], remarks: Mapping[Counted, str]
+    counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int | None], remarks: Mapping[Counted, str]
 ) -> Iterator[Cells]:
     by_name = {node.name: node for node in nodes}
     described = per_operation(_described)
