@@ -156,6 +156,8 @@ def _value(kind: str, shown: str, shape: Any, strides: Any, text: Any, dtype: to
             return None
         found = tensor_dtype(shown)
         return NotImplemented if found is None or shape is None else _laid(shape, strides, found)
+    if kind == "List[Optional[Tensor]]" and not shown:  # of indices: a trace does not show them
+        return ()
     if kind in ("List[Tensor]", "List[Optional[Tensor]]"):
         if shown not in LISTS or not shape or not all(isinstance(each, list) for each in shape):
             return NotImplemented

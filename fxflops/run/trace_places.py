@@ -16,6 +16,8 @@ FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = PHASES
 NODE, STEP, MODULE = "autograd::engine::evaluate_function", "Optimizer.step#", "nn.Module: "
 CHECKPOINT_NODE, CHECKPOINT_FILE = "Checkpoint", "torch/utils/checkpoint.py"
 SEQUENCE, FORWARD_THREAD, CORRELATION = "Sequence number", "Fwd thread id", "correlation"
+SAVE = "aten::detach"
+"""The operator by which checkpoint's hooks save a tensor."""
 
 Sees = Callable[[Event], "bool | None"]
 """Returns True for an operator to count, False for one to look into, None for one to count if it called no other."""
@@ -23,12 +25,16 @@ Sees = Callable[[Event], "bool | None"]
 
 @dataclass(slots=True, eq=False)
 class Seen:
-    """An operator, or a kernel that none launched, as its trace shows it."""
+    """An operator, or a kernel that none launched, as its trace shows it.
+
+    ``inner`` is the number of operators in it, without those of hooks for saved tensors.
+    """
 
     event: Event
     phase: str
     path: str
     kernels: list[Event] = field(default_factory=list)
+    inner: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -106,7 +112,9 @@ class Places:
                 inner.phase = RECOMPUTE
         elif event.name.startswith(STEP):
             inner.phase, inner.path = OPTIMIZER, ""
-        elif event.is_operator and top.seen is None:
+        elif event.is_operator and top.seen is not None:
+            top.seen.inner += event.name != SAVE
+        elif event.is_operator:
             self._operator(event, inner, stack)
         elif CORRELATION in event.args:
             by = top.seen or top.waiting

@@ -6,7 +6,6 @@ import os
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -41,8 +40,17 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
     trace = read_file(path)
     operations = Operations(registry, _commonest_dtype(trace))
     places = Places(trace, operations.sees)
-    made = [_made(seen, operations, i, bool(trace.on_device)) for i, seen in enumerate(places.seen)]
-    calls, nodes = tuple(each.call for each in made), tuple(each.node for each in made if each.node is not None)
+    found = [(each, _operation(each, operations)) for each in places.seen]
+    works = {operation for each, operation in found if each.kernels or each.inner}
+    # Checkpoint stops recomputing inside an operator, which autograd has recorded and which does not run any more.
+    found = [
+        (each, operation)
+        for each, operation in found
+        if each.phase != RECOMPUTE or each.kernels or each.inner or operation not in works
+    ]
+    has_device = bool(trace.on_device)
+    made = [_made(i, *each, has_device) for i, each in enumerate(found)]
+    calls, nodes = tuple(call for call, _ in made), tuple(node for _, node in made if node is not None)
     apart = {COPIES: places.copies, EARLIER: places.earlier}
     nodes += tuple(_without_call(name, events) for name, events in apart.items() if events)
     device = trace.hardware if hardware is None else _named(trace.hardware, hardware)
@@ -59,28 +67,23 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
         Environment(device, "", "", ""),
         "torch.profiler's trace",
         nodes=nodes,
-        steps=tuple(_steps(trace, places.seen)),
+        steps=tuple(_steps(trace, [each for each, _ in found])),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Made:
-    call: Call
-    node: Node | None
+def _operation(seen: Seen, operations: Operations) -> Operation:
+    """Return what ran; of a kernel that no operator launched nobody knows what it computed."""
+    event = seen.event
+    return operations.of(event) if event.is_operator else Operation(event.name, event.name, (), {}, None)
 
 
-def _made(seen: Seen, operations: Operations, number: int, has_device: bool) -> _Made:
+def _made(number: int, seen: Seen, operation: Operation, has_device: bool) -> tuple[Call, Node | None]:
     """Return a call, with a node for its kernels, if it has any. Without a device its time is that of the host."""
     event = seen.event
-    # What a kernel computes that no operator launched nobody knows.
-    unknown = Operation(event.name, event.name, (), {}, None)
-    operation = operations.of(event) if event.is_operator else unknown
-    if not has_device:
-        return _Made(Call(operation, seen.path, "", "", event.seconds, seen.phase), None)
-    if not seen.kernels:
-        return _Made(Call(operation, seen.path, phase=seen.phase), None)
+    if not has_device or not seen.kernels:
+        return Call(operation, seen.path, "", "", None if has_device else event.seconds, seen.phase), None
     kernels = summed((kernel.name, kernel.seconds) for kernel in seen.kernels)
-    seconds = sum(kernel.seconds for kernel in kernels)
+    seconds = _busy(seen.kernels) / 1e9
     timing = Timing(seconds, seconds, seconds, 1)
     node = Node(
         f"{event.name} {number}",
@@ -94,7 +97,7 @@ def _made(seen: Seen, operations: Operations, number: int, has_device: bool) -> 
         backward_timing=timing if seen.phase in BACKWARDS else None,
         kernels=kernels,
     )
-    return _Made(Call(operation, seen.path, node.name, "", seconds, seen.phase), node)
+    return Call(operation, seen.path, node.name, "", seconds, seen.phase), node
 
 
 def _without_call(name: str, events: Iterable[Event]) -> Node:
