@@ -206,8 +206,16 @@ def read_trace(
     The other arguments are those of :func:`analyze`.
 
     Raises:
-        InputError: there is no such file, it is not a trace, or it has no shapes. MissingFormulaError: with ``strict``.
+        InputError: there is no such file, it is not a trace, or it has no shapes; or the convention counts no operators.
+        MissingFormulaError: with ``strict``.
     """
     registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
-    return Report(run_of_trace(path, registry, device), found, registry, None, attention).checked(strict)
+    report = Report(run_of_trace(path, registry, device), found, registry, None, attention)
+    contractions = [each for each in report.counted if each.macs]
+    if contractions and not any(each.flops for each in contractions):
+        raise InputError(
+            f"the convention {found.name!r} counts calls of functions and modules, and a trace shows operators: "
+            f"'fxflops', 'torch', 'torch_flops' and 'ptflops_aten' count those"
+        )
+    return report.checked(strict)
