@@ -151,7 +151,7 @@ def _steps(trace: TraceFile, seen: Sequence[Seen]) -> Iterator[Step]:
             by_phase.setdefault(PART_OF.get(each.phase, each.phase), []).append(each)
         parts = {phase: _busy(_events(found, has_device)) / 1e9 for phase, found in by_phase.items()}
         parts[BETWEEN] = max(0.0, (times[i + 1] - times[i]) / 1e9 - sum(parts.values()))
-        yield Step(name.replace("#", " "), numbers, parts)
+        yield Step(name.replace("#", " "), numbers, parts if any(parts.values()) else {})
 
 
 def _events(seen: Iterable[Seen], has_device: bool) -> list[Event]:
