@@ -1,6 +1,6 @@
 """The public names, each imported from the module that defines it; ``fxflops`` shows these and no others."""
 
-from .api import analyze, count
+from .api import analyze, count, read_trace
 from .conventions import list_conventions
 from .errors import FormulaError, FxflopsError, InputError, MissingFormulaError, OutOfMemoryError, RunError, TraceError
 from .notebook import TorchFLOPsByFX
@@ -29,4 +29,5 @@ __all__ = [
     "formula",
     "list_conventions",
     "profile",
+    "read_trace",
 ]

@@ -1,9 +1,10 @@
-"""The public functions ``analyze`` and ``count``, and the order of their stages: trace, run, count, sum up."""
+"""The public functions ``analyze``, ``count`` and ``read_trace``, and the order of their stages: trace, run, count, sum up."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from os import PathLike
 from typing import Any
 
 from torch import fx, nn
@@ -19,6 +20,7 @@ from .report.report import Report
 from .run.model_run import Subject, counted_run
 from .run.passes import Traced, author_lines, measure, traced
 from .run.running import running
+from .run.trace_run import run_of_trace
 
 NO_OPTIMIZER = """analyze() takes no optimizer; these do:
   fxflops.count(model, args, backward=True, optimizer=optimizer) counts its step, without computing
@@ -181,3 +183,40 @@ def count(
         subject.optimizer = optimizer
         run = counted_run(subject, registry, facts=attention == "exact")
     return Report(run, found, registry, weakref.ref(subject.model), attention).checked(strict)
+
+
+def read_trace(
+    path: str | PathLike[str],
+    *,
+    device: str | None = None,
+    convention: str | Convention = "fxflops",
+    attention: str = "dense",
+    formulas: Formulas | None = None,
+    strict: bool = False,
+) -> Report:
+    """Count the operators in a trace that torch.profiler wrote, ``.json`` or ``.json.gz``. Nothing is run.
+
+    The calls are the operators that a dispatch mode would have seen. The time of each is that of its kernels on the
+    device; in a trace of a CPU its own. A kernel that no operator launched is listed in ``report.missing`` by its name.
+    Modules are known if the trace was made with ``with_stack=True``. Parameters and memory are not: they are None.
+
+    Args:
+        path: a trace made with ``record_shapes=True``.
+        device: the name of the device, if the trace does not have it: "H100".
+
+    The other arguments are those of :func:`analyze`.
+
+    Raises:
+        InputError: there is no such file, it is not a trace, or it has no shapes; or the convention counts no operators.
+        MissingFormulaError: with ``strict``.
+    """
+    registry, found = BASE.derive(formulas), find_convention(convention)
+    check_attention(attention)
+    report = Report(run_of_trace(path, registry, device), found, registry, None, attention)
+    contractions = [each for each in report.counted if each.macs]
+    if contractions and not any(each.flops for each in contractions):
+        raise InputError(
+            f"the convention {found.name!r} counts calls of functions and modules, and a trace shows operators: "
+            f"'fxflops', 'torch', 'torch_flops' and 'ptflops_aten' count those"
+        )
+    return report.checked(strict)

@@ -156,7 +156,7 @@ class TorchFLOPsByFX:
 
     def print_max_memory(self, show: bool = True) -> int:
         """Print and return the peak of the model's own run in bytes."""
-        peak = self.report.max_memory
+        peak = self.report.max_memory or 0
         if show:
             print(f"max_memory = {peak:,} Bytes")
         return peak

@@ -135,6 +135,9 @@ flash_attention_for_cpu = torch.ops.aten._scaled_dot_product_flash_attention_for
 int_mm = _optional("torch._int_mm", Nobody)
 convolution_with_flags = _optional("torch._convolution", Nobody)
 
+# Tells of a kernel for one dispatch key, by which composite operators are known: they only call others. Necessary.
+has_kernel_for_key: Callable[[str, str], bool] = torch._C._dispatch_has_kernel_for_dispatch_key
+
 # The name of a function in a graph's code. A recorded graph calls a function without one by another node. Necessary.
 get_qualified_name = torch.fx.node._get_qualified_name
 # Maps the leaves of nested containers. Necessary.
@@ -177,6 +180,14 @@ def stops_recomputation(error: BaseException | None) -> bool:
     """
     checkpoint = sys.modules.get("torch.utils.checkpoint")
     return isinstance(error, getattr(checkpoint, "_StopRecomputationError", Nobody))
+
+
+def is_composite(overload: Any) -> bool:
+    """Return whether an operator only calls others, on every device, so that a dispatch mode never sees it."""
+    try:
+        return has_kernel_for_key(overload.name(), "CompositeImplicitAutograd")
+    except RuntimeError:  # an overload of TorchScript alone, which has no kernels
+        return False
 
 
 def is_fake(cls: type) -> bool:

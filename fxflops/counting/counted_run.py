@@ -130,12 +130,12 @@ class CountedRun:
         return sum(item.sums.activations for item in self._items("forward"))
 
     @property
-    def total_params(self) -> int:
-        """Elements of the parameters; a shared parameter is counted once."""
-        return self.params.total
+    def total_params(self) -> int | None:
+        """Elements of the parameters; a shared parameter is counted once. None for a trace, which does not tell."""
+        return None if self.params is None else self.params.total
 
     @property
-    def params(self) -> Params:
+    def params(self) -> Params | None:
         return self._run.params
 
     @property
@@ -175,8 +175,8 @@ class CountedRun:
         return unsteady(self._run, self.total_time)
 
     @property
-    def max_memory(self) -> int:
-        """Bytes at the peak of the model's own run, parameters, buffers and inputs included."""
+    def max_memory(self) -> int | None:
+        """Bytes at the peak of the model's own run, parameters, buffers and inputs included; None for a trace."""
         return self._run.peak
 
     @property

@@ -39,13 +39,14 @@ class Item(NamedTuple):
 
 
 class ModuleRow(NamedTuple):
-    """One module: ``total`` of its subtree, ``own`` of the calls directly in it. ``calls`` is the number of its own calls."""
+    """One module: ``total`` of its subtree, ``own`` of the calls directly in it. ``calls`` is the number of its own calls; ``params`` are None if
+    they are not known."""
 
     path: str
     cls: str
     calls: int
-    params: int
-    own_params: int
+    params: int | None
+    own_params: int | None
     total: Sums
     own: Sums
 
@@ -119,12 +120,12 @@ def by_module(
         path, cls, own_params, _ = module
         mine, below = own.get(path, ZERO), inside.get(path)
         total = mine if below is None else together(below if mine is ZERO else [mine, *below])
-        all_params = own_params + params.get(path, 0)
+        all_params = None if own_params is None else own_params + params.get(path, 0)
         row = path, cls, module_calls.get(path, 0), all_params, own_params, total, mine
         rows.append((path, new(ModuleRow, row)))
         if path:
             parent = path.rpartition(".")[0]
-            params[parent] = params.get(parent, 0) + all_params
+            params[parent] = params.get(parent, 0) + (all_params or 0)
             if total is not ZERO:
                 inside.setdefault(parent, []).append(total)
     return dict(reversed(rows))

@@ -46,7 +46,7 @@ class KernelMeter(Meter):
         for event in self._profile.events() or ():
             if event.name.startswith(MARK) and event.device_type.name == "CPU":
                 ran[self._names[int(event.name.removeprefix(MARK))]] += self._kernels_in(event.cpu_children)
-        self.kernels = {name: _summed(found) for name, found in ran.items()}
+        self.kernels = {name: summed(found) for name, found in ran.items()}
 
     def close(self) -> None:
         """Stop the profiler; may be called twice."""
@@ -61,7 +61,7 @@ class KernelMeter(Meter):
             yield from self._kernels_in(event.cpu_children)
 
 
-def _summed(ran: Iterable[tuple[str, float]]) -> tuple[Kernel, ...]:
+def summed(ran: Iterable[tuple[str, float]]) -> tuple[Kernel, ...]:
     """Return one Kernel for each name, longest first."""
     sums: dict[str, Kernel] = {}
     for name, seconds in ran:

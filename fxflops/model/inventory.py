@@ -31,8 +31,11 @@ class Params(NamedTuple):
     bytes: int
 
 
+NO_PARAMS = Params(0, 0, 0, 0, 0)
+
+
 class Module(NamedTuple):
-    """A module of the model: its path, class name, and the number of its own parameters' elements.
+    """A module of the model: its path, class name, and the number of its own parameters' elements; None if it is not known.
 
     A shared parameter counts in the first module that has it. ``keeps`` are the functions among its attributes, such as
     ``self.act = F.gelu``.
@@ -40,7 +43,7 @@ class Module(NamedTuple):
 
     path: str
     cls: str
-    params: int = 0
+    params: int | None = 0
     keeps: frozenset[Any] = frozenset()
 
 

@@ -66,6 +66,8 @@ def index_put(input: Spec, indices: Any, values: Spec, accumulate: bool = False,
     if not accumulate:
         return Cost()
     given = [index for index in indices if index is not None]
+    if not given:  # a trace does not show them: they pick an element for each value
+        return Cost(adds=values.numel())
     if any(index.dtype in (torch.bool, torch.uint8) for index in given):  # how many it picks is not in its shape
         return Cost(adds=values.numel())
     m = math.prod(size for d, size in enumerate(input) if d >= len(indices) or indices[d] is None)

@@ -23,10 +23,10 @@ class TreeRow(NamedTuple):
     cls: str
     path: str
     calls: int
-    params: int
+    params: int | None
     macs: int
     flops: int
-    own_params: int = 0
+    own_params: int | None = 0
     own_macs: int = 0
     own_flops: int = 0
     own_ops: Mapping[str, int] = NO_OPS
@@ -88,7 +88,7 @@ class Summary:
     recompute_flops: int | None = None
     optimizer_flops: int | None = None
     gradient_flops: int | None = None
-    params_total: int = 0
+    params_total: int | None = 0
     params_trainable: int = 0
     params_frozen: int = 0
     buffers: int = 0

@@ -28,7 +28,7 @@ class Fold:
         row, n = self.row, self.count
         return row._replace(
             calls=row.calls * n,
-            params=row.params * n,
+            params=None if row.params is None else row.params * n,
             macs=row.macs * n,
             flops=row.flops * n,
             missing=row.missing * n,

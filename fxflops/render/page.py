@@ -89,8 +89,9 @@ def cards(page: Page) -> list[Card]:
         said = " + ".join(f"{name} {units.count(value)}" for name, value in parts.items())
         again = f", and recomputed {units.count(data.recompute_flops)}" if data.recompute_flops else ""
         found.append(_count("training FLOPs", sum(parts.values()), bound, said + again))
-    said = f"frozen {units.count(data.params_frozen)} · {units.size(data.params_bytes)}"
-    found.append(_count("params", data.params_total, "", said))
+    if data.params_total is not None:
+        said = f"frozen {units.count(data.params_frozen)} · {units.size(data.params_bytes)}"
+        found.append(_count("params", data.params_total, "", said))
     if data.latency is not None:
         median, low, high, repeats, unsteady = data.latency
         said = f"median of {repeats}, {units.seconds(low)} to {units.seconds(high)}" if repeats > 1 else "1 run"

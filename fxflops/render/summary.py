@@ -59,9 +59,10 @@ def facts(data: Summary) -> list[Fact]:
         )
     if data.optimizer_flops is not None:
         found.append(Fact("opt step", units.count(data.optimizer_flops), ["FLOPs of the optimizer"]))
-    parts = {"trainable": data.params_trainable, "frozen": data.params_frozen, "buffers": data.buffers}
-    details = [*(f"{name} {units.count(number)}" for name, number in parts.items()), units.size(data.params_bytes)]
-    found.append(Fact("params", units.count(data.params_total), details))
+    if data.params_total is not None:
+        parts = {"trainable": data.params_trainable, "frozen": data.params_frozen, "buffers": data.buffers}
+        details = [*(f"{name} {units.count(number)}" for name, number in parts.items()), units.size(data.params_bytes)]
+        found.append(Fact("params", units.count(data.params_total), details))
     if data.latency is not None or data.nodes_seconds is not None:
         found.append(_latency("latency", data.latency, data.nodes_seconds, data.flops))
     if data.backward_latency is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
-from typing import NamedTuple
+from functools import reduce
+from typing import NamedTuple, cast
 
 from ..counting.counted_run import NO_OPERATION, CountedRun
 from ..errors import InputError
@@ -141,9 +141,15 @@ class Diff(Tabular):
                 yield f"{len(rest)} more: {_signed(sum(rest), COMPARED[key])}"
 
 
+def _value(report: CountedRun, attribute: str) -> float | None:
+    """Return the value of a dotted attribute; None if a part of it is not known."""
+    found = reduce(lambda owner, name: None if owner is None else getattr(owner, name), attribute.split("."), report)
+    return cast("float | None", found)
+
+
 def diff(a: CountedRun, b: CountedRun, phase: str = "forward") -> Diff:
     """Compare ``b`` with ``a``: the totals, and modules and operators in one phase."""
-    totals = {name: Change(*map(attrgetter(attribute), (a, b))) for name, (attribute, _) in TOTALS.items()}
+    totals = {name: Change(_value(a, attribute), _value(b, attribute)) for name, (attribute, _) in TOTALS.items()}
     modules = _both(_modules(a, phase), _modules(b, phase))
     operators = _both(_operators(a, phase), _operators(b, phase))
     return Diff(_named(a), _named(b), totals, tuple(modules), tuple(operators))
@@ -179,7 +185,7 @@ def _operators(report: CountedRun, phase: str) -> Side:
     leaves = {(c.op, c.path) for c in report.calls if c.phase in PARTS[phase] and isinstance(c.target, type)}
     params: dict[str, int] = {}
     for op, path in leaves:
-        params[op] = params.get(op, 0) + (modules[path].own_params if path in modules else 0)
+        params[op] = params.get(op, 0) + ((modules[path].own_params or 0) if path in modules else 0)
     peaks = highest(report.nodes, phase, lambda node: {report.calls[i].op for i in node.calls} or {NO_OPERATION})
     found = {
         op: (row.total.flops, row.total.macs, params.get(op, 0), row.total.seconds, peaks.get(op))

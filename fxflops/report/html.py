@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, Sums
 from ..errors import FxflopsError
+from ..model.inventory import NO_PARAMS
 from ..records import PARTS, PHASES, Counted, per_operation, prefixes, specs_in
 from ..render.data import Summary, TreeRow
 from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, Tile
@@ -100,7 +101,7 @@ def _tiles(
 ) -> tuple[list[Metric], list[Tile]]:
     """Return the tiles of the treemap, and the metrics that can size them: those that are not 0 for every module."""
     first = next(iter(modules.values()))
-    own: dict[str, dict[str, float]] = {path: {PARAMS.name: row.own_params} for path, row in first.items()}
+    own: dict[str, dict[str, float]] = {path: {PARAMS.name: row.own_params or 0} for path, row in first.items()}
     for phase, rows in modules.items():
         for path, row in rows.items():
             own[path].update(_values(row.own, phase))
@@ -162,7 +163,7 @@ def _memory_by_module(report: CountedRun, own: Mapping[str, dict[str, float]]) -
     Return the bytes that no module allocated, by category. Parameters are among them if their sizes differ (several
     dtypes, or part of them not allocated): then the bytes of a module's parameters do not follow from their number.
     """
-    params = report.params
+    params = report.params or NO_PARAMS
     # True if all parameters have the same bytes per element, and all are alive at the peak.
     is_even = params.total > 0 and params.bytes % params.total == 0 and report.memory.get("params") == params.bytes
     elsewhere: Counter[str] = Counter()
@@ -200,7 +201,7 @@ def _memory(report: CountedRun) -> MemoryTimeline:
     if other > 0:
         owners.append(Owner("other", "", "", "held by the allocator", other, 0))
     owners.sort(key=lambda owner: -owner.bytes)
-    return MemoryTimeline(report.timeline, report.max_memory, report.memory.at, owners, report.memory.source)
+    return MemoryTimeline(report.timeline, report.max_memory or 0, report.memory.at, owners, report.memory.source)
 
 
 def _roofline_data(rooflines: Mapping[str, Roofline], mfu: float | None) -> RooflineData:

@@ -31,19 +31,14 @@ from ..roofline.utilization import mfu, roofline
 from .chrome_trace import chrome_trace
 from .diff import Diff, diff
 from .explain import Explanation, explain
-from .rows import module_and_operator_rows, module_rows, operations, operator_rows, step_time_rows
+from .rows import kernel_table, module_and_operator_rows, module_rows, operations, operator_rows, step_time_rows
 from .saved import NAME_ONLY, TOTALS, Saved, to_json_data
 from .views import Tree, summary_of, tree_row
 
 FORMATS = {
-    ".trace.json": "to_chrome_trace",
-    ".perfetto": "to_chrome_trace",
-    ".json": "to_json",
-    ".csv": "to_csv",
-    ".md": "to_markdown",
-    ".tex": "to_latex",
-    ".html": "to_html",
-}
+    ".trace.json": "to_chrome_trace", ".perfetto": "to_chrome_trace", ".json": "to_json", ".csv": "to_csv",
+    ".md": "to_markdown", ".tex": "to_latex", ".html": "to_html",
+}  # fmt: skip
 
 
 class Report(CountedRun, Exports):
@@ -189,6 +184,11 @@ class Report(CountedRun, Exports):
         params = {module.path: module.params for module in self._run.modules}
         return operations(self.counted, self.nodes, params, self.remarks)
 
+    @property
+    def kernels(self) -> Table:
+        """The kernels of each operator, the longest first, of ``analyze(kernels=True)`` and of a trace."""
+        return kernel_table(self.counted, self.nodes)
+
     def __getitem__(self, path: str) -> ModuleRow:
         """Return the row of the module at this path: ``report["blocks.3"]``. InputError for an unknown path."""
         modules = self._modules_of("forward")
@@ -259,7 +259,7 @@ class Report(CountedRun, Exports):
         least = "" if self.complete else ">= "
         return (
             f"<Report {self.model}: {least}{self.total_flops:,} FLOPs ({self.convention}), {self.total_macs:,} MACs, "
-            f"{self.total_params:,} params{'' if self.complete else ', INCOMPLETE'}>"
+            f"{'?' if self.params is None else f'{self.params.total:,}'} params{'' if self.complete else ', INCOMPLETE'}>"
         )
 
     @cached_property

@@ -14,6 +14,17 @@ from ..records import PHASES, Counted, per_operation, specs_in
 from ..render.columns import MODULES, OPERATIONS, STEP_TIMES, SUMS, Column
 from ..render.exports import Cells, Rows, Table
 
+NO_KERNEL = ("Memcpy", "Memset")
+"""The beginnings of the names under which torch.profiler shows copies and fills of a device's memory."""
+KERNELS = (
+    Column("operator", "operator"),
+    Column("kernel", "kernel"),
+    Column("calls", "calls", "number"),
+    Column("seconds", "time", "s"),
+    Column("flops", "FLOPs", "flops"),
+    Column("flops_per_second", "FLOP/s", "flops"),
+)
+
 
 def module_rows(rows: Mapping[str, ModuleRow]) -> Rows[ModuleRow]:
     """Return a table with a row for each module."""
@@ -38,7 +49,7 @@ def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]]) -> R
 
 
 def operations(
-    counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int], remarks: Mapping[Counted, str]
+    counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int | None], remarks: Mapping[Counted, str]
 ) -> Table:
     """Return a table with a row for each call in run order, and for each graph node that takes time but makes no call.
 
@@ -50,7 +61,7 @@ def operations(
 
 
 def _operations(
-    counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int], remarks: Mapping[Counted, str]
+    counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int | None], remarks: Mapping[Counted, str]
 ) -> Iterator[Cells]:
     by_name = {node.name: node for node in nodes}
     described = per_operation(_described)
@@ -97,6 +108,25 @@ def _memory(phase: str, node: Node | None) -> tuple[int | None, int | None, int 
     if phase == "backward":
         return None, node.backward_bytes_after, node.backward_bytes_peak
     return node.bytes_before, node.bytes_after, node.bytes_peak
+
+
+def kernel_table(counted: Sequence[Counted], nodes: Iterable[Node]) -> Table:
+    """Return a table with a row for each kernel of each operator, the longest first.
+
+    A kernel has FLOPs if its operator made no other one, but for copies and fills of memory; otherwise they are None.
+    """
+    sums: dict[tuple[str, str], tuple[int, float, int | None]] = {}
+    for node in nodes:
+        flops = sum(each.flops for each in counted[node.calls.start : node.calls.stop])
+        alone = sum(not kernel.name.startswith(NO_KERNEL) for kernel in node.kernels) == 1
+        for name, times, seconds in node.kernels:
+            key = node.function or node.name, name
+            calls, before, known = sums.get(key, (0, 0.0, 0))
+            mine = flops if alone and node.calls and not name.startswith(NO_KERNEL) else None
+            sums[key] = calls + times, before + seconds, None if mine is None or known is None else known + mine
+    longest = sorted(sums.items(), key=lambda item: -item[1][1])
+    rows = ((*key, n, s, flops, flops / s if flops and s else None) for key, (n, s, flops) in longest)
+    return Table("kernels", KERNELS, tuple(rows))
 
 
 def highest(nodes: Iterable[Node], phase: str, keys: Callable[[Node], Iterable[str]]) -> dict[str, int]:

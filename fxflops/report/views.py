@@ -9,6 +9,7 @@ from typing import Any
 
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, sums_of
+from ..model.inventory import NO_PARAMS
 from ..records import prefixes
 from ..render.data import NO_OPS, OperatorShare, Summary, TreeRow
 from .rows import highest
@@ -49,7 +50,7 @@ def tree_row(report: CountedRun, phase: str) -> TreeRow:
 
 def summary_of(report: CountedRun, tree: TreeRow) -> Summary:
     """Return the data of the one-screen summary."""
-    where, params = report.environment, report.params
+    where, params = report.environment, report.params or NO_PARAMS
     return Summary(
         title=report.model,
         inputs=report.inputs,
@@ -66,7 +67,7 @@ def summary_of(report: CountedRun, tree: TreeRow) -> Summary:
         attention=report.attention,
         counted_calls=sum(each.cost is not None for each in report.counted),
         calls=len(report.counted),
-        params_total=params.total,
+        params_total=report.total_params,
         params_trainable=params.trainable,
         params_frozen=params.frozen,
         buffers=params.buffers,

@@ -57,18 +57,19 @@ class Run:
     ``calls``, ``scopes`` and ``history`` (of live storages) are those of the model itself; ``nodes`` are those of its
     graph, if it has one. ``peak`` is in bytes, parameters, buffers and inputs included; ``source`` is that of
     :class:`Memory`. ``steps`` are those of a block under ``profile``, ``instruments`` the seconds that observing it took,
-    which are in no other time, ``interrupted`` the words on other work that ran meanwhile. ``trace_reason`` says why the model was not traced symbolically, or not counted on meta.
+    which are in no other time, ``interrupted`` the words on other work that ran meanwhile. ``peak`` and ``params`` are None
+    where a trace does not tell them. ``trace_reason`` says why the model was not traced symbolically, or not counted on meta.
     """
 
     model: str
     inputs: str
     calls: tuple[Call, ...]
     scopes: tuple[Scope, ...]
-    peak: int
+    peak: int | None
     history: History | Remembered
     source: str
     modules: tuple[Module, ...]
-    params: Params
+    params: Params | None
     environment: Environment
     trace: str
     trace_reason: str = ""
@@ -82,6 +83,8 @@ class Run:
     @cached_property
     def memory(self) -> Memory:
         """The bytes alive at the peak by category; "other" are those of the allocator beyond the known storages."""
+        if self.peak is None:
+            return Memory({}, self.source, Place())
         held = dict.fromkeys(CATEGORIES, 0)
         for tensor in self.history.at_peak:
             held[tensor.category] += tensor.bytes

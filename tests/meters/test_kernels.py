@@ -10,7 +10,8 @@ from torch import nn
 
 import fxflops
 from fxflops.meters.kernels import KernelMeter
-from fxflops.meters.nodes import Node, Timing
+from fxflops.meters.nodes import Node
+from fxflops.meters.timing import Timing
 
 from ..standin import StandIn
 

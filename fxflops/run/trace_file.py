@@ -1,0 +1,109 @@
+"""The file of a trace that torch.profiler wrote: what the host did, thread by thread, and what ran on the device.
+
+https://github.com/pytorch/kineto/blob/main/libkineto/src/output_json.cpp writes it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ..errors import InputError, of_kind
+
+ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+SHOWN_TWICE = frozenset({"gpu_user_annotation", "Trace"})
+"""The categories of ranges that the host's events have already."""
+SHAPES = "Input Dims"
+GZIP = b"\x1f\x8b"
+HOW = """torch.profiler writes one:
+  with torch.profiler.profile(record_shapes=True, with_stack=True) as p:
+      model(x)
+  p.export_chrome_trace("trace.json")"""
+
+
+class Event(NamedTuple):
+    """An event of a trace, with its beginning and end in nanoseconds, and the process and thread (or stream) it is of."""
+
+    name: str
+    category: str
+    start: int
+    end: int
+    thread: tuple[Any, Any]
+    args: Mapping[str, Any]
+
+    @property
+    def seconds(self) -> float:
+        return (self.end - self.start) / 1e9
+
+    @property
+    def is_operator(self) -> bool:
+        """True for an operator: ``aten::mm``. Autograd's nodes and ranges with a name are none."""
+        namespace, _, name = self.name.partition("::")
+        is_named = namespace.isidentifier() and name.isidentifier() and namespace not in ("autograd", "torch")
+        return self.category == "cpu_op" and is_named
+
+
+class TraceFile(NamedTuple):
+    """The events of a trace: the host's by thread, each thread's in the order of their beginnings, and the device's.
+
+    ``hardware`` is the device as an Environment names it: "cuda:0 (NVIDIA H100 80GB HBM3)".
+    """
+
+    name: str
+    threads: Mapping[tuple[Any, Any], list[Event]]
+    on_device: list[Event]
+    hardware: str
+
+
+def read_file(path: str | os.PathLike[str]) -> TraceFile:
+    """Return the events of a trace. Raises InputError if there is no such file, or it is no trace with shapes."""
+    name = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise of_kind(InputError(f"cannot read the trace {name}: {error.strerror}"), type(error)) from error
+    try:
+        content = json.loads(gzip.decompress(data) if data.startswith(GZIP) else data)
+    except (ValueError, EOFError, OSError, RecursionError) as error:
+        raise InputError(f"{name} is not JSON: {error}") from error
+    listed = content.get("traceEvents") if isinstance(content, dict) else content
+    if not isinstance(listed, list):
+        raise InputError(f"{name} is no trace: it has no traceEvents. {HOW}")
+    events = [_event(each) for each in listed if _is_range(each)]
+    if not any(event.is_operator for event in events):
+        raise InputError(f"{name} shows no operators. {HOW}")
+    if not any(SHAPES in event.args for event in events if event.is_operator):
+        raise InputError(f"{name} has no shapes: record_shapes=True was not given. {HOW}")
+    events.sort(key=lambda event: (event.start, -event.end))
+    threads: dict[tuple[Any, Any], list[Event]] = {}
+    for event in events:
+        if event.category not in ON_DEVICE:
+            threads.setdefault(event.thread, []).append(event)
+    on_device = [event for event in events if event.category in ON_DEVICE]
+    described = content.get("deviceProperties") if isinstance(content, dict) else None
+    return TraceFile(os.path.basename(name), threads, on_device, _hardware(on_device, described or []))
+
+
+def _is_range(each: Any) -> bool:
+    return isinstance(each, dict) and each.get("ph") == "X" and each.get("cat") not in SHOWN_TWICE and "ts" in each
+
+
+def _event(each: Mapping[str, Any]) -> Event:
+    # As whole nanoseconds: two times that are equal in the file are equal here.
+    start = round(float(each["ts"]) * 1000)
+    end = start + round(float(each.get("dur", 0)) * 1000)
+    thread = each.get("pid"), each.get("tid")
+    return Event(str(each.get("name")), str(each.get("cat")), start, end, thread, each.get("args") or {})
+
+
+def _hardware(on_device: list[Event], described: list[Mapping[str, Any]]) -> str:
+    """Return the device on which the first kernel ran; "cpu" if none did."""
+    if not on_device:
+        return "cpu"
+    index = on_device[0].args.get("device", 0)
+    names = {each.get("id"): each.get("name") for each in described}
+    return f"cuda:{index} ({names[index]})" if names.get(index) else f"cuda:{index}"

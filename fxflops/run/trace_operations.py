@@ -1,0 +1,250 @@
+"""An operator of a trace as an Operation: its overload, its arguments as specs and values, and its result.
+
+A trace has an argument's shape, dtype and strides, or its value as text, in the order of the schema. It has no strings,
+no devices, and not the dtypes of lists of tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import torch
+
+from ..names import Absent, target_of
+from ..ops import COMMUNICATION, FormulaRegistry
+from ..records import Operation, Spec, spec_of, typed
+from ..torch_internals import OpOverloadPacket, is_composite, tree_map
+from .trace_file import SHAPES, Event
+
+Bound = tuple[Any, tuple[Any, ...], dict[str, Any]]
+"""An overload with its arguments and keyword arguments; the operator's name, if no schema of it fits them."""
+COLUMNS = ("Input type", SHAPES, "Input Strides", "Concrete Inputs")
+"""The arguments of an event as a trace has them."""
+LISTS = ("TensorList", "GenericList")
+NUMBERED = ("int", "float", "number", "bool", "complex", "ScalarType", "Layout", "MemoryFormat")
+"""The types of arguments that a trace shows as text."""
+C_TYPES = {
+    "float": torch.float32, "double": torch.float64, "bool": torch.bool,
+    "signed char": torch.int8, "unsigned char": torch.uint8, "short": torch.int16, "short int": torch.int16,
+    "int": torch.int32, "long": torch.int64, "long int": torch.int64, "long long": torch.int64,
+    "unsigned short": torch.uint16, "short unsigned int": torch.uint16, "unsigned int": torch.uint32,
+    "unsigned long": torch.uint64, "long unsigned int": torch.uint64, "c10::Half": torch.float16,
+    "c10::complex<float>": torch.complex64, "c10::complex<double>": torch.complex128, "c10::complex<c10::Half>": torch.chalf,
+}  # fmt: skip
+CODES = (
+    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
+    torch.chalf, torch.complex64, torch.complex128, torch.bool, torch.qint8, torch.quint8, torch.qint32, torch.bfloat16,
+)  # fmt: skip
+"""The dtypes by the numbers that c10::ScalarType gives them."""
+WORDS = {"True": True, "False": False}
+
+
+class Laid(NamedTuple):
+    """A tensor argument: its spec and strides."""
+
+    spec: Spec
+    strides: tuple[int, ...]
+
+
+class Operations:
+    """The operations of a trace; equal ones are the same object. ``dtype`` is that of the tensors in lists."""
+
+    def __init__(self, registry: FormulaRegistry, dtype: torch.dtype) -> None:
+        self._registry = registry
+        self._dtype = dtype
+        self._known: dict[Any, Operation] = {}
+        self._fitting: dict[Any, Bound] = {}
+
+    def sees(self, event: Event) -> bool | None:
+        """Return whether an operator is counted: False for one that calls others, None if that can only be told later."""
+        overload = self._bound(event)[0]
+        if isinstance(overload, (Absent, str)) or not is_composite(overload):
+            return True
+        entry = self._registry.find(overload)
+        if entry is not None and not entry.is_ours:
+            return True
+        # One that called no other was computed by a kernel of its own, if it computed anything.
+        return False if entry is None else None
+
+    def of(self, event: Event) -> Operation:
+        """Return the operation of an event, with its result as the kernel for meta tensors gives it."""
+        overload, args, kwargs = self._bound(event)
+        key = overload, typed(_plain(args)), typed(_plain(kwargs)), _strides(args), _strides(kwargs)
+        if key not in self._known:
+            entry = self._registry.find(overload)
+            op = event.name if entry is None else entry.op
+            sends = entry is not None and entry.reason == COMMUNICATION
+            out = None if sends or isinstance(overload, (Absent, str)) else _result(overload, args, kwargs)
+            self._known[key] = Operation(op, overload, _plain(args), _plain(kwargs), out)
+        return self._known[key]
+
+    def _bound(self, event: Event) -> Bound:
+        """Return the overload whose schema an event fits, with its arguments."""
+        key = event.name, *(str(event.args.get(column)) for column in COLUMNS)
+        if key not in self._fitting:
+            self._fitting[key] = self._anew(event)
+        return self._fitting[key]
+
+    def _anew(self, event: Event) -> Bound:
+        packet = target_of(event.name)
+        names = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()
+        overloads, given = [getattr(packet, name) for name in names], len(_given(event))
+        for overload in sorted(overloads, key=lambda each: len(each._schema.arguments) != given):
+            bound = _arguments(overload, event, self._dtype)
+            if bound is not None:
+                return overload, *bound
+        shown = _shown(event, self._dtype)
+        for overload in overloads:  # of another version of torch; one that computes nothing needs no arguments
+            entry = self._registry.find(overload)
+            if entry is not None and entry.reason:
+                return overload, shown, {}
+        return event.name if overloads else Absent(event.name), shown, {}
+
+
+def tensor_dtype(name: str) -> torch.dtype | None:
+    """Return the dtype that C++ calls by this name: ``"c10::BFloat16"``; None if it is no dtype."""
+    if name in C_TYPES:
+        return C_TYPES[name]
+    found = getattr(torch, name.removeprefix("c10::").lower(), None) if name.startswith("c10::") else None
+    return found if isinstance(found, torch.dtype) else None
+
+
+def _arguments(overload: Any, event: Event, dtype: torch.dtype) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Return the arguments of an event if they fit the schema of an overload.
+
+    Trailing arguments with their default values are left out, as a dispatch mode does.
+    """
+    schema, given = overload._schema.arguments, _given(event)
+    if len(given) > len(schema) or any(not argument.has_default_value() for argument in schema[len(given) :]):
+        return None
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    kept = 0
+    for argument, each in zip(schema, given, strict=False):
+        value = _value(str(argument.real_type), *each, dtype)
+        if value is NotImplemented:
+            return None
+        is_default = argument.has_default_value() and (value is None or value == _tuple(argument.default_value))
+        if not argument.kwarg_only:
+            args.append(value)
+            kept = kept if is_default else len(args)
+        elif not is_default:
+            kwargs[argument.name] = value
+    return tuple(args[:kept]), kwargs
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _given(event: Event) -> list[tuple[str, Any, Any, str]]:
+    """Return the type, shape, strides and text of each argument."""
+    types, *others = (event.args.get(name) or [] for name in COLUMNS)
+    filled = (column if len(column) == len(types) else [None] * len(types) for column in others)
+    return list(zip(types, *filled, strict=True))
+
+
+def _value(kind: str, shown: str, shape: Any, strides: Any, text: Any, dtype: torch.dtype) -> Any:
+    """Return an argument of the type ``kind``; NotImplemented if what the trace shows is none."""
+    optional = kind.startswith("Optional[")
+    kind = kind.removeprefix("Optional[").removesuffix("]") if optional else kind
+    if kind == "Tensor":
+        if not shown and optional:
+            return None
+        found = tensor_dtype(shown)
+        return NotImplemented if found is None or shape is None else _laid(shape, strides, found)
+    if kind == "List[Optional[Tensor]]" and not shown:  # of indices: a trace does not show them
+        return ()
+    if kind in ("List[Tensor]", "List[Optional[Tensor]]"):
+        if shown not in LISTS or not shape or not all(isinstance(each, list) for each in shape):
+            return NotImplemented
+        return tuple(_laid(each, own, dtype) for each, own in zip_longest(shape, strides or ()))
+    if kind.startswith("List["):
+        return _list(text) if shown == "ScalarList" else None if optional and not shown else NotImplemented
+    if kind not in NUMBERED:  # a string, a device, a generator: a trace does not show it
+        return NotImplemented if tensor_dtype(shown) or shown in (*LISTS, "ScalarList") else None
+    if shown != "Scalar":
+        return None if not shown else NotImplemented
+    return _typed_number(kind, _number(text))
+
+
+def _laid(shape: list[int], strides: Any, dtype: torch.dtype) -> Laid:
+    return Laid(Spec(tuple(shape), dtype), tuple(strides or ()))
+
+
+def _typed_number(kind: str, value: Any) -> Any:
+    if kind == "ScalarType":
+        return CODES[value] if isinstance(value, int) and value < len(CODES) else None
+    if kind in ("Layout", "MemoryFormat"):  # they say how the result lies in memory, which the strides of others tell
+        return None
+    if kind == "bool" and not isinstance(value, bool):
+        return NotImplemented
+    return NotImplemented if value is None or (kind == "int" and type(value) is not int) else value
+
+
+def _list(text: Any) -> Any:
+    """Return the numbers of a list: ``"[2, 2]"``."""
+    words = re.findall(r"[^\[\],\s]+", str(text))
+    found = tuple(_number(word) for word in words)
+    return NotImplemented if None in found else found
+
+
+def _number(text: Any) -> Any:
+    """Return the value of a number or a truth value; None if it is neither."""
+    if text in WORDS:
+        return WORDS[text]
+    for kind in (int, float, complex):
+        try:
+            return kind(text)
+        except (TypeError, ValueError):
+            continue
+    return None
+
+
+def _shown(event: Event, dtype: torch.dtype) -> tuple[Any, ...]:
+    """Return the tensors that a trace shows of an operator without schema."""
+    kinds = [("Tensor" if tensor_dtype(each[0]) else "List[Tensor]", each) for each in _given(event)]
+    values = (_value(kind, *each, dtype) for kind, each in kinds)
+    return tuple(value for value in values if value is not NotImplemented)
+
+
+def _plain(value: Any) -> Any:
+    """Return the value with the spec in place of each tensor."""
+    if isinstance(value, Laid):
+        return value.spec
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return {name: _plain(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def _strides(value: Any) -> Any:
+    if isinstance(value, Laid):
+        return value.strides
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, tuple) else ()
+    return tuple(map(_strides, inner))
+
+
+def _result(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Return the spec of what an overload returns for these arguments, by its kernel for meta tensors; None if it has none."""
+    given = {argument.name for argument in overload._schema.arguments}
+    tensors = tree_map(_on_meta, (args, dict(kwargs)), is_leaf=lambda each: isinstance(each, Laid))
+    factory = {"device": "meta"} if "device" in given else {}
+    if not (factory or _strides((args, dict(kwargs)))):
+        return None
+    try:
+        with torch.no_grad():
+            return spec_of(overload(*tensors[0], **tensors[1], **factory))
+    except Exception:  # no kernel for meta, or one that needs values: the result is unknown, as a formula will say
+        return None
+
+
+def _on_meta(value: Any) -> Any:
+    if not isinstance(value, Laid):
+        return value
+    spec, strides = value
+    if len(strides) != len(spec):
+        return torch.empty(tuple(spec), dtype=spec.dtype, device="meta")
+    return torch.empty_strided(tuple(spec), strides, dtype=spec.dtype, device="meta")

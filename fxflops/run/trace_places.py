@@ -1,0 +1,181 @@
+"""The operators that a trace shows, each with its phase, its module and its kernels.
+
+They are those that a dispatch mode would see. What is nested in one belongs to it; an operator that only calls others
+(``aten::linear``) is looked into.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ..records import PHASES
+from .trace_file import Event, TraceFile
+
+FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = PHASES
+NODE, STEP, MODULE = "autograd::engine::evaluate_function", "Optimizer.step#", "nn.Module: "
+CHECKPOINT_NODE, CHECKPOINT_FILE = "Checkpoint", "torch/utils/checkpoint.py"
+SEQUENCE, FORWARD_THREAD, CORRELATION = "Sequence number", "Fwd thread id", "correlation"
+SAVE = "aten::detach"
+"""The operator by which checkpoint's hooks save a tensor."""
+
+Sees = Callable[[Event], "bool | None"]
+"""Returns True for an operator to count, False for one to look into, None for one to count if it called no other."""
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """An operator, or a kernel that none launched, as its trace shows it.
+
+    ``inner`` is the number of operators in it, without those of hooks for saved tensors.
+    """
+
+    event: Event
+    phase: str
+    path: str
+    kernels: list[Event] = field(default_factory=list)
+    inner: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Open:
+    """An event that has begun and not ended, with what is known of the place inside it.
+
+    ``tracked`` tells that autograd recorded an operator around it; ``node`` is the autograd node that runs.
+    """
+
+    end: int
+    phase: str = FORWARD
+    path: str = ""
+    seen: Seen | None = None
+    waiting: Seen | None = None
+    tracked: bool = False
+    node: _Node | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """An autograd node that runs: the operators in it that autograd recorded, and whether it recorded the last one."""
+
+    recorded: list[Seen] = field(default_factory=list)
+    ends_recorded: bool = False
+
+
+class Places:
+    """A walk through the threads of a trace; ``seen`` are its operators in order, ``modules`` the classes by path."""
+
+    def __init__(self, trace: TraceFile, sees: Sees) -> None:
+        self.modules: dict[str, str] = {}
+        self.entered: list[str] = []
+        """The path of each module call."""
+        self.copies: list[Event] = []
+        """Copies and fills of the device's memory that no operator launched."""
+        self.earlier: list[Event] = []
+        """What the device still did of the work that it was given before the trace began."""
+        self._sees = sees
+        self._paths: dict[str, str] = {}
+        self._forwards: dict[int, str] = {}
+        self._found: list[Seen] = []
+        self._launched: dict[object, list[Event]] = {}
+        for event in trace.on_device:
+            self._launched.setdefault(event.args.get(CORRELATION), []).append(event)
+        hosts = [*_in_order(trace.threads.values())]
+        # Correlations count upwards.
+        first = min((event.args[CORRELATION] for event in hosts if CORRELATION in event.args), default=0)
+        # Threads side by side, so that a forward is met before its backward.
+        stacks: dict[tuple[object, object], list[Open]] = {thread: [Open(1 << 63)] for thread in trace.threads}
+        for event in hosts:
+            self._meet(event, stacks[event.thread])
+        for stack in stacks.values():
+            self._close(stack, 1 << 62)
+        for event in (event for events in self._launched.values() for event in events):
+            if event.args.get(CORRELATION, 0) < first:
+                self.earlier.append(event)
+            else:
+                self._unknown(event, Open(0))
+        self.seen = sorted(self._found, key=lambda seen: seen.event.start)
+
+    def _meet(self, event: Event, stack: list[Open]) -> None:
+        self._close(stack, event.start)
+        top = stack[-1]
+        inner = Open(event.end, top.phase, top.path, top.seen, None, top.tracked, top.node)
+        if event.name.startswith(MODULE):
+            self._enter(event.name.removeprefix(MODULE), inner)
+        elif event.name.startswith(NODE):
+            in_module = top.phase in (FORWARD, GRADIENT) and top.path
+            inner.phase, inner.tracked, inner.node = GRADIENT if in_module else BACKWARD, False, _Node()
+            inner.path = self._forwards.get(event.args.get(SEQUENCE, -1), "")
+        elif event.name.startswith(CHECKPOINT_NODE) and top.phase == BACKWARD:
+            inner.phase = RECOMPUTE
+        elif event.category == "python_function":
+            if CHECKPOINT_FILE in event.name and top.phase == BACKWARD:
+                inner.phase = RECOMPUTE
+        elif event.name.startswith(STEP):
+            inner.phase, inner.path = OPTIMIZER, ""
+        elif event.is_operator and top.seen is not None:
+            top.seen.inner += event.name != SAVE
+        elif event.is_operator:
+            self._operator(event, inner, stack)
+        elif CORRELATION in event.args:
+            by = top.seen or top.waiting
+            for each in self._launched.pop(event.args[CORRELATION], ()):
+                if by is None:
+                    self._unknown(each, top)
+                else:
+                    by.kernels.append(each)
+        stack.append(inner)
+
+    def _enter(self, name: str, inner: Open) -> None:
+        """Enter a module, which the trace names by its class and a number. Its path is that of its first call."""
+        path = self._paths.setdefault(name, f"{inner.path}.{name}" if inner.path else name)
+        self.modules.setdefault(path, name.rpartition("_")[0])
+        self.entered.append(path)
+        inner.path = path
+        if inner.phase == OPTIMIZER:  # in the step's closure
+            inner.phase = FORWARD
+
+    def _operator(self, event: Event, inner: Open, stack: list[Open]) -> None:
+        sequence = event.args.get(SEQUENCE)
+        if sequence is not None and not event.args.get(FORWARD_THREAD):
+            inner.tracked = True
+            self._forwards[sequence] = inner.path
+        if inner.phase == OPTIMIZER and inner.tracked:  # steps are taken under no_grad, but for their closure
+            inner.phase = FORWARD
+        for outer in stack:  # those around it have called another operator
+            outer.waiting = None
+        is_seen, seen = self._sees(event), Seen(event, inner.phase, inner.path)
+        if is_seen:
+            inner.seen = seen
+            self._add(seen, inner)
+        elif is_seen is None:
+            inner.waiting = seen
+
+    def _add(self, seen: Seen, place: Open) -> None:
+        self._found.append(seen)
+        if place.node is not None:
+            place.node.ends_recorded = place.tracked
+            if place.tracked and seen.phase == BACKWARD:
+                place.node.recorded.append(seen)
+
+    def _close(self, stack: list[Open], now: int) -> None:
+        """Close the events that have ended."""
+        while stack[-1].end <= now and len(stack) > 1:
+            ended = stack.pop()
+            if ended.waiting is not None:
+                self._add(ended.waiting, ended)
+            # Autograd records operators in a backward pass where checkpoint recomputes; the node's own follow, and are not
+            # recorded. If these are too, the gradient itself is to be differentiated (create_graph=True).
+            if ended.node is not None and ended.node is not stack[-1].node and not ended.node.ends_recorded:
+                for seen in ended.node.recorded:
+                    seen.phase = RECOMPUTE
+
+    def _unknown(self, kernel: Event, place: Open) -> None:
+        if kernel.category == "kernel":
+            self._found.append(Seen(kernel, place.phase, place.path, [kernel]))
+        else:
+            self.copies.append(kernel)
+
+
+def _in_order(threads: Iterable[list[Event]]) -> Iterator[Event]:
+    """Yield the events of all threads by their beginnings; those of a thread that begin together, the outer one first."""
+    yield from sorted((event for events in threads for event in events), key=lambda event: event.start)
