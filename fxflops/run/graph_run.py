@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import fx
@@ -25,6 +26,7 @@ from ..trace.autograd_owners import AutogradOwners, backward_from, requires_grad
 from ..trace.observe import Observer
 from ..trace.symbolic import stack_of
 
+T = TypeVar("T")
 Roots = Sequence[torch.Tensor]
 SECONDS_CAP = 2.0
 STABLE = 0.05
@@ -42,6 +44,7 @@ def uncompiled() -> Iterator[None]:
         yield
         return
     with _SWITCHING:
+        next(_SWITCHES)
         _STANCES.append(nullcontext() if _STANCES else torch.compiler.set_stance("force_eager"))
     try:
         yield
@@ -53,6 +56,15 @@ def uncompiled() -> Iterator[None]:
 _SWITCHING = threading.Lock()
 _STANCES: list[AbstractContextManager[Any]] = []
 """One context for each run under way; the first is the stance that is set."""
+_SWITCHES = itertools.count()
+
+
+def ran_compiled(call: Callable[[], T]) -> tuple[T, bool]:
+    """Return the result of a call, and whether no other thread's run made compiled code run eagerly meanwhile."""
+    before = next(_SWITCHES)
+    eagerly = bool(_STANCES)
+    out = call()
+    return out, not eagerly and next(_SWITCHES) == before + 1
 
 
 class NodeRunner(fx.Interpreter):
@@ -155,7 +167,7 @@ def run_graph(
     node; ``backward(output, run)`` calls ``run(roots, ones)``. Raises RunError with the name of a node that raises.
     """
     owners = None if back is None else AutogradOwners(follows=True)
-    with _modes_kept():
+    with uncompiled(), _modes_kept():
         output = NodeRunner(graph, inputs, meters, owners).run()
     for meter in meters:
         meter.finish()
@@ -201,7 +213,8 @@ def _modes_kept() -> Iterator[None]:
 class Times:
     """Timings of each node of the graph and of the model itself.
 
-    ``host_nodes`` are the host's times for each node on CUDA; ``backward_*`` are those of a backward pass.
+    ``host_nodes`` are the host's times for each node on CUDA; ``backward_*`` are those of a backward pass, ``compiled``
+    those of the compiled model.
     """
 
     nodes: Mapping[str, Timing] = field(default_factory=dict)
@@ -209,6 +222,8 @@ class Times:
     host_nodes: Mapping[str, Timing] = field(default_factory=dict)
     backward_nodes: Mapping[str, Timing] = field(default_factory=dict)
     backward_latency: Timing | None = None
+    compiled: Timing | None = None
+    backward_compiled: Timing | None = None
 
 
 def time_nodes(
@@ -220,26 +235,28 @@ def time_nodes(
     tick: Callable[[], None],
     backward: bool = False,
     graphs_backward: bool = False,
+    compiled: Callable[[], Callable[[], Any]] | None = None,
 ) -> Times:
-    """Time each node of the graph, and, in turn with it, the model itself without instruments.
+    """Time each node of the graph, and, in turn with it, the model itself without instruments, and the compiled one.
 
     ``repeats="auto"`` runs at least 5 times, until the times of the model and of the sum of the nodes are stable
     (interquartile range under 5% of the median), or until 2 s have passed. ``inputs()`` returns fresh inputs, ``model()`` a
-    function that runs the model on such; ``tick()`` is called before each run. ``backward`` times the model's backward
-    pass too, ``graphs_backward`` that of the nodes.
+    function that runs the model on such, ``compiled()`` the same of the compiled model; ``tick()`` is called before each
+    run. ``backward`` times the model's backward pass too, ``graphs_backward`` that of the nodes. Without a time for
+    ``compiled``, another thread's run made it run eagerly.
     """
-    own, own_back, sums = list[float](), list[float](), list[float]()
+    own, own_back, fast, fast_back, sums = (list[float]() for _ in range(5))
+    steady = compiled is not None
     nodes, nodes_host, nodes_back = (dict[str, list[float]]() for _ in range(3))
     begin = time.perf_counter()
-    while not _enough([own, sums], repeats, time.perf_counter() - begin):
+    while not _enough([own, sums, *([fast] if compiled else [])], repeats, time.perf_counter() - begin):
         tick()
         with uncompiled():
-            out = _timed(model(), device, own)
-        if backward:
-            roots, ones = roots_of(out)
-            _timed(partial(backward_from, roots, ones), device, own_back)
-            del roots, ones
-        del out  # before the graph runs: the outputs of both must not be alive at once
+            _time_model(model(), device, own, own_back if backward else None)
+        if compiled is not None:
+            tick()
+            run = partial(_time_model, compiled(), device, fast, fast_back if backward else None)
+            steady &= ran_compiled(run)[1]
         tick()
         clock, clock_back = _clock(device), _clock(device)
         run_graph(graph, inputs(), clock, back=clock_back if graphs_backward else None)
@@ -248,8 +265,23 @@ def time_nodes(
         if isinstance(clock, CudaClock):
             _collect(clock.host, nodes_host)
         sums.append(sum(clock.seconds.values()))
-    timings, host, back = ({n: _timing(taken) for n, taken in each.items()} for each in (nodes, nodes_host, nodes_back))
-    return Times(timings, _timing(own), host, back, _timing(own_back) if backward else None)
+    timings, host, back = (
+        {n: t for n, taken in each.items() if (t := _timing(taken))} for each in (nodes, nodes_host, nodes_back)
+    )
+    latency, back_latency, faster, faster_back = map(
+        _timing, (own, own_back, *([fast, fast_back] if steady else [[], []]))
+    )
+    return Times(timings, latency, host, back, back_latency, faster, faster_back)
+
+
+def _time_model(
+    call: Callable[[], Any], device: torch.device, seconds: list[float], backward: list[float] | None
+) -> None:
+    """Time a run of the model, and of its backward pass if there is a list for it. No output outlives this."""
+    out = _timed(call, device, seconds)
+    if backward is not None:
+        roots, ones = roots_of(out)
+        _timed(partial(backward_from, roots, ones), device, backward)
 
 
 def _clock(device: torch.device) -> Clock | CudaClock:
@@ -284,8 +316,8 @@ def _stable(seconds: list[float]) -> bool:
     return high - low < STABLE * median
 
 
-def _timing(seconds: list[float]) -> Timing:
-    return Timing(statistics.median(seconds), min(seconds), max(seconds), len(seconds))
+def _timing(seconds: list[float]) -> Timing | None:
+    return Timing(statistics.median(seconds), min(seconds), max(seconds), len(seconds)) if seconds else None
 
 
 def run_error(

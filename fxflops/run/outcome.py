@@ -15,6 +15,7 @@ from ..meters.history import CATEGORIES, History, Place, Remembered
 from ..meters.nodes import Node, Timing
 from ..model.inventory import Module, Params
 from ..records import Call, Scope, Step
+from .compiled import Compiled
 
 ALWAYS = ("params", "buffers", "inputs", "activations")
 """The categories of memory that are shown even if they are 0."""
@@ -55,7 +56,7 @@ class Run:
     ``calls``, ``scopes`` and ``history`` (of live storages) are those of the model itself; ``nodes`` are those of its
     graph, if it has one. ``peak`` is in bytes, parameters, buffers and inputs included; ``source`` is that of
     :class:`Memory`. ``steps`` are those of a block under ``profile``, ``instruments`` the seconds that observing it took,
-    which are in no other time. ``trace_reason`` says why the model was not traced symbolically, or not counted on meta.
+    which are in no other time; ``compiled`` has the times of a model that is compiled as a whole. ``trace_reason`` says why the model was not traced symbolically, or not counted on meta.
     """
 
     model: str
@@ -75,6 +76,7 @@ class Run:
     backward_latency: Timing | None = None
     steps: tuple[Step, ...] = ()
     instruments: float | None = None
+    compiled: Compiled | None = None
 
     @cached_property
     def memory(self) -> Memory:

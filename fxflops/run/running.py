@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ..errors import InputError, RunError, errors_of_kind
-from ..model.inputs import as_call, checked_model, is_compiled, shape_given
+from ..model.inputs import as_call, checked_model, is_compiled, is_compiled_whole, shape_given
 from ..model.inventory import Inventory
 from ..model.snapshot import holding
 from ..trace.compiler import unseen
@@ -48,6 +48,8 @@ def running(
                 subject = Subject(
                     model, whole, positional, named, mode, backward, lazy, is_compiled([given, *whole.paths])
                 )
+                if is_compiled_whole(given):
+                    subject.compiled_model = given
                 try:
                     yield subject
                 finally:
