@@ -105,7 +105,7 @@ def _frames_of(call: Callable[[], Any]) -> list[Frame]:
             ran.setdefault(frame.f_code, Frame(frame.f_code, frame.f_globals))
 
     before = sys.getprofile()
-    sys.setprofile(torch.compiler.disable(seen, recursive=False))  # or it would be compiled itself
+    sys.setprofile(torch.compiler.disable(seen))  # or it would be compiled itself
     try:
         call()
     finally:

@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import zip_longest
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -92,7 +92,7 @@ def _read(reader: int) -> bytes | None:
         told += part
 
 
-def _in_copy(writer: int, prepared: Callable[[], Callable[[], Any]], paths: Mapping[nn.Module, str]) -> NoReturn:
+def _in_copy(writer: int, prepared: Callable[[], Callable[[], Any]], paths: Mapping[nn.Module, str]) -> None:
     """Write the kernels, or the reason why there are none, and end this process, which is a copy."""
     try:
         warnings.simplefilter("ignore")
