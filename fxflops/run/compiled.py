@@ -32,7 +32,10 @@ class Break(NamedTuple):
 
 
 class Recompilation(NamedTuple):
-    """A compilation of code that had been compiled before: the guard that failed, and ``file:line`` of it or the code."""
+    """A compilation of code that had been compiled before: the guard that failed, and ``file:line`` of it or the code.
+
+    ``reason`` is "" if torch has no record of it.
+    """
 
     reason: str
     where: str
@@ -155,9 +158,11 @@ def _recompilations_of(ran: Iterable[Frame]) -> tuple[Recompilation, ...]:
     functions = {(code.co_filename, code.co_firstlineno) for code, _ in ran}
     found = []
     for record in compilations()[1]:
-        if record.recompile_reason and (record.co_filename, record.co_firstlineno) in functions:
-            guard = record.recompile_reason.partition(": ")[2].partition("\n")[0].partition("  #")[0]
-            place = re.search(r'File "(.+)", line (\d+)', record.recompile_reason)
+        of_them = (record.co_filename, record.co_firstlineno) in functions
+        if of_them and not str(record.compile_id).endswith("/0"):
+            told = getattr(record, "recompile_reason", None) or ""  # torch 2.6 does not tell
+            guard = told.partition(": ")[2].partition("\n")[0].partition("  #")[0]
+            place = re.search(r'File "(.+)", line (\d+)', told)
             where = place.groups() if place else (record.co_filename, record.co_firstlineno)
             found.append(Recompilation(guard.strip(), "{}:{}".format(*where)))
     return tuple(found)
