@@ -23,6 +23,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from ..torch_internals import GRAPH_CALL, compile_afresh
+from ..trace.autocast import autocast_state
 
 LIMIT = 600.0
 """Seconds after which the other process is ended."""
@@ -82,9 +83,10 @@ def compiled_kernels(
 
 def _read(reader: int) -> bytes | None:
     """Return all that is written into a pipe; None if it is not closed in time."""
-    end, told = time.monotonic() + LIMIT, b""
+    end, told, ready = time.monotonic() + LIMIT, b"", select.poll()
+    ready.register(reader)
     while True:
-        if not select.select([reader], [], [], max(end - time.monotonic(), 0.0))[0]:
+        if not ready.poll(1000 * max(end - time.monotonic(), 0.0)):
             return None
         part = os.read(reader, 2**16)
         if not part:
@@ -99,11 +101,15 @@ def _in_copy(writer: int, prepared: Callable[[], Callable[[], Any]], paths: Mapp
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
-        grad, told = torch.is_grad_enabled(), list[Any]()
+        inference, grad, autocast = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), autocast_state()
+        told = list[Any]()
 
         def work() -> None:
             try:
-                with torch.set_grad_enabled(grad):
+                for device, (enabled, dtype) in autocast.items():
+                    torch.set_autocast_enabled(device, enabled)
+                    torch.set_autocast_dtype(device, dtype)
+                with torch.inference_mode(inference), torch.set_grad_enabled(grad):
                     told.append([*_kernels_here(prepared, paths)] or "its backend writes no kernels of inductor's")
             except Exception as error:
                 told.append(f"compiling it again raised {type(error).__name__}: {str(error).partition(chr(10))[0]}")
