@@ -112,10 +112,8 @@ def measure(
     nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, ran) for n in graph.graph.nodes)
     owner_of = {} if watched.owners is None else watched.owners.owner_of
     calls = with_nodes(observed, nodes, owner_of)
-    latencies = times.latency, times.backward_latency
-    return replace(
-        run, calls=calls, nodes=nodes, latency=latencies[0], backward_latency=latencies[1], compiled=compiled
-    )
+    run = replace(run, latency=times.latency, backward_latency=times.backward_latency, compiled=compiled)
+    return replace(run, calls=calls, nodes=nodes)
 
 
 def _watched_graph(
