@@ -119,7 +119,7 @@ def analyzed(name: str, runs: int) -> Iterator[Any]:
         "missing": view.run.kernels_missing,
         "sum": sum(kernel.seconds for kernel in view.kernels) / view.latency,
         "seconds": seconds,
-        "losers": view.losers[:3],
+        "losers": ["unsteady"] if view.unsteady else view.losers[:3],
     }
 
 

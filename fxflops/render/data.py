@@ -66,7 +66,8 @@ class CompiledRun(NamedTuple):
 
     ``latency`` is as in :class:`Summary`; ``speedup`` is the eager latency over it; ``graphs`` is their number, ``compiling``
     the seconds that it took to compile, if it was not compiled before; ``breaks`` and ``recompilations`` are reasons and
-    places in the author's code; ``losers`` are the modules that did not gain; ``missing`` says why there is no latency.
+    places in the author's code; ``losers`` are the modules that did not gain, which cannot be told if the kernels' times are
+    ``unsteady``; ``missing`` says why there is no latency.
     """
 
     latency: tuple[float, float, float, int] | None
@@ -76,6 +77,7 @@ class CompiledRun(NamedTuple):
     breaks: Sequence[tuple[str, str]] = ()
     recompilations: Sequence[tuple[str, str]] = ()
     losers: Sequence[str] = ()
+    unsteady: bool = False
     missing: str = ""
 
 

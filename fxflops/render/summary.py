@@ -19,6 +19,7 @@ MARGIN = LABEL + VALUE
 LONG_RUN, TOO_FAR_APART = 0.01, 1.5
 """In runs longer than 0.01 s, a sum of nodes that differs from the latency by more than a factor of 1.5 shows that other
 work ran on the machine. (Shorter runs differ as much by the overhead of each node.)"""
+UNSTEADY = "unsteady, as on a busy machine: measure again"
 
 
 class Fact(NamedTuple):
@@ -166,7 +167,7 @@ def _latency(label: str, latency: tuple[float, float, float, int] | None, nodes:
         ratio = f" ({nodes / median:.2f}x)" if median else ""
         details.append(f"sum of nodes {units.seconds(nodes)}{ratio}")
         if median and median > LONG_RUN and not 1 / TOO_FAR_APART < nodes / median < TOO_FAR_APART:
-            details.append("unsteady, as on a busy machine: measure again")
+            details.append(UNSTEADY)
     if median and flops:
         details.append(units.amount(flops / median, "FLOP/s"))
     return Fact(label, units.seconds(median), details)
@@ -185,6 +186,8 @@ def _compiled(run: CompiledRun) -> list[Fact]:
     for label, found in (("breaks", run.breaks), ("rebuilt", run.recompilations)):
         shown = [Fact("", "", [plain(where), plain(reason)], "  ") for reason, where in found[:MOST_MISSING]]
         facts += [shown[0]._replace(label=label, value=f"{len(found)}"), *shown[1:]] if shown else []
+    if run.unsteady:
+        facts.append(Fact("no gain", "", [f"kernels {UNSTEADY}"]))
     if run.losers:
         facts.append(Fact("no gain", f"{len(run.losers)}", [", ".join(map(plain, run.losers[:MOST_MISSING]))]))
     return facts

@@ -23,6 +23,10 @@ MATTERS = 0.01
 """A module that takes less than this share of the latency is not named among those that did not gain."""
 
 
+LONGEST = 1.2
+"""Kernels that take more than so many times the latency in all were read while other work ran on the machine."""
+
+
 class ModuleGain(NamedTuple):
     """The seconds of a module, eager and compiled, with those inside it; ``own_*`` are those of its own operations."""
 
@@ -118,9 +122,14 @@ class CompiledView:
         )
 
     @property
+    def unsteady(self) -> bool:
+        """True if the kernels' times do not fit into the latency: nothing can be said of single modules then."""
+        return sum(kernel.seconds for kernel in self.run.kernels) > LONGEST * (self.latency or 0.0)
+
+    @property
     def losers(self) -> list[str]:
         """The modules whose own operations take as long compiled as eager, or longer, the longest first; [] if not known."""
-        if not self.run.kernels:
+        if not self.run.kernels or self.unsteady:
             return []
         rows, least = self.by_module(), MATTERS * (self.latency or 0.0)
         lost = {p: row.own_compiled_seconds for p, row in rows.items() if row.own_compiled_seconds >= row.own_seconds}
@@ -150,7 +159,15 @@ def compiled_run(report: CountedRun) -> CompiledRun | None:
 def _shown(view: CompiledView) -> CompiledRun:
     run, losers = view.run, [path or "(root)" for path in view.losers]
     return CompiledRun(
-        run.latency, view.speedup, run.graphs, run.compiling, run.breaks, run.recompilations, losers, run.missing
+        run.latency,
+        view.speedup,
+        run.graphs,
+        run.compiling,
+        run.breaks,
+        run.recompilations,
+        losers,
+        view.unsteady,
+        run.missing,
     )
 
 

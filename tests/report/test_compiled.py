@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fxflops.errors import InputError
@@ -53,6 +55,14 @@ def test_a_fused_kernel_is_shared_out_by_eager_times() -> None:
 def test_what_did_not_gain() -> None:
     assert VIEW.losers == ["block.fc", "head"]
     assert CompiledView(Compiled(latency=RUN.latency), EAGER, OWN).losers == []
+
+
+def test_kernels_that_take_longer_than_the_run() -> None:
+    view = CompiledView(replace(RUN, latency=Timing(0.005, 0.005, 0.005, 5)), EAGER, OWN)
+    assert view.unsteady
+    assert view.losers == []
+    assert "no gain              kernels unsteady, as on a busy machine: measure again" in str(view)
+    assert not VIEW.unsteady
 
 
 def test_kernels_that_are_not_known() -> None:
