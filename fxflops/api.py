@@ -48,7 +48,8 @@ def analyze(
     """Trace ``model`` and run it node by node on real tensors; count every operation, and measure its time and memory.
 
     Args:
-        model: any ``nn.Module``, on CPU, accelerator or meta; its state is restored at the end, also after an error.
+        model: any ``nn.Module``, on CPU, accelerator or meta; its state is restored at the end, also after an error. One
+            that ``torch.compile`` made is counted and timed as it is written, and timed compiled too (``report.compiled``).
         args: a tuple is passed as positional inputs, anything else is one positional input.
         kwargs: keyword inputs.
         mode: "eval", "train" or "as_is"; default "eval", or "as_is" with ``backward``.
@@ -64,7 +65,8 @@ def analyze(
         repeats: the number of timed runs; "auto" runs until times are stable, for at most about 2 s; 0 does not time.
             On meta nothing is timed.
         kernels: also run once under torch.profiler, and report the kernels of each node with their times
-            (``report.nodes[i].kernels``): on CUDA those that CUPTI saw, on a CPU or on mps the operators.
+            (``report.nodes[i].kernels``): on CUDA those that CUPTI saw, on a CPU or on mps the operators. Of a compiled
+            model also its kernels, by module (``report.compiled.by_module()``), for which it is compiled once more in another process.
         strict: raise MissingFormulaError if a call has no formula.
         progress: show a progress bar on stderr; by default if stderr is a terminal.
         optimizer: not taken; :func:`count` and :class:`fxflops.profile` take one.

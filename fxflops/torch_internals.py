@@ -145,6 +145,11 @@ tree_map = torch.utils._pytree.tree_map
 
 # The name of the compiler's module, to look it up among the imported ones.
 COMPILER = "torch._dynamo"
+# How the compiler names, in the functions that it rewrites, its graphs and the functions that go on after a graph's break.
+# Under other names no break is found.
+COMPILED_CODE, RESUMED_CODE = "__compiled_fn_", "__resume_at_"
+# The beginning of the profiler's name for a call of a graph that inductor compiled. Without it no kernel is found.
+GRAPH_CALL = "## Call CompiledFxGraph"
 # The __module__ of torch's classes written in C++, whose objects have no attributes of the user's.
 C_MODULE = "torch._C"
 
@@ -208,6 +213,51 @@ def triton_kernel_of(kwargs: dict[str, Any]) -> Any:
     while hasattr(kernel, "fn") and hasattr(kernel.fn, "run"):
         kernel = kernel.fn
     return kernel
+
+
+def compilations() -> tuple[list[Any], list[Any]]:
+    """Return the compiler's records of all graph breaks and of the last compilations in this process. It must be loaded."""
+    from torch._dynamo import utils
+
+    return utils.graph_break_reasons, utils.get_compilation_metrics()
+
+
+def compilations_begun() -> int:
+    """Return for how many functions the compiler was asked so far. It must be loaded."""
+    from torch._dynamo.utils import counters
+
+    return counters["frames"]["total"]
+
+
+def compile_afresh(write: Callable[[int | None, str, list[Any]], None]) -> None:
+    """Make the compiler forget all, and compile for the profiler: for a process of its own, since it is not undone.
+
+    ``write(graph, name, origins)`` is called for each kernel call that inductor writes, with the number of its graph and
+    the nodes it computes. Raises RuntimeError where this torch's inductor does not tell.
+    """
+    from torch._inductor import config, debug
+    from torch._inductor.codegen import cpp  # noqa: F401  it has the function to replace
+    from torch._inductor.virtualized import V
+
+    told = getattr(debug, "set_kernel_post_grad_provenance_tracing", None)
+    if told is None or not hasattr(config.trace, "provenance_tracking_level"):
+        raise RuntimeError(f"inductor of torch {torch.__version__} does not tell which nodes a kernel computes")
+
+    def tell(scheduled: Any, name: str, is_extern: bool = False) -> Any:
+        if is_extern:
+            origins = [scheduled.origin_node] if scheduled.origin_node else [*scheduled.origins]
+        else:
+            nodes = [each.node for each in scheduled if getattr(each, "node", None) is not None]
+            origins = [origin for node in nodes for origin in node.origins]
+        write(V.graph.graph_id, name, [origin for origin in origins if origin.op == "call_function"])
+        return told(scheduled, name, is_extern)
+
+    for module in [*sys.modules.values()]:
+        if vars(module).get("set_kernel_post_grad_provenance_tracing") is told:
+            vars(module)["set_kernel_post_grad_provenance_tracing"] = tell
+    config.cpp.enable_kernel_profile, config.trace.provenance_tracking_level = True, 1
+    config.compile_threads, config.force_disable_caches = 1, True
+    torch._dynamo.reset()
 
 
 def original_of(model: nn.Module) -> nn.Module:

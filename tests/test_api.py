@@ -236,7 +236,10 @@ def test_a_scripted_module_is_counted_by_what_it_dispatches(run: Any) -> None:
 
 @pytest.mark.parametrize("run", [analyze, count, propagate])
 def test_a_compiled_model_counts_as_itself(run: Any) -> None:
-    assert run(torch.compile(Two()), torch.ones(3, 5)).total_flops == count(Two(), torch.ones(3, 5)).total_flops
+    assert (
+        run(torch.compile(Two(), backend="eager"), torch.ones(3, 5)).total_flops
+        == count(Two(), torch.ones(3, 5)).total_flops
+    )
 
 
 def test_a_numpy_array_is_told_to_be_a_tensor() -> None:

@@ -157,8 +157,8 @@ def incomplete_lines(report: Report, allowed: bool) -> list[str]:
 
 def check_suffix(path: Path) -> None:
     """Raise InputError for a file that cannot be written, before a model is run."""
+    from ..render.exports import FORMATS
     from ..report.html import plotly_script
-    from ..report.report import FORMATS
 
     if not path.name.lower().endswith(tuple(FORMATS)):
         raise InputError(f"--save {path}: the suffix must name a format, one of {', '.join(FORMATS)}")

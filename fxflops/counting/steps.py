@@ -85,7 +85,8 @@ def timing_of(run: Run, times: Mapping[str, StepTime], phase: str) -> Timing | N
 
 def unsteady(run: Run, nodes: float | None) -> str:
     """Return the reasons not to rely on a run's times, in words; ``nodes`` is the sum of those of its graph's nodes."""
-    timings = {"": run.latency, "backward: ": run.backward_latency}
+    compiled = None if run.compiled is None else run.compiled.latency
+    timings = {"": run.latency, "backward: ": run.backward_latency, "compiled: ": compiled}
     found = [which + timing.unsteady for which, timing in timings.items() if timing and timing.unsteady]
     latency = run.latency.median if run.latency else 0.0
     if latency > LONG_RUN and nodes and not 1 / TOO_FAR_APART < nodes / latency < TOO_FAR_APART:

@@ -42,6 +42,14 @@ def is_compiled(modules: Iterable[nn.Module]) -> bool:
     return any(hasattr(function, "_torchdynamo_orig_callable") for function in functions)
 
 
+def is_compiled_whole(model: nn.Module) -> bool:
+    """Return whether a call of the model itself, as it is given, runs what ``torch.compile`` made of it."""
+    if COMPILER not in sys.modules:
+        return False
+    called = (model._compiled_call_impl, model.forward)
+    return original_of(model) is not model or any(hasattr(each, "_torchdynamo_orig_callable") for each in called)
+
+
 def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return ``args`` and ``kwargs`` as they are passed: a tuple is unpacked, anything else is one positional input.
 

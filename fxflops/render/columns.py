@@ -125,6 +125,14 @@ STEP_TIMES = (
     Column("flops", "FLOPs", "flops"),
     Column("flops_per_second", "FLOP/s", "flops"),
 )
+COMPILED = (
+    Column("module", "module"),
+    Column("seconds", "eager", "s"),
+    Column("compiled_seconds", "compiled", "s"),
+    Column("own_seconds", "own eager", "s"),
+    Column("own_compiled_seconds", "own compiled", "s"),
+    Column("gain", "gain", "number"),
+)
 ROOT = "(root)"
 EXPENDABLE = (
     "target", "counts", "node", "bytes_before", "bytes_after", "int_ops", "activations", "own_params", "own_macs",

@@ -61,6 +61,26 @@ class OperatorShare(NamedTuple):
     seconds: float | None = None
 
 
+class CompiledRun(NamedTuple):
+    """The compiled model's own run.
+
+    ``latency`` is as in :class:`Summary`; ``speedup`` is the eager latency over it; ``graphs`` is their number, ``compiling``
+    the seconds that it took to compile, if it was not compiled before; ``breaks`` and ``recompilations`` are reasons and
+    places in the author's code; ``losers`` are the modules that did not gain, which cannot be told if the kernels' times are
+    ``unsteady``; ``missing`` says why there is no latency.
+    """
+
+    latency: tuple[float, float, float, int, str] | None
+    speedup: float | None
+    graphs: int
+    compiling: float | None = None
+    breaks: Sequence[tuple[str, str]] = ()
+    recompilations: Sequence[tuple[str, str]] = ()
+    losers: Sequence[str] = ()
+    unsteady: bool = False
+    missing: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Summary:
     """The data of the one-screen summary.
@@ -68,10 +88,11 @@ class Summary:
     ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"); ``latency`` is the median, lowest
     and highest seconds of the forward, the number of repeats and why it is unsteady, ``backward_latency`` the same of the backward pass;
     ``seconds`` are those of the forward's modules in all, ``nodes_seconds`` those of the graph's nodes;
-    ``steps`` are the times of a profiled block, ``instruments`` the seconds of observing it; ``unsteady`` says why times are not to be relied on;
+    ``compiled_run`` is that of a model that was given compiled; ``steps`` are the times of a profiled block,
+    ``instruments`` the seconds of observing it; ``unsteady`` says why times are not to be relied on;
     ``memory`` is the bytes at the peak by category; ``modules`` are the rows of the top level; ``remarks`` are sentences
-    on calls; ``paste`` are the lines to paste that count what is missing; ``compiled`` is True for a compiled model,
-    which was run eagerly nevertheless.
+    on calls; ``paste`` are the lines to paste that count what is missing; ``compiled`` is True for a compiled model, or
+    one with a compiled part, which was counted and timed eagerly.
     """
 
     title: str
@@ -111,6 +132,7 @@ class Summary:
     missing: Sequence[Missing] = ()
     paste: str = ""
     compiled: bool = False
+    compiled_run: CompiledRun | None = None
 
     @property
     def complete(self) -> bool:

@@ -31,6 +31,16 @@ V = TypeVar("V")
 
 MOST_SHOWN = 60
 EMPTY = (None, 0, "")
+FORMATS = {
+    ".trace.json": "to_chrome_trace",
+    ".perfetto": "to_chrome_trace",
+    ".json": "to_json",
+    ".csv": "to_csv",
+    ".md": "to_markdown",
+    ".tex": "to_latex",
+    ".html": "to_html",
+}
+"""The method of a report that writes a file with this suffix."""
 USUAL = {"phase": "forward"}
 """A column whose every row has this value is not printed."""
 UNIT_OF = {"s": "s", "ms": "ms", "B": "B", "delta": "B", "%": "%"}

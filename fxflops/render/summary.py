@@ -10,12 +10,14 @@ from .. import units
 from ..counting.steps import OUTSIDE, StepTime
 from ..counting.uncounted import PASTE, Missing
 from .costs import cost_lines, operator_shares
-from .data import Summary
+from .data import CompiledRun, Summary
 from .text import cells, pad, paint, plain, terminal_width
 
 MOST_MISSING = 8
 LABEL, VALUE = 9, 12
 MARGIN = LABEL + VALUE
+
+UNSTEADY = "unsteady, as on a busy machine: measure again"
 
 
 class Fact(NamedTuple):
@@ -32,9 +34,7 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
     limit = terminal_width() if width is None else width
     head = [plain(data.title), *([f"input {plain(data.inputs)}"] if data.inputs else []), plain(data.setting)]
     lines = flow(paint(head[0], "bold", color), head[1:], "   ", limit, indent=4)
-    for fact in facts(data):
-        details = [paint(part, "red", color and part.startswith("INCOMPLETE")) for part in fact.details]
-        lines += flow(pad(fact.label, LABEL) + pad(fact.value, VALUE), details, fact.separator, limit, MARGIN)
+    lines += _fact_lines(facts(data), limit, color)
     table = cost_lines(data, None if limit is None else limit - MARGIN, color)
     title = "where the cost is" if data.backward_flops is None else "forward's cost"
     lines += [pad("" if position else title, MARGIN) + line for position, line in enumerate(table)]
@@ -46,6 +46,19 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
     if data.paste:
         lines += [f"{paste_where(data)}:", *(f"    {line}" for line in data.paste.rstrip().splitlines())]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def compiled_lines(run: CompiledRun) -> str:
+    """Return the lines on a compiled model as text, wrapped to the terminal's width."""
+    return "\n".join(line.rstrip() for line in _fact_lines(_compiled(run), terminal_width(), False))
+
+
+def _fact_lines(found: Sequence[Fact], limit: int | None, color: bool) -> list[str]:
+    lines = []
+    for fact in found:
+        details = [paint(part, "red", color and part.startswith("INCOMPLETE")) for part in fact.details]
+        lines += flow(pad(fact.label, LABEL) + pad(fact.value, VALUE), details, fact.separator, limit, MARGIN)
+    return lines
 
 
 def facts(data: Summary) -> list[Fact]:
@@ -71,7 +84,9 @@ def facts(data: Summary) -> list[Fact]:
         found += _block(data.steps, data.instruments)
     if data.unsteady:
         found.append(Fact("unsteady", "", [*data.unsteady.split("; "), "measure again on an idle machine"], ", "))
-    if data.compiled:
+    if data.compiled_run is not None:
+        found += _compiled(data.compiled_run)
+    elif data.compiled:
         found.append(Fact("compile", "no", ["counted and timed eagerly, not compiled"]))
     if data.bytes_peak is not None:
         held = " + ".join(f"{name} {units.size(part)}" for name, part in data.memory.items() if part)
@@ -155,6 +170,26 @@ def _latency(label: str, latency: tuple[float, float, float, int, str] | None, n
     if median and flops:
         details.append(units.amount(flops / median, "FLOP/s"))
     return Fact(label, units.seconds(median), details)
+
+
+def _compiled(run: CompiledRun) -> list[Fact]:
+    """Return the lines for the compiled model: its time, its graphs' breaks, why it was recompiled, and what did not gain."""
+    if run.latency is None:
+        return [Fact("compiled", "no", [f"not timed: {plain(run.missing)}"])]
+    median, low, high, repeats = run.latency[:4]
+    details = [f"median of {repeats}, {_spread(median, low, high)}" if repeats > 1 else "1 run"]
+    details += [f"{run.speedup:.2f}x as fast as eager"] if run.speedup else []
+    details.append(f"{run.graphs or 'no'} graph{'s' * (run.graphs != 1)}")
+    details += [f"compiled in {units.seconds(run.compiling)}"] if run.compiling else []
+    facts = [Fact("compiled", units.seconds(median), details)]
+    for label, found in (("breaks", run.breaks), ("rebuilt", run.recompilations)):
+        shown = [Fact("", "", [plain(where), plain(reason)], "  ") for reason, where in found[:MOST_MISSING]]
+        facts += [shown[0]._replace(label=label, value=f"{len(found)}"), *shown[1:]] if shown else []
+    if run.unsteady:
+        facts.append(Fact("no gain", "", [f"kernels {UNSTEADY}"]))
+    if run.losers:
+        facts.append(Fact("no gain", f"{len(run.losers)}", [", ".join(map(plain, run.losers[:MOST_MISSING]))]))
+    return facts
 
 
 def _block(steps: Mapping[str, StepTime], instruments: float | None) -> list[Fact]:

@@ -23,22 +23,18 @@ from ..model.inputs import checked_model
 from ..ops import BASE
 from ..records import PARTS, PHASES, FormulaFunction
 from ..render.data import Summary, TreeRow
-from ..render.exports import Exports, Path, Rows, Table, as_json, written
+from ..render.exports import FORMATS, Exports, Path, Rows, Table, as_json, written
 from ..render.page_data import Page
 from ..roofline.devices import Device
 from ..roofline.result import Roofline
 from ..roofline.utilization import mfu, roofline
 from .chrome_trace import chrome_trace
+from .compiled import CompiledView, compiled_view
 from .diff import Diff, diff
 from .explain import Explanation, explain
 from .rows import kernel_table, module_and_operator_rows, module_rows, operations, operator_rows, step_time_rows
 from .saved import NAME_ONLY, TOTALS, Saved, to_json_data
 from .views import Tree, summary_of, tree_row
-
-FORMATS = {
-    ".trace.json": "to_chrome_trace", ".perfetto": "to_chrome_trace", ".json": "to_json", ".csv": "to_csv",
-    ".md": "to_markdown", ".tex": "to_latex", ".html": "to_html",
-}  # fmt: skip
 
 
 class Report(CountedRun, Exports):
@@ -123,6 +119,11 @@ class Report(CountedRun, Exports):
         if not isinstance(other, Report):
             raise InputError(f"diff() takes a Report, not {type(other).__name__}; Report.load(path) reads one")
         return diff(self, other, check_phase(phase))
+
+    @property
+    def compiled(self) -> CompiledView | None:
+        """The compiled model beside the eager one; None unless the model was given compiled, and timed."""
+        return compiled_view(self)
 
     def checked(self, strict: bool) -> Report:
         """Return this report; raise MissingFormulaError if it is ``strict`` and incomplete."""

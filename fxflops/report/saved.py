@@ -18,6 +18,7 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
 - ``nodes``: the graph's nodes, each a :class:`~fxflops.meters.nodes.Node`; ``calls`` is ``[first, last + 1]``.
 - ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1,
   seconds by phase]``; ``instruments``: the seconds of observing them.
+- ``compiled``: the compiled model's own run, a :class:`~fxflops.run.compiled.Compiled`, or null.
 - ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live``
   has one number for each of ``fxflops.meters.live_storages.CATEGORIES``, in that order.
 - ``classes``: for each class that is not torch's, the names of its bases and of the parameters of its ``forward``.
@@ -41,11 +42,15 @@ from ..meters.timing import Timing
 from ..model.inventory import Module, Params
 from ..names import Absent, Classes, described, name_of, target_of
 from ..records import PARTS, PHASES, Call, Cost, Count, Counted, Operation, Scope, Step, per_operation
+from ..run.compiled import Break, Compiled, Recompilation
+from ..run.compiled_kernels import CompiledKernel
 from ..run.outcome import Environment, Run
 from .values import decoded, encoded
 
 SCHEMA, VERSION = "fxflops.report", 1
 NODE_TIMINGS = ("timing", "backward_timing", "host_timing")
+COMPILED_TIMINGS = ("latency", "backward_latency")
+COMPILED_RECORDS: dict[str, Any] = {"breaks": Break, "recompilations": Recompilation, "kernels": CompiledKernel}
 TOTALS = (
     "total_flops",
     "total_macs",
@@ -120,6 +125,7 @@ def to_json_data(
         "steps": [[step.name, step.calls.start, step.calls.stop, dict(step.parts)] for step in run.steps],
         "instruments": run.instruments,
         "interrupted": run.interrupted,
+        "compiled": None if run.compiled is None else _compiled(run.compiled),
         "memory": {
             "peak": run.peak,
             "at": list(run.history.peak_in),
@@ -167,6 +173,13 @@ def _timing(timing: Timing | None) -> dict[str, Any] | None:
     return None if timing is None else timing._asdict()
 
 
+def _compiled(compiled: Compiled) -> dict[str, Any]:
+    data = {field.name: getattr(compiled, field.name) for field in fields(Compiled)}
+    times = {name: _timing(data[name]) for name in COMPILED_TIMINGS}
+    records = {name: [each._asdict() for each in data[name]] for name in COMPILED_RECORDS}
+    return {**data, **times, **records}
+
+
 class Saved:
     """The contents of a file: the run, its counts, and their convention and attention. InputError for damaged data, data
     that is no report, and another schema version."""
@@ -204,6 +217,7 @@ class Saved:
             steps=tuple(Step(name, range(first, end), *parts) for name, first, end, *parts in data["steps"]),
             instruments=data.get("instruments"),
             interrupted=data.get("interrupted", ""),
+            compiled=_compiled_from(data.get("compiled")),
             modules=tuple(Module(**{**m, "keeps": frozenset(map(target_of, m["keeps"]))}) for m in data["modules"]),
             params=None if data["params"] is None else Params(**data["params"]),
             environment=Environment(**data["environment"]),
@@ -272,6 +286,15 @@ def _node_from(data: dict[str, Any]) -> Node:
     times = {name: _timing_from(data[name]) for name in NODE_TIMINGS}
     kernels = tuple(Kernel(**kernel) for kernel in data["kernels"])
     return Node(**{**data, **times, "calls": range(*data["calls"]), "kernels": kernels})
+
+
+def _compiled_from(data: dict[str, Any] | None) -> Compiled | None:
+    if data is None:
+        return None
+    times = {name: _timing_from(data[name]) for name in COMPILED_TIMINGS}
+    records = {name: tuple(kind(**each) for each in data[name]) for name, kind in COMPILED_RECORDS.items()}
+    kernels = tuple(kernel._replace(paths=tuple(kernel.paths)) for kernel in records["kernels"])
+    return Compiled(**{**data, **times, **records, "kernels": kernels})
 
 
 def _timing_from(data: dict[str, Any] | None) -> Timing | None:

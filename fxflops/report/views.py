@@ -12,6 +12,7 @@ from ..counting.rollup import ModuleRow, sums_of
 from ..model.inventory import NO_PARAMS
 from ..records import prefixes
 from ..render.data import NO_OPS, OperatorShare, Summary, TreeRow
+from .compiled import compiled_run
 from .rows import highest
 
 
@@ -63,6 +64,7 @@ def summary_of(report: CountedRun, tree: TreeRow) -> Summary:
         optimizer_flops=report.total_optimizer_flops,
         gradient_flops=report.total_gradient_flops,
         compiled=where.compiled,
+        compiled_run=compiled_run(report),
         convention=report.convention,
         attention=report.attention,
         counted_calls=sum(each.cost is not None for each in report.counted),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import fx
@@ -27,6 +28,7 @@ from ..trace.observe import Observer
 from ..trace.source import error_for
 from ..trace.symbolic import stack_of
 
+T = TypeVar("T")
 Roots = Sequence[torch.Tensor]
 SECONDS_CAP = 2.0
 STABLE = 0.05
@@ -44,6 +46,7 @@ def uncompiled() -> Iterator[None]:
         yield
         return
     with _SWITCHING:
+        next(_SWITCHES)
         _STANCES.append(nullcontext() if _STANCES else torch.compiler.set_stance("force_eager"))
     try:
         yield
@@ -55,6 +58,15 @@ def uncompiled() -> Iterator[None]:
 _SWITCHING = threading.Lock()
 _STANCES: list[AbstractContextManager[Any]] = []
 """One context for each run under way; the first is the stance that is set."""
+_SWITCHES = itertools.count()
+
+
+def ran_compiled(call: Callable[[], T]) -> tuple[T, bool]:
+    """Return the result of a call, and whether no other thread's run made compiled code run eagerly meanwhile."""
+    before = next(_SWITCHES)
+    eagerly = bool(_STANCES)
+    out = call()
+    return out, not eagerly and next(_SWITCHES) == before + 1
 
 
 class NodeRunner(fx.Interpreter):
@@ -157,7 +169,7 @@ def run_graph(
     node; ``backward(output, run)`` calls ``run(roots, ones)``. Raises RunError with the name of a node that raises.
     """
     owners = None if back is None else AutogradOwners(follows=True)
-    with _modes_kept():
+    with uncompiled(), _modes_kept():
         output = NodeRunner(graph, inputs, meters, owners).run()
     for meter in meters:
         meter.finish()
@@ -203,7 +215,8 @@ def _modes_kept() -> Iterator[None]:
 class Times:
     """Timings of each node of the graph and of the model itself.
 
-    ``host_nodes`` are the host's times for each node on an accelerator; ``backward_*`` are those of a backward pass.
+    ``host_nodes`` are the host's times for each node on an accelerator; ``backward_*`` are those of a backward pass,
+    ``compiled`` those of the compiled model.
     """
 
     nodes: Mapping[str, Timing] = field(default_factory=dict)
@@ -211,6 +224,8 @@ class Times:
     host_nodes: Mapping[str, Timing] = field(default_factory=dict)
     backward_nodes: Mapping[str, Timing] = field(default_factory=dict)
     backward_latency: Timing | None = None
+    compiled: Timing | None = None
+    backward_compiled: Timing | None = None
 
 
 def time_nodes(
@@ -222,26 +237,30 @@ def time_nodes(
     tick: Callable[[], None],
     backward: bool = False,
     graphs_backward: bool = False,
+    compiled: Callable[[], Callable[[], Any]] | None = None,
 ) -> Times:
-    """Time each node of the graph, and, in turn with it, the model itself without instruments.
+    """Time each node of the graph, and, in turn with it, the model itself without instruments, and the compiled one.
 
     ``repeats="auto"`` runs at least 5 times, until the times of the model and of the sum of the nodes are stable
-    (interquartile range under 5% of the median, without the first runs if they were slower), or until 2 s have passed. ``inputs()`` returns fresh inputs, ``model()`` a
-    function that runs the model on such; ``tick()`` is called before each run. ``backward`` times the model's backward
-    pass too, ``graphs_backward`` that of the nodes.
+    (interquartile range under 5% of the median, without the first runs if they were slower), or until 2 s have passed.
+    ``inputs()`` returns fresh inputs, ``model()`` a function that runs the model on such, ``compiled()`` the same of the
+    compiled model; ``tick()`` is called before each run. ``backward`` times the model's backward pass too,
+    ``graphs_backward`` that of the nodes. Without a time for ``compiled``, another thread's run made it run eagerly.
     """
-    own, own_back, sums = list[Usage](), list[Usage](), list[float]()
+    own, own_back, fast, fast_back = (list[Usage]() for _ in range(4))
+    sums, steady = list[float](), compiled is not None
     nodes, nodes_host, nodes_back = (dict[str, list[float]]() for _ in range(3))
     begin = time.perf_counter()
-    while not _enough([_seconds(own), sums], repeats, time.perf_counter() - begin):
+    while not _enough(
+        [_seconds(own), sums, *([_seconds(fast)] if compiled else [])], repeats, time.perf_counter() - begin
+    ):
         tick()
         with uncompiled():
-            out = _timed(model(), device, own)
-        if backward:
-            roots, ones = roots_of(out)
-            _timed(partial(backward_from, roots, ones), device, own_back)
-            del roots, ones
-        del out  # before the graph runs: the outputs of both must not be alive at once
+            _time_model(model(), device, own, own_back if backward else None)
+        if compiled is not None:
+            tick()
+            run = partial(_time_model, compiled(), device, fast, fast_back if backward else None)
+            steady &= ran_compiled(run)[1]
         tick()
         clock, clock_back = _clock(device), _clock(device)
         run_graph(graph, inputs(), clock, back=clock_back if graphs_backward else None)
@@ -251,7 +270,20 @@ def time_nodes(
             _collect(clock.host, nodes_host)
         sums.append(sum(clock.seconds.values()))
     timings, host, back = ({n: timing(taken) for n, taken in each.items()} for each in (nodes, nodes_host, nodes_back))
-    return Times(timings, _timing(own, device), host, back, _timing(own_back, device) if backward else None)
+    latency, back_latency, faster, faster_back = (
+        _timing(samples, device) for samples in (own, own_back, *([fast, fast_back] if steady else [[], []]))
+    )
+    return Times(timings, latency, host, back, back_latency, faster, faster_back)
+
+
+def _time_model(
+    call: Callable[[], Any], device: torch.device, samples: list[Usage], backward: list[Usage] | None
+) -> None:
+    """Time a run of the model, and of its backward pass if there is a list for it. No output outlives this."""
+    out = _timed(call, device, samples)
+    if backward is not None:
+        roots, ones = roots_of(out)
+        _timed(partial(backward_from, roots, ones), device, backward)
 
 
 def _clock(device: torch.device) -> Clock | AcceleratorClock:
@@ -292,10 +324,10 @@ def _seconds(samples: list[Usage]) -> list[float]:
     return [usage.seconds for usage in samples]
 
 
-def _timing(samples: list[Usage], device: torch.device) -> Timing:
+def _timing(samples: list[Usage], device: torch.device) -> Timing | None:
     """Return the timing of the model's own runs; the host's processor tells nothing of those on another device."""
     measured = samples[warm_up(_seconds(samples), LEAST) :]
-    return timing(_seconds(measured), measured if accelerator_of(device) is None else ())
+    return timing(_seconds(measured), measured if accelerator_of(device) is None else ()) if measured else None
 
 
 def run_error(

@@ -42,7 +42,7 @@ class Subject:
     """A model with its inputs, to be run several times from the same state, that of ``snapshot``.
 
     ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` tells whether it, or a part of it, is
-    under ``torch.compile``. ``lazy`` is that of :class:`~fxflops.model.snapshot.Snapshot`.
+    under ``torch.compile``; ``compiled_model`` is the model as it is given, if a call of that runs compiled. ``lazy`` is that of :class:`~fxflops.model.snapshot.Snapshot`.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class Subject:
         self.mode = mode
         self.compiled = compiled
         self.lazy = lazy
+        self.compiled_model: nn.Module | None = None
         self.backward = backward
         if backward:
             args, kwargs = as_leaves((args, kwargs))
@@ -106,6 +107,13 @@ class Subject:
         """Return a function that runs the model once, from the initial state."""
         args, kwargs = self.inputs()
         return lambda: run_to_end(self.model(*args, **kwargs))
+
+    def compiled_call(self) -> Callable[[], Any]:
+        """Return a function that runs the compiled model once, from the initial state. There must be one."""
+        args, kwargs = self.inputs()
+        model = self.compiled_model
+        assert model is not None
+        return lambda: run_to_end(model(*args, **kwargs))
 
     def record_of(self, watch: Watch, source: str, trace: str, why: str = "") -> Run:
         """Return the record of a finished run under ``watch``."""

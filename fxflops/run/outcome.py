@@ -17,6 +17,7 @@ from ..meters.nodes import Node
 from ..meters.timing import Timing
 from ..model.inventory import Module, Params
 from ..records import Call, Scope, Step
+from .compiled import Compiled
 
 ALWAYS = ("params", "buffers", "inputs", "activations")
 """The categories of memory that are shown even if they are 0."""
@@ -57,8 +58,9 @@ class Run:
     ``calls``, ``scopes`` and ``history`` (of live storages) are those of the model itself; ``nodes`` are those of its
     graph, if it has one. ``peak`` is in bytes, parameters, buffers and inputs included; ``source`` is that of
     :class:`Memory`. ``steps`` are those of a block under ``profile``, ``instruments`` the seconds that observing it took,
-    which are in no other time, ``interrupted`` the words on other work that ran meanwhile. ``peak`` and ``params`` are None
-    where a trace does not tell them. ``trace_reason`` says why the model was not traced symbolically, or not counted on meta.
+    which are in no other time, ``interrupted`` the words on other work that ran meanwhile. ``compiled`` has the times of a
+    model that is compiled as a whole. ``peak`` and ``params`` are None where a trace does not tell them. ``trace_reason``
+    says why the model was not traced symbolically, or not counted on meta.
     """
 
     model: str
@@ -79,6 +81,7 @@ class Run:
     steps: tuple[Step, ...] = ()
     instruments: float | None = None
     interrupted: str = ""
+    compiled: Compiled | None = None
 
     @cached_property
     def memory(self) -> Memory:

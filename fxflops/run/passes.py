@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from torch import fx
@@ -23,6 +24,8 @@ from ..trace.autograd_owners import backward_from, roots_of
 from ..trace.record import Recorder
 from ..trace.source import is_library
 from ..trace.symbolic import constants_of, symbolic
+from .compiled import Compiled, first_runs, with_times
+from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, run_graph, time_nodes, uncompiled
 from .model_run import Subject, Watch, observed_run, with_seconds
 from .outcome import Run
@@ -93,14 +96,26 @@ def measure(
         tick()
         bytes_of, peak = _allocated(accelerator, subject, graph, back)
         run = replace(run, peak=peak, source="allocator")
-    times = Times()
+    times, compiled = Times(), None
     if subject.device.type != "meta" and repeats != 0:
-        times = time_nodes(graph, subject.bound, subject.call, subject.device, repeats, tick, subject.backward, back)
+        if subject.compiled_model is not None:
+            tick()
+            compiled = first_runs(partial(_with_backward, subject))
+        fast = None if compiled is None or compiled.missing else subject.compiled_call
+        times = time_nodes(
+            graph, subject.bound, subject.call, subject.device, repeats, tick, subject.backward, back, fast
+        )
+        if compiled is not None:
+            compiled = with_times(compiled, times)
+            if kernels and not compiled.missing:
+                tick()
+                compiled = _with_kernels(compiled, subject)
     ran = _kernels(subject, graph) if kernels else {}
     nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, ran) for n in graph.graph.nodes)
     owner_of = {} if watched.owners is None else watched.owners.owner_of
     calls = with_nodes(observed, nodes, owner_of)
-    return replace(run, calls=calls, nodes=nodes, latency=times.latency, backward_latency=times.backward_latency)
+    run = replace(run, latency=times.latency, backward_latency=times.backward_latency, compiled=compiled)
+    return replace(run, calls=calls, nodes=nodes)
 
 
 def _watched_graph(
@@ -169,6 +184,20 @@ def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> 
         if own:
             places[node.name] = own[-1]
     return places
+
+
+def _with_backward(subject: Subject) -> Callable[[], Any]:
+    """Return a function that runs the compiled model once, with its backward pass if the subject has one."""
+    call = subject.compiled_call()
+    return (lambda: backward_from(*roots_of(call()))) if subject.backward else call
+
+
+def _with_kernels(compiled: Compiled, subject: Subject) -> Compiled:
+    """Return the record with the compiled model's kernels, or with the reason why they are not known."""
+    if subject.device.type != "cpu":
+        return replace(compiled, kernels_missing=f"they are mapped to modules on a CPU, not on {subject.device.type}")
+    found, missing = compiled_kernels(subject.compiled_call, subject.inventory.paths)
+    return replace(compiled, kernels=found, kernels_missing=missing)
 
 
 def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel, ...]]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from ..errors import InputError, OutOfMemoryError, RunError, errors_of_kind
 from ..meters.accelerator import accelerator_of
-from ..model.inputs import as_call, checked_model, is_compiled, shape_given
+from ..model.inputs import as_call, checked_model, is_compiled, is_compiled_whole, shape_given
 from ..model.inventory import Inventory
 from ..model.snapshot import holding
 from ..trace.compiler import unseen
@@ -53,6 +53,8 @@ def running(
                 subject = Subject(
                     model, whole, positional, named, mode, backward, lazy, is_compiled([given, *whole.paths])
                 )
+                if is_compiled_whole(given):
+                    subject.compiled_model = given
                 try:
                     yield subject
                 except (torch.OutOfMemoryError, OutOfMemoryError) as error:

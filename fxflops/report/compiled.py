@@ -1,0 +1,186 @@
+"""The compiled model beside the eager one: two latencies, the speed-up, the graph breaks, and what each module gained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..counting.counted_run import CountedRun
+from ..errors import InputError
+from ..meters.timing import Timing
+from ..records import prefixes
+from ..render.columns import COMPILED
+from ..render.data import CompiledRun
+from ..render.exports import Rows
+from ..run.compiled import Break, Compiled, Recompilation
+from ..run.compiled_kernels import CompiledKernel
+
+OUTSIDE = "(no kernel)"
+"""The row of the compiled model's time outside its kernels: guards, Python around the graphs, code between them."""
+MATTERS = 0.01
+"""A module that takes less than this share of the latency is not named among those that did not gain."""
+
+
+LONGEST = 1.2
+"""Kernels that take more than so many times the latency in all were read while other work ran on the machine."""
+
+
+class ModuleGain(NamedTuple):
+    """The seconds of a module, eager and compiled, with those inside it; ``own_*`` are those of its own operations."""
+
+    seconds: float
+    compiled_seconds: float
+    own_seconds: float
+    own_compiled_seconds: float
+
+    @property
+    def gain(self) -> float | None:
+        """The eager seconds over the compiled ones; None if either are 0."""
+        return self.seconds / self.compiled_seconds if self.seconds and self.compiled_seconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledView:
+    """A compiled model's own run. Times are in seconds, and None if they were not measured; ``missing`` says why.
+
+    ``speedup`` is the eager latency over the compiled one, both of the forward. ``by_module`` needs the kernels:
+    ``analyze(..., kernels=True)``.
+    """
+
+    run: Compiled
+    eager: Timing | None
+    own: Mapping[str, float]
+    """The eager seconds of each module's own operations, by its path."""
+
+    @property
+    def timing(self) -> Timing | None:
+        """The latency with its spread and the number of repeats."""
+        return self.run.latency
+
+    @property
+    def latency(self) -> float | None:
+        """Median seconds of the compiled model's own forward."""
+        return None if self.run.latency is None else self.run.latency.median
+
+    @property
+    def backward_latency(self) -> float | None:
+        """Median seconds of the compiled model's own backward pass."""
+        return None if self.run.backward_latency is None else self.run.backward_latency.median
+
+    @property
+    def speedup(self) -> float | None:
+        return None if self.run.latency is None or self.eager is None else self.eager.median / self.run.latency.median
+
+    @property
+    def graphs(self) -> int:
+        """The number of graphs that one run calls."""
+        return self.run.graphs
+
+    @property
+    def breaks(self) -> tuple[Break, ...]:
+        """The places in the author's code where a graph ends before the forward does, each with torch's reason."""
+        return self.run.breaks
+
+    @property
+    def recompilations(self) -> tuple[Recompilation, ...]:
+        """The compilations of the model's code beyond the first one, each with the guard that failed."""
+        return self.run.recompilations
+
+    @property
+    def kernels(self) -> tuple[CompiledKernel, ...]:
+        """The kernels that one run calls, in order, with their seconds and modules."""
+        return self.run.kernels
+
+    @property
+    def missing(self) -> str:
+        return self.run.missing
+
+    def by_module(self) -> Rows[ModuleGain]:
+        """Return each module's eager and compiled seconds by its path; "" is the model, ``(no kernel)`` time outside kernels.
+
+        A kernel fused of several modules' operations is shared out in proportion to their eager times, so that these
+        modules show one gain. Raises InputError, with the reason, if the kernels are not known.
+        """
+        if not self.run.kernels:
+            raise InputError(
+                f"the compiled model's kernels are not known: {self.run.missing or self.run.kernels_missing}"
+            )
+        compiled = _shares(self.run.kernels, self.own)
+        sums: dict[str, tuple[float, float]] = {}
+        for path in {**self.own, **compiled}:
+            seconds = self.own.get(path, 0.0), compiled.get(path, 0.0)
+            for above in prefixes(path):
+                whole = sums.get(above, (0.0, 0.0))
+                sums[above] = whole[0] + seconds[0], whole[1] + seconds[1]
+        rows = {path: ModuleGain(*sums[path], self.own.get(path, 0.0), compiled.get(path, 0.0)) for path in sums}
+        outside = max((self.latency or 0.0) - sum(kernel.seconds for kernel in self.run.kernels), 0.0)
+        rows[OUTSIDE] = ModuleGain(0.0, outside, 0.0, outside)
+        return Rows(
+            rows, "modules, compiled", COMPILED, lambda path, row: [(path, *row, row.gain and round(row.gain, 2))]
+        )
+
+    @property
+    def unsteady(self) -> bool:
+        """True if the kernels' times do not fit into the latency: nothing can be said of single modules then."""
+        return sum(kernel.seconds for kernel in self.run.kernels) > LONGEST * (self.latency or 0.0)
+
+    @property
+    def losers(self) -> list[str]:
+        """The modules whose own operations take as long compiled as eager, or longer, the longest first; [] if not known."""
+        if not self.run.kernels or self.unsteady:
+            return []
+        rows, least = self.by_module(), MATTERS * (self.latency or 0.0)
+        lost = {p: row.own_compiled_seconds for p, row in rows.items() if row.own_compiled_seconds >= row.own_seconds}
+        return sorted((p for p in lost if p != OUTSIDE and lost[p] > least), key=lambda path: -lost[path])
+
+    def __str__(self) -> str:
+        from ..render.summary import compiled_lines
+
+        return compiled_lines(_shown(self))
+
+
+def compiled_view(report: CountedRun) -> CompiledView | None:
+    """Return the view of a report's compiled run, if it has one."""
+    run = report._run
+    if run.compiled is None:
+        return None
+    own = {path: row.own.seconds or 0.0 for path, row in report.by_module().items()}
+    return CompiledView(run.compiled, run.latency, own)
+
+
+def compiled_run(report: CountedRun) -> CompiledRun | None:
+    """Return what the summary shows of a report's compiled run, if it has one."""
+    view = compiled_view(report)
+    return None if view is None else _shown(view)
+
+
+def _shown(view: CompiledView) -> CompiledRun:
+    run, losers = view.run, [path or "(root)" for path in view.losers]
+    return CompiledRun(
+        run.latency,
+        view.speedup,
+        run.graphs,
+        run.compiling,
+        run.breaks,
+        run.recompilations,
+        losers,
+        view.unsteady,
+        run.missing,
+    )
+
+
+def _shares(kernels: tuple[CompiledKernel, ...], own: Mapping[str, float]) -> dict[str, float]:
+    """Return the seconds of each module's own operations in kernels.
+
+    A module's eager time is spread evenly over the kernels that it takes part in: that weighs it among a kernel's modules.
+    """
+    parts = Counter(path for kernel in kernels for path in kernel.paths)
+    seconds: dict[str, float] = {}
+    for kernel in kernels:
+        weights = [own.get(path, 0.0) / parts[path] for path in kernel.paths]
+        for path, weight in zip(kernel.paths, weights, strict=True):
+            share = weight / sum(weights) if sum(weights) else 1 / len(weights)
+            seconds[path] = seconds.get(path, 0.0) + kernel.seconds * share
+    return seconds

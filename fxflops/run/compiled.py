@@ -1,0 +1,168 @@
+"""The model as ``torch.compile`` made it: its first runs, where its graph breaks, and why it was compiled again."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import torch
+
+from ..meters.timing import Timing
+from ..torch_internals import COMPILED_CODE, RESUMED_CODE, compilations, compilations_begun
+from ..trace.source import is_library
+from .compiled_kernels import CompiledKernel
+from .graph_run import Times, ran_compiled
+
+OTHER_THREAD = "another thread's run made torch run compiled code eagerly meanwhile"
+SETTLING = 2
+"""Runs before a compiled model is watched: the first may compile it, and on CUDA the second records its CUDA graphs."""
+
+
+class Break(NamedTuple):
+    """A place where the compiler ended a graph, ``file:line``, and torch's reason, "" if torch has no record of it."""
+
+    reason: str
+    where: str
+
+
+class Recompilation(NamedTuple):
+    """A compilation of code that had been compiled before: the guard that failed, and ``file:line`` of it or the code.
+
+    ``reason`` is "" if torch has no record of it.
+    """
+
+    reason: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled model's own times, with its forward's breaks and recompilations.
+
+    ``graphs`` are those that one run calls; ``compiling`` is the seconds of the runs that compiled it, None if it had been
+    compiled for these inputs before. ``missing`` says why it has no ``latency``, ``kernels_missing`` why no ``kernels``.
+    """
+
+    latency: Timing | None = None
+    backward_latency: Timing | None = None
+    compiling: float | None = None
+    graphs: int = 0
+    breaks: tuple[Break, ...] = ()
+    recompilations: tuple[Recompilation, ...] = ()
+    missing: str = ""
+    kernels: tuple[CompiledKernel, ...] = ()
+    kernels_missing: str = "they were not asked for: analyze(..., kernels=True)"
+
+
+class Frame(NamedTuple):
+    """A function that ran in Python: its code, as torch may have rewritten it, and its globals."""
+
+    code: CodeType
+    names: dict[str, Any]
+
+
+def first_runs(prepared: Callable[[], Callable[[], Any]]) -> Compiled:
+    """Run the compiled model until it is compiled and warm, then once more to see what of it runs in Python.
+
+    ``prepared()`` returns a function that runs it once. The compiler's errors are no errors of the analysis: the model
+    runs without it, and ``missing`` says what it raised.
+    """
+    compiling, steady = 0.0, True
+    try:
+        for _ in range(SETTLING):
+            call, begun, start = prepared(), compilations_begun(), time.perf_counter()
+            steady &= ran_compiled(call)[1]
+            if compilations_begun() != begun:
+                compiling += time.perf_counter() - start
+        ran, undisturbed = ran_compiled(partial(_frames_of, prepared()))
+    except Exception as error:
+        first_line = str(error).strip().partition("\n")[0]
+        return Compiled(missing=f"it raised {type(error).__name__}: {first_line}")
+    if not (steady and undisturbed):
+        return Compiled(missing=OTHER_THREAD)
+    graphs = sum(name.startswith(COMPILED_CODE) for frame in ran for name in frame.code.co_names)
+    return Compiled(None, None, compiling or None, graphs, _breaks_in(ran), _recompilations_of(ran))
+
+
+def with_times(compiled: Compiled, times: Times) -> Compiled:
+    """Return the record with the compiled model's times, or with the reason why it has none."""
+    if compiled.missing:
+        return compiled
+    if times.compiled is None:
+        return replace(compiled, missing=OTHER_THREAD)
+    return replace(compiled, latency=times.compiled, backward_latency=times.backward_compiled)
+
+
+def _frames_of(call: Callable[[], Any]) -> list[Frame]:
+    """Return the functions that run in Python during a call, each once: what is in a graph does not."""
+    ran: dict[CodeType, Frame] = {}
+
+    def seen(frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            ran.setdefault(frame.f_code, Frame(frame.f_code, frame.f_globals))
+
+    before = sys.getprofile()
+    sys.setprofile(torch.compiler.disable(seen))  # or it would be compiled itself
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return [*ran.values()]
+
+
+def _breaks_in(ran: Iterable[Frame]) -> tuple[Break, ...]:
+    """Return the breaks of the graphs in these functions.
+
+    Code that was rewritten names the functions that go on after a break. A function that the compiler gave up, as for a
+    break in a loop, runs as it is written. Torch's records of breaks, of all models, say why: those at such places count.
+    """
+    stops: set[tuple[str, int]] = set()
+    given_up: list[tuple[str, range]] = []
+    for code, names in ran:
+        resumed = [names[name].__code__ for name in code.co_names if name.startswith(RESUMED_CODE)]
+        stops.update((each.co_filename, each.co_firstlineno) for each in resumed)
+        if not resumed and not any(name.startswith(COMPILED_CODE) for name in code.co_names):
+            last = max([line for *_, line in code.co_lines() if line], default=0)
+            given_up.append((code.co_filename, range(code.co_firstlineno, last + 1)))
+    found: dict[str, Break] = {}
+    explained: set[tuple[str, int]] = set()
+    for record in compilations()[0]:
+        places = [(frame.filename, frame.lineno) for frame in record.user_stack]
+        if not places or not (places[-1] in stops or _is_in(places[-1], given_up)):
+            continue
+        explained.update(places)
+        own = [place for place in places if not is_library(place[0])] or places
+        where = "{}:{}".format(*own[-1])
+        found.setdefault(where, Break(record.reason.partition("\n")[0], where))
+    for record in compilations()[1]:  # of a function that is given up as a whole there is but this record
+        failed = record.fail_user_frame_filename, record.fail_user_frame_lineno
+        if record.fail_reason and failed[1] is not None and _is_in(failed, given_up):
+            where = "{}:{}".format(*failed)
+            found.setdefault(where, Break(record.fail_reason.partition("\n")[0], where))
+    unexplained = (Break("", "{}:{}".format(*stop)) for stop in sorted(stops - explained))
+    return (*found.values(), *unexplained)
+
+
+def _is_in(place: tuple[str, int], functions: Iterable[tuple[str, range]]) -> bool:
+    return any(place[0] == file and place[1] in lines for file, lines in functions)
+
+
+def _recompilations_of(ran: Iterable[Frame]) -> tuple[Recompilation, ...]:
+    """Return the recompilations so far of these functions, for this model or another one with the same code."""
+    functions = {(code.co_filename, code.co_firstlineno) for code, _ in ran}
+    found = []
+    for record in compilations()[1]:
+        of_them = (record.co_filename, record.co_firstlineno) in functions
+        if of_them and not str(record.compile_id).endswith("/0"):
+            told = getattr(record, "recompile_reason", None) or ""  # torch 2.6 does not tell
+            guard = told.partition(": ")[2].partition("\n")[0].partition("  #")[0]
+            place = re.search(r'File "(.+)", line (\d+)', told)
+            where = place.groups() if place else (record.co_filename, record.co_firstlineno)
+            found.append(Recompilation(guard.strip(), "{}:{}".format(*where)))
+    return tuple(found)
