@@ -41,13 +41,15 @@ class Seen:
 class Open:
     """An event that has begun and not ended, with what is known of the place inside it.
 
-    ``tracked`` tells that autograd recorded an operator around it; ``node`` is the autograd node that runs.
+    ``seen`` is the operator that is counted, ``inside`` one that is looked into, ``waiting`` the same as long as it has
+    called no other. ``tracked`` tells that autograd recorded an operator around it; ``node`` is the autograd node that runs.
     """
 
     end: int
     phase: str = FORWARD
     path: str = ""
     seen: Seen | None = None
+    inside: Seen | None = None
     waiting: Seen | None = None
     tracked: bool = False
     node: _Node | None = None
@@ -98,7 +100,7 @@ class Places:
     def _meet(self, event: Event, stack: list[Open]) -> None:
         self._close(stack, event.start)
         top = stack[-1]
-        inner = Open(event.end, top.phase, top.path, top.seen, None, top.tracked, top.node)
+        inner = Open(event.end, top.phase, top.path, top.seen, top.inside, None, top.tracked, top.node)
         if event.name.startswith(MODULE):
             self._enter(event.name.removeprefix(MODULE), inner)
         elif event.name.startswith(NODE):
@@ -117,12 +119,7 @@ class Places:
         elif event.is_operator:
             self._operator(event, inner, stack)
         elif CORRELATION in event.args:
-            by = top.seen or top.waiting
-            for each in self._launched.pop(event.args[CORRELATION], ()):
-                if by is None:
-                    self._unknown(each, top)
-                else:
-                    by.kernels.append(each)
+            self._launch(self._launched.pop(event.args[CORRELATION], ()), top)
         stack.append(inner)
 
     def _enter(self, name: str, inner: Open) -> None:
@@ -147,8 +144,8 @@ class Places:
         if is_seen:
             inner.seen = seen
             self._add(seen, inner)
-        elif is_seen is None:
-            inner.waiting = seen
+        else:
+            inner.inside, inner.waiting = seen, seen if is_seen is None else None
 
     def _add(self, seen: Seen, place: Open) -> None:
         self._found.append(seen)
@@ -168,6 +165,18 @@ class Places:
             if ended.node is not None and ended.node is not stack[-1].node and not ended.node.ends_recorded:
                 for seen in ended.node.recorded:
                     seen.phase = RECOMPUTE
+
+    def _launch(self, kernels: Iterable[Event], place: Open) -> None:
+        """Give kernels to the operator that launched them; one that is looked into, and does, has a kernel of its own."""
+        for each in kernels:
+            if place.seen is None and place.inside is not None:
+                place.seen, place.waiting = place.inside, None
+                if not place.seen.kernels:
+                    self._add(place.seen, place)
+            if place.seen is None:
+                self._unknown(each, place)
+            else:
+                place.seen.kernels.append(each)
 
     def _unknown(self, kernel: Event, place: Open) -> None:
         if kernel.category == "kernel":

@@ -88,6 +88,17 @@ def test_kernels_go_to_the_operator_that_launched_them(tmp_path: Path) -> None:
     assert [each.name for each in found.kernels] == ["fill", "gemm"]
 
 
+def test_an_operator_that_is_looked_into_and_launches_is_counted(tmp_path: Path) -> None:
+    """Such as aten::_fused_rms_norm: it calls others where its device has no kernel for it."""
+    events = [event("aten::linear", 0, 20), event("aten::empty", 1, 2), launch(11, 5), kernel(11, 50, 5)]
+    found = places(tmp_path, *events, event("aten::empty", 8, 2), mm(100)).seen
+    assert [(each.event.name, len(each.kernels)) for each in found] == [
+        ("aten::linear", 1),
+        ("aten::empty", 0),
+        ("aten::mm", 0),
+    ]
+
+
 def test_a_kernel_that_no_operator_launched_is_named(tmp_path: Path) -> None:
     events = [mm(0), launch(10, 2), kernel(10, 40, 5), launch(11, 20), kernel(11, 50, 5, "triton_poi_fused_add")]
     copy, earlier = kernel(12, 70, 1, "Memcpy HtoD", "gpu_memcpy"), kernel(9, 1, 1, "softmax")
