@@ -108,9 +108,7 @@ def analyzed(name: str, runs: int) -> Iterator[Any]:
         asked = yield report.compiled.latency, report.compiled.timing.low, report.latency
     with torch.no_grad(), torch.compiler.set_stance("fail_on_recompile"):
         model(*args, **kwargs)  # raises if it would compile
-    begin = time.perf_counter()
     view = fxflops.analyze(model, args, kwargs, repeats=runs, progress=False, kernels=True).compiled
-    seconds = time.perf_counter() - begin
     with torch.no_grad(), torch.compiler.set_stance("fail_on_recompile"):
         model(*args, **kwargs)
     own = fxflops.analyze(eager, args, kwargs, repeats=0, progress=False).total_flops
@@ -122,7 +120,6 @@ def analyzed(name: str, runs: int) -> Iterator[Any]:
         "kernels": len(view.kernels),
         "missing": view.run.kernels_missing,
         "sum": sum(kernel.seconds for kernel in view.kernels) / view.latency,
-        "seconds": seconds,
         "losers": ["unsteady"] if view.unsteady else view.losers[:3],
     }
 
@@ -187,8 +184,8 @@ def table(found: dict[str, dict[str, Any]], rounds: int, runs: int, processor_ti
         "| model | compiled, without fxflops (ms) | compiled, by fxflops (ms) | ratio, median of rounds (least-most) | ratio of the fastest runs "
         "| eager (ms) "
         "| speed-up | FLOPs, compiled and eager | graphs | breaks | next call compiles | kernels | their sum / compiled "
-        "| the second compilation, with all else (s) | did not gain |",
-        "|---|" + "---:|" * 8 + "---|---|---:|---:|---:|---|",
+        "| did not gain |",
+        "|---|" + "---:|" * 8 + "---|---|---:|---:|---|",
     ]
     for name, row in found.items():
         low, high = row["spread"]
@@ -197,7 +194,7 @@ def table(found: dict[str, dict[str, Any]], rounds: int, runs: int, processor_ti
             f"| {(MODELS[name].__doc__ or '').rstrip('.')} | {1e3 * row['plain']:.2f} | {1e3 * row['ours']:.2f} "
             f"| {row['ratio']:.3f} ({low:.2f}-{high:.2f}) | {row['least']:.3f} | {1e3 * row['eager']:.2f} | {row['eager'] / row['ours']:.2f}x "
             f"| {flops} | {row['graphs']} | {'; '.join(row['breaks']) or 'none'} | no | {row['kernels'] or row['missing']} "
-            f"| {row['sum']:.2f} | {row['seconds']:.0f} | {', '.join(each or '(root)' for each in row['losers']) or '-'} |"
+            f"| {row['sum']:.2f} | {', '.join(each or '(root)' for each in row['losers']) or '-'} |"
         )
     lines.append(
         "\nThe next call is made under `torch.compiler.set_stance('fail_on_recompile')`, before and after the kernels are "
