@@ -12,13 +12,13 @@ from torch import fx, nn
 from .conventions import Convention, find_convention
 from .counting.counts import check_attention
 from .errors import InputError, OutOfMemoryError, RunError, TraceError, of_kind
-from .meters.progress import progress_bar
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .ops import BASE, FormulaRegistry
 from .records import FormulaFunction
 from .report.report import Report
 from .run.model_run import Subject, counted_run
 from .run.passes import Traced, author_lines, measure, traced
+from .run.progress import progress_bar
 from .run.running import running
 from .run.trace_run import run_of_trace
 

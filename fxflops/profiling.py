@@ -7,7 +7,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial, update_wrapper
 from types import TracebackType
 from typing import Any, NoReturn
@@ -21,19 +20,15 @@ from .conventions import Convention, find_convention
 from .counting.counts import check_attention
 from .counting.steps import OUTSIDE
 from .errors import FxflopsError, InputError, of_kind
-from .meters.event_stopwatch import clock_of, seconds_of
-from .meters.stopwatch import Stopwatch
-from .meters.timing import Usage
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
 from .model.optimizer import states_of
 from .ops import BASE
 from .records import FormulaFunction, Step
 from .report.report import Report
-from .run.calibration import entry_costs, is_timed
+from .run.block import BlockWatch
 from .run.graph_run import uncompiled
-from .run.model_run import Watch, gradients_of
-from .run.outcome import environment_of
+from .run.model_run import gradients_of
 
 INSTEAD = """it counts the code in a block,
   with fxflops.profile(model) as p:
@@ -117,11 +112,7 @@ class profile:
             "optimizer": self._optimizer_states(),
         }
         self._paths = {m: path for m, path in inventory.paths.items() if not isinstance(m, Models)}
-        parameter = next(self._model.parameters(), None)
-        self._device = torch.device("cpu") if parameter is None else parameter.device
-        self._timed = is_timed(parameter)
-        clock = clock_of(self._device) if self._timed else Stopwatch
-        self._watch = Watch(self._paths, self._registry, backward=True, clock=clock)
+        self._watch = BlockWatch(self._paths, self._registry, next(self._model.parameters(), None))
         self._storages, self._observer = self._watch.storages, self._watch.observer
         self._observer.phases.on_step = self._stepping
         self._generated: list[tuple[str, range]] = []
@@ -135,10 +126,6 @@ class profile:
             if callable(getattr(type(module), "generate", None)):
                 stand_in = _Generate(module, partial(self._generating, path))
                 self._open.callback(stand_in.leave)
-        watch = self._observer.stopwatch
-        if self._timed and type(watch) is Stopwatch:  # events are told of the device's work, not of torch's on the host
-            watch.costs, watch.cold = entry_costs(self._registry), entry_costs(self._registry, cold=True)
-        self._begun = Usage.now()
         self._is_open = True
         self._switch()
         return self
@@ -181,7 +168,6 @@ class profile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        used = Usage.now().since(self._begun)
         if self._is_on:
             self._turn_off(kind, error, traceback)
         self._open.__exit__(kind, error, traceback)
@@ -197,17 +183,7 @@ class profile:
         parts = [*self._model.children()] if isinstance(self._model, Models) else [self._model]
         name = " + ".join(type(part).__name__ for part in parts) or "(no model)"
         mode = ("train" if self._model.training else "eval") if parts else ""
-        environment, timed = environment_of(self._device, mode, self._compiled), self._timed
-        run = self._watch.run(
-            name, "", Inventory(self._model), environment, "storages", "profiled as it ran", timed=timed
-        )
-        steps = tuple(
-            Step(name, calls, {phase: seconds_of(taken) for phase, taken in parts.items()} if timed else {})
-            for name, calls, parts in self._steps(self._observer.steps)
-        )
-        if timed:
-            run = replace(run, instruments=self._observer.stopwatch.own, interrupted=used.interrupted)
-        run = replace(run, steps=steps)
+        run = self._watch.run_of(name, mode, self._compiled, Inventory(self._model), self._steps)
         report = Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
         self._report = report
         report.checked(self._strict)

@@ -17,11 +17,11 @@ from .. import api
 from ..conventions import find_convention
 from ..counting.counts import UNKNOWN_PAIRS, check_attention
 from ..errors import FxflopsError, InputError
-from ..meters.progress import working
 from ..model.inputs import bind, checked_model, signature_of
 from ..model.pytree import fill, template_of
 from ..report.report import Report
 from ..run.model_run import cap_of
+from ..run.progress import working
 from ..units import size
 from .inputs import (
     Given,

@@ -9,6 +9,7 @@ import torch
 from torch.profiler import ProfilerActivity
 
 from ..torch_internals import DisableTorchFunction
+from ..units import size
 
 
 class Accelerator:
@@ -51,6 +52,11 @@ class Accelerator:
     def allocated(self) -> int:
         """The bytes of live tensors."""
         return int(self._statistic("memory_allocated")(self.device))
+
+    @property
+    def held(self) -> str:
+        """The bytes of live tensors in words."""
+        return f"{size(self.allocated)} were allocated on {self.device}"
 
     @property
     def peak(self) -> int:

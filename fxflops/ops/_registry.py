@@ -117,6 +117,11 @@ class FormulaRegistry:
             return self.get(name) or self.get(name.rstrip("_"))
         return self.get(("method" if is_method(function) else "function", getattr(function, "__name__", "")))
 
+    @staticmethod
+    def operator(name: str) -> Any:
+        """The operator of this name, ``"aten::mm"``: its packet, or what stands for one that this process does not have."""
+        return target_of(name)
+
     def find_class(self, cls: type) -> tuple[type | None, Formula | None]:
         """The entry for the module class that defines the ``forward`` which modules of this class run, or for a subclass of it
         that inherits it; and which of them it is."""

@@ -17,7 +17,6 @@ from ..model.inventory import Inventory
 from ..model.snapshot import holding
 from ..trace.compiler import unseen
 from ..trace.source import line_that_raised
-from ..units import size
 from .lazy import initialized
 from .model_run import Subject
 
@@ -77,5 +76,5 @@ def _out_of_memory(error: torch.OutOfMemoryError | OutOfMemoryError, subject: Su
         text = f"the model raised in {where}\n  {type(error).__name__}: {error}{line_that_raised(error)}"
     accelerator = accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:
-        text += f"\n  {size(accelerator.allocated)} were allocated on {subject.device}"
+        text += f"\n  {accelerator.held}"
     return OutOfMemoryError(f"{text}\n  {'' if subject.lazy else INSTEAD}give a smaller batch", node)

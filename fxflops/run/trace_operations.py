@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..names import Absent, target_of
 from ..ops import COMMUNICATION, FormulaRegistry
 from ..records import Operation, Spec, spec_of, typed
-from ..torch_internals import OpOverloadPacket, is_composite, tree_map
+from ..torch_internals import OpOverload, OpOverloadPacket, is_composite, tree_map
 from .trace_file import SHAPES, Event
 
 Bound = tuple[Any, tuple[Any, ...], dict[str, Any]]
@@ -61,7 +60,7 @@ class Operations:
     def sees(self, event: Event) -> bool | None:
         """Return whether an operator is counted: False for one that calls others, None if that can only be told later."""
         overload = self._bound(event)[0]
-        if isinstance(overload, (Absent, str)) or not is_composite(overload):
+        if not isinstance(overload, OpOverload) or not is_composite(overload):
             return True
         entry = self._registry.find(overload)
         if entry is not None and not entry.is_ours:
@@ -77,7 +76,7 @@ class Operations:
             entry = self._registry.find(overload)
             op = event.name if entry is None else entry.op
             sends = entry is not None and entry.reason == COMMUNICATION
-            out = None if sends or isinstance(overload, (Absent, str)) else _result(overload, args, kwargs)
+            out = None if sends or not isinstance(overload, OpOverload) else _result(overload, args, kwargs)
             self._known[key] = Operation(op, overload, _plain(args), _plain(kwargs), out)
         return self._known[key]
 
@@ -89,7 +88,7 @@ class Operations:
         return self._fitting[key]
 
     def _anew(self, event: Event) -> Bound:
-        packet = target_of(event.name)
+        packet = self._registry.operator(event.name)
         names = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()
         overloads, given = [getattr(packet, name) for name in names], len(_given(event))
         for overload in sorted(overloads, key=lambda each: len(each._schema.arguments) != given):
@@ -101,7 +100,7 @@ class Operations:
             entry = self._registry.find(overload)
             if entry is not None and entry.reason:
                 return overload, shown, {}
-        return event.name if overloads else Absent(event.name), shown, {}
+        return event.name if overloads else packet, shown, {}
 
 
 def tensor_dtype(name: str) -> torch.dtype | None:

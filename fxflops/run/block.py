@@ -1,0 +1,54 @@
+"""The watch of a block of code under ``profile``, by the clock of the device that its models are on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from ..meters.event_stopwatch import clock_of, seconds_of
+from ..meters.stopwatch import Stopwatch
+from ..meters.timing import Usage
+from ..model.inventory import Inventory
+from ..ops import FormulaRegistry
+from ..records import Step
+from .calibration import entry_costs, is_timed
+from .model_run import Watch
+from .outcome import Run, environment_of
+
+
+class BlockWatch(Watch):
+    """The instruments of a block; ``device`` is that of its models' first parameter, the CPU for none."""
+
+    def __init__(
+        self, paths: Mapping[nn.Module, str], registry: FormulaRegistry, parameter: torch.Tensor | None
+    ) -> None:
+        self.device = torch.device("cpu") if parameter is None else parameter.device
+        self._timed = is_timed(parameter)
+        super().__init__(paths, registry, backward=True, clock=clock_of(self.device) if self._timed else Stopwatch)
+        watch = self.observer.stopwatch
+        if self._timed and type(watch) is Stopwatch:  # events are told of the device's work, not of torch's on the host
+            watch.costs, watch.cold = entry_costs(registry), entry_costs(registry, cold=True)
+        self._begun = Usage.now()
+
+    def run_of(
+        self,
+        model: str,
+        mode: str,
+        compiled: bool,
+        inventory: Inventory,
+        named: Callable[[Sequence[Step]], Iterable[Step]],
+    ) -> Run:
+        """Return the record of the block; ``named(steps)`` gives the steps their names."""
+        environment, timed = environment_of(self.device, mode, compiled), self._timed
+        run = self.run(model, "", inventory, environment, "storages", "profiled as it ran", timed=timed)
+        steps = [*named(self.observer.steps)]
+        if not timed:
+            return replace(run, steps=tuple([Step(step.name, step.calls) for step in steps]))
+        steps = [
+            step._replace(parts={phase: seconds_of(taken) for phase, taken in step.parts.items()}) for step in steps
+        ]
+        interrupted = Usage.now().since(self._begun).interrupted
+        return replace(run, steps=tuple(steps), instruments=self.observer.stopwatch.own, interrupted=interrupted)
