@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,7 @@ class Loop(NamedTuple):
 
     model: nn.Module
     run: Callable[[], Any]
+    optimizer: torch.optim.Optimizer | None = None
 
 
 def training() -> Loop:
@@ -51,7 +53,7 @@ def training() -> Loop:
         optimizer.step()
         optimizer.zero_grad()
 
-    return Loop(model, run)
+    return Loop(model, run, optimizer)
 
 
 def generate() -> Loop:
@@ -129,15 +131,24 @@ def measured(name: str, pairs: int) -> dict[str, Any]:
             loop.run()
         reports.append(p.report)
 
+    def lightly(detail: str) -> None:
+        with fxflops.profile(loop.model, optimizer=loop.optimizer, detail=detail) as p:
+            loop.run()
+        light[detail].append(p.report)
+
+    light: dict[str, list[Any]] = {"modules": [], "steps": []}
     loop.run()
     observed()
     hooked(loop)
     reports.clear()
     plain, watched, hooks = [], [], []
+    lighter: dict[str, list[tuple[float, float]]] = {detail: [] for detail in light}
     for _ in range(pairs):
         plain.append(timed(loop.run))
         watched.append(timed(observed))
         hooks.append(hooked(loop))
+        for detail, taken in lighter.items():
+            taken.append(timed(partial(lightly, detail)))
     ratios = []
     for path in hooks[0]:
         by_hooks = statistics.median(each[path] for each in hooks)
@@ -163,6 +174,13 @@ def measured(name: str, pairs: int) -> dict[str, Any]:
             len(ratios),
         ],
         "processor": statistics.median(b / a for (_, a), (_, b) in zip(plain, watched, strict=True)),
+        "lighter": {
+            detail: statistics.median(b / a for (_, a), (_, b) in zip(plain, taken, strict=True))
+            for detail, taken in lighter.items()
+        },
+        "light blocks": {
+            detail: statistics.median(report.block_time for report in taken) for detail, taken in light.items()
+        },
         "a call": statistics.median(b - a for (_, a), (_, b) in zip(plain, watched, strict=True)) / calls,
     }
 
@@ -175,18 +193,23 @@ def table(found: dict[str, dict[str, Any]], pairs: int) -> str:
         "fxflops, inside `profile()`, and with plain hooks around each module, in turn.\n",
         "| loop | calls | without (s) | the block's time (s) | block / without | steps / block | (block + observing) / clock "
         "| modules' forward / plain hooks, median (least-most) | modules within a tenth | processor time, inside / without "
-        "| observing a call (us) |",
-        "|---|" + "---:|" * 10,
+        "| observing a call (us) | modules alone: block / without | processor time | steps alone: block / without | processor time |",
+        "|---|" + "---:|" * 14,
     ]
     for name, row in found.items():
         median, low, high, near, modules = row["modules"]
         lines.append(
             f"| {name}: {(LOOPS[name].__doc__ or '').rstrip('.')} | {row['calls']:,} | {row['plain']:.3f} | {row['block']:.3f} "
             f"| {row['block'] / row['plain']:.3f} | {row['steps']:.3f} | {row['whole']:.3f} | {median:.3f} ({low:.2f}-{high:.2f}) "
-            f"| {near} of {modules} | {row['processor']:.3f} | {1e6 * row['a call']:.0f} |"
+            f"| {near} of {modules} | {row['processor']:.3f} | {1e6 * row['a call']:.0f} "
+            + "".join(
+                f"| {row['light blocks'][detail] / row['plain']:.3f} | {row['lighter'][detail]:.3f} "
+                for detail in row["lighter"]
+            )
+            + "|"
         )
     lines.append(
-        "\nThe block's time is without that of observing it; the last two columns are what observing costs. Modules are those "
+        "\nThe block's time is without that of observing it; processor time and microseconds are what observing costs. Modules and steps alone: `detail=`. Modules are those "
         f"with at least {SHARE:.0%} of the loop's time.\n"
     )
     return "\n".join(lines)

@@ -26,7 +26,7 @@ from .model.optimizer import states_of
 from .ops import BASE
 from .records import FormulaFunction, Step
 from .report.report import Report
-from .run.block import BlockWatch
+from .run.block import DETAILS, STEPS, BlockWatch
 from .run.graph_run import uncompiled
 from .run.model_run import gradients_of
 
@@ -58,6 +58,9 @@ class profile:
         convention, attention, formulas, strict: as for :func:`fxflops.analyze`.
         schedule: which iterations of a loop to observe, so that a long run pays for few: what
             ``torch.profiler.schedule(wait=, warmup=, active=)`` returns. The loop calls :meth:`step` after each.
+        detail: "operations" observes all; "modules" the times of module calls and steps alone, "steps" those of the models'
+            own calls: the loop then runs as fast as without, and the report, which is incomplete, has no counts and no memory.
+            The optimizer's time is that of ``optimizer``.
 
     Raises InputError for models that are not modules, and for inputs: the block runs the models.
     """
@@ -72,6 +75,7 @@ class profile:
         formulas: Mapping[Any, FormulaFunction] | None = None,
         strict: bool = False,
         schedule: Callable[[int], ProfilerAction] | None = None,
+        detail: str = "operations",
         **unknown: NoReturn,
     ) -> None:
         if inputs or unknown:
@@ -90,6 +94,9 @@ class profile:
                 "torch.profiler.schedule(wait=1, warmup=1, active=3) returns one"
             )
         self._schedule = schedule
+        if detail not in DETAILS:
+            raise InputError(f"unknown detail {detail!r:.80}: it is one of {', '.join(map(repr, DETAILS))}")
+        self._detail = detail
         self._iteration = 0
         self._is_on = self._is_open = False
         self._report: Report | None = None
@@ -112,7 +119,10 @@ class profile:
             "optimizer": self._optimizer_states(),
         }
         self._paths = {m: path for m, path in inventory.paths.items() if not isinstance(m, Models)}
-        self._watch = BlockWatch(self._paths, self._registry, next(self._model.parameters(), None))
+        outermost = {*self._model.children()} if isinstance(self._model, Models) else {self._model}
+        seen = {m: p for m, p in self._paths.items() if self._detail != STEPS or m in outermost}
+        parameter = next(self._model.parameters(), None)
+        self._watch = BlockWatch(seen, self._registry, parameter, self._detail, self._optimizers)
         self._storages, self._observer = self._watch.storages, self._watch.observer
         self._observer.phases.on_step = self._stepping
         self._generated: list[tuple[str, range]] = []

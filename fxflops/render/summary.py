@@ -202,11 +202,12 @@ def _block(steps: Mapping[str, StepTime], instruments: float | None) -> list[Fac
     facts = [Fact("block", units.seconds(whole.seconds), details)]
     taken = [time.seconds for name, time in steps.items() if name != OUTSIDE]
     if taken:
-        rate = units.amount(sum(time.flops for time in steps.values()) / sum(taken), "FLOP/s")
+        flops = sum(time.flops for time in steps.values())
+        rate = [units.amount(flops / sum(taken), "FLOP/s")] if flops else []
         median = statistics.median(taken)
         label = "step" if len(taken) == 1 else f"{len(taken)} steps"
         spread = [f"median, {_spread(median, min(taken), max(taken))}"] if len(taken) > 1 else []
-        facts.append(Fact(label, units.seconds(median), [*spread, rate]))
+        facts.append(Fact(label, units.seconds(median), [*spread, *rate]))
     return facts
 
 

@@ -106,6 +106,8 @@ class Report(CountedRun, Exports):
         return self._mfu(device, executed=True)
 
     def _mfu(self, device: str | Device, executed: bool = False) -> float | None:
+        if not (self.complete or self.total_macs):
+            return None
         timings, place = (self.timing, self.backward_timing), self.environment.device
         return mfu(self._executed, place, device, *timings, executed=executed, block=self.block_time)
 

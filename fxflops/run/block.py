@@ -4,32 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from ..meters.event_stopwatch import clock_of, seconds_of
+from ..meters.history import Place, Remembered
 from ..meters.stopwatch import Stopwatch
 from ..meters.timing import Usage
 from ..model.inventory import Inventory
 from ..ops import FormulaRegistry
 from ..records import Step
+from ..trace.module_times import ModuleTimes
 from .calibration import entry_costs, is_timed
 from .model_run import Watch
 from .outcome import Run, environment_of
 
+OPERATIONS, MODULES, STEPS = DETAILS = ("operations", "modules", "steps")
+"""What is observed of a block, each with what follows it."""
+
 
 class BlockWatch(Watch):
-    """The instruments of a block; ``device`` is that of its models' first parameter, the CPU for none."""
+    """The instruments of a block; ``device`` is that of its models' first parameter, the CPU for none.
+
+    ``detail`` is one of :data:`DETAILS`. Without operations, no storages are known either, and the observer is told of
+    the steps of ``optimizers`` alone. ``paths`` are the modules to observe.
+    """
+
+    observer: Any
 
     def __init__(
-        self, paths: Mapping[nn.Module, str], registry: FormulaRegistry, parameter: torch.Tensor | None
+        self,
+        paths: Mapping[nn.Module, str],
+        registry: FormulaRegistry,
+        parameter: torch.Tensor | None,
+        detail: str = OPERATIONS,
+        optimizers: Iterable[Optimizer] = (),
     ) -> None:
         self.device = torch.device("cpu") if parameter is None else parameter.device
-        self._timed = is_timed(parameter)
-        super().__init__(paths, registry, backward=True, clock=clock_of(self.device) if self._timed else Stopwatch)
+        self._timed, self._detail = is_timed(parameter), detail
+        clock = clock_of(self.device) if self._timed else Stopwatch
+        super().__init__(paths, registry, backward=True, clock=clock)
         watch = self.observer.stopwatch
-        if self._timed and type(watch) is Stopwatch:  # events are told of the device's work, not of torch's on the host
+        if detail != OPERATIONS:
+            self.observer = ModuleTimes(paths, optimizers, clock)
+        elif (
+            self._timed and type(watch) is Stopwatch
+        ):  # events are told of the device's work, not of torch's on the host
             watch.costs, watch.cold = entry_costs(registry), entry_costs(registry, cold=True)
         self._begun = Usage.now()
 
@@ -44,6 +67,11 @@ class BlockWatch(Watch):
         """Return the record of the block; ``named(steps)`` gives the steps their names."""
         environment, timed = environment_of(self.device, mode, compiled), self._timed
         run = self.run(model, "", inventory, environment, "storages", "profiled as it ran", timed=timed)
+        if self._detail != OPERATIONS:
+            nothing = Remembered(0, Place(), (), ())
+            run = replace(
+                run, peak=None, history=nothing, source="unknown", trace=f"{self._detail} profiled, no operations"
+            )
         steps = [*named(self.observer.steps)]
         if not timed:
             return replace(run, steps=tuple([Step(step.name, step.calls) for step in steps]))
