@@ -96,7 +96,7 @@ class profile:
         self._schedule = schedule
         if detail not in DETAILS:
             raise InputError(f"unknown detail {detail!r:.80}: it is one of {', '.join(map(repr, DETAILS))}")
-        self._detail = detail
+        self._wanted = detail
         self._iteration = 0
         self._is_on = self._is_open = False
         self._report: Report | None = None
@@ -120,9 +120,9 @@ class profile:
         }
         self._paths = {m: path for m, path in inventory.paths.items() if not isinstance(m, Models)}
         outermost = {*self._model.children()} if isinstance(self._model, Models) else {self._model}
-        seen = {m: p for m, p in self._paths.items() if self._detail != STEPS or m in outermost}
+        seen = {m: p for m, p in self._paths.items() if self._wanted != STEPS or m in outermost}
         parameter = next(self._model.parameters(), None)
-        self._watch = BlockWatch(seen, self._registry, parameter, self._detail, self._optimizers)
+        self._watch = BlockWatch(seen, self._registry, parameter, self._wanted, self._optimizers)
         self._storages, self._observer = self._watch.storages, self._watch.observer
         self._observer.phases.on_step = self._stepping
         self._generated: list[tuple[str, range]] = []

@@ -106,10 +106,9 @@ class Report(CountedRun, Exports):
         return self._mfu(device, executed=True)
 
     def _mfu(self, device: str | Device, executed: bool = False) -> float | None:
-        if not (self.complete or self.total_macs):
-            return None
         timings, place = (self.timing, self.backward_timing), self.environment.device
-        return mfu(self._executed, place, device, *timings, executed=executed, block=self.block_time)
+        known = self.complete or self.total_macs > 0
+        return mfu(self._executed, place, device, *timings, executed=executed, block=self.block_time) if known else None
 
     def diff(self, other: Report, phase: str = "forward") -> Diff:
         """Compare ``other`` with this report: in total, by module and by operator. Either may be read from a file.

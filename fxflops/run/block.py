@@ -44,7 +44,7 @@ class BlockWatch(Watch):
         optimizers: Iterable[Optimizer] = (),
     ) -> None:
         self.device = torch.device("cpu") if parameter is None else parameter.device
-        self._timed, self._detail = is_timed(parameter), detail
+        self._timed, self._wanted = is_timed(parameter), detail
         clock = clock_of(self.device) if self._timed else Stopwatch
         super().__init__(paths, registry, backward=True, clock=clock)
         watch = self.observer.stopwatch
@@ -67,10 +67,10 @@ class BlockWatch(Watch):
         """Return the record of the block; ``named(steps)`` gives the steps their names."""
         environment, timed = environment_of(self.device, mode, compiled), self._timed
         run = self.run(model, "", inventory, environment, "storages", "profiled as it ran", timed=timed)
-        if self._detail != OPERATIONS:
+        if self._wanted != OPERATIONS:
             nothing = Remembered(0, Place(), (), ())
             run = replace(
-                run, peak=None, history=nothing, source="unknown", trace=f"{self._detail} profiled, no operations"
+                run, peak=None, history=nothing, source="unknown", trace=f"{self._wanted} profiled, no operations"
             )
         steps = [*named(self.observer.steps)]
         if not timed:
