@@ -30,11 +30,20 @@ STRIDES = "it puts out other strides"
 TAKEN = "it takes on meta what the device's kernel refuses"
 META_AUTOCAST = "torch.autocast('meta') raises, and Llama's rotary embedding enters it"
 NEEDS_VALUES = "where it is given no mask it reads the tokens to warn of padding, which meta cannot"
+NO_ORIGINS = "its inductor does not tell which nodes a kernel computes"
 TORCH_THROUGH: dict[str, dict[str, str]] = {
     "2.6": {
         "test_a_rule_says_what_the_kernel_does[RMSNorm of rms_norm_shape]": STRIDES,
         "test_wrapped[compiled-function-analyze]": "the compiler warns of itself",
         "test_the_total_is_flop_counter_modes[vectors' inner]": "the inner product of vectors is a matrix product",
+        "test_a_break_has_its_reason_and_its_line[loop-False]": "it keeps no record of a break in a loop",
+        "test_a_model_that_is_compiled_otherwise[in_place]": "it does not compile the forward of torch's own modules in place",
+        "test_recompilations_are_told_with_the_guard_and_a_line": "it keeps no record of the guard that failed",
+        "test_what_the_compiler_raises_is_told": "it raises another error",
+        "test_kernels_have_the_modules_they_compute_and_the_cache_is_as_it_was": NO_ORIGINS,
+        "test_a_backend_without_kernels": NO_ORIGINS,
+        "test_the_other_process_raises": NO_ORIGINS,
+        "test_the_other_process_takes_too_long": NO_ORIGINS,
     },
     "2.8": {
         "test_counts_and_table_are_the_originals[cond]": UNRULED,

@@ -81,10 +81,10 @@ class Accelerator:
 def accelerator_of(device: torch.device | str) -> Accelerator | None:
     """Return the accelerator that a device is; None for the CPU, meta, and a device that is not in this machine."""
     kind, _, index = str(device).partition(":")
-    current = torch.accelerator.current_accelerator()
-    if current is None or current.type != kind or int(index or 0) >= torch.accelerator.device_count():
+    if int(index or 0) >= torch.accelerator.device_count():  # asked first: where there is none, torch 2.6 raises if asked which
         return None
-    return Accelerator(torch.device(device))
+    current = torch.accelerator.current_accelerator()
+    return None if current is None or current.type != kind else Accelerator(torch.device(device))
 
 
 def waiter(device: torch.device | str) -> Callable[[], None]:
