@@ -81,7 +81,8 @@ class Accelerator:
 def accelerator_of(device: torch.device | str) -> Accelerator | None:
     """Return the accelerator that a device is; None for the CPU, meta, and a device that is not in this machine."""
     kind, _, index = str(device).partition(":")
-    if int(index or 0) >= torch.accelerator.device_count():  # asked first: where there is none, torch 2.6 raises if asked which
+    # Asked first: torch 2.6 raises if it is asked for the accelerator where there is none.
+    if int(index or 0) >= torch.accelerator.device_count():
         return None
     current = torch.accelerator.current_accelerator()
     return None if current is None or current.type != kind else Accelerator(torch.device(device))
