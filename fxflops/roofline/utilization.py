@@ -13,7 +13,7 @@ from ..errors import InputError
 from ..meters.timing import Timing
 from ..records import PARTS, PHASES, Counted, per_operation
 from .devices import Device
-from .measured_peaks import TF32, device_for, tf32_allowed
+from .measured_peaks import TF32, device_for, distrust_peaks, tf32_allowed
 from .result import KINDS, NOTHING, Roofline, Row, too_low
 from .traffic import compute_dtype, traffic_of
 
@@ -68,7 +68,7 @@ def mfu(
     """Return the model FLOPs utilization (https://arxiv.org/abs/2204.02311, appendix B).
 
     It is the time that 2 x MACs of forward and backward need at the peaks of their dtypes, as a share of the time they
-    took. ``timings`` are those of the forward and the backward. None if one of them ran and was not timed, or ran on
+    took. Measured peaks that were exceeded are measured again. ``timings`` are those of the forward and the backward. None if one of them ran and was not timed, or ran on
     another device. ``block`` are the seconds of a profiled block, loading data and the optimizer's step included, to which its
     work is then compared. A value above 1 is not cut off, but warned of. ``executed`` adds the forward work that gradient
     checkpointing computes again: the hardware FLOPs utilization.
@@ -84,6 +84,9 @@ def mfu(
     if not is_its_own or not work or (block is None and len(known) != len(ran)):
         return None
     share = _utilization(work, found, block or sum(known))
+    if share > 1 and found.measured:
+        distrust_peaks()
+        share = _utilization(work, _device(device, place, work)[0], block or sum(known))
     if share > 1:
         warnings.warn(f"a utilization of {share:.2f}: {too_low(found)}", stacklevel=3)
     return share

@@ -12,9 +12,10 @@ from torch import nn
 import fxflops
 from fxflops.errors import InputError
 from fxflops.meters.timing import Timing
+from fxflops.roofline import measured_peaks
 from fxflops.roofline import utilization as roofline_module
 from fxflops.roofline.devices import DEVICES, Device
-from fxflops.roofline.measured_peaks import TF32, measured
+from fxflops.roofline.measured_peaks import TF32, Peak, measured
 from fxflops.roofline.result import Roofline, Row
 
 ROUND = {"f32": 1e9, "bf16": 4e9, "i8": 8e9}
@@ -172,7 +173,6 @@ def test_mfu_includes_the_backward() -> None:
 def test_a_run_is_no_ceiling_of_itself() -> None:
     """Its calls may have been timed as they like: the device's peak stays what it was measured, and a share above 1 is told."""
     report = fxflops.analyze(nn.Linear(256, 256), torch.randn(256, 256), repeats=3)
-    peak = measured("cpu").peak("f32")
     call = report.calls[0]._replace(seconds=1e-12)
     run = replace(report._run, calls=(call,), latency=Timing(1e-12, 1e-12, 1e-12, 1))
     lucky = fxflops.Report(run, report._convention, report._registry, report._model)
@@ -180,11 +180,20 @@ def test_a_run_is_no_ceiling_of_itself() -> None:
         UserWarning, match=r"a utilization of \d+\.\d\d: the ceiling of cpu \(measured by .*\) is too low"
     ):
         share = lucky.mfu()
+    peak = measured("cpu").peak("f32")
     assert share == pytest.approx(2 * 256**3 / peak / 1e-12)
     found = lucky.roofline()
     assert found.device.peak("f32") == peak
     assert found.rows[0].share_of_peak == pytest.approx(share)
     assert "MFU is above 100%: the ceiling of cpu" in str(found)
+
+
+def test_a_peak_measured_beside_other_work_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "cpu", torch.get_num_threads(), "f32"
+    monkeypatch.setattr(measured_peaks, "_PEAKS", {key: Peak(1e6, is_reproducible=True)})
+    report = fxflops.analyze(nn.Linear(1024, 1024), torch.randn(256, 1024), repeats=5)
+    assert report.mfu() == pytest.approx(2 * report.total_macs / report.latency / measured("cpu").peak("f32"))
+    assert measured("cpu").peak("f32") > 1e8
 
 
 def test_gradients_inside_the_forward_are_work_of_the_model() -> None:
