@@ -9,12 +9,15 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from ..errors import InputError
 from ..meters.accelerator import accelerator_of, waiter
 from .devices import Device, find_device, listed
 
 SECONDS_PER_SIZE = 0.03
+SIDE = 16
+"""Pixels of the convolutions that are measured, in height and width."""
 GEMM_SIZES = tuple(n for k in range(7, 14) for n in (2**k, 3 * 2 ** (k - 1)))
 ALWAYS = 384
 """Matrices up to this size are always tried, larger ones as long as they take :data:`SECONDS_PER_SIZE` at most."""
@@ -89,7 +92,8 @@ def _at_hand(where: str, hardware: str, dtypes: Iterable[str]) -> Device:
 
 
 def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
-    """Measure this machine's device ``where``: FLOP/s of the fastest square GEMM, bytes/s of sums and copies of vectors.
+    """Measure this machine's device ``where``: FLOP/s of the fastest square GEMM (on a CPU, or 3 x 3 convolution), bytes/s of
+    sums and copies of vectors.
 
     f32 is measured in any case. Results are cached for the process, by number of threads. It takes about 0.5 s for each
     dtype (up to 2 s on a busy machine) and 0.5 s for the bandwidths. On an NVIDIA GPU, torch's settings decide whether f32 is
@@ -108,7 +112,12 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
         {dtype: peak.flops_per_second for dtype, peak in peaks.items()},
         speeds[-1][1],
         _launch(where, threads),
-        "measured by GEMMs and copies" + (f" in {threads} thread{'s' * (threads > 1)}" if kind == "cpu" else "") + busy,
+        (
+            "measured by GEMMs, convolutions and copies" + f" in {threads} thread{'s' * (threads > 1)}"
+            if kind == "cpu"
+            else "measured by GEMMs and copies"
+        )
+        + busy,
         caches=tuple(speeds[:-1]),
         measured=True,
     )
@@ -116,6 +125,8 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
 
 def _gemm(where: str, threads: int, dtype: str) -> Peak:
     """Measure the peak of n x n x n GEMMs over all n that take little time (bf16 is slow on many CPUs).
+
+    On a CPU also that of 3 x 3 convolutions of n channels: there torch takes another library, which on some is twice as fast.
 
     It is measured until it is reproducible. Other work on the machine can only slow it down, up to 100 times where threads
     wait for one that has no core. A peak that is not reproducible is measured again at the next call.
@@ -131,6 +142,11 @@ def _gemm(where: str, threads: int, dtype: str) -> Peak:
             a, b, out = (torch.ones(n, n, dtype=DTYPES[dtype], device=where) for _ in range(3))
             seconds, last = _fastest(where, partial(torch.mm, a, b, out=out)), n
             speeds.append((2 * n**3 / seconds, n))
+            flops = 2 * 9 * n**2 * SIDE**2
+            if _kind(where) == "cpu" and seconds * flops / (2 * n**3) <= SECONDS_PER_SIZE:
+                x = torch.ones(1, n, SIDE + 2, SIDE + 2, dtype=DTYPES[dtype]).to(memory_format=torch.channels_last)
+                weight = torch.ones(n, n, 3, 3, dtype=DTYPES[dtype]).to(memory_format=torch.channels_last)
+                speeds.append((flops / _fastest(where, partial(F.conv2d, x, weight)), n))
         best = max(best, max(speeds)[0])
         near_best = [n for speed, n in speeds if speed > NEAR * best]
         is_reproducible = len(near_best) >= STEADY and len({*near_best}) > 1

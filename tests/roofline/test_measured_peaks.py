@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from fxflops.errors import InputError
 from fxflops.roofline import measured_peaks
@@ -55,29 +56,33 @@ def test_measured_once() -> None:
         assert time.perf_counter() - start < first / 10
     assert first < 6  # of a busy machine
     assert device.measured
-    assert device.source.startswith(f"measured by GEMMs and copies in {torch.get_num_threads()} thread")
+    assert device.source.startswith(f"measured by GEMMs, convolutions and copies in {torch.get_num_threads()} thread")
     assert set(device.peaks) == {"f32", "f64"}
     assert 1e8 < device.peaks["f32"] < 1e14
     assert 1e8 < device.bandwidth < 1e13
     assert 1e-8 < device.launch < 1e-3
 
 
+def flops_of(run: partial[torch.Tensor]) -> int:
+    """Two for each multiply-accumulate of a product of matrices, or a convolution."""
+    with FlopCounterMode(display=False) as counter:
+        run.func(*(torch.empty_like(arg, device="meta") for arg in run.args))
+    return int(counter.get_total_flops())
+
+
 def test_a_slow_moment_is_no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other work delays by 8 ms at a time, but for one in twelve, is measured until it has been fast several times."""
+    """What other work delays by 8 ms at a time, but for one in thirteen, is measured until it has been fast several times."""
     monkeypatch.setattr(measured_peaks, "_PEAKS", {})
     taken = count()
     speed = 1e11
 
     def delayed(where: str, run: partial[object], times: int = 4) -> float:
-        n = run.args[0].shape[0]
-        return 2 * n**3 / speed + (0 if next(taken) % 12 == 11 else 8e-3)
+        return flops_of(run) / speed + (0 if next(taken) % 13 == 12 else 8e-3)
 
     monkeypatch.setattr(measured_peaks, "_fastest", delayed)
     assert measured_peaks._gemm("cpu", 1, "f32") == (pytest.approx(speed), True)
     monkeypatch.setattr(measured_peaks, "SECONDS_CAP", 0.05)
-    monkeypatch.setattr(
-        measured_peaks, "_fastest", lambda where, run, times=4: 8e-3 + 2 * run.args[0].shape[0] ** 3 / speed
-    )
+    monkeypatch.setattr(measured_peaks, "_fastest", lambda where, run, times=4: 8e-3 + flops_of(run) / speed)
     busy = measured_peaks._gemm("cpu", 2, "f32")
     assert not busy.is_reproducible
     monkeypatch.setattr(measured_peaks, "_fastest", delayed)
