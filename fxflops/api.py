@@ -215,10 +215,4 @@ def read_trace(
     registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
     report = Report(run_of_trace(path, registry, device), found, registry, None, attention)
-    contractions = [each for each in report.counted if each.macs]
-    if contractions and not any(each.flops for each in contractions):
-        raise InputError(
-            f"the convention {found.name!r} counts calls of functions and modules, and a trace shows operators: "
-            f"'fxflops', 'torch', 'torch_flops' and 'ptflops_aten' count those"
-        )
     return report.checked(strict)

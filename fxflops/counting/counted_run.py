@@ -24,7 +24,7 @@ from .executed import executed, remark
 from .rollup import Item, ModuleRow, OperatorRow, Sums, by_module, by_operator, check_phase, items_of
 from .saved_module import SavedModule
 from .steps import StepTime, by_step, host_items, step_times, unsteady
-from .uncounted import IMPORT, NO_FORMULA, Missing, missing_in, recipe_for
+from .uncounted import IMPORT, NO_FORMULA, Missing, check_counts_operators, missing_in, recipe_for
 
 BASE_CONVENTION = "fxflops"
 """The convention without rules of its own: every formula counts as it stands."""
@@ -72,6 +72,8 @@ class CountedRun:
             {(module.path, function) for module in run.modules for function in module.keeps},
             self._known,
         )
+        if run.params is None:
+            check_counts_operators(convention.name, self.counted)
         for sentence in overlooked(self.counted, registry, convention):
             warnings.warn(sentence, stacklevel=4)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from ..errors import InputError
 from ..records import Call, Counted, Spec
 
 IMPORT = "import fxflops"
@@ -65,3 +66,13 @@ def incomplete(missing: Iterable[Missing], recipe: str) -> str:
         lines += [f"  {m.op} x{m.calls}, first in {m.path or 'the root'}  {m.shapes}  {m.site}".rstrip()]
         lines += [f"    {m.reason}"] if m.reason else []
     return "\n".join([*lines, *([f"To count them, {PASTE}:", recipe] if recipe else [])])
+
+
+def check_counts_operators(convention: str, counted: Iterable[Counted]) -> None:
+    """Raise InputError if a convention counts none of the operators of a trace, which shows no functions and no modules."""
+    products = [each for each in counted if each.macs and not each.count.integer]
+    if products and not any(each.flops for each in products):
+        raise InputError(
+            f"the convention {convention!r} counts calls of functions and modules, and a trace shows operators: "
+            f"'fxflops', 'torch', 'torch_flops' and 'ptflops_aten' count those"
+        )

@@ -16,7 +16,7 @@ import torch
 from ..meters.timing import Timing
 from ..torch_internals import COMPILED_CODE, RESUMED_CODE, compilations, compilations_begun
 from ..trace.source import is_library
-from .compiled_kernels import CompiledKernel
+from .compiled_kernels import CompiledKernel, words_of
 from .graph_run import Times, ran_compiled
 
 OTHER_THREAD = "another thread's run made torch run compiled code eagerly meanwhile"
@@ -82,8 +82,7 @@ def first_runs(prepared: Callable[[], Callable[[], Any]]) -> Compiled:
                 compiling += time.perf_counter() - start
         ran, undisturbed = ran_compiled(partial(_frames_of, prepared()))
     except Exception as error:
-        first_line = str(error).strip().partition("\n")[0]
-        return Compiled(missing=f"it raised {type(error).__name__}: {first_line}")
+        return Compiled(missing=f"it raised {words_of(error)}")
     if not (steady and undisturbed):
         return Compiled(missing=OTHER_THREAD)
     graphs = sum(name.startswith(COMPILED_CODE) for frame in ran for name in frame.code.co_names)

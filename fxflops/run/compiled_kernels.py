@@ -112,7 +112,7 @@ def _in_copy(writer: int, prepared: Callable[[], Callable[[], Any]], paths: Mapp
                 with torch.inference_mode(inference), torch.set_grad_enabled(grad):
                     told.append([*_kernels_here(prepared, paths)] or "its backend writes no kernels of inductor's")
             except Exception as error:
-                told.append(f"compiling it again raised {type(error).__name__}: {str(error).partition(chr(10))[0]}")
+                told.append(f"compiling it again raised {words_of(error)}")
 
         # OpenMP's threads are not copied. Those of a new thread are started anew, those of this one would be waited for.
         worker = threading.Thread(target=work)
@@ -180,3 +180,10 @@ def _is_kernel(name: str) -> bool:
 def _is_same(called: str, written: str) -> bool:
     """Return whether the profiler's name (aten::addmm, graph_3_cpp_fused_0) is that in inductor's code (extern_kernels.addmm)."""
     return called.endswith(written) or called.rpartition("::")[2] in written.split(".")
+
+
+def words_of(error: Exception) -> str:
+    """Return an error in a line. The compiler's own names what it raised in the second line of its text."""
+    first, _, rest = str(error).strip().partition("\n")
+    cause = f" {rest.strip().partition(chr(10))[0]}" if first.endswith(":") else ""
+    return f"{type(error).__name__}: {first}{cause}"

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..errors import InputError, of_kind
+from ..torch_internals import GRAPH_CALL
 
 ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 SHOWN_TWICE = frozenset({"gpu_user_annotation", "Trace"})
@@ -74,9 +75,10 @@ def read_file(path: str | os.PathLike[str]) -> TraceFile:
     if not isinstance(listed, list):
         raise InputError(f"{name} is no trace: it has no traceEvents. {HOW}")
     events = [_event(each) for each in listed if _is_range(each)]
-    if not any(event.is_operator for event in events):
+    if not any(event.is_operator or event.name.startswith(GRAPH_CALL) for event in events):
         raise InputError(f"{name} shows no operators. {HOW}")
-    if not any(SHAPES in event.args for event in events if event.is_operator):
+    operators = [event for event in events if event.is_operator]
+    if operators and not any(SHAPES in event.args for event in operators):
         raise InputError(f"{name} has no shapes: record_shapes=True was not given. {HOW}")
     events.sort(key=lambda event: (event.start, -event.end))
     threads: dict[tuple[Any, Any], list[Event]] = {}

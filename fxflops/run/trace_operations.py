@@ -6,6 +6,7 @@ no devices, and not the dtypes of lists of tensors.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from itertools import zip_longest
@@ -91,8 +92,11 @@ class Operations:
         packet = self._registry.operator(event.name)
         names = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()
         overloads, given = [getattr(packet, name) for name in names], len(_given(event))
-        for overload in sorted(overloads, key=lambda each: len(each._schema.arguments) != given):
-            bound = _arguments(overload, event, self._dtype)
+        # A number that is not shown is none that has to be given, if another overload fits.
+        for is_strict, overload in itertools.product(
+            (True, False), sorted(overloads, key=lambda each: len(each._schema.arguments) != given)
+        ):
+            bound = _arguments(overload, event, self._dtype, is_strict)
             if bound is not None:
                 return overload, *bound
         shown = _shown(event, self._dtype)
@@ -111,7 +115,9 @@ def tensor_dtype(name: str) -> torch.dtype | None:
     return found if isinstance(found, torch.dtype) else None
 
 
-def _arguments(overload: Any, event: Event, dtype: torch.dtype) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+def _arguments(
+    overload: Any, event: Event, dtype: torch.dtype, is_strict: bool
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """Return the arguments of an event if they fit the schema of an overload.
 
     Trailing arguments with their default values are left out, as a dispatch mode does.
@@ -123,8 +129,8 @@ def _arguments(overload: Any, event: Event, dtype: torch.dtype) -> tuple[tuple[A
     kwargs: dict[str, Any] = {}
     kept = 0
     for argument, each in zip(schema, given, strict=False):
-        value = _value(str(argument.real_type), *each, dtype)
-        if value is NotImplemented:
+        value = _value(kind := str(argument.real_type), *each, dtype)
+        if value is NotImplemented or (is_strict and value is None and kind in NUMBERED):
             return None
         is_default = argument.has_default_value() and (value is None or value == _tuple(argument.default_value))
         if not argument.kwarg_only:

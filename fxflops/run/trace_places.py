@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..records import PHASES
+from ..torch_internals import GRAPH_CALL
 from .trace_file import Event, TraceFile
 
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, GRADIENT = PHASES
@@ -74,7 +75,7 @@ class Places:
         """Copies and fills of the device's memory that no operator launched."""
         self.earlier: list[Event] = []
         """What the device still did of the work that it was given before the trace began."""
-        self._sees = sees
+        self._sees, self._has_device = sees, bool(trace.on_device)
         self._paths: dict[str, str] = {}
         self._forwards: dict[int, str] = {}
         self._found: list[Seen] = []
@@ -112,6 +113,9 @@ class Places:
         elif event.category == "python_function":
             if CHECKPOINT_FILE in event.name and top.phase == BACKWARD:
                 inner.phase = RECOMPUTE
+        elif event.name.startswith(GRAPH_CALL) and not self._has_device:
+            # On a CPU a trace shows the operators in a compiled graph, but not the kernels fused for it.
+            self._found.append(Seen(event, top.phase, top.path))
         elif event.name.startswith(STEP):
             inner.phase, inner.path = OPTIMIZER, ""
         elif event.is_operator and top.seen is not None:

@@ -82,7 +82,8 @@ def _made(number: int, seen: Seen, operation: Operation, has_device: bool) -> tu
     """Return a call, with a node for its kernels, if it has any. Without a device its time is that of the host."""
     event = seen.event
     if not has_device or not seen.kernels:
-        return Call(operation, seen.path, "", "", None if has_device else event.seconds, seen.phase), None
+        seconds = event.seconds if event.is_operator and not has_device else None
+        return Call(operation, seen.path, "", "", seconds, seen.phase), None
     kernels = summed((kernel.name, kernel.seconds) for kernel in seen.kernels)
     seconds = _busy(seen.kernels) / 1e9
     timing = Timing(seconds, seconds, seconds, 1)

@@ -14,16 +14,20 @@ from torch.optim import Optimizer
 
 from ..meters.stopwatch import PhaseTimes, Stopwatch
 from ..model.pytree import tensors_in
-from ..records import EMPTY_MAPPING, Call, Operation, Scope, Step, spec_of
+from ..records import EMPTY_MAPPING, Call, Operation, Scope, Step
 from ..torch_internals import current_graph_task_id, queue_callback
 from .leaves import Hooks
 from .phases import BACKWARD, FORWARD, OPTIMIZER
+
+UNSEEN = "(not observed)"
+"""The op of what a module computed."""
 
 
 class ModuleTimes:
     """An observer of the calls of ``modules``, given with their paths, that sees no operations.
 
-    Each outermost call is a step, and a call of which nobody knows what it computed. A backward pass begins where it reaches
+    Each outermost call is a step. Of each module, and of what is outside, there is one call of which nobody knows what it
+    computed. A backward pass begins where it reaches
     a model's output; the steps of ``optimizers`` are told by hooks on these. Calls in other threads, and those that
     checkpoint makes again in a backward pass, belong to the time around them.
     """
@@ -47,6 +51,7 @@ class ModuleTimes:
         self._running: list[tuple[nn.Module, Any]] = []
         self._inside: list[Any] = []
         self._known: dict[nn.Module, tuple[str, Operation, bool]] = {}
+        self._unseen("")
 
     @property
     def phases(self) -> ModuleTimes:
@@ -75,7 +80,7 @@ class ModuleTimes:
             return
         self.stopwatch.stop()
         if not self._running:
-            self._begin_step(module, args, kwargs)
+            self._begin_step(module)
         self._running.append((module, self.stopwatch.now()))
         self._inside.append(0.0)
         self.stopwatch.go()
@@ -103,14 +108,18 @@ class ModuleTimes:
     def _described(self, module: nn.Module) -> tuple[str, Operation, bool]:
         operation = Operation(type(module).__name__, type(module), (), EMPTY_MAPPING, None)
         found = self._known[module] = self._modules[module], operation, bool(module._modules)
+        if found[0]:
+            self._unseen(found[0])
         return found
 
-    def _begin_step(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self.times.end(BACKWARD)  # one that raised
-        first, path, name = len(self.calls), self._modules[module], type(module).__name__
+    def _unseen(self, path: str) -> None:
         # Its target is a name: what it computed was not observed.
-        self.calls.append(Call(Operation(name, name, spec_of(args), spec_of(kwargs or {}), None), path))
-        self.steps.append(Step(path, range(first, first + 1), self.times.next_step()))
+        self.calls.append(Call(Operation(UNSEEN, UNSEEN, (), EMPTY_MAPPING, None), path))
+
+    def _begin_step(self, module: nn.Module) -> None:
+        self.times.end(BACKWARD)  # one that raised
+        first = len(self.calls)
+        self.steps.append(Step(self._modules[module], range(first, first), self.times.next_step()))
         self.times.begin(FORWARD)
 
     def _follow(self, out: Any) -> None:

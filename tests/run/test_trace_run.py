@@ -155,3 +155,36 @@ def test_the_device_may_be_given(tmp_path: Path) -> None:
         fxflops.read_trace(path).roofline()
     found = fxflops.read_trace(path, device="MI300X").roofline()
     assert (found.device.name, found.rows[0].seconds) == ("MI300X", pytest.approx(7e-6))
+
+
+def test_a_compiled_graph_on_a_cpu_hides_its_fused_kernels(tmp_path: Path) -> None:
+    graph = event("## Call CompiledFxGraph abc ##", 0, 100, "user_annotation")
+    report = fxflops.read_trace(written(tmp_path, [graph, mm(10)]))
+    assert (report.total_macs, report.complete) == (30, False)
+    assert [(each.op, each.calls) for each in report.missing] == [("## Call CompiledFxGraph abc ##", 1)]
+    assert fxflops.read_trace(written(tmp_path, [graph])).total_flops == 0, "one without other operators"
+    on_device = [graph, mm(10), launch(1, 11), kernel(1, 20, 5)]
+    assert fxflops.read_trace(written(tmp_path, on_device)).complete, "there the kernels are seen"
+
+
+def test_conventions_that_count_no_operators_are_refused_later_too(tmp_path: Path) -> None:
+    report = fxflops.read_trace(written(tmp_path, [mm(0)]))
+    with pytest.raises(InputError, match="'fvcore' counts calls of functions and modules, and a trace shows operators"):
+        report.recount("fvcore")
+    with pytest.raises(InputError, match="'thop' counts calls"):
+        report.explain("torch", "thop")
+
+
+def test_integer_products_have_no_flops(tmp_path: Path) -> None:
+    arguments = {"Input type": ["long int", "long int"], "Input Dims": [[2, 3], [3, 5]], "Concrete Inputs": ["", ""]}
+    report = fxflops.read_trace(written(tmp_path, [event("aten::mm", 0, 10, **arguments)]))
+    assert (report.total_macs, report.total_flops) == (30, 0)
+    assert report.total_int_ops > 0
+
+
+def test_a_number_that_is_not_shown_is_one_that_need_not_be_given(tmp_path: Path) -> None:
+    """``std(dim, unbiased)`` has as many arguments as ``std(dim, correction, keepdim)``, and calls it."""
+    arguments = {"Input type": ["float", "", "", "Scalar"], "Input Dims": [[4, 16], [], [], []]}
+    shown = event("aten::std", 0, 10, **arguments, **{"Concrete Inputs": ["", "", "", "False"]})
+    report = fxflops.read_trace(written(tmp_path, [shown]))
+    assert [call.op for call in report.calls] == ["std"]

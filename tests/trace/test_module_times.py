@@ -85,7 +85,7 @@ def test_what_is_unseen_is_unknown(trained: tuple[Net, torch.optim.Optimizer]) -
     report = p.report
     assert not report.complete
     assert [(each.op, each.calls, each.reason) for each in report.missing] == [
-        ("Net", 1, "what it computed was not observed")
+        ("(not observed)", 1, "what it computed was not observed")
     ]
     assert (report.max_memory, report.mfu()) == (None, None)
     assert report.total_params == 20
@@ -95,6 +95,18 @@ def test_what_is_unseen_is_unknown(trained: tuple[Net, torch.optim.Optimizer]) -
     strict = fxflops.profile(trained[0], detail="steps", strict=True)
     with pytest.raises(fxflops.FxflopsError, match="what it computed was not observed"), strict:
         trained[0](torch.ones(2, 4))
+
+
+def test_no_module_hides_that_it_was_not_observed(trained: tuple[Net, torch.optim.Optimizer]) -> None:
+    with fxflops.profile(trained[0], detail="modules") as p:
+        for _ in range(2):
+            trained[0](torch.ones(2, 4))
+    assert {path: row.own.missing for path, row in p.report.by_module().items()} == {
+        "": 1, "linear": 1, "slow": 1, "slow.0": 1, "slow.1": 1,
+    }  # fmt: skip
+    with fxflops.profile(detail="steps") as p:
+        torch.ones(2, 4).sum()
+    assert not p.report.complete
 
 
 def test_steps_of_several_models_are_those_of_each() -> None:
