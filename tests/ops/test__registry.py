@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fxflops.names import Absent
 from fxflops.ops import BASE
@@ -53,3 +54,13 @@ def test_a_function_is_called_by_its_names() -> None:
 )
 def test_methods_written_in_c_and_in_python(function: Any, is_one: bool) -> None:
     assert is_method(function) is is_one
+
+
+def test_formulas_for_one_run_keep_the_names_of_ops() -> None:
+    def cost(*args: Any, out: Any) -> int:
+        return 1
+
+    registry = BASE.derive({torch.add: cost, F.silu: cost, "mylib::scan": cost})
+    assert [registry.find(target).op for target in (torch.add, F.silu)] == ["add", "silu"]
+    assert {op for _, op in registry.users().values()} == {"add", "silu", "mylib::scan"}
+    assert not BASE.derive(None).users()

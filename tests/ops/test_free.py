@@ -232,13 +232,13 @@ def joined(draw: Draw, target: Any) -> Made:
         if target is not torch.stack and dim < len(each):
             each[dim % len(each)] = draw(st.integers(1, 4))
         tensors.append(tensor(draw, each, dtype if draw(st.integers(0, 9)) else torch.float64))
-    return (tensors, dim), {}
+    return (tensors,) if not draw(st.integers(0, 7)) else (tensors, dim), {}
 
 
 @draws("roll")
 def rolled(draw: Draw, target: Any) -> Made:
     x = tensor(draw, dims(draw, 1, 4), draw(st.sampled_from(DTYPES)))
-    return (x, *draw(st.sampled_from([(1, 0), ((1, 2), (0, 1)), (3,), ((-1,), (-1,))]))), {}
+    return (x, *draw(st.sampled_from([(1, 0), ((1, 2), (0, 1)), (3,), ((-1,), (-1,)), (1, -x.ndim)]))), {}
 
 
 @draws("pad")

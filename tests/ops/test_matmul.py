@@ -205,3 +205,8 @@ def contracted_and_added(draw: Draw, target: Any) -> Made:
     given = draw(st.sampled_from([(n,), (*batch, m, n), (1, n), (m + 1, n)]))
     dtype = draw(st.sampled_from(DTYPES))
     return tuple(tensor(draw, sizes, dtype) for sizes in (given, (*batch, m, k), (*batch, k, n))), {}
+
+
+def test_the_second_matrix_by_its_name():
+    x, y = torch.ones(2, 3), torch.ones(3, 5)
+    assert cost_of(torch.mm, x, mat2=y) == cost_of(torch.mm, x, y)

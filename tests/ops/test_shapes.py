@@ -123,6 +123,9 @@ def test_a_rule_says_what_the_kernel_does(target: Any) -> None:
             told.extend([] if rule is None else [rule])
 
     check()
+    assert all(type(size) is int for rule in told if rule != "its input" for size in rule[0]), (
+        "a tensor is made of them"
+    )
     assert len(told) >= LEAST * len(made) > 0
 
 

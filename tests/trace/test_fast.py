@@ -382,3 +382,14 @@ def test_of_bounds_that_are_tensors_the_values_count() -> None:
     given = torch.randn(2, 6, 8), torch.tensor([[0, 1], [1, 4], [4, 6]])
     report = fxflops.count(Ranges(), given)
     assert (report.trace, report.total_macs) == ("observed on meta", 2 * (1 + 3 + 2) * 8 * 4)
+
+
+def test_a_model_that_is_one_layer_is_one_step() -> None:
+    row = fxflops.count(nn.Linear(2, 2), torch.ones(1, 2)).by_step()["step 1"]
+    assert (row.calls, row.total.macs) == (1, 4)
+
+
+@pytest.mark.parametrize("counter", [fxflops.count, fxflops.analyze])
+def test_equal_operations_of_a_run_are_one(counter: Any) -> None:
+    first, second = (call.operation for call in counter(nn.Sequential(nn.Tanh(), nn.Tanh()), torch.ones(2, 2)).calls)
+    assert first is second
