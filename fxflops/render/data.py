@@ -91,7 +91,7 @@ class Summary:
     ``compiled_run`` is that of a model that was given compiled; ``steps`` are the times of a profiled block,
     ``instruments`` the seconds of observing it; ``unsteady`` says why times are not to be relied on;
     ``memory`` is the bytes at the peak by category; ``modules`` are the rows of the top level; ``remarks`` are sentences
-    on calls; ``paste`` are the lines to paste that count what is missing; ``compiled`` is True for a compiled model, or
+    on calls; ``forward_missing`` are the calls of the forward without formula; ``paste`` are the lines to paste that count what is missing; ``compiled`` is True for a compiled model, or
     one with a compiled part, which was counted and timed eagerly.
     """
 
@@ -130,6 +130,7 @@ class Summary:
     modules: Sequence[TreeRow] = ()
     operators: Sequence[OperatorShare] = ()
     missing: Sequence[Missing] = ()
+    forward_missing: int = 0
     paste: str = ""
     compiled: bool = False
     compiled_run: CompiledRun | None = None

@@ -79,7 +79,7 @@ def embedded(value: object) -> str:
 def cards(page: Page) -> list[Card]:
     """Return the large figures: counts, parameters, latency, memory, speed and utilization, as far as they are known."""
     data = page.summary
-    bound = "" if data.complete else "≥ "
+    bound, of_all = "≥ " if data.forward_missing else "", "" if data.complete else "≥ "
     found = [
         _count("FLOPs", data.flops, bound, f"convention {data.convention}, attention {data.attention}"),
         _count("MACs", data.macs, bound, "the same under every convention"),
@@ -88,7 +88,7 @@ def cards(page: Page) -> list[Card]:
         parts = {"forward": data.flops, "backward": data.backward_flops}
         said = " + ".join(f"{name} {units.count(value)}" for name, value in parts.items())
         again = f", and recomputed {units.count(data.recompute_flops)}" if data.recompute_flops else ""
-        found.append(_count("training FLOPs", sum(parts.values()), bound, said + again))
+        found.append(_count("training FLOPs", sum(parts.values()), of_all, said + again))
     if data.params_total is not None:
         said = f"frozen {units.count(data.params_frozen)} · {units.size(data.params_bytes)}"
         found.append(_count("params", data.params_total, "", said))

@@ -138,7 +138,7 @@ def paste_where(data: Summary) -> str:
 
 
 def _counts(data: Summary) -> Fact:
-    bound = "" if data.complete else ">= "
+    bound = ">= " if data.forward_missing else ""
     attention = f", attention {data.attention}" if data.attention else ""
     state = "complete" if data.complete else "INCOMPLETE"
     details = [

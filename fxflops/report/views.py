@@ -91,6 +91,7 @@ def summary_of(report: CountedRun, tree: TreeRow) -> Summary:
             OperatorShare(r.key, r.calls, r.total.flops, r.total.seconds) for r in report.by_operator().values()
         ],
         missing=report.missing,
+        forward_missing=tree.missing,
         paste=report.recipe(),
         remarks=[f"{each.call.op} in {each.call.path or 'the root'}: {said}" for each, said in report.remarks.items()],
     )

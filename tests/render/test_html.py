@@ -150,7 +150,9 @@ def test_a_table_of_some_says_of_how_many(vit, root):
 
 @pytest.mark.parametrize("paste", ["", "@fxflops.formula(scan)"])
 def test_what_is_missing_is_said(vit, root, paste):
-    text = html(replace(vit, counted_calls=40, missing=(Missing("mylib::scan", 1),), paste=paste), root)
+    text = html(
+        replace(vit, counted_calls=40, missing=(Missing("mylib::scan", 1),), forward_missing=1, paste=paste), root
+    )
     assert "not counted: mylib::scan x1" in text
     assert (">= 11.43 G" in text) is False
     assert "&gt;= 11.43 G" in text

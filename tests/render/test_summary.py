@@ -53,6 +53,14 @@ def test_why_it_is_missing_is_said_where_it_is_not_for_a_formula(vit):
     assert (second, why) == ("not counted: numpy x1", "    its data leaves torch")
 
 
+def test_what_the_backward_lacks_makes_the_training_a_bound_and_not_the_forward(vit):
+    text = summary(replace(vit, missing=(SCAN,), counted_calls=29, backward_flops=2_000_000_000))
+    counts, training = text.splitlines()[1:3]
+    assert counts.startswith("MACs     5.72 G      FLOPs  11.43 G")
+    assert counts.endswith("INCOMPLETE: 29/41 calls")
+    assert training.startswith("training >= 13.43 G")
+
+
 def test_incomplete_and_not_measured(vit):
     counted = replace(
         vit,
@@ -64,6 +72,7 @@ def test_incomplete_and_not_measured(vit):
         modules=(),
         operators=(),
         missing=(SCAN,),
+        forward_missing=12,
         paste=PASTE,
         int_ops=1_200,
     )
