@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.checkpoint import checkpoint
 
 import fxflops
 from benchmarks.allocator import Event, account, allocated
@@ -62,6 +63,31 @@ class Mixed(nn.Module):
         return (q @ q.transpose(-1, -2)).softmax(-1) @ q
 
 
+class Folded(nn.Module):
+    """Windows that are added up again, in a storage as large as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        windows = F.unfold(self.layer(x).unsqueeze(1), 3, padding=1)
+        return F.fold(windows, (N, WIDTH), 3, padding=1)
+
+
+class Unread(nn.Module):
+    """A checkpoint whose result goes nowhere: it is not computed again, and nothing of it is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.layer = nn.GRU(WIDTH, WIDTH, bidirectional=True), nn.Linear(WIDTH, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        checkpoint(self.part, x, use_reentrant=False, preserve_rng_state=False)
+        result: torch.Tensor = self.layer(x)
+        return result
+
+
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "attention": lambda: Attention(16, 16),
     "latent": lambda: Attention(24, 16),
@@ -75,6 +101,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "convolution": lambda: nn.Sequential(
         nn.Unflatten(1, (1, N)), nn.Conv2d(1, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)
     ),
+    "folded": Folded,
+    "unread": Unread,
 }
 INFERRED = MODELS | {"GRU": lambda: nn.GRU(WIDTH, WIDTH, num_layers=2), "dropout": Dropped, "products": Mixed}
 INFERRED |= {"strided": lambda: Strided(False), "strided, biased": lambda: Strided(True), "inverse": Inverse}

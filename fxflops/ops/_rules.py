@@ -77,15 +77,16 @@ def spelled(names: str, *namespaces: Any) -> list[Any]:
     return [getattr(space, name) for name in names.split() for space in namespaces if hasattr(space, name)]
 
 
-SAVED: dict[str, Callable[..., int]] = {}
-"""Rules by operator for the bytes of its last result, kept for the backward pass: on meta that result is empty."""
+STORED: dict[str, tuple[Callable[..., int], bool]] = {}
+"""Rules by operator for the bytes of its last result's storage, which are fewer on meta; True for what is kept for the
+backward pass only."""
 
 
-def keeps(operator: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
+def stores(operator: str, saved: bool = False) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Register the decorated rule for this operator, whose arguments it takes, each tensor a Spec."""
 
     def register(rule: Callable[..., int]) -> Callable[..., int]:
-        SAVED[operator] = rule
+        STORED[operator] = rule, saved
         return rule
 
     return register

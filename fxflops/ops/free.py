@@ -17,7 +17,7 @@ from torch import nn
 from ..records import Cost, Spec
 from ..torch_internals import assertion
 from ._registry import ESCAPE, formula, zero
-from ._rules import ANY, FORMAT, shape
+from ._rules import ANY, FORMAT, shape, stores
 from ._spellings import named
 from ._traits import (
     COPIES,
@@ -169,6 +169,15 @@ zero(
 def fold(input: Spec, *, out: Spec) -> Cost:
     """x[n, c*k, l] -> out[n, c, h, w]: 1 add per element of x, the first on each output is none."""
     return Cost(adds=max(math.prod(input) - out.numel(), 0))
+
+
+@stores("aten::col2im")
+def folded_storage(input: Spec, output_size: Sequence[int], kernel_size: Sequence[int], *rest: Any) -> int:
+    """x[n, c*k, l] -> bytes: the kernels begin with a result like x, and shrink its shape alone.
+
+    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/Col2Im.cpp, col2im_cpu; cuda/Col2Im.cu is alike.
+    """
+    return max(input.nbytes, input.nbytes * math.prod(output_size) // (input[-1] * math.prod(kernel_size)))
 
 
 @formula(*named("unfold_backward"), op="unfold_backward")

@@ -11,7 +11,7 @@ import torch
 from ..records import Cost, Spec
 from ..torch_internals import disable_current_modes
 from ._registry import formula
-from ._rules import keeps
+from ._rules import stores
 from ._spellings import named
 from .fused_rnn import BY_MODE, KINDS, To, layers_backward
 from .rnn import steps_of, weights_of
@@ -40,7 +40,7 @@ def mkldnn_rnn_layer_backward(
     return layers_backward(BY_MODE[mode], input, [layer], hidden_size, hx_, 1, to)
 
 
-@keeps("aten::mkldnn_rnn_layer")
+@stores("aten::mkldnn_rnn_layer", saved=True)
 def mkldnn_rnn_workspace(
     input: Spec, weight0: Spec, weight1: Spec, weight2: Spec, weight3: Spec, hx: Spec, *rest: Any
 ) -> int:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -18,8 +16,6 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend
 
 from ..model.pytree import fill, template_of, tensors_in
-from ..ops._rules import SAVED
-from ..records import spec_of
 from ..torch_internals import (
     DisableTorchDispatch,
     TorchDispatchMode,
@@ -63,14 +59,12 @@ class DeviceKernels:
     """Runs on meta the operators that a call of a composite dispatches on ``device``.
 
     They are found by running the call once on fake tensors of that device. A model that is itself on meta gets the
-    CPU's kernels, but meta's own where gradients are on, as FlopCounterMode counts them there. ``made(tensor)`` is
-    called with tensors whose storage has grown since they were made.
+    CPU's kernels, but meta's own where gradients are on, as FlopCounterMode counts them there.
     """
 
-    def __init__(self, device: torch.device, made: Callable[[Any], Any]) -> None:
+    def __init__(self, device: torch.device) -> None:
         self._on_meta = device.type == "meta"
         self._device = torch.device("cpu") if self._on_meta else device
-        self._made = made
         self._decompositions: dict[Any, Decomposition | None] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -91,9 +85,7 @@ class DeviceKernels:
         values = dict(enumerate(tensors))
         for step in found.steps:
             args, kwargs = fill(step.template, *(values[number] for number in step.given))
-            saves = torch.is_grad_enabled() and step.operator.name() in SAVED
-            with _SavedBytes(step.operator, self._made) if saves else nullcontext():
-                out = step.operator(*args, **kwargs)
+            out = step.operator(*args, **kwargs)
             values.update(zip(step.made, tensors_in(out), strict=True))
             del args, kwargs, out
             for number in step.freed:
@@ -128,8 +120,9 @@ class DeviceKernels:
         FakeTensor, FakeTensorMode = fake_tensors()
         with disable_current_modes():
             plain = [tensor.detach() for tensor in tensors]
-        # Saved tensor hooks of the caller must not see the tensors saved here: checkpoint counts them.
-        with disable_current_modes(), saved_tensors_hooks(torch.Tensor.detach, lambda t: t), FakeTensorMode() as mode:
+        # Nothing is saved for a backward pass here: what autograd saves of a call, the call itself does, and a
+        # checkpoint around it keeps none of it.
+        with disable_current_modes(), saved_tensors_hooks(lambda t: None, torch.Tensor), FakeTensorMode() as mode:
             fakes = [
                 FakeTensor(mode, alone, self._device).requires_grad_(tensor.requires_grad)
                 for alone, tensor in zip(plain, tensors, strict=True)
@@ -219,25 +212,6 @@ class _RecordedSteps(TorchDispatchMode):
         self._living[number] -= 1
         if not self._living[number]:
             self.steps[-1].freed.append(number)
-
-
-class _SavedBytes(TorchDispatchMode):
-    """Resizes the last result of an operator, empty on meta, to the bytes that the kernel saves for the backward pass.
-
-    It does so before autograd saves that result: checkpoint may stop recomputing right there.
-    """
-
-    def __init__(self, operator: Any, made: Callable[[Any], Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._operator = operator
-        self._made = made
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        if func is self._operator:
-            out[-1].untyped_storage().resize_(SAVED[func.name()](*spec_of(args)))
-            self._made(out[-1])
-        return out
 
 
 def _enabled_kernels() -> tuple[Any, ...]:

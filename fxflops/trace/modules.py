@@ -40,6 +40,7 @@ class ModuleObserver:
     is_watching = False
     _begin_leaf: Callable[[nn.Module, Running, Any, Any], None]
     _stopped: Callable[[str], None]
+    _parts: list[tuple[Any, Made]]
 
     def __init__(
         self,
@@ -188,6 +189,7 @@ class ModuleObserver:
         known, path, cls = self._settings.of(module), running.path, type(module)
         if is_leaf:
             self._track(())
+            self._parts.clear()
             own, operation = None, self.log.call(self._leaves[module], cls, made, path, took, known)
         else:
             own = max(took - running.inside, 0.0)  # what runs in threads overlaps
@@ -205,6 +207,7 @@ class ModuleObserver:
         """Record a call that ran in the innermost module."""
         if self._stack.running:
             self._stack.running[-1].inside += seconds
+        self._parts.clear()
         self.log.call(entry, target, made, self._here(), seconds)
 
     def unseen(self, op: str, module: nn.Module, given: Any) -> None:

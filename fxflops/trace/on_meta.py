@@ -6,7 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from ..model.pytree import tensors_given
+from ..ops._rules import STORED
 from ..ops.shapes import rule_for, shape_of
 from ..records import Operation, spec_of
 from ..torch_internals import OpOverload, batch_norm_backward
@@ -21,7 +24,7 @@ class MetaObserver(Observer):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         assert self._device_mirror is not None
-        self._device_kernels = DeviceKernels(self._device_mirror.device, self._track)
+        self._device_kernels = DeviceKernels(self._device_mirror.device)
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(func, OpOverload) or not (self._in_call or self._inside_leaf()) or not _makes(func, args, kwargs):
@@ -37,6 +40,9 @@ class MetaObserver(Observer):
         out = super()._kernel(func, args, kwargs)
         if func is batch_norm_backward and not args[-1][0]:  # meta's kernel makes a gradient that no device's makes
             return None, *out[1:]
+        rule, saved = STORED.get(func.name(), (None, False))
+        if rule is not None and (torch.is_grad_enabled() or not saved):
+            tensors_given(out)[-1].untyped_storage().resize_(rule(*spec_of(args)))
         return out
 
     def _run_tracked(self, run: Callable[..., Any], *args: Any) -> Any:

@@ -59,7 +59,7 @@ class OperatorObserver(ModuleObserver):
         with self.lock, DisableTorchFunction():
             self.phases.on_operator(func, args)
             if self._in_call or self._inside_leaf():
-                out = self._track(self.stopwatch.run(run_operator, (func, args, kwargs), {}))
+                out = self._track(self._kernel(func, args, kwargs))
                 if current_graph_task_id() != -1:  # kept in case checkpoint stops the call halfway: see _stopped
                     self._parts.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))
                 return out

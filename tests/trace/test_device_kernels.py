@@ -154,14 +154,14 @@ def test_on_meta_attention_dispatches_what_it_does_on_the_cpu(name: str, learns:
             F.scaled_dot_product_attention(*args, **kwargs)
         with Dispatched() as on_meta:
             args, kwargs = fill(template, *here)
-            run = DeviceKernels(torch.device("cpu"), lambda made: None).run
+            run = DeviceKernels(torch.device("cpu")).run
             if run(F.scaled_dot_product_attention, args, kwargs) is NotImplemented:
                 F.scaled_dot_product_attention(*args, **kwargs)
     assert on_meta.seen == real.seen
 
 
 def test_kernels_that_are_allowed_later_are_asked_for_anew() -> None:
-    run = DeviceKernels(torch.device("cpu"), lambda made: None).run
+    run = DeviceKernels(torch.device("cpu")).run
     with torch.no_grad():
         assert isinstance(run(F.scaled_dot_product_attention, (Q, K, K), {}), torch.Tensor)
         with sdpa_kernel(SDPBackend.MATH):
@@ -169,7 +169,7 @@ def test_kernels_that_are_allowed_later_are_asked_for_anew() -> None:
 
 
 def test_a_default_device_changes_no_kernel() -> None:
-    run = DeviceKernels(torch.device("cpu"), lambda made: None).run
+    run = DeviceKernels(torch.device("cpu")).run
     with torch.no_grad(), torch.device("meta"):
         assert isinstance(run(F.scaled_dot_product_attention, (Q, K, K), {}), torch.Tensor)
 
@@ -201,6 +201,6 @@ def test_a_call_is_made_again_where_all_its_tensors_are_known(
     monkeypatch.setattr(device_kernels, "COMPOSITES", {function})
     monkeypatch.setattr(device_kernels, "RECURRENT", [function])
     with torch.no_grad():
-        out = DeviceKernels(torch.device("cpu"), lambda made: None).run(function, (meta(2, 3),), {})
+        out = DeviceKernels(torch.device("cpu")).run(function, (meta(2, 3),), {})
     assert (out is not NotImplemented) is known
     assert not known or out.shape == (2, 3)

@@ -227,13 +227,25 @@ def test_what_checkpoint_runs_again_without_gradients_is_recomputation_too(
 class Stopped(nn.Module):
     """A block that checkpoint computes again, until its last operator has saved its result."""
 
-    def __init__(self, block: nn.Module) -> None:
+    def __init__(self, block: nn.Module, use_reentrant: bool = False) -> None:
         super().__init__()
         self.block = block
+        self.use_reentrant = use_reentrant
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = checkpoint(self.block, x, use_reentrant=False)
+        out = checkpoint(self.block, x, use_reentrant=self.use_reentrant)
         return out[0] if isinstance(out, tuple) else out  # type: ignore[no-any-return]
+
+
+class Summed(nn.Module):
+    """A layer, and a sum that saves its result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(INPUTS, OUTPUTS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x).logsumexp(1)
 
 
 STOPPED: dict[str, tuple[Callable[[], nn.Module], int]] = {
@@ -264,6 +276,17 @@ def test_the_call_that_checkpoint_stops_counts_what_it_has_computed(name: str) -
 def test_an_operator_that_saves_its_result_has_run_when_checkpoint_stops_it() -> None:
     report = fxflops.count(Stopped(nn.Sequential(nn.Linear(INPUTS, OUTPUTS), nn.Tanh())), X, backward=True)
     assert report.total_recompute_flops == report.total_flops
+
+
+def test_a_checkpoint_in_one_that_autograd_enters_again() -> None:
+    """A linear layer, whole, and an operator that the inner checkpoint stops: each runs again twice, not three times."""
+    block = Stopped(Summed())
+    model = Stopped(block, use_reentrant=True)
+    with FlopCounterMode(display=False) as counter:
+        model(X.clone().requires_grad_()).sum().backward()
+    model.zero_grad()
+    report = fxflops.count(model, X.clone().requires_grad_(), backward=True)
+    assert sum(each.macs for each in report.counted) * 2 == counter.get_total_flops()
 
 
 def test_checkpoint_compares_in_the_backward_pass_alone() -> None:
