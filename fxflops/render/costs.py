@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .. import units
+from ..counting.steps import HOST
 from .columns import MODULE_COLUMNS, module_cell, module_values
 from .data import Summary, TreeRow
 from .fold import Fold, folded
@@ -59,7 +60,8 @@ def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
     """Return the operators' shares of FLOPs, and of the time if measured: a label and the parts of each line."""
     names = [op.name for op in data.operators]
     by_flops = _shares(names, [op.flops for op in data.operators])
-    by_time = _shares(names, [op.seconds or 0.0 for op in data.operators])
+    is_timed = any(op.seconds for op in data.operators if op.name != HOST)
+    by_time = _shares(names, [op.seconds or 0.0 for op in data.operators]) if is_timed else []
     return [line for line in (("by operator", by_flops), ("by operator, time", by_time)) if line[1]]
 
 

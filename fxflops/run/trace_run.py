@@ -11,6 +11,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from ..errors import InputError
 from ..meters.history import Place, Remembered
 from ..meters.kernels import summed
 from ..meters.nodes import Node
@@ -50,11 +51,13 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
         if each.phase != RECOMPUTE or each.kernels or each.inner or operation not in works
     ]
     has_device = bool(trace.on_device)
+    if hardware is not None and not has_device:
+        raise InputError(f"device={hardware!r}, but {trace.name} has no kernels: it is of a CPU run; leave out device=")
     made = [_made(i, *each, has_device) for i, each in enumerate(found)]
     calls, nodes = tuple(call for call, _ in made), tuple(node for _, node in made if node is not None)
     apart = {COPIES: places.copies, EARLIER: places.earlier}
     nodes += tuple(_without_call(name, events) for name, events in apart.items() if events)
-    device = trace.hardware if hardware is None else _named(trace.hardware, hardware)
+    device = trace.hardware if hardware is None else f"{trace.hardware.partition(' ')[0]} ({hardware})"
     return Run(
         trace.name,
         "",
@@ -105,11 +108,6 @@ def _made(number: int, seen: Seen, operation: Operation, has_device: bool) -> tu
 def _without_call(name: str, events: Iterable[Event]) -> Node:
     kernels = summed((event.name, event.seconds) for event in events)
     return Node(name, "", "", "", "", "", range(0), kernels=kernels)
-
-
-def _named(hardware: str, name: str) -> str:
-    place = hardware.partition(" ")[0]
-    return name if place == "cpu" else f"{place} ({name})"
 
 
 def _scopes(places: Places) -> Iterator[Scope]:

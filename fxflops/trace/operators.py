@@ -143,8 +143,13 @@ class OperatorObserver(ModuleObserver):
             self._mirror.register(out)
 
     def _before(self, args: Any, kwargs: Any) -> Any:
-        """Return the arguments of a call as nodes of the recorded graph; None if it is no node of its own there."""
-        return None if self._recorder is None or self._in_node else self._recorder.before(args, kwargs)
+        """Return the arguments of a call as nodes of the recorded graph; None if it is no node of its own there.
+
+        What a gradient that the forward takes runs, hooks and recomputation, is part of the node that takes it.
+        """
+        if self._recorder is None or self._in_node or current_graph_task_id() != -1:
+            return None
+        return self._recorder.before(args, kwargs)
 
     @contextmanager
     def _within(self, in_call: bool, in_node: bool) -> Iterator[None]:

@@ -76,6 +76,11 @@ def test_operator_shares(vit):
     ]
 
 
+def test_the_host_alone_is_no_operator(vit):
+    host = [op._replace(name="(host)", flops=0, seconds=0.1) for op in vit.operators[:1]]
+    assert operator_shares(replace(vit, operators=host)) == []
+
+
 @pytest.mark.parametrize("flops", [0, 5])
 def test_operators_that_were_not_timed(vit, flops):
     untimed = [op._replace(flops=flops, seconds=None) for op in vit.operators[:1]]

@@ -169,3 +169,31 @@ def test_a_graph_whose_backward_pass_cannot_run_has_no_times_of_it(trace: str) -
     assert all(node.timing is not None for node in report.nodes if node.opcode == "call_module")
     [line] = [line for line in str(report).splitlines() if line.startswith("backward")]
     assert "sum of nodes" not in line
+
+
+class Descended(nn.Module):
+    """Two steps down an energy: what the second gradient needs of the first step is computed again in the forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 8), nn.Linear(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.descend, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    def descend(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        for layer in (self.first, self.second):
+            x = x - torch.autograd.grad(layer(x).pow(2).sum(), x, create_graph=True)[0]
+        return x
+
+
+def test_what_a_gradient_in_the_forward_computes_again_is_no_node_of_its_own() -> None:
+    model = Descended()
+    report, counted = analyzed(model, backward=True), fxflops.count(model, X, backward=True)
+    totals = [
+        (r.total_macs, r.total_gradient_flops, r.total_recompute_flops, r.total_backward_flops)
+        for r in (report, counted)
+    ]
+    assert totals[0] == totals[1]
+    assert [node.name for node in report.nodes if node.opcode == "call_module"] == ["first", "second"]

@@ -157,6 +157,11 @@ def test_the_device_may_be_given(tmp_path: Path) -> None:
     assert (found.device.name, found.rows[0].seconds) == ("MI300X", pytest.approx(7e-6))
 
 
+def test_a_device_that_a_trace_has_nothing_of_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no kernels: it is of a CPU run"):
+        fxflops.read_trace(written(tmp_path, [mm(0)]), device="H100")
+
+
 def test_a_compiled_graph_on_a_cpu_hides_its_fused_kernels(tmp_path: Path) -> None:
     graph = event("## Call CompiledFxGraph abc ##", 0, 100, "user_annotation")
     report = fxflops.read_trace(written(tmp_path, [graph, mm(10)]))
