@@ -60,6 +60,7 @@ MENDED = [
     ("a GRU under a checkpoint: each step's gates were predicted as kept, 40.0 KB of 14.3", "tests/test_memory.py"),
     ("`F.fold`, and the gradient of `F.unfold`: the kernels' result has a storage as large as the windows", "tests/test_memory.py"),
     ("two gradients in a checkpointed forward: what the second computes again were nodes of the graph, and did not run there", "tests/run/test_passes.py"),
+    ("a tensor that a reentrant checkpoint fills inside, and returns: `count(backward=True)` ended its backward pass there", META),
     ("`checkpoint(...).add_(1)`: `analyze(backward=True)` was refused, as its graph has no checkpointing and the result was changed", "tests/run/test_passes.py"),
 ]  # fmt: skip
 """What the fuzzer found on the way, and the tests that it became."""

@@ -191,8 +191,11 @@ class MetaMirror:
                 self._weights.add(id(meta))
             self.register(meta)
             self.on_mirrored(tensor, meta)
-        elif key in self._state and tensor.requires_grad != known[1].requires_grad and known[1].is_leaf:
-            _learn_as(known[1], tensor)  # the model has frozen or thawed it since
+        elif tensor.requires_grad != known[1].requires_grad and known[1].is_leaf:
+            if key in self._state:
+                _learn_as(known[1], tensor)  # the model has frozen or thawed it since
+            elif tensor.grad_fn is not None:  # an autograd.Function that has filled it has returned it since
+                raise NotImplementedError(CUT)
         return known[1]
 
     def replace(

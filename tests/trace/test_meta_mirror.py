@@ -80,6 +80,28 @@ def test_what_was_written_to_learns_through_a_function(run: Callable[..., fxflop
     )  # of the weight: the input learns nothing
 
 
+class FilledInside(nn.Module):
+    """Fills a tensor of its own where autograd does not see the inside, and goes on with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.last(checkpoint(self.fill, x, use_reentrant=True))
+
+    def fill(self, x: torch.Tensor) -> torch.Tensor:
+        filled = torch.empty_like(x)
+        filled.copy_(self.layer(x))
+        return filled
+
+
+def test_what_was_written_to_inside_a_function_learns_behind_it() -> None:
+    report = fxflops.count(FilledInside(), X.clone().requires_grad_(), backward=True)
+    assert report.total_backward_macs == 4 * 3 * 4 * 4  # of both weights and inputs
+    assert report.total_recompute_flops > 0
+
+
 class Turned(nn.Module):
     """Turns a table of its own over, between two products with it."""
 
