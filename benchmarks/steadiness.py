@@ -1,6 +1,6 @@
 """Whether unsteady times are told: the same model analyzed on an idle machine, and beside a process for each core.
 
-    python benchmarks/steadiness.py [--runs 10]
+    python benchmarks/steadiness.py [--runs 10] [--models resnet18,...] [--beside 0,1,2]
 
 Each run is a process of its own. Beside other work, a run whose median is more than 1.5 times the idle one's should be
 marked; of idle runs none should be. The table is ``benchmarks/results/steadiness.md``.
@@ -47,22 +47,24 @@ def once(name: str, threads: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=10)
-    args = parser.parse_args()
+    parser.add_argument("--models", default=",".join(MODELS))
     cores = os.cpu_count() or 1
+    parser.add_argument("--beside", default=f"0,1,{cores}", help="numbers of processes beside, the first of them 0")
+    args = parser.parse_args()
     lines = [
         "# Unsteady times",
         "",
         f"{processor()}, {cores} cores, torch {torch.__version__}, fxflops {fxflops.__version__}: `fxflops.analyze`, {args.runs} runs "
-        f"in processes of their own on an idle machine, then beside a process that multiplies matrices, and beside {cores} of them.",
+        f"in processes of their own on an idle machine, then beside processes that multiply matrices, one thread each.",
         "",
         f"| model, threads | beside | median of medians (ms) | least-most | more than {SLOWER}x idle | of these marked | marked in all |",
         "|---|---|---:|---:|---:|---:|---:|",
     ]
     reasons = []
-    for name in MODELS:
+    for name in args.models.split(","):
         for threads in (1, cores):
             idle = 0.0
-            for others in (0, 1, cores):
+            for others in map(int, args.beside.split(",")):
                 busy = [subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE) for _ in range(others)]
                 for each in busy:
                     assert each.stdout is not None
