@@ -68,10 +68,10 @@ def mfu(
     """Return the model FLOPs utilization (https://arxiv.org/abs/2204.02311, appendix B).
 
     It is the time that 2 x MACs of forward and backward need at the peaks of their dtypes, as a share of the time they
-    took. Measured peaks that were exceeded are measured again. ``timings`` are those of the forward and the backward. None if one of them ran and was not timed, or ran on
-    another device. ``block`` are the seconds of a profiled block, loading data and the optimizer's step included, to which its
-    work is then compared. A value above 1 is not cut off, but warned of. ``executed`` adds the forward work that gradient
-    checkpointing computes again: the hardware FLOPs utilization.
+    took. Measured peaks that were exceeded are measured again. ``timings`` are those of the forward and the backward. None
+    if one of them ran and was not timed, or ran on another device. ``block`` are the seconds of a profiled block, loading
+    data and the optimizer's step included, to which its work is then compared. A value above 1 is not cut off, but
+    warned of. ``executed`` adds the forward work that gradient checkpointing computes again: the hardware FLOPs utilization.
     """
     by_phase = [[each for each in counted if each.call.phase in PARTS[phase]] for phase in PHASES[: len(timings)]]
     ran = [timing for made, timing in zip(by_phase, timings, strict=True) if made]
