@@ -133,7 +133,7 @@ def once(name: str, way: str) -> dict[str, Any]:
         subject = Subject(model, Inventory(model), args, kwargs, mode, training)
         subject.optimizer = optimizer
         found["storages"] = observed_run(subject, BASE).storages.most
-        subject.rewind()
+        subject.snapshot.rewind()
     if name in memory_zoo.PROFILED and way in PROFILED:
         model.zero_grad()
 

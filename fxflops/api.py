@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import fx, nn
 
-from .conventions import Convention, find_convention
-from .counting.counts import check_attention
+from .conventions import Convention, check_attention, find_convention
 from .errors import InputError, OutOfMemoryError, RunError, TraceError, of_kind
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .ops import BASE, FormulaRegistry
@@ -122,10 +121,8 @@ def analyzed(
         try:
             try:
                 run = measure(subject, made, registry, repeats, tick, kernels)
-            except (
-                TraceError,
-                InputError,
-            ) as error:  # a symbolic graph may differ from the model, or lack its gradients
+            except (TraceError, InputError) as error:
+                # A symbolic graph may differ from the model, or lack its gradients.
                 if trace != "auto" or made.how != "symbolic":
                     raise
                 made = _recorded_instead(subject, registry, error)

@@ -11,6 +11,8 @@ import operator
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import InitVar, dataclass
 from functools import cache
 from typing import Any
 
@@ -31,20 +33,17 @@ NAMESPACES = {
 """The modules in which functions are looked up, since their ``__module__`` may not be where they are found."""
 
 
+@dataclass(unsafe_hash=True, repr=False)
 class Absent:
     """A stand-in for a function that a file names and this process does not have; ``doc`` is its docstring, if known."""
 
-    def __init__(self, name: str, doc: str = "") -> None:
-        self.name = name
-        self.__module__, _, self.__qualname__ = name.partition("::" if "::" in name else ":")
+    name: str
+    doc: InitVar[str] = ""
+
+    def __post_init__(self, doc: str) -> None:
+        self.__module__, _, self.__qualname__ = self.name.partition("::" if "::" in self.name else ":")
         self.__name__ = self.__qualname__.rpartition(".")[2]
         self.__doc__ = doc
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Absent) and other.name == self.name
-
-    def __hash__(self) -> int:
-        return hash(self.name)
 
     def __repr__(self) -> str:
         return f"<{self.name}, by name alone>"
@@ -61,12 +60,9 @@ def name_of(target: Any) -> str:
             return str(target._qualified_op_name)
         case HigherOrderOperator():
             return f"higher_order::{target.name()}"
-    try:
-        known = None if isinstance(target, type) else _names().get(target)
-    except TypeError:  # cannot be hashed
-        known = None
-    if known is not None:
-        return known
+    with suppress(TypeError):  # cannot be hashed
+        if not isinstance(target, type) and target in _names():
+            return _names()[target]
     named = target if getattr(target, "__qualname__", None) else type(target)
     return f"{named.__module__}:{named.__qualname__}"
 
@@ -81,21 +77,20 @@ def target_of(name: str) -> Any:
     return Absent(name) if found is None else found
 
 
-class Classes:
+class Classes(dict[str, type]):
     """Classes by name. A class that this process does not have gets a stand-in made from its description.
 
     A description, from :func:`described`, has the class's bases and the parameters of its ``forward``.
     """
 
     def __init__(self, descriptions: Mapping[str, Any]) -> None:
+        super().__init__()
         self._descriptions = descriptions
-        self._found: dict[str, type] = {}
 
-    def __getitem__(self, name: str) -> type:
-        if name not in self._found:
-            there = _looked_up(name)
-            self._found[name] = there if isinstance(there, type) else self._stand_in(name)
-        return self._found[name]
+    def __missing__(self, name: str) -> type:
+        there = _looked_up(name)
+        self[name] = there if isinstance(there, type) else self._stand_in(name)
+        return self[name]
 
     def _stand_in(self, name: str) -> type:
         about = self._descriptions.get(name, {"bases": [], "forward": None})
@@ -163,11 +158,8 @@ def _looked_up(name: str) -> Any:
 
 
 def _operator(name: str) -> Any:
-    namespace, _, rest = name.partition("::")
-    op, _, overload = rest.partition(".")
     try:
-        packet = getattr(getattr(torch.ops, namespace), op)
-        found = getattr(packet, overload) if overload else packet
+        found = operator.attrgetter(name.replace("::", "."))(torch.ops)
     except (AttributeError, RuntimeError):
         return None
     return found if isinstance(found, (OpOverload, OpOverloadPacket, HigherOrderOperator)) else None

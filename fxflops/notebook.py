@@ -58,9 +58,7 @@ class TorchFLOPsByFX:
         self.result_header = list(RESULT_HEADER)
         self.result_table: list[list[Any]] = []
         self._model = model
-        self._trace = trace
-        self._convention = convention
-        self._formulas = formulas
+        self._settings: dict[str, Any] = {"trace": trace, "convention": convention, "formulas": formulas}
         self._report: Report | None = None
         self._graph: fx.GraphModule | None = None
 
@@ -71,12 +69,13 @@ class TorchFLOPsByFX:
         Raises TraceError if that fails: then ``propagate`` has to record a run first.
         """
         if self._graph is None:
-            if self._trace == "record":
+            if self._settings["trace"] == "record":
                 raise TraceError("there is no graph yet: call propagate(*inputs), which records a run")
             with holding(self._model.modules(), "eval"):
                 before, constants = Snapshot(self._model.modules(), ()), constants_of(self._model)
                 try:
-                    self._graph = symbolic(self._model, BASE.derive(self._formulas), constants, before.before_write)
+                    registry = BASE.derive(self._settings["formulas"])
+                    self._graph = symbolic(self._model, registry, constants, before.before_write)
                 except TraceError as error:
                     raise TraceError(f"{error}\ncall propagate(*inputs) first: it records a run") from error
                 finally:
@@ -92,9 +91,7 @@ class TorchFLOPsByFX:
 
     def propagate(self, *args: Any, **kwargs: Any) -> Report:
         """Run the model on these inputs and measure every node. It may be called again; the last call counts."""
-        self._report, self._graph = analyzed(
-            self._model, args, kwargs, trace=self._trace, convention=self._convention, formulas=self._formulas
-        )
+        self._report, self._graph = analyzed(self._model, args, kwargs, **self._settings)
         self._calls_of = _shown_at(self._report.nodes, self._graph)
         self.result_table = [self._row(node) for node in self._report.nodes]
         return self._report
@@ -137,8 +134,7 @@ class TorchFLOPsByFX:
         """Print and return the FLOPs of all nodes except those of ``ignore_ops``."""
         report = self.report
         left = [i for node in report.nodes if self._is_ignored(node) for i in self._calls_of[node.name]]
-        ignored = sum(report.counted[i].flops for i in left)
-        total = report.total_flops - ignored
+        total = report.total_flops - sum(report.counted[i].flops for i in left)
         left_out = sum(not isinstance(row[4], int) for row in self.result_table)
         note = f" ({left_out} operations are ignored or not recognized)" if left_out else ""
         if show:

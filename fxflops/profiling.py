@@ -16,8 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.profiler import ProfilerAction
 
-from .conventions import Convention, find_convention
-from .counting.counts import check_attention
+from .conventions import Convention, check_attention, find_convention
 from .counting.steps import OUTSIDE
 from .errors import FxflopsError, InputError, of_kind
 from .model.inputs import checked_model, is_compiled
@@ -46,8 +45,8 @@ class profile:
     >>> print(p.report)                    # doctest: +SKIP
 
     The code runs once, unchanged, on the real tensors and in the modes that are set, and nothing is undone. The block is
-    timed, by the clock on a CPU and by events on an accelerator: its steps, phases, modules and operations, without the time that observing them takes, which the report
-    tells apart. Memory is that of live tensor storages.
+    timed, by the clock on a CPU and by events on an accelerator: its steps, phases, modules and operations, without the
+    time that observing them takes, which the report tells apart. Memory is that of live tensor storages.
 
     Args:
         models: an ``nn.Module``, or several, as a sequence or a mapping by name (such as ``pipeline.components``; values
@@ -81,6 +80,7 @@ class profile:
         if inputs or unknown:
             raise of_kind(InputError(f"profile() takes no {', '.join(unknown) or 'inputs'}: {INSTEAD}"), TypeError)
         self._model = _one_model(models)
+        self._parts = [*self._model.children()] if isinstance(self._model, Models) else [self._model]
         given = models.values() if isinstance(models, Mapping) else models if isinstance(models, Sequence) else [models]
         self._compiled = any(is_compiled(model.modules()) for model in given if isinstance(model, nn.Module))
         self._optimizers = _optimizers(optimizer)
@@ -119,8 +119,7 @@ class profile:
             "optimizer": self._optimizer_states(),
         }
         self._paths = {m: path for m, path in inventory.paths.items() if not isinstance(m, Models)}
-        outermost = {*self._model.children()} if isinstance(self._model, Models) else {self._model}
-        seen = {m: p for m, p in self._paths.items() if self._wanted != STEPS or m in outermost}
+        seen = {m: p for m, p in self._paths.items() if self._wanted != STEPS or m in self._parts}
         parameter = next(self._model.parameters(), None)
         self._watch = BlockWatch(seen, self._registry, parameter, self._wanted, self._optimizers)
         self._storages, self._observer = self._watch.storages, self._watch.observer
@@ -131,11 +130,9 @@ class profile:
             self._storages.add_all([tensor for _, tensor in tensors])
             self._storages.label(tensors, category)
         self._open = ExitStack()
-
         for module, path in self._paths.items():
             if callable(getattr(type(module), "generate", None)):
-                stand_in = _Generate(module, partial(self._generating, path))
-                self._open.callback(stand_in.leave)
+                self._open.callback(_Generate(module, partial(self._generating, path)).leave)
         self._is_open = True
         self._switch()
         return self
@@ -190,13 +187,11 @@ class profile:
             return
         self._label_gradients()
         self._storages.label(self._optimizer_states(), "optimizer")
-        parts = [*self._model.children()] if isinstance(self._model, Models) else [self._model]
-        name = " + ".join(type(part).__name__ for part in parts) or "(no model)"
-        mode = ("train" if self._model.training else "eval") if parts else ""
+        name = " + ".join(type(part).__name__ for part in self._parts) or "(no model)"
+        mode = ("train" if self._model.training else "eval") if self._parts else ""
         run = self._watch.run_of(name, mode, self._compiled, Inventory(self._model), self._steps)
-        report = Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
-        self._report = report
-        report.checked(self._strict)
+        self._report = Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
+        self._report.checked(self._strict)
 
     def _stepping(self, optimizer: Optimizer) -> None:
         """Label gradients and optimizer state in memory when an optimizer begins a step."""

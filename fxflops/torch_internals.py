@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.torch_version import TorchVersion
 
 
 class Nobody:
@@ -45,8 +46,19 @@ HigherOrderOperator = torch._ops.HigherOrderOperator
 # The class that torch.library.custom_op returns. Without it a formula for one is registered by the operator's name.
 CustomOpDef = _optional("torch._library.custom_ops.CustomOpDef", Nobody)
 
+
 # The base of dispatch modes, by which operators are observed. Necessary.
 TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
+
+
+class DispatchMode(TorchDispatchMode):
+    """A dispatch mode whose first operator does not import torch's compiler, only to tell it to leave the handler alone."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
 # The modes that are on, so that none is entered twice. Necessary.
 get_current_dispatch_mode_stack = torch.utils._python_dispatch._get_current_dispatch_mode_stack
 get_current_function_mode_stack: Callable[[], list[Any]] = torch.overrides._get_current_function_mode_stack
@@ -145,6 +157,8 @@ tree_map = torch.utils._pytree.tree_map
 
 # The name of the compiler's module, to look it up among the imported ones.
 COMPILER = "torch._dynamo"
+# Up to torch 2.8 its import calls torch functions, and fails where they are disabled.
+COMPILER_CALLS_FUNCTIONS = TorchVersion(torch.__version__) < "2.9"
 # How the compiler names, in the functions that it rewrites, its graphs and the functions that go on after a graph's break.
 # Under other names no break is found.
 COMPILED_CODE, RESUMED_CODE = "__compiled_fn_", "__resume_at_"

@@ -34,6 +34,7 @@ def size(value: float | None, unit: str | None = None) -> str:
 
 def seconds(value: float | None, unit: str | None = None) -> str:
     """Return seconds in the unit that suits them: ``0.0021 -> '2.10 ms'``. ``unit`` fixes the unit ("ms")."""
+    unit = "s" if unit is None and value == 0 else unit
     return NOT_MEASURED if value is None else _scaled(value, TIME, unit, whole=None)
 
 
@@ -70,8 +71,6 @@ def _read(text: str, units: Mapping[str, int | Fraction], examples: str) -> Frac
 
 
 def _scaled(value: float, units: dict[str, float] | dict[str, int], unit: str | None, whole: str | None) -> str:
-    if unit is None and value == 0:
-        unit = "" if "" in units else list(units)[-1] if whole is None else whole
     if unit is None:
         fitting = [name for name, factor in units.items() if abs(value) >= factor]
         unit = fitting[-1] if fitting else next(iter(units))

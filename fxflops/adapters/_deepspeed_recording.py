@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
 from ..api import count
-from ..conventions._rows import POINTWISE
+from ..conventions._convention import POINTWISE
 from ..errors import RunError
 from ..records import Counted
 from ..report.report import Report
@@ -41,6 +41,7 @@ class Recording:
     """
 
     convention = "deepspeed"
+    context: ClassVar[Any] = nullcontext  # in which an outermost call runs; it is made with the recording
 
     def __init__(self, model: nn.Module, ignored: Collection[type] = ()) -> None:
         self.model = model
@@ -48,7 +49,7 @@ class Recording:
         self._ignored = tuple(ignored)
         self._hooks = Hooks()
         self._running: list[tuple[nn.Module, float]] = []
-        self._context = ExitStack()
+        self._open = ExitStack()
         self.counting = False
         self._failed: RunError | None = None
         self._handled: BaseException | None = None
@@ -63,42 +64,31 @@ class Recording:
     def stop(self) -> None:
         """Stop recording. A call that is running is still timed to its end if PyTorch still calls its hook."""
         self._hooks.detach()
-        self._context.close()
+        self._open.close()
 
     def total(self, module: nn.Module) -> Usage:
-        """Return the charges of a module and all modules in it, each once.
-
-        The duration is the module's own, or the sum of its children's if it is not called itself.
-        """
+        """Return the charges of a module and all modules in it, each once; its time, or its children's if it is not called."""
         own = [self.own[inner] for inner in module.modules()]
         return Usage(sum(each.flops for each in own), sum(each.macs for each in own), self._duration(module))
 
     def _duration(self, module: nn.Module) -> float:
         return self.own[module].duration or sum(map(self._duration, module.children()))
 
-    # Hooks
-
-    def _around(self) -> AbstractContextManager[Any]:
-        """Return the context in which an outermost call runs."""
-        return nullcontext()
-
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.counting:
             return
         if not self._running:
-            self._handled = sys.exc_info()[1]
+            self._handled, self._failed = sys.exc_info()[1], None
             self.counting = True
             try:
                 report = count(module, args, kwargs, mode="as_is", convention=self.convention)
-            except RunError as error:  # the model itself is about to raise the same: see _leave
-                self._failed = error
-            else:
-                self._failed = None
                 self._charge(module, report, "flops")
                 self._charge(module, report.recount(f"{self.convention}_macs"), "macs")
+            except RunError as error:  # the model itself is about to raise the same: see _leave
+                self._failed = error
             finally:
                 self.counting = False
-            self._context.enter_context(self._around())
+            self._open.enter_context(self.context(self))
         self._running.append((module, self.now()))
 
     def _leave(self, module: nn.Module, *given: Any) -> None:
@@ -109,7 +99,7 @@ class Recording:
         if type(module) not in self._ignored:
             self.own[module].duration += self.now() - start
         if not self._running:
-            self._context.close()
+            self._open.close()
             # No error is on its way out of the run, so that the count failed alone: its error must not get lost.
             if self._failed is not None and sys.exc_info()[1] is self._handled:
                 raise self._failed

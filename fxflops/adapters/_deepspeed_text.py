@@ -108,15 +108,16 @@ def page(recording: Recording, step: int, engine: Any, recomputed: float, depths
 
 def joined(head: str, rows: Rows, width: int, place: str, top: str, details: str) -> str:
     """Return the parts of a page under their titles; ``width`` is that of the rows' names."""
-    parts = [
-        f"{head}{NOTATIONS}",
-        *(f"{name:<{width}}  {value:<8}" for name, value in rows),
-        AGGREGATED.format(place=place),
-        top,
-        *([DETAILED.format(place=place) + details] if details else []),
-        END,
-    ]
-    return "\n".join(parts)
+    return "\n".join(
+        [
+            f"{head}{NOTATIONS}",
+            *(f"{name:<{width}}  {value:<8}" for name, value in rows),
+            AGGREGATED.format(place=place),
+            top,
+            *([DETAILED.format(place=place) + details] if details else []),
+            END,
+        ]
+    )
 
 
 def _sizes(model: nn.Module, engine: Any) -> Rows:
@@ -196,9 +197,8 @@ def aggregated(recording: Recording, depths: int, top: int) -> str:
 def by_depth(title: str, model: nn.Module, depths: int, top: int, figures: Figures) -> str:
     levels, lines = levels_of(model), [title.format(top=top)]
     for depth, modules in enumerate(levels[: len(levels) - 1 if depths == -1 else depths]):
-        lines.append(f"depth {depth}:")
-        for name, (value, text) in figures.items():
-            lines.append(f"    {name:<11} - {largest_sums(modules, value, text, top)}")
+        largest = {name: largest_sums(modules, value, text, top) for name, (value, text) in figures.items()}
+        lines += [f"depth {depth}:", *(f"    {name:<11} - {classes}" for name, classes in largest.items())]
     return "\n".join(lines)
 
 
@@ -215,9 +215,9 @@ def detailed(recording: Recording) -> str:
             f"{macs_to_string(usage.macs)} = {_percent(usage.macs, whole.macs)} MACs",
             f"{duration_to_string(usage.duration)} = {_percent(usage.duration, whole.duration)} latency",
             flops_to_string(speed),
+            module.extra_repr(),
         ]
-        settings = module.extra_repr()
-        return ", ".join([*items, *([settings] if settings else [])])
+        return ", ".join(filter(None, items))
 
     return repr(annotated_copy(model, line))
 

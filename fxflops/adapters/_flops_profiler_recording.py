@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +14,27 @@ from ..records import Counted
 from ._deepspeed_recording import Recording, Usage
 
 
+class FunctionClock(TorchFunctionMode):
+    """A mode that times the functions that flops-profiler replaces."""
+
+    def __init__(self, recording: FunctionRecording) -> None:
+        self._recording = recording
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = name_of(func)
+        if not name:
+            return func(*args, **(kwargs or {}))
+        start = self._recording.now()
+        out = func(*args, **(kwargs or {}))
+        self._recording.ran(name, self._recording.now() - start)
+        return out
+
+
 class FunctionRecording(Recording):
     """Record by function too. A module with two parents is summed under each."""
 
     convention = "flops_profiler"
+    context = FunctionClock
 
     def reset(self) -> None:
         """Discard what was recorded."""
@@ -31,10 +47,7 @@ class FunctionRecording(Recording):
         self._of_functions[self.model] = {}
 
     def total(self, module: nn.Module) -> Usage:
-        """Return the charges of a module and all modules in it.
-
-        The duration is the module's own, or the sum of its children's if it is not called itself.
-        """
+        """Return the charges of a module and all modules in it; its time, or its children's if it is not called."""
         own = self.own[module]
         total = Usage(own.flops, own.macs)
         for child in module.children():
@@ -56,29 +69,9 @@ class FunctionRecording(Recording):
         if usage is not None:
             usage.duration += seconds
 
-    def _around(self) -> AbstractContextManager[Any]:
-        return FunctionClock(self)
-
     def _usages(self, owner: nn.Module, counted: Counted) -> list[Usage]:
         name = name_of(counted.call.target) if counted.rule != NOT_COUNTED else ""
-        of_function = [self._of_functions[owner].setdefault(name, Usage())] if name else []
-        return [self.own[owner], *of_function]
-
-
-class FunctionClock(TorchFunctionMode):
-    """A mode that times the functions that flops-profiler replaces."""
-
-    def __init__(self, recording: FunctionRecording) -> None:
-        self._recording = recording
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = name_of(func)
-        if not name:
-            return func(*args, **(kwargs or {}))
-        start = self._recording.now()
-        out = func(*args, **(kwargs or {}))
-        self._recording.ran(name, self._recording.now() - start)
-        return out
+        return [self.own[owner], *([self._of_functions[owner].setdefault(name, Usage())] if name else [])]
 
 
 def name_of(target: Any) -> str:

@@ -43,7 +43,6 @@ def elements(inputs: list[Value], outputs: list[Value]) -> int:
     return math.prod(outputs[0].type().sizes())
 
 
-RENAMED = {"aten::_convolution": "conv"}
 IGNORED = frozenset(
     f"aten::{name}"
     for name in """
@@ -212,24 +211,24 @@ class JitModelAnalysis:
         counted = node.flops if handle is charged else handle(node.inputs, node.outputs)
         if isinstance(counted, Counter):
             return counted
-        renamed = RENAMED.get(node.kind) if handle in (charged, elements) else None
-        return Counter({renamed or node.kind.rpartition("::")[2]: counted})
+        is_conv = node.kind == "aten::_convolution" and handle in (charged, elements)
+        return Counter({"conv" if is_conv else node.kind.rpartition("::")[2]: counted})
 
     def _run(self) -> Nodes:
-        """Return the report and the model's nodes, each with the names of the modules that it belongs to."""
-        if self._ancestor_mode not in self._runs:
+        mode = self._ancestor_mode
+        if mode not in self._runs:
             with warnings.catch_warnings():
                 if self._warn_trace == "none":
                     warnings.simplefilter("ignore")
-                self._runs[self._ancestor_mode] = self._called() if self._ancestor_mode == "caller" else self._owned()
-        return self._runs[self._ancestor_mode]
+                self._runs[mode] = self._called() if mode == "caller" else self._owned()
+        return self._runs[mode]
 
     def _owned(self) -> Nodes:
         report = count(self._model, self._inputs, mode="as_is", convention=CONVENTION, formulas=python_ops())
         return report, [(node, list(prefixes(node.path))) for node in nodes_of(report.counted)]
 
     def _called(self) -> Nodes:
-        """Return the same from a recorded graph, whose nodes know which modules were running."""
+        """Return what ``_owned`` does, from a recorded graph, whose nodes know which modules were running."""
         registry = BASE.derive(python_ops())
         with running(self._model, self._inputs, None, "as_is", False) as subject:
             recorder = Recorder(subject.model, subject.bound())
@@ -248,7 +247,7 @@ class JitModelAnalysis:
         """Add the called modules that contain a seen module, under any of its names."""
         for path in sorted({scope.path for scope in report.scopes} - seen, key=len, reverse=True):
             inside = f"{path}." if path else ""
-            if any(name.startswith(inside) and self._aliases[name] in seen for name in self._aliases if name != path):
+            if any(name.startswith(inside) and own in seen for name, own in self._aliases.items() if name != path):
                 seen = {*seen, path}
         return seen
 

@@ -37,8 +37,9 @@ def nodes_of(calls: Iterable[Counted]) -> Iterator[JitNode]:
         for part, (kind, arguments, outs) in enumerate(_parts(counted.call)):
             kind = kind if "::" in kind else f"aten::{kind}"
             values = [Value(value, f"{position}.{part}.{i}") for i, value in enumerate(arguments)]
-            made_by = kind.partition(".")[0]
-            results = [Value(value, f"{position}.{part}.out{i}", made_by) for i, value in enumerate(outs)]
+            results = [
+                Value(value, f"{position}.{part}.out{i}", kind.partition(".")[0]) for i, value in enumerate(outs)
+            ]
             yield JitNode(kind, values, results, counted.call.path, 0 if part else counted.flops, position)
 
 
@@ -88,8 +89,7 @@ def _opaque(*_: Any, out: Any) -> int:
 
 def _name_of_python_op(call: Call) -> str:
     """Return the class's name: from the context that its forward is given, or from the forward's qualified name."""
-    context = call.args[0] if call.args and isinstance(call.args[0], str) else ""
-    known = re.fullmatch(r"<(\w+)Backward>", context)
+    known = re.fullmatch(r"<(\w+)Backward>", str(call.args[0]) if call.args else "")
     return known[1] if known else call.target.__qualname__.rpartition(".")[0].rpartition(".")[2]
 
 

@@ -38,8 +38,7 @@ def largest_sums(
     sums: dict[str, Any] = {}
     for module in modules:
         sums[type(module).__name__] = sums.get(type(module).__name__, 0) + value(module)
-    largest = sorted(sums.items(), key=lambda item: -item[1])[:most]
-    return {name: text(number) for name, number in largest}
+    return {name: text(number) for name, number in sorted(sums.items(), key=lambda item: -item[1])[:most]}
 
 
 def annotated_copy(module: nn.Module, line: Callable[[nn.Module], str]) -> nn.Module:

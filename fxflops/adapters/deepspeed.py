@@ -160,13 +160,11 @@ class FlopsProfiler:
         """Return True during the count of a call: then it is one of the model's own hooks that calls the profiler."""
         return self._recording is not None and self._recording.counting
 
-    def _finished(
-        self, as_string: bool, printed: tuple[Any, ...] | None
-    ) -> tuple[int, int, int] | tuple[str, str, str]:
-        """End the profile; return its FLOPs, MACs and parameters. ``printed``: arguments of ``print_model_profile``, or None."""
+    def _finished(self, as_string: bool, shown: bool, *given: Any) -> tuple[int, int, int] | tuple[str, str, str]:
+        """End the profile; return its FLOPs, MACs and parameters. If ``shown``, ``print_model_profile(*given)`` before."""
         total, params, text = self._total(), params_of(self.model), self._text
-        if printed is not None:
-            self.print_model_profile(*printed)
+        if shown:
+            self.print_model_profile(*given)
         self.end_profile()
         if not as_string:
             return total.flops, total.macs, params
@@ -213,10 +211,8 @@ def get_model_profile(
     if mode not in ("forward", "generate"):
         raise of_kind(InputError(f"mode must be 'forward' or 'generate', not {mode!r}"), AssertionError)
     profiler = FlopsProfiler(model)
-    inputs = inputs_of(profiler.model, input_shape, args, kwargs)
-    profile_run(profiler, mode, inputs, warm_up, ignore_modules)
-    printed = (warm_up, module_depth, top_modules, detailed, output_file) if print_profile else None
-    return profiler._finished(as_string, printed)
+    profile_run(profiler, mode, inputs_of(profiler.model, input_shape, args, kwargs), warm_up, ignore_modules)
+    return profiler._finished(as_string, print_profile, warm_up, module_depth, top_modules, detailed, output_file)
 
 
 def profile_run(
@@ -230,8 +226,7 @@ def profile_run(
     model = profiler.model
     with holding(model.modules(), "eval", reentrant=True):  # reentrant: the profiler counts the model inside this block
         method = model if name == "forward" else getattr(model, name)
-        start = partial(profiler.start_profile, ignored)
-        run_again(model, method, inputs, warm_up, start, profiler.stop_profile)
+        run_again(model, method, inputs, warm_up, partial(profiler.start_profile, ignored), profiler.stop_profile)
 
 
 def inputs_of(

@@ -93,7 +93,8 @@ class FlopCounterMode:
         self.flop_counts.clear()
         self._unsupported.clear()
         self._modules = _Modules()
-        self._open.enter_context(self._modules)
+        self._open.enter_context(register_module_forward_pre_hook(self._modules.enter))
+        self._open.enter_context(register_module_forward_hook(self._modules.leave, always_call=True))
         self.mode = self._open.enter_context(_FlopCounterMode(self))
         return self
 
@@ -219,17 +220,6 @@ class _Modules:
         self._running: list[tuple[nn.Module, str]] = []
         self._thread = threading.get_ident()
 
-    def __enter__(self) -> _Modules:
-        self._hooks = (
-            register_module_forward_pre_hook(self._enter),
-            register_module_forward_hook(self._leave, always_call=True),
-        )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for hook in self._hooks:
-            hook.remove()
-
     def names(self) -> set[str]:
         """Return the names of the modules that are running, or whose gradients are being computed."""
         node = current_autograd_node() if current_graph_task_id() != -1 else None
@@ -239,12 +229,12 @@ class _Modules:
     def _is_other_thread(self) -> bool:
         return threading.get_ident() != self._thread and current_graph_task_id() == -1
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
+    def enter(self, module: nn.Module, args: Any) -> None:
         if not self._is_other_thread():
             self._mark(args)
             self._running.append((module, self._name(module)))
 
-    def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
+    def leave(self, module: nn.Module, args: Any, out: Any) -> None:
         if self._is_other_thread() or module not in [each for each, _ in self._running]:
             return
         self._mark(out)

@@ -90,5 +90,4 @@ def get_model_profile(
     profile_run(profiler, func_name, inputs_of(profiler.model, input_shape, args, kwargs), warm_up, ignore_modules)
     if func_name == "forward":
         profiler._profiled().discard_own_functions()
-    printed = (warm_up, module_depth, top_modules, detailed, output_file) if print_profile else None
-    return profiler._finished(as_string, printed)
+    return profiler._finished(as_string, print_profile, warm_up, module_depth, top_modules, detailed, output_file)

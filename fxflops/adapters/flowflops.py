@@ -55,7 +55,7 @@ def get_model_complexity_info(
     report = count(model, args, kwargs, convention=f"flowflops_{mode}")
     flops, params = report.total_flops, trainable(model)
     if mode == "eager":
-        tree = Tree(model, ignore_modules, custom_modules_hooks, flowflops_eager.HOOKS.get)
+        tree = Tree(model, ignore_modules, custom_modules_hooks or {}, flowflops_eager.HOOKS.get)
         tree.read(report.scopes, samples(args))
         flops = int(tree.flops(model))
         if verbose:

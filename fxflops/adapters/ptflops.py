@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TextIO
 
@@ -86,7 +86,7 @@ def get_model_complexity_info(
             if print_per_layer_stat:
                 print(dispatched.text(lambda number: flops_to_string(number, flops_units, output_precision)), file=ost)
         else:
-            tree = Tree(model, ignore_modules, custom_modules_hooks)
+            tree = Tree(model, ignore_modules, custom_modules_hooks or {})
             if verbose:
                 tree.warn(ost)
             report = count(model, args, kwargs, convention=FUNCTIONS)
@@ -120,40 +120,34 @@ def samples(args: tuple[Any, ...]) -> int:
     return 1
 
 
+@dataclass(eq=False)
 class Tree:
     """The modules of a model as ptflops sums them: a charged module stands for all modules in it, any other for its children.
 
     A module with two parents is summed under each.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        ignored: Collection[Any] = (),
-        hooks: Mapping[Any, Hook] | None = None,
-        known: Callable[[type], ModuleRule | None] = convention.hook_of,
-    ) -> None:
-        self._model = model
-        self._ignored = ignored
-        self._hooks = hooks or {}
-        self._known = known
+    model: nn.Module
+    ignored: Collection[Any]
+    hooks: Mapping[Any, Hook]
+    known: Callable[[type], ModuleRule | None] = convention.hook_of
 
     def read(self, scopes: Iterable[Scope], samples: int) -> None:
         """Read the charge of each module from the module calls of a run of ``samples`` samples."""
-        modules = dict(self._model.named_modules())
+        modules = dict(self.model.named_modules())
         self._flops = dict.fromkeys(modules.values(), 0)
         for scope in scopes:
-            module, hook = modules[scope.path], self._hooks.get(scope.cls)
-            if scope.cls not in self._ignored:
-                rule = self._known(scope.cls)
+            module, hook = modules[scope.path], self.hooks.get(scope.cls)
+            if scope.cls not in self.ignored:
+                rule = self.known(scope.cls)
                 charge = charged_by(hook, module, scope) if hook else rule(scope) if rule else None
                 self._flops[module] += charge or 0
         self._samples = samples
 
     def warn(self, file: TextIO) -> None:
         """Print the classes without a charge, innermost first, except plain containers."""
-        plain = (nn.Sequential, nn.ModuleList, *self._ignored)
-        for cls in dict.fromkeys(map(type, innermost_first(self._model))):
+        plain = (nn.Sequential, nn.ModuleList, *self.ignored)
+        for cls in dict.fromkeys(map(type, innermost_first(self.model))):
             if cls not in plain and not self._is_charged(cls):
                 print(f"Warning: module {cls.__name__} is treated as a zero-op.", file=file)
 
@@ -163,7 +157,7 @@ class Tree:
 
     def params(self, module: nn.Module) -> int:
         """Return the number of trainable parameters of the charged modules in this one."""
-        return self._sum(module, lambda charged: 0 if type(charged) in self._ignored else trainable(charged))
+        return self._sum(module, lambda charged: 0 if type(charged) in self.ignored else trainable(charged))
 
     def annotated(
         self, flops: float, params: int, flops_units: str | None, param_units: str | None, precision: int
@@ -180,7 +174,7 @@ class Tree:
                 f"{module.extra_repr()}"
             )
 
-        return repr(annotated_copy(self._model, line))
+        return repr(annotated_copy(self.model, line))
 
     def _sum(self, module: nn.Module, value: Callable[[nn.Module], int]) -> int:
         if self._is_charged(type(module)):
@@ -188,7 +182,7 @@ class Tree:
         return sum(self._sum(child, value) for child in module.children())
 
     def _is_charged(self, cls: type) -> bool:
-        return cls in self._hooks or self._known(cls) is not None
+        return cls in self.hooks or self.known(cls) is not None
 
 
 TWICE = (

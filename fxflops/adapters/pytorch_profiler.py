@@ -283,29 +283,22 @@ class Profile:
         """Return the ``top_num`` classes of modules at this depth (-1: the innermost) with the largest sums of each figure."""
         levels = levels_of(self._model)
         depth = len(levels) - 1 if depth == -1 else min(depth, len(levels) - 1)
-        lines = []
-        for title, value, show in (
-            ("flops", self.flops, flops_to_string),
-            ("params", trainable, params_to_string),
-            ("time", self.seconds, duration_to_string),
-        ):
-            top = largest_sums(levels[depth], value, show, top_num)
-            lines.append(f"Top {len(top)} modules in {title} at depth {depth} are {top}")
-        return "\n".join(lines)
+        tops = {
+            "flops": largest_sums(levels[depth], self.flops, flops_to_string, top_num),
+            "params": largest_sums(levels[depth], trainable, params_to_string, top_num),
+            "time": largest_sums(levels[depth], self.seconds, duration_to_string, top_num),
+        }
+        return "\n".join(f"Top {len(top)} modules in {title} at depth {depth} are {top}" for title, top in tops.items())
 
     def _line(self, module: nn.Module) -> str:
         flops, params, seconds = self.flops(module), trainable(module), self.seconds(module)
-        parts = [
-            params_to_string(params),
-            f"{_share(params, trainable(self._model)):.3%} Params",
-            flops_to_string(flops, precision=3),
-            f"{_share(flops, self.flops()):.3%} MACs",
-            duration_to_string(seconds, precision=3),
-            f"{_share(seconds, self.seconds(self._model)):.2%} time",
-            f"{round(2 * flops / seconds / 1e12, 3)} TFLOPS" if seconds else "0",
-            module.extra_repr(),
-        ]
-        return ", ".join(parts)
+        speed = f"{round(2 * flops / seconds / 1e12, 3)} TFLOPS" if seconds else "0"
+        return (
+            f"{params_to_string(params)}, {_share(params, trainable(self._model)):.3%} Params, "
+            f"{flops_to_string(flops, precision=3)}, {_share(flops, self.flops()):.3%} MACs, "
+            f"{duration_to_string(seconds, precision=3)}, {_share(seconds, self.seconds(self._model)):.2%} time, "
+            f"{speed}, {module.extra_repr()}"
+        )
 
 
 def params_to_string(params_num: float, units: str | None = None, precision: int = 2) -> str:

@@ -12,6 +12,7 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -111,12 +112,31 @@ def run(
     model: option.Model,
     *,
     asked: Asked,
-    trace: option.Trace = "auto",
-    repeats: option.Repeats = "auto",
-    counts_only: option.CountsOnly = False,
-    strict: option.Strict = False,
+    trace: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|symbolic|record",
+            help="The way to make the graph: trace symbolically, record a run, or auto.",
+            autocompletion=lambda: ["auto", "symbolic", "record"],
+        ),
+    ] = "auto",
+    repeats: Annotated[
+        str,
+        typer.Option(metavar="auto|N", help="Number of timed runs; auto: until stable or 2 s are over, 0: no timing."),
+    ] = "auto",
+    counts_only: Annotated[
+        bool, typer.Option("--counts-only", help="Count on the meta device, without weights or times.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail (exit code 1) if an operation has no formula.")
+    ] = False,
     shown: Shown,
-    save: option.Save = None,
+    save: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", help="Write the report to FILE: .html, .json, .csv, .md ... Repeat it for more files."
+        ),
+    ] = None,
 ) -> None:
     """Run a model on random inputs and show its FLOPs, time and memory, module by module.
 
@@ -188,7 +208,15 @@ def explain(
 @spread("backward")
 def diff(
     a: option.Model,
-    b: option.Other,
+    b: Annotated[
+        str,
+        typer.Argument(
+            metavar="OTHER",
+            help="The other model, or saved report.",
+            show_default=False,
+            callback=option.check_model,
+        ),
+    ],
     *,
     asked: Asked,
     json: option.TableAsJson = False,
@@ -221,7 +249,12 @@ def check(
     model: option.Model,
     *,
     limits: Limits,
-    allow_incomplete: option.AllowIncomplete = False,
+    allow_incomplete: Annotated[
+        bool,
+        typer.Option(
+            "--allow-incomplete", help="Pass even if operations without a formula are missing from the counts."
+        ),
+    ] = False,
     asked: Asked,
     json: option.TableAsJson = False,
 ) -> None:
@@ -257,10 +290,9 @@ def ops(
     search: Annotated[str, typer.Argument(metavar="[SEARCH]", help="Part of an op's name or spelling.")] = "",
 ) -> None:
     """List the operations that are counted: what is counted for each, and which functions and modules it stands for."""
-    from ..counting.catalogue import catalogue
-    from ..counting.catalogue import search as matching
+    from ..counting import catalogue
 
-    typer.echo(ops_text(matching(search) if search else catalogue(), brief=not search))
+    typer.echo(ops_text(catalogue.search(search) if search else catalogue.catalogue(), brief=not search))
 
 
 @app.command(short_help="List the counters whose numbers fxflops gives.", epilog=examples("fxflops conventions"))

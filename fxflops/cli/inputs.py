@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from ..errors import InputError, near
 from ..records import DTYPE_NAMES, Spec
@@ -96,8 +95,7 @@ def tensors_of(
 def _made(given: Given, device: torch.device, dtype: torch.dtype, vocabulary: int) -> torch.Tensor:
     dtype = torch.int64 if given.dtype == TOKENS else dtype_of(given.dtype) if given.dtype else dtype
     spec = Spec(given.shape, dtype)
-    needs_values = not _is_inexact(dtype) and device.type == "meta"
-    device = torch.device("cpu") if needs_values else device
+    device = torch.device("cpu") if device.type == "meta" and not _is_inexact(dtype) else device
     try:
         if device.type == "cpu" and spec.nbytes > 2 * cap_of(device):
             raise MemoryError(f"{size(spec.nbytes)}, more than this machine's memory")
@@ -114,21 +112,3 @@ def _filled(given: Given, spec: Spec, device: torch.device, vocabulary: int) -> 
         drawn = spec.dtype if spec.dtype.itemsize > 1 else torch.float32  # torch.randn makes no float8
         return torch.randn(spec, device=device, dtype=drawn).to(spec.dtype)
     return torch.full(spec, int(spec.dtype is torch.bool or "mask" in given.name), device=device, dtype=spec.dtype)
-
-
-def place_of(model: nn.Module) -> torch.device:
-    """Return the device of the model's first parameter or buffer; the CPU if it has none."""
-    tensor = next((t for tensors in (model.parameters(), model.buffers()) for t in tensors), None)
-    return torch.device("cpu") if tensor is None else tensor.device
-
-
-def precision_of(model: nn.Module) -> torch.dtype:
-    """Return the dtype of the model's first real parameter; torch's default if it has none."""
-    dtypes = (parameter.dtype for parameter in model.parameters())
-    return next((dtype for dtype in dtypes if dtype.is_floating_point), torch.get_default_dtype())
-
-
-def vocabulary_of(model: nn.Module) -> int:
-    """Return the number of rows of the model's first embedding; 2 if it has none."""
-    embeddings = (module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding))
-    return next(embeddings, 2)

@@ -119,9 +119,8 @@ def _inputs_of_torchvision(model: nn.Module, name: str, kind: str, models: Any) 
     said = getattr(transforms, "crop_size", None) or getattr(transforms, "resize_size", None)
     height, width = (said[0], said[-1]) if said else (DEFAULT_SIDE, DEFAULT_SIDE)
     if kind == "video":
-        return (
-            Given("", (1, 3, DEFAULT_FRAMES, height, width)),
-        ), f"{DEFAULT_FRAMES} frames; --input 1,3,T,H,W for others"
+        note = f"{DEFAULT_FRAMES} frames; --input 1,3,T,H,W for others"
+        return (Given("", (1, 3, DEFAULT_FRAMES, height, width)),), note
     note = "" if said else f"images of {DEFAULT_SIDE} x {DEFAULT_SIDE}; --input 1,3,H,W for others"
     return (Given("", (1, 3, height, width)),) * (2 if kind == "optical_flow" else 1), note
 
@@ -143,10 +142,8 @@ def _of_transformers(name: str) -> Loaded:
             f"hf:{name}: there is no file {str(path)!r}; nothing is downloaded: give the path of a config.json"
         )
     else:
-        classes = [
-            word for word in dir(transformers) if word[:1].isupper() and (word.endswith("Model") or "For" in word)
-        ]
-        known = [*auto.CONFIG_MAPPING_NAMES, *classes]
+        words = (word for word in dir(transformers) if word[:1].isupper() and (word.endswith("Model") or "For" in word))
+        known = [*auto.CONFIG_MAPPING_NAMES, *words]
         kind = max((each for each in known if name.startswith(each)), key=len, default="")
         of_hub = f"; nothing is downloaded: hf:{kind} is one with its defaults, hf:path/to/config.json as that says"
         close = "" if kind and not name[len(kind) :][:1].isalnum() else _near(name, known)
@@ -181,9 +178,8 @@ def _inputs_of_transformers(model: Any, config: Any) -> tuple[tuple[Given, ...],
     """Return tokens or an image, if that is the main input, and a note on sizes we chose; no inputs for other models."""
     if model.main_input_name == "input_ids" and hasattr(config, "vocab_size"):
         tokens = min(DEFAULT_TOKENS, getattr(config, "max_position_embeddings", None) or DEFAULT_TOKENS)
-        parameters = inspect.signature(model.forward).parameters
-        decoder = getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in parameters
-        names = ["input_ids", *(["decoder_input_ids"] if decoder else [])]
+        wanted = ["decoder_input_ids"] if getattr(config, "is_encoder_decoder", False) else []
+        names = ["input_ids", *(name for name in wanted if name in inspect.signature(model.forward).parameters)]
         note = f"{' and '.join(names)} of {tokens} tokens, without a mask; --input-ids 1,512 for others"
         return tuple(Given(name, (1, tokens), TOKENS) for name in names), note
     if model.main_input_name == "pixel_values":
@@ -215,11 +211,8 @@ def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
             found = found()
     parts = found if isinstance(found, tuple) else (found,)
     if not parts or not isinstance(parts[0], nn.Module) or len(parts) > 3:
-        kind = (
-            f"({', '.join(type(part).__name__ for part in parts)})"
-            if isinstance(found, tuple)
-            else type(found).__name__
-        )
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        kind = f"({kinds})" if isinstance(found, tuple) else kinds
         raise InputError(f"{name} gives {kind}, not a torch.nn.Module, (model, args) or (model, args, kwargs)")
     if len(parts) == 1:
         return Loaded(parts[0])

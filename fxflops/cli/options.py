@@ -1,4 +1,4 @@
-"""The arguments and options of the commands, each defined once, and the readers of their values.
+"""The arguments and options that several commands share, and the readers of their values.
 
 Options that belong together are the fields of a dataclass; :func:`spread` gives them to a command.
 """
@@ -99,38 +99,7 @@ def check_model(name: str) -> str:
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=HELP_MODEL, show_default=False, callback=check_model)]
-Other = Annotated[
-    str,
-    typer.Argument(metavar="OTHER", help="The other model, or saved report.", show_default=False, callback=check_model),
-]
-
-Strict = Annotated[bool, typer.Option("--strict", help="Fail (exit code 1) if an operation has no formula.")]
-
-Trace = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|symbolic|record",
-        help="The way to make the graph: trace symbolically, record a run, or auto.",
-        autocompletion=lambda: ["auto", "symbolic", "record"],
-    ),
-]
-Repeats = Annotated[
-    str, typer.Option(metavar="auto|N", help="Number of timed runs; auto: until stable or 2 s are over, 0: no timing.")
-]
-CountsOnly = Annotated[bool, typer.Option("--counts-only", help="Count on the meta device, without weights or times.")]
-
 TableAsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
-Save = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="FILE", help="Write the report to FILE: .html, .json, .csv, .md ... Repeat it for more files."
-    ),
-]
-
-AllowIncomplete = Annotated[
-    bool,
-    typer.Option("--allow-incomplete", help="Pass even if operations without a formula are missing from the counts."),
-]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from .. import api
-from ..conventions import find_convention
-from ..counting.counts import UNKNOWN_PAIRS, check_attention
+from ..conventions import check_attention, find_convention
+from ..counting.counts import UNKNOWN_PAIRS
 from ..errors import FxflopsError, InputError
 from ..model.inputs import bind, checked_model, signature_of
 from ..model.pytree import fill, template_of
@@ -23,17 +23,7 @@ from ..report.report import Report
 from ..run.model_run import cap_of
 from ..run.progress import working
 from ..units import size
-from .inputs import (
-    Given,
-    device_of,
-    dtype_of,
-    place_of,
-    precision_of,
-    read_input,
-    read_tokens,
-    tensors_of,
-    vocabulary_of,
-)
+from .inputs import Given, device_of, dtype_of, read_input, read_tokens, tensors_of
 from .models import Loaded, is_from_a_library, load
 from .options import Asked
 
@@ -112,8 +102,8 @@ def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[An
             model = model.to(device=device, dtype=dtype)
     except Exception as error:
         raise InputError(f"{name} cannot be moved: {type(error).__name__}: {error}") from error
-    place = torch.device("meta") if on_meta else device or place_of(model)
-    return model, *_inputs(name, loaded, asked, model, place, dtype or precision_of(model))
+    place = torch.device("meta") if on_meta else device or _place_of(model)
+    return model, *_inputs(name, loaded, asked, model, place, dtype or _precision_of(model))
 
 
 def check(asked: Asked) -> None:
@@ -188,7 +178,7 @@ def _inputs(
         inputs = loaded.default or _none_wanted(name, model)
     if asked.batch is not None:
         inputs = tuple(each._replace(shape=(asked.batch, *each.shape[1:])) for each in inputs)
-    args, kwargs = tensors_of(_by_position(inputs, model), device, dtype, vocabulary_of(model))
+    args, kwargs = tensors_of(_by_position(inputs, model), device, dtype, _vocabulary_of(model))
     bind(
         model,
         args,
@@ -223,6 +213,21 @@ def _none_wanted(name: str, model: nn.Module) -> tuple[Given, ...]:
     )
 
 
+def _place_of(model: nn.Module) -> torch.device:
+    """Return the device of the model's first parameter or buffer; the CPU if it has none."""
+    return next((tensor.device for tensor in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+
+
+def _precision_of(model: nn.Module) -> torch.dtype:
+    """Return the dtype of the model's first real parameter; torch's default if it has none."""
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
+
+
+def _vocabulary_of(model: nn.Module) -> int:
+    """Return the number of rows of the model's first embedding; 2 if it has none."""
+    return next((module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)), 2)
+
+
 def _moved(given: tuple[Any, Any], asked: Asked) -> tuple[Any, Any]:
     """Return the inputs that came with a model, on the device and in the dtype asked for."""
     template, tensors = template_of(given)
@@ -233,11 +238,9 @@ def _moved(given: tuple[Any, Any], asked: Asked) -> tuple[Any, Any]:
     return args, kwargs
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> AbstractContextManager[Any]:
     """Send what a model prints to stderr: stdout is for results."""
-    with contextlib.redirect_stdout(sys.stderr):
-        yield
+    return redirect_stdout(sys.stderr)
 
 
 def _is_of_meta(error: BaseException | None) -> bool:
@@ -247,5 +250,5 @@ def _is_of_meta(error: BaseException | None) -> bool:
 
 def _on_meta(error: BaseException) -> list[str]:
     """Return the lines of an error that name the meta device, without the line that names the author's file."""
-    lines = [line.strip() for line in str(error).splitlines()]
+    lines = map(str.strip, str(error).splitlines())
     return [line for line in lines if "meta" in line.lower() and not line.startswith("at ")]

@@ -50,14 +50,13 @@ class Shown:
         if self.json and (self.tree or self.table):
             raise InputError("--json prints the report as data and nothing else: leave out --tree and --table")
         of = {"tree": self.tree, "table": self.table, "tree or --table": self.tree or self.table}
-        options = (
+        for name, value, view in (
             ("--depth", self.depth, "tree"),
             ("--top", self.top, "table"),
             ("--sort-by", self.sort_by, "tree or --table"),
             ("--columns", self.columns, "tree or --table"),
             ("--units", self.units, "tree or --table"),
-        )
-        for name, value, view in options:
+        ):
             if value is not None and not of[view]:
                 raise InputError(f"{name} {value} needs --{view}")
         check_units(self.units)

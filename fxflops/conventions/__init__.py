@@ -24,10 +24,12 @@ from . import (
 from ._convention import Convention, ModuleRule, macs_alone, nothing
 
 __all__ = [
+    "ATTENTIONS",
     "CONVENTIONS",
     "MAIN",
     "Convention",
     "ModuleRule",
+    "check_attention",
     "find_convention",
     "list_conventions",
     "macs_alone",
@@ -55,6 +57,7 @@ CONVENTIONS: dict[str, Convention] = {
         flowflops_graph,
     )
 }
+ATTENTIONS = ("dense", "exact")
 MAIN = ("fxflops", "torch_flops", "torch", "fvcore", "thop", "deepspeed")
 
 
@@ -66,6 +69,13 @@ class Conventions(dict[str, str]):
         lines = [f"{name:<{width}}  {self[name]}" for name in sorted(self, key=lambda name: name not in MAIN)]
         mains = sum(name in MAIN for name in self)
         return "\n".join([*lines[:mains], "", *lines[mains:]]).strip()
+
+
+def check_attention(attention: str) -> str:
+    """Return ``attention``. Raises InputError if it is not one of :data:`ATTENTIONS`."""
+    if attention not in ATTENTIONS:
+        raise InputError(f"unknown attention {attention!r}: one of {', '.join(map(repr, ATTENTIONS))}")
+    return attention
 
 
 def find_convention(name: str | Convention) -> Convention:

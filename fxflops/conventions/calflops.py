@@ -11,8 +11,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from ._convention import POINTWISE, recurrent_with_sums
 from ._replaced import REPLACED, convention_of
-from ._rows import POINTWISE, conv_padded_alike, recurrent_with_sums
+from ._rows import conv_padded_alike
 
 UNSEEN = (torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm, torch.Tensor.baddbmm)
 CONVENTION = convention_of(

@@ -23,9 +23,10 @@ import torch
 import torch.nn.functional as F
 
 from ..records import Cost, Spec
+from ._convention import POINTWISE, recurrent_with_sums
 from ._replaced import REPLACED as BEFORE
 from ._replaced import Row, convention_of
-from ._rows import DIMS, POINTWISE, conv_padded_alike, product, recurrent_with_sums
+from ._rows import DIMS, conv_padded_alike, product
 
 
 def conv_transpose(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:

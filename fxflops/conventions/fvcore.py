@@ -25,7 +25,7 @@ from torch import nn
 from ..records import FormulaFunction, Spec, specs_in
 from ..torch_internals import C_nn, convolution_with_flags
 from ._convention import Convention, flops_of_einsum, nothing
-from ._rows import batch_norm, normalized, per_input
+from ._rows import batch_norm, normalized, per_input, windows
 
 # Contractions
 
@@ -52,25 +52,22 @@ def product_and_sum(input: Spec, mat1: Spec, mat2: Spec, *, out: Spec) -> int:
 
 def conv(input: Spec, weight: Spec, *, padding: Any = 0, padding_mode: str = "zeros", out: Spec) -> int:
     """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output; 0 if the padding is a word ("same")."""
-    return 0 if isinstance(padding, str) and padding_mode == "zeros" else _windows(input, weight, out)
+    return 0 if isinstance(padding, str) and padding_mode == "zeros" else _products(input, weight, out)
 
 
 def conv_transpose(input: Spec, weight: Spec, *, out: Spec) -> int:
     """input[n, i, *s], weight[i, o, *k] -> out[n, g*o, *m]: o*prod(k) per input."""
-    return _windows(input, weight, input)
+    return _products(input, weight, input)
 
 
 def convolution(input: Spec, weight: Spec, *, transposed: bool, out: Spec) -> int:
     """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output, or as conv_transpose."""
-    return _windows(input, weight, input if transposed else out)
+    return _products(input, weight, input if transposed else out)
 
 
-def _windows(input: Spec, weight: Spec, places: Spec) -> int:
-    """Return the size of the weight times the number of places and samples, three times that for complex numbers (a complex
-    product is three real ones)."""
-    samples = input[0] if input.ndim == weight.ndim else 1
-    parts = 3 if input.dtype.is_complex else 1
-    return parts * samples * weight.numel() * math.prod(places[2 - weight.ndim :])
+def _products(input: Spec, weight: Spec, places: Spec) -> int:
+    """Return the products of a convolution; of complex numbers each is three real ones."""
+    return (3 if input.dtype.is_complex else 1) * windows(input, weight, places)
 
 
 def cell(input: Spec, weight_ih: Spec, weight_hh: Spec, *, out: Any) -> int:

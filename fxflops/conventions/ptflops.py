@@ -23,18 +23,8 @@ from torch import nn
 
 from ..ops._cost import first
 from ..records import FormulaFunction, Scope, Spec, specs_in
-from ._convention import Convention, given, nothing
-from ._rows import (
-    DIMS,
-    POINTWISE,
-    POOLINGS,
-    each_input,
-    each_output,
-    elementwise,
-    local_response_norm,
-    lp_pool,
-    per_input,
-)
+from ._convention import POINTWISE, Convention, each_input, each_output, given, nothing
+from ._rows import DIMS, POOLINGS, elementwise, local_response_norm, lp_pool, per_input
 
 # Rules of hooked modules
 

@@ -11,7 +11,6 @@ input of the linear layer is not contiguous.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from ..ops.einsum import steps
 from ..records import Cost, Operation, Spec
 from ..torch_internals import OpOverloadPacket, convolution_with_flags
 from ._convention import Convention
+from ._rows import windows
 
 aten = torch.ops.aten
 
@@ -47,12 +47,12 @@ def linear(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) ->
 
 def conv(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> int:
     """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: i*prod(k) per output, 1 with a bias."""
-    return _windows(input, weight, out) + (0 if bias is None else out.numel())
+    return windows(input, weight, out) + (0 if bias is None else out.numel())
 
 
 def conv_transpose(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> int:
     """input[n, i, *s], weight[i, o, *k] -> out[n, g*o, *m]: o*prod(k) per input, 1 per output with a bias."""
-    return _windows(input, weight, input) + (0 if bias is None else out.numel())
+    return windows(input, weight, input) + (0 if bias is None else out.numel())
 
 
 def convolution(
@@ -68,12 +68,6 @@ def convolution(
 ) -> int:
     """input[n, g*i, *s], weight[o, i, *k] -> out[n, o, *m]: as conv or conv_transpose."""
     return (conv_transpose if transposed else conv)(input, weight, bias, out=out)
-
-
-def _windows(input: Spec, weight: Spec, places: Spec) -> int:
-    """Return the size of the weight times the number of places and samples."""
-    samples = input[0] if input.ndim == weight.ndim else 1
-    return samples * weight.numel() * math.prod(places[2 - weight.ndim :])
 
 
 def einsum(*operands: Any, out: Spec) -> int:

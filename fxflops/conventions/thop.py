@@ -18,8 +18,7 @@ from torch import nn
 
 from ..ops._cost import first
 from ..records import Scope, specs_in
-from ._convention import Convention, given, nothing
-from ._rows import each_input, each_output
+from ._convention import Convention, each_input, each_output, given, nothing
 
 
 def zero(scope: Scope) -> int:

@@ -153,10 +153,7 @@ def conv_backward(
 CONVENTION = Convention(
     "torch",
     "torch.utils.flop_counter.FlopCounterMode: 2 per multiply-accumulate of products, convolutions, attention",
-    {
-        "einsum": einsum,
-        "conv_backward": conv_backward,
-    },
+    {"einsum": einsum, "conv_backward": conv_backward},
     of=doubled,
     registered=registered,
     integers=True,

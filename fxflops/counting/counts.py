@@ -5,13 +5,13 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
 from ..conventions import Convention
-from ..errors import FormulaError, InputError, near
+from ..errors import FormulaError, near
 from ..names import name_of
 from ..ops import ESCAPE, Formula, FormulaRegistry, apply
 from ..ops._cost import COMPLEX, first
@@ -21,15 +21,7 @@ from ..records import Call, Cost, Count, Counted, FormulaFunction, Operation, Sc
 from .module_charges import NOT_COUNTED, seen_by_tool
 from .uncounted import NO_FORMULA
 
-ATTENTIONS = ("dense", "exact")
 UNKNOWN_PAIRS = 'the attention mask was not read: count(..., attention="exact") or analyze() reads it'
-
-
-def check_attention(attention: str) -> str:
-    """Return ``attention``. Raises InputError if it is not one of :data:`ATTENTIONS`."""
-    if attention not in ATTENTIONS:
-        raise InputError(f"unknown attention {attention!r}: one of {', '.join(map(repr, ATTENTIONS))}")
-    return attention
 
 
 def count_calls(
@@ -57,47 +49,41 @@ def count_calls(
     return tuple(seen_by_tool(counted, convention, scopes, kept))
 
 
+@dataclass
 class _Counts:
     """The counts of a run's calls, computed once for each operation."""
 
-    def __init__(
-        self,
-        convention: Convention,
-        registry: FormulaRegistry,
-        module_at: Callable[[str], nn.Module],
-        attention: str,
-    ) -> None:
-        self._convention = convention
-        self._registry = registry
-        self._module_at = module_at
-        self._attention = attention
-        self._known: dict[Operation, tuple[Operation, Count]] = {}
-        self._rows: dict[Any, Formula] = {}
+    convention: Convention
+    registry: FormulaRegistry
+    module_at: Callable[[str], nn.Module]
+    attention: str
+    known: dict[Operation, tuple[Operation, Count]] = field(default_factory=dict)
+    rows: dict[Any, Formula] = field(default_factory=dict)
 
     def of(self, call: Call) -> Counted:
         """Return a call with its count."""
-        found = self._known.get(call.operation)
+        found = self.known.get(call.operation)
         if found is None:
-            ran = dense(call.operation) if self._attention == "dense" else call.operation
-            entry = entry_of(ran, self._registry)
+            ran = dense(call.operation) if self.attention == "dense" else call.operation
+            entry = entry_of(ran, self.registry)
             row = self._row(ran, entry) if entry is not None and entry.is_ours else None
             found = ran, self._anew(ran, entry, row, call.path)
             if not (_reads_module(entry, ran) or _reads_module(row, ran)):
-                self._known[call.operation] = found
+                self.known[call.operation] = found
         ran, count = found
         return tuple.__new__(Counted, (call if ran is call[0] else call._replace(operation=ran), count))
 
     def _row(self, ran: Operation, entry: Formula) -> Formula | None:
         """Return the convention's row for an operation as a formula, or None."""
-        key = _key_of(ran, self._convention.rows)
-        if key is not None and key not in self._rows:
-            row = entry_for([key], self._convention.rows[key], entry.op)
-            self._rows[key] = replace(row, style="op") if row.is_ours else row
-        return self._rows.get(key)
+        key = _key_of(ran, self.convention.rows)
+        if key is not None and key not in self.rows:
+            row = entry_for([key], self.convention.rows[key], entry.op)
+            self.rows[key] = replace(row, style="op") if row.is_ours else row
+        return self.rows.get(key)
 
     def _anew(self, ran: Operation, entry: Formula | None, row: Formula | None, path: str) -> Count:
-        if self._convention.registered is not None and (entry is None or entry.is_ours):
-            theirs = self._convention.registered(ran)
+        if self.convention.registered is not None and (entry is None or entry.is_ours):
+            theirs = self.convention.registered(ran)
             if theirs is not None:
                 return self._registered(theirs, ran, entry, path)
         if entry is None:
@@ -106,13 +92,13 @@ class _Counts:
         if entry.reason == ESCAPE:
             return Count(None, "", "its data leaves torch; what is computed from it there is not counted")
         # A run counted with attention="dense" did not read its masks: then there is no exact count.
-        exact = ran.op == "attention" and self._attention == "exact"
+        exact = ran.op == "attention" and self.attention == "exact"
         if exact and "pairs" not in first(ran.out).facts and not leaves_all(entry, ran.args, ran.kwargs):
             return Count(None, "", UNKNOWN_PAIRS)
         inputs = [*ran.inputs()]
         tensors = [*inputs, *specs_in(ran.out)]
         rule: Any = entry.reason or entry.function
-        convention = self._convention
+        convention = self.convention
         try:
             cost = self._cost(entry, ran, tensors, path)
             if row is not None:
@@ -137,7 +123,7 @@ class _Counts:
         return Count(cost._replace(macs=ours.macs), formula)
 
     def _cost(self, entry: Formula, ran: Operation, tensors: list[Spec], path: str) -> Cost:
-        module = self._module_at(path) if _reads_module(entry, ran) else None
+        module = self.module_at(path) if _reads_module(entry, ran) else None
         return weighed(_applied(entry, ran, module, tensors, path), tensors)
 
 

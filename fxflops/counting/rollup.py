@@ -11,7 +11,6 @@ from ..model.inventory import Module
 from ..records import PHASES, Counted, per_operation, prefixes, specs_in
 
 K = TypeVar("K")
-V = TypeVar("V")
 
 
 class Sums(NamedTuple):

@@ -108,10 +108,8 @@ def host_items(run: Run, phase: str) -> Iterator[Item]:
 
 def _regions(run: Run, end: int) -> Iterator[tuple[Step, range]]:
     """Yield each step with the numbers of all calls from its beginning to that of the next one."""
-    if run.steps:
-        first = Step(OUTSIDE, range(0))
-    else:  # one call of the model, or none
-        first = Step("step 1", range(end)) if any(not scope.path for scope in run.scopes) else Step(OUTSIDE, range(0))
+    is_one_call = not run.steps and any(not scope.path for scope in run.scopes)
+    first = Step("step 1", range(end)) if is_one_call else Step(OUTSIDE, range(0))
     starts = [0, *(step.calls.start for step in run.steps), end]
     for step, (start, stop) in zip([first, *run.steps], pairwise(starts), strict=True):
         yield step, range(start, stop)

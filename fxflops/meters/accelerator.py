@@ -31,8 +31,7 @@ class Accelerator:
     @property
     def activity(self) -> ProfilerActivity | None:
         """The kernels of the device for torch.profiler; None if it does not see them."""
-        known = {name.lower(): activity for name, activity in ProfilerActivity.__members__.items()}
-        return known.get(self.device.type)
+        return ProfilerActivity.__members__.get(self.device.type.upper())
 
     def event(self) -> torch.Event:
         """Return a new event that can be timed. No function mode sees it made: the observer would make events of its own."""
@@ -49,14 +48,9 @@ class Accelerator:
         torch.accelerator.synchronize(self.device)
 
     @property
-    def allocated(self) -> int:
+    def live(self) -> int:
         """The bytes of live tensors."""
         return int(self._statistic("memory_allocated")(self.device))
-
-    @property
-    def held(self) -> str:
-        """The bytes of live tensors in words."""
-        return f"{size(self.allocated)} were allocated on {self.device}"
 
     @property
     def peak(self) -> int:
@@ -68,14 +62,18 @@ class Accelerator:
         self._statistic("reset_peak_memory_stats")(self.device)
 
     @property
+    def held(self) -> str:
+        """The bytes of live tensors in words."""
+        return f"{size(self.live)} were allocated on {self.device}"
+
+    @property
     def total_memory(self) -> int:
         """The bytes that the device has."""
         return int(self._module.get_device_properties(self.device).total_memory)
 
-    def _statistic(self, name: str) -> Callable[[torch.device], Any]:
+    def _statistic(self, name: str) -> Any:
         """Return a function of the allocator's; up to torch 2.8 the device's own module has it alone."""
-        found: Callable[[torch.device], Any] = getattr(torch.accelerator, name, None) or getattr(self._module, name)
-        return found
+        return getattr(torch.accelerator, name, None) or getattr(self._module, name)
 
 
 def accelerator_of(device: torch.device | str) -> Accelerator | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 from itertools import pairwise
 from math import isnan, nan
 
@@ -17,29 +17,20 @@ READY = 2
 """Events that are made before the clock runs, so that making them takes none of its time: one to stop it, one to read it."""
 
 
+@dataclass(slots=True, eq=False)
 class Mark:
     """A reading of a clock, by the event there. ``ran`` tells whether the clock ran since the mark before it."""
 
-    __slots__ = ("clock", "event", "ran", "seconds")
-
-    def __init__(self, clock: EventStopwatch, event: torch.Event, ran: bool) -> None:
-        self.clock = clock
-        self.event = event
-        self.ran = ran
-        self.seconds = nan
-
-    def read(self) -> float:
-        """Return the time on the clock; the first call waits for the device."""
-        if isnan(self.seconds):
-            self.clock.catch_up()
-        return self.seconds
+    clock: EventStopwatch
+    event: torch.Event
+    ran: bool
+    seconds: float
 
 
 class Lapse(float):
     """Seconds between marks, which are known when the device is done: :func:`seconds_of` returns them.
 
-    Until then it is nan as a number, which ``max(lapse, 0.0)`` returns as it is. Others like it, and 0.0, can be added to it
-    and subtracted.
+    Until then it is nan as a number, which ``max(lapse, 0.0)`` returns as it is. Others, and 0.0, can be added and subtracted.
     """
 
     __slots__ = ("ends", "starts")
@@ -68,21 +59,24 @@ class Lapse(float):
 def clock_of(device: torch.device) -> Callable[[], Stopwatch]:
     """Return a function that makes stopwatches for the work of a device."""
     accelerator = accelerator_of(device)
-    return Stopwatch if accelerator is None else partial(EventStopwatch, accelerator)
+    return Stopwatch if accelerator is None else lambda: EventStopwatch(accelerator)
 
 
 def seconds_of(value: float) -> float:
     """Return the seconds of a Lapse, or of a plain number; never less than 0, where streams or threads overlap."""
     if not isinstance(value, Lapse):
         return value
-    return max(sum(mark.read() for mark in value.ends) - sum(mark.read() for mark in value.starts), 0.0)
+    for mark in (*value.ends, *value.starts):
+        if isnan(mark.seconds):
+            mark.clock.catch_up()
+    return max(sum(mark.seconds for mark in value.ends) - sum(mark.seconds for mark in value.starts), 0.0)
 
 
 class EventStopwatch(Stopwatch):
-    """A stopwatch of the device's time: the time from an event where it was started to one where it was stopped.
+    """A stopwatch of the device's time, from an event where it was started to one where it was stopped.
 
-    Where the device waits for the host, that is the host's time; where it has work left, what the observer takes of the host's
-    time is none of the device's. ``own`` is the host's. Its readings are :class:`Lapse`\\ s.
+    Where the device waits for the host, that is the host's time; where it has work left, what the observer takes of the
+    host's time is none of the device's. ``own`` is the host's. Its readings are :class:`Lapse`\\ s.
     """
 
     __slots__ = ("_accelerator", "_marks", "_ready")
@@ -102,8 +96,7 @@ class EventStopwatch(Stopwatch):
 
     def go(self) -> None:
         if self._since is not None:
-            while len(self._ready) < READY:
-                self._ready.append(self._accelerator.event())
+            self._ready += [self._accelerator.event() for _ in range(READY - len(self._ready))]
             self.own += time.perf_counter() - self._since
             self._since = None
             self._mark(ran=False)
@@ -116,14 +109,11 @@ class EventStopwatch(Stopwatch):
     def catch_up(self) -> None:
         """Wait for the device, and read the events since the last time."""
         self._accelerator.synchronize()
-        first = self._marks[0]
-        first.seconds = 0.0 if isnan(first.seconds) else first.seconds
         for before, mark in pairwise(self._marks):
-            passed = before.event.elapsed_time(mark.event) / 1000 if mark.ran else 0.0
-            mark.seconds = before.seconds + passed
-        self._marks = self._marks[-1:]
+            mark.seconds = before.seconds + (before.event.elapsed_time(mark.event) / 1000 if mark.ran else 0.0)
+        del self._marks[:-1]
 
     def _mark(self, ran: bool) -> None:
         event = self._ready.pop() if self._ready else self._accelerator.event()
         self._accelerator.record(event)
-        self._marks.append(Mark(self, event, ran))
+        self._marks.append(Mark(self, event, ran, nan if self._marks else 0.0))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from typing import NamedTuple
@@ -58,17 +58,17 @@ class Remembered(NamedTuple):
     timeline: tuple[Moment, ...]
 
 
+@dataclass(eq=False)
 class Entries:
     """The storages seen in a run, by number: the spec of the first tensor on each, the call that made it (-1 for none).
 
     ``categories`` and ``names`` have the categories and names that were given to storages.
     """
 
-    def __init__(self) -> None:
-        self.specs: list[Spec] = []
-        self.calls: list[int] = []
-        self.categories: dict[int, str] = {}
-        self.names: dict[int, str] = {}
+    specs: list[Spec] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    categories: dict[int, str] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
 
     def add(self, spec: Spec, call: int) -> int:
         """Add a storage; return its number."""

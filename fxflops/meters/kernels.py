@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from ..records import grouped
 from .accelerator import accelerator_of
 from .meter import Meter
 from .nodes import Kernel
@@ -17,20 +17,17 @@ MARK = "fxflops node "
 
 
 class KernelMeter(Meter):
-    """A meter that marks each node for torch.profiler; after ``finish``, ``kernels`` has the kernels by node.
+    """A meter that marks each node for torch.profiler, and is used while its ``profile`` is on.
 
     Times are torch.profiler's: a kernel's time on an accelerator that it knows, otherwise an operator's self time.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.kernels: dict[str, tuple[Kernel, ...]] = {}
         self._names: list[str] = []
         accelerator = accelerator_of(device)
         activity = None if accelerator is None else accelerator.activity
         self._sees_kernels = activity is not None
-        activities = {ProfilerActivity.CPU, activity or ProfilerActivity.CPU}
-        self._open = ExitStack()
-        self._profile = self._open.enter_context(profile(activities=activities, acc_events=True))
+        self.profile = profile(activities={ProfilerActivity.CPU, activity or ProfilerActivity.CPU}, acc_events=True)
 
     def before(self, name: str) -> None:
         self._names.append(name)
@@ -40,17 +37,14 @@ class KernelMeter(Meter):
     def after(self, name: str, value: Any) -> None:
         self._mark.__exit__(None, None, None)
 
-    def finish(self) -> None:
-        self.close()
+    @property
+    def kernels(self) -> dict[str, tuple[Kernel, ...]]:
+        """The kernels by node, when the profile is over."""
         ran: dict[str, list[tuple[str, float]]] = {name: [] for name in self._names}
-        for event in self._profile.events() or ():
+        for event in self.profile.events() or ():
             if event.name.startswith(MARK) and event.device_type.name == "CPU":
                 ran[self._names[int(event.name.removeprefix(MARK))]] += self._kernels_in(event.cpu_children)
-        self.kernels = {name: summed(found) for name, found in ran.items()}
-
-    def close(self) -> None:
-        """Stop the profiler; may be called twice."""
-        self._open.close()
+        return {name: summed(found) for name, found in ran.items()}
 
     def _kernels_in(self, events: Iterable[Any]) -> Iterator[tuple[str, float]]:
         for event in events:
@@ -63,8 +57,5 @@ class KernelMeter(Meter):
 
 def summed(ran: Iterable[tuple[str, float]]) -> tuple[Kernel, ...]:
     """Return one Kernel for each name, longest first."""
-    sums: dict[str, Kernel] = {}
-    for name, seconds in ran:
-        _, calls, before = sums.get(name, Kernel(name, 0, 0.0))
-        sums[name] = Kernel(name, calls + 1, before + seconds)
-    return tuple(sorted(sums.values(), key=lambda kernel: -kernel.seconds))
+    kernels = [Kernel(name, len(seconds), sum(seconds)) for name, seconds in grouped(ran).items()]
+    return tuple(sorted(kernels, key=lambda kernel: -kernel.seconds))

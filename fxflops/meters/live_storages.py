@@ -118,16 +118,23 @@ class LiveStorages:
 
     def enter(self, storage: Any, nbytes: int, spec: Spec) -> None:
         """Enter a new storage with the spec of its tensor."""
-        entry = self._entries.add(spec, self.call)
+        entries, call = self._entries, self.call
+        entry = len(entries.specs)
+        entries.specs.append(spec)
+        entries.calls.append(call)
         self._watch(storage, nbytes, entry)
-        self._change(entry, nbytes)
+        self.live = live = self.live + nbytes
+        self._changes += (entry, nbytes, call)
+        if live > self.peak:
+            self._rise()
 
     def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
         """Keep a weak reference to the storage of an entry, which leaves when Python frees it."""
-        self._known[id(storage)] = known = _Living(storage, self._leave)
-        known.key = id(storage)
+        known = _Living(storage, self._leave)
+        known.key = key = id(storage)
         known.nbytes = nbytes
         known.entry = entry
+        self._known[key] = known
 
     @property
     def entered(self) -> int:
@@ -224,7 +231,9 @@ class LiveStorages:
         return left, tuple((self._entries.specs[entry], nbytes) for entry, nbytes in found.items() if nbytes)
 
     def add_transient(self, passing: Iterable[tuple[Spec, int]]) -> None:
-        """Enter storages that live only within the current call, and remove them again."""
+        """Enter storages that live only within the current call, and remove them again, if they make a new peak."""
+        if self.live + sum([nbytes for _, nbytes in passing if nbytes > 0]) <= self.peak:
+            return
         entered = [(self._entries.add(spec, self.call), nbytes) for spec, nbytes in passing]
         for entry, nbytes in entered:
             self._change(entry, nbytes)

@@ -79,38 +79,19 @@ class AcceleratorClock(Meter):
             self.seconds[name] = self.seconds.get(name, 0.0) + start.elapsed_time(end) / 1000
 
 
-class StorageMemory(Meter):
-    """Bytes before, after and at the peak of each node, from live storages, where no allocator tells them."""
+class MemoryMeter(Meter):
+    """Bytes before, after and at the peak of each node: an allocator's, or those of live storages where none tells them."""
 
-    def __init__(self, storages: LiveStorages) -> None:
-        self.storages = storages
+    def __init__(self, memory: Accelerator | LiveStorages) -> None:
+        self.memory = memory
         self.bytes: dict[str, Bytes] = {}
 
     def before(self, name: str) -> None:
-        self.storages.reset_peak()
-        self._before = self.storages.live
+        self.memory.reset_peak()
+        self._before = self.memory.live
 
     def after(self, name: str, value: Any) -> None:
-        self.storages.add_all(value)
-        self.bytes[name] = _span(self.bytes.get(name), (self._before, self.storages.live, self.storages.peak))
-
-
-class AllocatorMemory(Meter):
-    """Bytes before, after and at the peak of each node, from an accelerator's allocator."""
-
-    def __init__(self, accelerator: Accelerator) -> None:
-        self.accelerator = accelerator
-        self.bytes: dict[str, Bytes] = {}
-
-    def before(self, name: str) -> None:
-        self.accelerator.reset_peak()
-        self._before = self.accelerator.allocated
-
-    def after(self, name: str, value: Any) -> None:
-        allocated, peak = self.accelerator.allocated, self.accelerator.peak
-        self.bytes[name] = _span(self.bytes.get(name), (self._before, allocated, peak))
-
-
-def _span(known: Bytes | None, now: Bytes) -> Bytes:
-    """Return bytes before, after and at the peak of a node's pieces together."""
-    return now if known is None else (known[0], now[1], max(known[2], now[2]))
+        if isinstance(self.memory, LiveStorages):
+            self.memory.add_all(value)
+        before, _, peak = self.bytes.get(name, (self._before, 0, 0))
+        self.bytes[name] = before, self.memory.live, max(peak, self.memory.peak)

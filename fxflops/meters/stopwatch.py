@@ -48,11 +48,12 @@ class Stopwatch:
         """
         if self._since is not None:
             return False
-        now = time.perf_counter()
+        now, went = time.perf_counter(), self._went
         if kind is not None:
-            self._owed += (self.cold if now - self._went > LONG else self.costs)[kind]
-        self._since = max(now - self._owed, self._went)
-        self._owed -= now - self._since
+            self._owed += (self.cold if now - went > LONG else self.costs)[kind]
+        since = now - self._owed
+        self._since = since = since if since > went else went
+        self._owed -= now - since
         return True
 
     def go(self) -> None:
@@ -73,6 +74,16 @@ class Stopwatch:
             return func(*args, **kwargs)
         finally:
             self.stop()
+
+    def timed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, float]:
+        """Return ``func(*args, **kwargs)`` and its seconds, with the clock running meanwhile."""
+        start = self.now()
+        self.go()
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            self.stop()
+        return out, self.now() - start
 
 
 class PhaseTimes:

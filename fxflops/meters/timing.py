@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import statistics
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+try:
+    import resource
+except ImportError:  # on Windows
+    resource = None  # type: ignore[assignment]
 
 WIDE = 0.2
 """The spread above which times are unsteady."""
@@ -51,16 +55,6 @@ class Usage(NamedTuple):
         """Whether it waited for the processor, or for anything else, in words; "" if it did not."""
         share = 1 - self.processor / self.seconds if self.seconds > MOMENT else 0.0
         return f"it waited {share:.0%} of the time" if share > WAITING else ""
-
-
-def _resource() -> Any:
-    try:
-        return importlib.import_module("resource")
-    except ImportError:  # on Windows
-        return None
-
-
-resource = _resource()
 
 
 class Timing(NamedTuple):

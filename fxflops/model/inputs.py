@@ -37,15 +37,12 @@ def is_compiled(modules: Iterable[nn.Module]) -> bool:
     functions = [getattr(cls, "forward", None) for cls in {*map(type, modules)}]
     for module in modules:
         held = [*module.__dict__.values()]  # a copy, for other threads' sake: see Inventory
-        if FunctionType in map(type, held):
-            functions += [value for value in held if type(value) is FunctionType]
+        functions += [value for value in held if type(value) is FunctionType]
     return any(hasattr(function, "_torchdynamo_orig_callable") for function in functions)
 
 
 def is_compiled_whole(model: nn.Module) -> bool:
     """Return whether a call of the model itself, as it is given, runs what ``torch.compile`` made of it."""
-    if COMPILER not in sys.modules:
-        return False
     called = (model._compiled_call_impl, model.forward)
     return original_of(model) is not model or any(hasattr(each, "_torchdynamo_orig_callable") for each in called)
 
@@ -57,22 +54,18 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
     fit the signature of forward.
     """
     if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise InputError(
-            f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}; several inputs go in a tuple: (model, (a, b))"
-        )
+        wrong = f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}"
+        raise InputError(f"{wrong}; several inputs go in a tuple: (model, (a, b))")
     keywords = dict(kwargs or {})
     signature = signature_of(model)
     if isinstance(args, Mapping) and len(args) and {*args.keys()} <= signature.parameters.keys():
-        raise InputError(
-            f"args is a mapping of forward's parameters ({', '.join(args)}): give it as kwargs, not as args"
-        )
+        names = ", ".join(args)
+        raise InputError(f"args is a mapping of forward's parameters ({names}): give it as kwargs, not as args")
     positional = args if type(args) is tuple else (args,)
     try:
         bind(model, positional, keywords)
-    except InputError:
-        if (shape := shape_given(args, keywords)) is not None:
-            raise shape from None
-        raise
+    except InputError as error:
+        raise shape_given(args, keywords) or error from None
     return positional, keywords
 
 

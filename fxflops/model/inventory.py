@@ -73,11 +73,14 @@ class Inventory:
                 self.packed += [(path, weight) for value in held for weight in _packed(value)]
         self._met.append(len(self.params))
         self.shapeless: list[nn.Module] = []
-        classes = {type(tensor) for _, tensor in (*self.params, *self.buffers)}
-        if any(issubclass(cls, UninitializedTensorMixin) for cls in classes):
-            self.shapeless = [module for module in self.paths if _is_shapeless(module)]
+        if any(_is_shapeless(tensor) for _, tensor in (*self.params, *self.buffers)):
+            self.shapeless = [
+                module
+                for module in self.paths
+                if any(map(_is_shapeless, (*module._parameters.values(), *module._buffers.values())))
+            ]
             if not lazy:
-                names = [name for name, tensor in self.params if isinstance(tensor, UninitializedTensorMixin)]
+                names = [name for name, tensor in self.params if _is_shapeless(tensor)]
                 name = [*names, "a buffer"][0].rpartition(".")[2]
                 raise InputError(
                     f"{type(model).__name__} has parameters without a shape yet ({name}): run it once on an input"
@@ -100,9 +103,8 @@ class Inventory:
         return tuple(modules), Params(total, trainable, total - trainable, buffers, nbytes)
 
 
-def _is_shapeless(module: nn.Module) -> bool:
-    own = (*module._parameters.values(), *module._buffers.values())
-    return any(isinstance(tensor, UninitializedTensorMixin) for tensor in own)
+def _is_shapeless(tensor: torch.Tensor | None) -> bool:
+    return isinstance(tensor, UninitializedTensorMixin)
 
 
 def _packed(value: Any) -> list[torch.Tensor]:

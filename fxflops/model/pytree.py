@@ -38,9 +38,7 @@ def parts(value: Any) -> list[tuple[Step, Any]]:
         return [(("item", i), part) for i, part in enumerate(value)]
     if isinstance(value, Mapping):
         return [(("item", key), part) for key, part in value.items()]
-    if is_object(value):
-        return [(("attr", name), part) for name, part in vars(value).items()]
-    return []
+    return [(("attr", name), part) for name, part in vars(value).items()] if is_object(value) else []
 
 
 def is_object(value: Any) -> bool:
@@ -56,9 +54,7 @@ def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Step, ...], Any]
     stack: list[tuple[tuple[Step, ...], Any]] = [((), value)]
     while stack:
         path, part = stack.pop()
-        if isinstance(part, (str, bytes, int, float, type(None))):
-            continue
-        if id(part) in seen:
+        if isinstance(part, (str, bytes, int, float, type(None))) or id(part) in seen:
             continue
         seen.add(id(part))
         yield path, part
@@ -135,7 +131,7 @@ def template_of(value: Any) -> tuple[Any, list[torch.Tensor]]:
     def hole(tensor: torch.Tensor) -> Hole:
         return found.setdefault(id(tensor), (Hole(len(found)), tensor))[0]
 
-    template = _replaced(value, lambda part: isinstance(part, torch.Tensor), hole, {}, _templated)
+    template = replaced(value, lambda part: isinstance(part, torch.Tensor), hole, _templated)
     return template, [tensor for _, tensor in found.values()]
 
 
@@ -147,38 +143,10 @@ def fill(template: Any, *tensors: Any) -> Any:
             return tensors[part.number]
         return _copied(part.value, [(step, fill(inner, *tensors)) for step, inner in part.parts])
 
-    return _replaced(template, lambda part: isinstance(part, (Hole, Filling)), filled, {}, _copied)
-
-
-def replaced(value: Any, is_leaf: Callable[[Any], bool], replace: Callable[[Any], Any]) -> Any:
-    """Return a copy of the value with its leaves replaced; parts without leaves stay the same objects."""
-    return _replaced(value, is_leaf, replace, {}, _copied)
+    return replaced(template, lambda part: isinstance(part, (Hole, Filling)), filled)
 
 
 Changed = list[tuple[Step, Any]]
-
-
-def _replaced(
-    value: Any,
-    is_leaf: Callable[[Any], bool],
-    replace: Callable[[Any], Any],
-    memo: dict[int, tuple[Any, Any]],
-    copied: Callable[[Any, Changed], Any],
-) -> Any:
-    """Return a copy of the value with its leaves replaced, where ``copied(container, changed)`` copies a container."""
-    if is_leaf(value):
-        return replace(value)
-    if id(value) in memo:
-        return memo[id(value)][1]
-    memo[id(value)] = (value, value)
-    changed = [
-        (step, new)
-        for step, part in parts(value)
-        if (new := _replaced(part, is_leaf, replace, memo, copied)) is not part
-    ]
-    result = copied(value, changed) if changed else value
-    memo[id(value)] = (value, result)
-    return result
 
 
 def _templated(value: Any, changed: Changed) -> Any:
@@ -199,3 +167,28 @@ def _copied(value: Any, changed: Changed) -> Any:
         else:
             object.__setattr__(result, key, part)
     return result
+
+
+def replaced(
+    value: Any,
+    is_leaf: Callable[[Any], bool],
+    replace: Callable[[Any], Any],
+    copied: Callable[[Any, Changed], Any] = _copied,
+    memo: dict[int, tuple[Any, Any]] | None = None,
+) -> Any:
+    """Return a copy of the value with its leaves replaced; parts without leaves stay the same objects.
+
+    ``copied(container, changed)`` copies a container, ``memo`` has the containers that were met.
+    """
+    if is_leaf(value):
+        return replace(value)
+    memo = {} if memo is None else memo
+    if id(value) not in memo:
+        memo[id(value)] = (value, value)
+        changed = [
+            (step, new)
+            for step, part in parts(value)
+            if (new := replaced(part, is_leaf, replace, copied, memo)) is not part
+        ]
+        memo[id(value)] = (value, copied(value, changed) if changed else value)
+    return memo[id(value)][1]

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from itertools import chain, filterfalse, islice
-from operator import methodcaller
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -243,7 +242,7 @@ def _is_plain(value: Any) -> bool:
     return type(value) in (tuple, list) and ATOMS.issuperset(map(type, value))
 
 
-VALUES = methodcaller("values")
+VALUES = operator.methodcaller("values")
 OWN, SETS = ("_parameters", "_buffers", "_modules"), ("_non_persistent_buffers_set",)
 HOOKS = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN + SETS]
 STANDARD = {*OWN, *SETS, *HOOKS}

@@ -94,10 +94,8 @@ class TensorState:
                     self._at.setdefault(_address(tensor), []).append(id(tensor))
 
     def _copy(self, key: int) -> None:
-        if key in self._recorded and key not in self._copies:
-            alias = self._recorded[key][1]
-            if _has_memory(alias):
-                self._copies[key] = _bits(alias).to("cpu", copy=True), alias.untyped_storage().nbytes()
+        if key not in self._copies and key in self._recorded and _has_memory(alias := self._recorded[key][1]):
+            self._copies[key] = _bits(alias).to("cpu", copy=True), alias.untyped_storage().nbytes()
 
 
 @contextmanager
@@ -136,15 +134,11 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         overlaps |= size > 1 and step <= reach
         reach += step * (size - 1)
-    bits = torch.empty(0, dtype=INTEGERS[itemsize], device=tensor.device)
     offset = tensor.storage_offset()
     if (offset + reach + 1) * itemsize > storage.nbytes():  # elements smaller than a byte, or no elements
-        bits = torch.empty(0, dtype=torch.uint8, device=tensor.device)
-        bits.set_(storage)
-    elif overlaps:
-        bits.set_(storage, offset, (reach + 1,), (1,))
-    else:
-        bits.set_(storage, offset, tensor.shape, tensor.stride())
+        return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+    shape, strides = ((reach + 1,), (1,)) if overlaps else (tensor.shape, tensor.stride())
+    bits = torch.empty(0, dtype=INTEGERS[itemsize], device=tensor.device).set_(storage, offset, shape, strides)
     return torch.view_as_real(bits).view(torch.int64) if bits.is_complex() else bits
 
 

@@ -14,15 +14,11 @@ from torch import nn
 from ..errors import FormulaError
 from ..names import target_of
 from ..records import Cost, FormulaFunction, Operation, Spec
-from ..torch_internals import OpOverload, OpOverloadPacket
+from ..torch_internals import OpOverload, OpOverloadPacket, tree_map
 from ._registry import Formula, is_method
 from ._rules import Parameters, parameters_of
 
-CALLED = {
-    "op": "by the op's own names",
-    "module": "with the module first",
-    "mapping": "as torch_flops calls it",
-}
+CALLED = {"op": "by the op's own names", "module": "with the module first", "mapping": "as torch_flops calls it"}
 ALIASES = {
     "self": "input", "x": "input", "axis": "dim", "keepdims": "keepdim", "mat2": "other", "vec": "other", "tensor": "other",
     "update": "train", "cu_seqlens_q": "cum_seq_q", "max_seqlen_q": "max_q", "max_seqlen_k": "max_k",
@@ -156,10 +152,8 @@ def names_of(target: Any) -> tuple[str, ...]:
 
 def tensors(value: Any) -> Any:
     """Empty meta tensors in place of specs, for functions written for tensors."""
-    if isinstance(value, Spec):
-        return torch.empty(tuple(value), dtype=value.dtype, device="meta")
-    if isinstance(value, tuple):
-        return tuple(map(tensors, value))
-    if isinstance(value, dict):
-        return {key: tensors(item) for key, item in value.items()}
-    return value
+    return tree_map(_on_meta, value)
+
+
+def _on_meta(value: Any) -> Any:
+    return torch.empty(tuple(value), dtype=value.dtype, device="meta") if isinstance(value, Spec) else value

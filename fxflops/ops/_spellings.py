@@ -41,6 +41,8 @@ def named(*names: str) -> Iterator[Any]:
                 if callable(target) and not isinstance(target, type):
                     yield target
         yield f"aten::{name}"
+        if hasattr(torch.fft, name):
+            yield f"aten::fft_{name}"
         if name in OPERATORS:
             yield from _operators(OPERATORS[name])
 

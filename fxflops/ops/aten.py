@@ -17,7 +17,7 @@ from ._apply import apply
 from ._registry import BASE, COMMUNICATION, Formula, zero
 from ._traits import EMPTY
 from .elementwise import pointwise
-from .free import QUERY
+from .free import CHECK, QUERY
 
 VIEW = """
     _autocast_to_full_precision _autocast_to_reduced_precision _coalesced _mkldnn_reshape _mkldnn_transpose
@@ -68,21 +68,18 @@ WAITING = ("wait", "barrier", "check", "wrap")
 SCALARS = ("max", "norm", "powsum")
 """Ops that make one number of each tensor of a list."""
 
-for _name in ("convert_element_type", "device_put", "copy_to", "copy_strided", "rev"):
-    zero("move", f"prims::{_name}", op=_name)
-for _name in ("iota", "maximum_value", "minimum_value"):
-    zero("create", f"prims::{_name}", op=_name)
-for _reason, _names in (
-    ("view", VIEW),
-    ("move", MOVE),
-    ("create", CREATE),
-    ("query", [*ASKED, *(name for name in QUERY if not name.startswith("__"))]),
-    ("a check: it computes nothing itself", CHECKED),
+for _reason, _space, _names in (
+    ("move", "prims", ("convert_element_type", "device_put", "copy_to", "copy_strided", "rev")),
+    ("create", "prims", ("iota", "maximum_value", "minimum_value")),
+    ("query", "prim", ("device", "layout")),
+    ("view", "aten", VIEW),
+    ("move", "aten", MOVE),
+    ("create", "aten", CREATE),
+    ("query", "aten", [*ASKED, *(name for name in QUERY if not name.startswith("__"))]),
+    (CHECK, "aten", CHECKED),
 ):
-    for _name in _names:
-        zero(_reason, f"aten::{_name}", op=_name)
+    zero(_reason, *(f"{_space}::{_name}" for _name in _names))
 zero("create", "aten::empty_quantized", op="empty_quantized", traits=[EMPTY])
-zero("query", "prim::device", "prim::layout")
 
 
 def aten_rule(overload: OpOverload) -> Formula | None:

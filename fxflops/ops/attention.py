@@ -76,10 +76,7 @@ def attention_backward(
     return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p, bias)
 
 
-@formula(
-    *named("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu"),
-    op="attention",
-)
+@formula(*named("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu"), op="attention")
 def flash_attention(
     query: Spec,
     key: Spec,
@@ -95,10 +92,7 @@ def flash_attention(
     return attention(query, key, value, attn_mask, dropout_p, is_causal, out=out)
 
 
-@formula(
-    *named("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"),
-    op="attention",
-)
+@formula(*named("_scaled_dot_product_efficient_attention", "_scaled_dot_product_cudnn_attention"), op="attention")
 def efficient_attention(
     query: Spec,
     key: Spec,

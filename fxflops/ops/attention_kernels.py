@@ -97,8 +97,7 @@ def cudnn_attention_forward(
 
 
 @cudnn_attention_forward.backward(
-    *named("_scaled_dot_product_cudnn_attention_backward", "_cudnn_attention_backward"),
-    op="attention_backward",
+    *named("_scaled_dot_product_cudnn_attention_backward", "_cudnn_attention_backward"), op="attention_backward"
 )
 def cudnn_attention_backward(
     *, query: Spec, key: Spec, value: Spec, cum_seq_q: Spec | None, max_q: int, max_k: int, dropout_p: float, out: Any

@@ -22,8 +22,6 @@ from ._spellings import named
 from .conv_transpose import Sizes, conv_transpose
 from .shapes import each, fits
 
-ALL = (True, True, True)
-
 
 @formula(
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
@@ -69,12 +67,6 @@ def conv_shape(
     return Spec((input[0], weight[0], *sizes), input.dtype) if min((*input, *sizes)) > 0 else None
 
 
-@formula("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu", op="conv")
-def conv_relu(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
-    """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: the convolution's, and the relu of each output."""
-    return conv(input, weight, bias=bias, out=out).plus(Cost(others=out.numel()))
-
-
 @formula(*named("conv_tbc"), op="conv")
 def conv_tbc(input: Spec, weight: Spec, bias: Spec, pad: int = 0, *, out: Spec) -> Cost:
     """input[t, b, i], weight[k, i, o], bias[o] -> out[s, b, o]: k*i multiplies and as many adds per output."""
@@ -99,7 +91,7 @@ def convolution_backward(
     input: Spec,
     weight: Spec,
     transposed: bool = False,
-    output_mask: Sequence[bool] = ALL,
+    output_mask: Sequence[bool] = (True, True, True),
     out: Any,
 ) -> Cost:
     """grad[b, o, *m], x[b, g*i, *n], weight[o, i, *k] -> out[b, g*i, *n], out_weight[o, i, *k], out_bias[o]: 3 contractions.

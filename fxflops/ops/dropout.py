@@ -39,19 +39,8 @@ def native_dropout(input: Spec, p: float, train: bool | None = True, *, out: tup
     return dropout(input, p, train is not False, out=out[0])
 
 
-@native_dropout.backward(*named("native_dropout_backward"))
-def dropout_backward(*, out: Spec) -> Cost:
-    """grad[*], mask[*] -> out[*]: grad * mask * scale: 2 per output."""
-    return Cost(muls=2 * out.numel())
-
-
-@formula(*named("_fused_dropout"), op="dropout")
-def fused_dropout(input: Spec, *, out: Any) -> Cost:
-    """x[*] -> out[*], mask[*]: 2 multiplies per output (the mask, the scale)."""
+@native_dropout.backward(*named("native_dropout_backward"), op="dropout_backward")
+@formula(*named("_fused_dropout", "_masked_scale"), op="dropout")
+def masked_and_scaled(*, out: Any) -> Cost:
+    """x[*], mask[*] -> out[*]: x * mask * scale: 2 per output."""
     return Cost(muls=2 * first(out).numel())
-
-
-@formula(*named("_masked_scale"), op="dropout")
-def masked_scale(input: Spec, *, out: Spec) -> Cost:
-    """x[*], mask[*] -> out[*]: 2 multiplies per output (the mask, the scale)."""
-    return Cost(muls=2 * out.numel())

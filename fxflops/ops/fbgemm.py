@@ -92,10 +92,7 @@ def quantize_and_pack(weight: Spec, *, out: Spec) -> Cost:
     return times(weight.numel(), QUANTIZE)
 
 
-@formula(
-    *("aten::_wrapped_quantized_linear_prepacked", "_quantized::_wrapped_quantized_linear_prepacked"),
-    op="linear",
-)
+@formula(*("aten::_wrapped_quantized_linear_prepacked", "_quantized::_wrapped_quantized_linear_prepacked"), op="linear")
 def linear_between_floats(input: Spec, *, out: Spec) -> Cost:
     """input[*, i], packed weight and bias -> out[*, o]: quantize the input, linear, 4 per output to quantize, 2 to dequantize."""
     quantized = times(input.numel(), QUANTIZE).plus(times(out.numel(), REQUANTIZE.plus(DEQUANTIZE)))

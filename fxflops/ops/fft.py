@@ -17,48 +17,38 @@ Ints = int | Sequence[int]
 """One dim, or one length, may stand for a sequence of one."""
 
 
-@formula(*named("fft", "ifft", "hfft", "irfft"), *(f"aten::fft_{name}" for name in ("fft", "ifft", "hfft", "irfft")))
+@formula(*named("fft", "ifft", "hfft", "irfft"))
 def fft(input: Spec, n: int | None = None, dim: int = -1, *, out: Spec) -> int:
     """input[*, k] -> out[*, n]: 5 n log2 n per row, half of it from or to real numbers."""
-    return _transforms(input, out, (dim,), out[dim])
+    return fftn(input, n, dim, out=out)
 
 
-@formula(*named("rfft", "ihfft"), "aten::fft_rfft", "aten::fft_ihfft", op="fft")
+@formula(*named("rfft", "ihfft"), op="fft")
 def rfft(input: Spec, n: int | None = None, dim: int = -1, *, out: Spec) -> int:
     """input[*, n] -> out[*, n//2 + 1]: 2.5 n log2 n per row."""
-    return _transforms(input, out, (dim,), n or input[dim])
+    return rfftn(input, n, dim, out=out)
 
 
-@formula(
-    *named("fft2", "ifft2", "hfft2", "irfft2"),
-    *(f"aten::fft_{name}" for name in ("fft2", "ifft2", "hfft2", "irfft2")),
-    op="fft",
-)
+@formula(*named("fft2", "ifft2", "hfft2", "irfft2"), op="fft")
 def fft2(input: Spec, s: Ints | None = None, dim: Ints = (-2, -1), *, out: Spec) -> int:
     """input[*, k, l] -> out[*, m, n]: 5 mn log2 mn per plane, half of it from or to real numbers."""
-    dims = _dims(input, s, dim)
-    return _transforms(input, out, dims, out[dims[-1]])
+    return fftn(input, s, dim, out=out)
 
 
-@formula(*named("rfft2", "ihfft2"), "aten::fft_rfft2", "aten::fft_ihfft2", op="fft")
+@formula(*named("rfft2", "ihfft2"), op="fft")
 def rfft2(input: Spec, s: Ints | None = None, dim: Ints = (-2, -1), *, out: Spec) -> int:
     """input[*, m, n] -> out[*, m, n//2 + 1]: 2.5 mn log2 mn per plane."""
-    dims = _dims(input, s, dim)
-    return _transforms(input, out, dims, _last(s, input[dims[-1]]))
+    return rfftn(input, s, dim, out=out)
 
 
-@formula(
-    *named("fftn", "ifftn", "hfftn", "irfftn"),
-    *(f"aten::fft_{name}" for name in ("fftn", "ifftn", "hfftn", "irfftn")),
-    op="fft",
-)
+@formula(*named("fftn", "ifftn", "hfftn", "irfftn"), op="fft")
 def fftn(input: Spec, s: Ints | None = None, dim: Ints | None = None, *, out: Spec) -> int:
     """input[*, *k] -> out[*, *n]: 5 N log2 N for N = prod(n) points, half of it from or to real numbers."""
     dims = _dims(input, s, dim)
     return _transforms(input, out, dims, out[dims[-1]])
 
 
-@formula(*named("rfftn", "ihfftn"), "aten::fft_rfftn", "aten::fft_ihfftn", op="fft")
+@formula(*named("rfftn", "ihfftn"), op="fft")
 def rfftn(input: Spec, s: Ints | None = None, dim: Ints | None = None, *, out: Spec) -> int:
     """input[*, *n] -> out[*, *n]: 2.5 N log2 N for N = prod(n) points, of which the last dim keeps half."""
     dims = _dims(input, s, dim)
@@ -78,38 +68,22 @@ def fft_to_half(input: Spec, dim: Sequence[int], *, out: Spec) -> int:
 
 
 @formula(*named("stft"))
-def stft(
-    input: Spec,
-    n_fft: int,
-    hop_length: int | None = None,
-    win_length: int | None = None,
-    window: Spec | None = None,
-    *,
-    out: Spec,
-) -> int:
+def stft(input: Spec, n_fft: int, *, window: Spec | None = None, out: Spec) -> int:
     """input[*, t], window[n] -> out[*, f, frames]: n multiplies by the window and a transform of n points per frame."""
     frames = out.numel() // (out[-2] if out.dtype.is_complex else 2 * out[-3])
     return frames * n_fft * (window is not None) + _operations(n_fft, frames, not input.dtype.is_complex)
 
 
 @formula(*named("istft"))
-def istft(
-    input: Spec,
-    n_fft: int,
-    hop_length: int | None = None,
-    win_length: int | None = None,
-    window: Spec | None = None,
-    *,
-    out: Spec,
-) -> int:
+def istft(input: Spec, n_fft: int, *, window: Spec | None = None, out: Spec) -> int:
     """input[*, f, frames], window[n] -> out[*, t]: a transform of n points, n multiplies and n adds per frame, 1 divide per output."""
     frames = input.numel() // input[-2]
     multiplied_and_added = frames * n_fft * (1 + (window is not None))
     return multiplied_and_added + _operations(n_fft, frames, not out.dtype.is_complex) + out.numel()
 
 
-zero("move", *named("fftshift", "ifftshift"), "aten::fft_fftshift", "aten::fft_ifftshift", op="fftshift")
-zero("create", *named("fftfreq", "rfftfreq"), "aten::fft_fftfreq", "aten::fft_rfftfreq", op="fftfreq")
+zero("move", *named("fftshift", "ifftshift"), op="fftshift")
+zero("create", *named("fftfreq", "rfftfreq"), op="fftfreq")
 
 
 def _transforms(input: Spec, out: Spec, dims: Sequence[int], last: int) -> int:

@@ -36,6 +36,9 @@ from ._traits import (
 )
 from .elementwise import pointwise
 
+CHECK = "a check: it computes nothing itself"
+PADS = ("Constant", "Reflection", "Replication", "Zero", "Circular")
+
 
 def free(reason: str, names: str, *traits: Trait) -> list[str]:
     """Declare every spelling of these ops free; the names."""
@@ -127,21 +130,19 @@ for _name in ("select", "slice", "diagonal", "masked_scatter", "_nested_select",
 for _name in ("standard_gamma", "dirichlet"):  # special functions of the sample and of what it is drawn by
     formula(*named(f"_{_name}_grad"), op=f"{_name}_backward")(pointwise)
 zero("view", torch.Tensor.__getitem__, operator.getitem, op="getitem", traits=[LOOKUPS])
-zero("view", torch.Tensor.unfold, op="unfold")
 zero("move", torch.Tensor.__setitem__, operator.setitem, op="setitem", traits=[OVERWRITES])
-zero("move", nn.Unfold, op="unfold")
-zero("move", nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle, op="pixel_shuffle")
-zero("view", nn.Identity, op="identity")
-zero("view", nn.Flatten, nn.Unflatten, op="flatten")
-zero(
-    "move",
-    *(
-        getattr(nn, f"{kind}Pad{n}d")
-        for kind in ("Constant", "Reflection", "Replication", "Zero", "Circular")
-        for n in (1, 2, 3)
-    ),
-    op="pad",
-)
+for _reason, _op, _targets in (
+    ("view", "identity", [nn.Identity]),
+    ("view", "flatten", [nn.Flatten, nn.Unflatten]),
+    ("view", "unfold", [torch.Tensor.unfold]),
+    ("move", "unfold", [nn.Unfold]),
+    ("move", "pixel_shuffle", [nn.PixelShuffle, nn.PixelUnshuffle, nn.ChannelShuffle]),
+    ("move", "pad", [getattr(nn, f"{kind}Pad{n}d") for kind in PADS for n in (1, 2, 3)]),
+    ("query", "get_gradients", ["aten::get_gradients"]),
+    (CHECK, "_assert", [assertion]),
+    (CHECK, "_assert_async", named("_assert_async", "_assert_scalar", "_assert_tensor_metadata")),
+):
+    zero(_reason, *_targets, op=_op)
 zero(
     ESCAPE,
     *(torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__dlpack__, torch.Tensor.data_ptr),
@@ -155,13 +156,6 @@ zero(
     "profiler::_record_function_enter_new",
     "profiler::_record_function_enter",
     "profiler::_record_function_exit",
-)
-zero("query", "aten::get_gradients", op="get_gradients")
-zero("a check: it computes nothing itself", assertion, op="_assert")
-zero(
-    "a check: it computes nothing itself",
-    *named("_assert_async", "_assert_scalar", "_assert_tensor_metadata"),
-    op="_assert_async",
 )
 
 

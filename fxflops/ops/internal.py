@@ -11,7 +11,7 @@ from ..records import Cost, Spec
 from ._cost import contraction
 from ._registry import formula
 from ._spellings import named
-from .conv import conv_relu
+from .conv import conv
 from .distance import cdist
 from .elementwise import add, pointwise
 from .matmul import addmm, matmul
@@ -23,22 +23,23 @@ for _name, _op, _function in (
     ("_euclidean_dist", "cdist", cdist),
     ("_logcumsumexp", "logcumsumexp", logcumsumexp),
     ("_weight_int4pack_mm_with_scales_and_zeros", "matmul", matmul),
+    ("_unsafe_masked_index", "masked_index", pointwise),
     ("native_norm", "norm", norm),
     ("special_logsumexp", "logsumexp", logsumexp),
 ):
     formula(*named(_name), op=_op)(_function)
 
 
-@formula("aten::_unsafe_masked_index")
-def masked_index(*, out: Spec) -> Cost:
-    """x[*], mask[n], index[n] -> out[n]: 1 selection per output."""
-    return Cost(others=out.numel())
-
-
 @formula("aten::_unsafe_masked_index_put_accumulate", op="index_put")
 def masked_index_put(input: Spec, mask: Spec, indices: Any, values: Spec, *, out: Spec) -> Cost:
     """x[*], mask[n], index[n], values[n] -> out[*]: 1 selection and 1 add per value."""
     return Cost(adds=values.numel(), others=values.numel())
+
+
+@formula("aten::cudnn_convolution_relu", "aten::miopen_convolution_relu", op="conv")
+def conv_relu(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:
+    """input[*, g*i, *n], weight[o, i, *k] -> out[*, o, *m]: the convolution's, and the relu of each output."""
+    return conv(input, weight, bias=bias, out=out).plus(Cost(others=out.numel()))
 
 
 @formula("aten::cudnn_convolution_add_relu", "aten::miopen_convolution_add_relu", op="conv")

@@ -109,10 +109,7 @@ def binary_cross_entropy_with_logits(
     return pointwise_loss(element, input, target, reduction)
 
 
-@formula(
-    nn.NLLLoss,
-    *named("nll_loss", "nll_loss2d", "nll_loss_nd", "nll_loss_forward", "nll_loss2d_forward"),
-)
+@formula(nn.NLLLoss, *named("nll_loss", "nll_loss2d", "nll_loss_nd", "nll_loss_forward", "nll_loss2d_forward"))
 def nll_loss(
     input: Spec, target: Spec, *, weight: Spec | None = None, reduction: Reduction = "mean", out: object
 ) -> Cost:

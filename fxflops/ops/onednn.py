@@ -25,8 +25,7 @@ def qlinear(qx: Spec, *, bias: Spec | None, post_op_name: str, out: Spec) -> Cos
 @formula("onednn::qlinear_pointwise.binary", "onednn::qlinear_pointwise.binary_tensor", op="linear")
 def qlinear_binary(qx: Spec, *, other: Spec | None, bias: Spec | None, unary_post_op: str, out: Spec) -> Cost:
     """qx[*, i], qw, y[*, o] -> out[*, o]: as linear, 1 per output to join y, 2 if it is quantized, the rest as above."""
-    product = contraction(qx[-1], out.numel(), bias is not None)
-    return _followed(product.plus(_joined(other, out)), unary_post_op, out)
+    return _followed(contraction(qx[-1], out.numel(), bias is not None).plus(_joined(other, out)), unary_post_op, out)
 
 
 @formula(*(f"onednn::qconv{d}_pointwise" for d in ("", "1d", "2d", "3d")), op="conv")
@@ -60,20 +59,9 @@ def mkl_linear(input: Spec, packed: Any, weight: Spec, bias: Spec | None = None,
 
 
 @formula("mkldnn::_convolution_pointwise", op="conv")
-def conv_pointwise(
-    input: Spec,
-    weight: Spec,
-    bias: Spec | None,
-    padding: Any,
-    stride: Any,
-    dilation: Any,
-    groups: int,
-    attr: str,
-    *,
-    out: Spec,
-) -> Cost:
+def conv_pointwise(input: Spec, weight: Spec, bias: Spec | None, *rest: Any, out: Spec) -> Cost:
     """input[n, g*i, *], weight -> out[n, o, *]: as conv, 1 more for what follows."""
-    return _followed(_windows(weight, bias, out), attr, out, scaled=False)
+    return _followed(_windows(weight, bias, out), rest[4], out, scaled=False)
 
 
 @formula("mkldnn::_convolution_pointwise.binary", op="conv")

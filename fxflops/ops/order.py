@@ -65,6 +65,12 @@ def unique_consecutive(
     return Cost(others=steps(input, dim))
 
 
+@formula(*named("unique_dim_consecutive"), op="unique_consecutive")
+def unique_dim_consecutive(input: Spec, dim: int, *, out: Any) -> Cost:
+    """x[k, *] -> out[j, *]: as unique_consecutive."""
+    return unique_consecutive(input, dim=dim, out=out)
+
+
 @formula(*named("topk"), op="topk")
 @formula(*named("kthvalue"), op="kthvalue")
 def topk(input: Spec, k: int, dim: int = -1, *, out: Any) -> Cost:

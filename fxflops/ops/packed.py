@@ -167,9 +167,13 @@ for _space, _names in {
     "mkl": ("_mkl_reorder_linear_weight",),
     "mkldnn_prepacked": ("conv2d_prepack",),
 }.items():
-    for _name in _names:
-        zero("move", f"{_space}::{_name}", op=_name)
-for _name in ("stride", "padding", "dilation", "groups", "transpose", "output_padding"):
-    for _conv in ("conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d"):
-        zero("query", f"quantized::{_conv}_{_name}", op=f"{_conv}_{_name}")
-zero("query", "quantized::conv2d_unpack_sizes", op="conv2d_unpack_sizes")
+    zero("move", *(f"{_space}::{_name}" for _name in _names))
+zero(
+    "query",
+    *(
+        f"quantized::{conv}_{setting}"
+        for conv in ("conv2d", "conv3d", "conv_transpose2d", "conv_transpose3d")
+        for setting in ("stride", "padding", "dilation", "groups", "transpose", "output_padding")
+    ),
+    "quantized::conv2d_unpack_sizes",
+)

@@ -70,9 +70,7 @@ def avg_pool3d_backward(grad_output: Spec, input: Spec, kernel_size: Any, *, out
 
 
 @formula(
-    nn.MaxPool1d,
-    *named("max_pool1d", "max_pool1d_with_indices", "_max_pool1d", "quantized_max_pool1d"),
-    op="max_pool",
+    nn.MaxPool1d, *named("max_pool1d", "max_pool1d_with_indices", "_max_pool1d", "quantized_max_pool1d"), op="max_pool"
 )
 def max_pool1d(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
     """input[*, n] -> out[*, m]: k-1 compares per output, for a window of k."""

@@ -52,6 +52,8 @@ def dequantize(input: Any, *, out: Any) -> Cost:
 
 @formula("quantized::add", "quantized::add_out", "_quantized::add", "onednn::qadd", op="add")
 @formula("quantized::mul", "quantized::mul_out", "onednn::qmul", op="mul")
+@formula("quantized::add_scalar", "quantized::add_scalar_out", op="add")
+@formula("quantized::mul_scalar", "quantized::mul_scalar_out", op="mul")
 def arithmetic(*args: Any, out: Spec, **kwargs: Any) -> Cost:
     """a[*], b[*] -> out[*]: 1 per output, and 2 per element to dequantize, 4 per output to quantize."""
     operands = tuple(specs_in((*args, *kwargs.values())))[:2]
@@ -65,10 +67,6 @@ def arithmetic(*args: Any, out: Spec, **kwargs: Any) -> Cost:
 def arithmetic_relu(*args: Any, out: Spec, **kwargs: Any) -> Cost:
     """a[*], b[*] -> out[*]: as quantized::add, 1 more per output."""
     return arithmetic(*args, out=out, **kwargs).plus(pointwise(out=out))
-
-
-formula("quantized::add_scalar", "quantized::add_scalar_out", op="add")(arithmetic)
-formula("quantized::mul_scalar", "quantized::mul_scalar_out", op="mul")(arithmetic)
 
 
 @formula("aten::_add_relu", op="add")

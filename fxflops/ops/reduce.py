@@ -52,19 +52,25 @@ def extremum(input: Spec, other: Any = None, *, out: Any) -> Cost:
 
 for _name in ("max", "min", "amax", "amin", "argmax", "argmin", "any", "all"):
     formula(*named(_name), op=_name)(extremum)
+formula("aten::_is_any_true", "aten::_is_all_true", op="any")(extremum)
 
 
 @shape(*spelled("amax amin", torch, torch.Tensor), layout=ANY)
 def amax_shape(input: Spec, dim: Any = (), keepdim: bool = False) -> Spec | None:
     """x[*] -> out[*], without the dimensions."""
-    sizes = sizes_left(input, dim, keepdim) if dim is not None else None
-    return None if sizes is None or not input.dtype.is_floating_point else Spec(sizes, input.dtype)
+    return None if dim is None else mean_shape(input, dim, keepdim)
 
 
 @formula(*named("aminmax"))
 def aminmax(input: Spec, *, out: Any) -> Cost:
     """x[*, k] -> smallest[*], largest[*]: 2 (k - 1) compares per output."""
     return Cost(others=2 * max(input.numel() - out[0].numel(), 0))
+
+
+@formula(*named("hash_tensor"))
+def hash_tensor(input: Spec, *, out: Spec) -> Cost:
+    """x[*, k] -> out[*]: k - 1 exclusive ors per output."""
+    return Cost(others=max(input.numel() - out.numel(), 0))
 
 
 @formula(*named("count_nonzero"))
@@ -129,6 +135,30 @@ def matrix_norm(A: Spec, ord: Any = "fro", dim: Any = (-2, -1), *, out: Spec) ->
     return Cost(adds=max(A.numel() - sums, 0), others=A.numel() + max(sums - out.numel(), 0))
 
 
+@formula(*named("renorm"))
+def renorm(input: Spec, p: float, dim: int, maxnorm: float, *, out: Spec) -> Cost:
+    """x[*, k] -> out[*, k]: the norm of each of k slices, 1 compare, 1 add and 1 divide; 1 multiply per output.
+
+    As if every slice were too long: at most this.
+    """
+    k = input[dim]
+    return norm(input, p, out=Spec((k,))).plus(Cost(muls=out.numel(), adds=k, others=2 * k))
+
+
+@formula(*named("norm_except_dim"), op="norm")
+def norm_except_dim(v: Spec, pow: float = 2, dim: int = 0, *, out: Spec) -> Cost:
+    """v[*, k] -> out[k]: as norm, of each slice along dim."""
+    return norm(v, pow, out=out)
+
+
+@formula(*named("linalg__powsum"))
+def powsum(input: Spec, ord: Any = 2, *, out: Spec) -> Cost:
+    """x[*, k] -> out[*]: as norm, without the root."""
+    cost = norm(input, ord, out=out)
+    roots = 0 if ord in (0, 1, math.inf, -math.inf) else out.numel()
+    return cost._replace(others=cost.others - roots)
+
+
 @formula(*named("dist"))
 def dist(input: Spec, other: Spec, p: float = 2, *, out: Spec) -> Cost:
     """x[k], y[k] -> out: k subtractions, then as norm."""
@@ -165,6 +195,13 @@ def cumprod(input: Spec, dim: int, *, out: Spec) -> Cost:
 def cummax(input: Spec, dim: int, *, out: Any) -> Cost:
     """x[*, k] -> out[*, k], indices[*, k]: k - 1 compares per row."""
     return Cost(others=steps(input, dim))
+
+
+@formula("aten::_cummax_helper", op="cummax")
+@formula("aten::_cummin_helper", op="cummin")
+def cummax_helper(input: Spec, values: Spec, indices: Spec, dim: int, *, out: Any) -> Cost:
+    """x[*, k] -> values[*, k], indices[*, k]: as cummax."""
+    return cummax(input, dim, out=values)
 
 
 @formula(*named("logcumsumexp"))

@@ -14,18 +14,7 @@ from typing import Any
 
 from ..records import Operation, Spec
 from ._apply import arguments
-from ._rules import (
-    ANY,
-    EVEN,
-    FIRST,
-    FORMAT,
-    KEPT,
-    ORDERED,
-    POINTWISE,
-    RULES,
-    Passing,
-    Rule,
-)
+from ._rules import ANY, EVEN, FIRST, FORMAT, KEPT, ORDERED, POINTWISE, RULES, Passing, Rule
 
 Strides = tuple[int, ...]
 

@@ -1,4 +1,4 @@
-"""Statistics of samples, histograms, integrals and differences of sampled functions, and weights kept to a norm."""
+"""Statistics of samples, histograms, integrals and differences of sampled functions."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from ..records import Cost, Spec, specs_in
 from ._cost import contraction, first, rows_of, times
 from ._registry import formula
 from ._spellings import named
-from .order import unique_consecutive
-from .reduce import cummax, histc, norm
+from .reduce import histc
 
 
 @formula(*named("cov"))
@@ -102,55 +101,6 @@ def histogramdd(
 def histogramdd_bin_edges(input: Spec, bins: Any, *, range: Any = None, out: Any) -> Cost:
     """x[n, d] -> edges[d][k + 1]: 2(n - 1) compares per dim to find the ends, unless they are given."""
     return _histogramdd_ends(input, range)
-
-
-@formula(*named("renorm"))
-def renorm(input: Spec, p: float, dim: int, maxnorm: float, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*, k]: the norm of each of k slices, 1 compare, 1 add and 1 divide; 1 multiply per output.
-
-    As if every slice were too long: at most this.
-    """
-    k = input[dim]
-    return norm(input, p, out=Spec((k,))).plus(Cost(muls=out.numel(), adds=k, others=2 * k))
-
-
-@formula(*named("norm_except_dim"), op="norm")
-def norm_except_dim(v: Spec, pow: float = 2, dim: int = 0, *, out: Spec) -> Cost:
-    """v[*, k] -> out[k]: as norm, of each slice along dim."""
-    return norm(v, pow, out=out)
-
-
-@formula(*named("linalg__powsum"))
-def powsum(input: Spec, ord: Any = 2, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: as norm, without the root."""
-    cost = norm(input, ord, out=out)
-    roots = 0 if ord in (0, 1, math.inf, -math.inf) else out.numel()
-    return cost._replace(others=cost.others - roots)
-
-
-@formula(*named("hash_tensor"))
-def hash_tensor(input: Spec, *, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: k - 1 exclusive ors per output."""
-    return Cost(others=max(input.numel() - out.numel(), 0))
-
-
-@formula("aten::_is_any_true", "aten::_is_all_true", op="any")
-def any_true(input: Spec, *, out: Any) -> Cost:
-    """x[k] -> out: k - 1 compares."""
-    return Cost(others=max(input.numel() - 1, 0))
-
-
-@formula("aten::_cummax_helper", op="cummax")
-@formula("aten::_cummin_helper", op="cummin")
-def cummax_helper(input: Spec, values: Spec, indices: Spec, dim: int, *, out: Any) -> Cost:
-    """x[*, k] -> values[*, k], indices[*, k]: as cummax."""
-    return cummax(input, dim, out=values)
-
-
-@formula(*named("unique_dim_consecutive"), op="unique_consecutive")
-def unique_dim_consecutive(input: Spec, dim: int, *, out: Any) -> Cost:
-    """x[k, *] -> out[j, *]: as unique_consecutive."""
-    return unique_consecutive(input, dim=dim, out=out)
 
 
 def _differences(x: Spec, dim: int) -> Cost:

@@ -12,6 +12,7 @@ from .calls import (
     Operation,
     Scope,
     Step,
+    grouped,
     per_operation,
     prefixes,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "Scope",
     "Spec",
     "Step",
+    "grouped",
     "is_dense",
     "per_operation",
     "prefixes",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar
 
 from .specs import Spec, specs_in
 
+K = TypeVar("K")
 R = TypeVar("R")
 
 
@@ -39,18 +41,10 @@ PHASES = ("forward", "backward", "recompute", "optimizer", "gradient")
 is that of gradients taken inside the forward, and belongs to it."""
 PARTS = {phase: (phase,) for phase in PHASES} | {"forward": ("forward", "gradient")}
 """For each phase, the phases of calls that belong to it."""
+BY_IDENTITY = object.__eq__, object.__ne__, object.__hash__
 
 
-class _Operation(NamedTuple):
-    op: str
-    target: Any
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-    out: Any
-    settings: Mapping[str, Any] = EMPTY_MAPPING
-
-
-class Operation(_Operation):
+class Operation(NamedTuple):
     """The operation of a call, without the place where it was made: of a leaf module, function, method or operator.
 
     ``op`` is the formula's name, the same for every spelling; ``target`` is the spelling: the class, function, method
@@ -61,8 +55,13 @@ class Operation(_Operation):
     computed once.
     """
 
-    __slots__ = ()
-    __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
+    op: str
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    out: Any
+    settings: Mapping[str, Any] = EMPTY_MAPPING
+    __eq__, __ne__, __hash__ = BY_IDENTITY  # type: ignore[misc]
 
     def inputs(self) -> Iterator[Spec]:
         """Return the specs of its tensor arguments, without a module's own tensors."""
@@ -80,10 +79,7 @@ class _Ran:
     kwargs: Any = property(attrgetter("operation.kwargs"))
     out: Any = property(attrgetter("operation.out"))
     settings: Any = property(attrgetter("operation.settings"))
-
-    def inputs(self) -> Iterator[Spec]:
-        """Return the specs of its tensor arguments, without a module's own tensors."""
-        return self.operation.inputs()
+    inputs: Any = property(attrgetter("operation.inputs"))
 
 
 class _Call(NamedTuple):
@@ -137,14 +133,7 @@ class Step(NamedTuple):
     parts: Mapping[str, float] = EMPTY_MAPPING
 
 
-class _Count(NamedTuple):
-    cost: Cost | None
-    rule: Any = None
-    missing: str = ""
-    integer: bool = False
-
-
-class Count(_Count):
+class Count(NamedTuple):
     """The cost of an operation, and the rule that gives it. If there is no cost, it is None, and ``missing`` says why.
 
     ``rule`` is a function (a formula, a convention's row) or the reason why the operation costs nothing. ``integer``
@@ -152,8 +141,11 @@ class Count(_Count):
     counted alike share the same object, which is compared by identity.
     """
 
-    __slots__ = ()
-    __eq__, __ne__, __hash__ = object.__eq__, object.__ne__, object.__hash__
+    cost: Cost | None
+    rule: Any = None
+    missing: str = ""
+    integer: bool = False
+    __eq__, __ne__, __hash__ = BY_IDENTITY  # type: ignore[misc]
 
     @property
     def how(self) -> str:
@@ -198,12 +190,8 @@ class Counted(_Counted):
 def prefixes(path: str) -> Iterator[str]:
     """Yield a path with all its ancestors, the root "" first: ``"a.b" -> "", "a", "a.b"``."""
     yield ""
-    end = path.find(".")
-    while end >= 0:
-        yield path[:end]
-        end = path.find(".", end + 1)
     if path:
-        yield path
+        yield from accumulate(path.split("."), lambda above, name: f"{above}.{name}")
 
 
 def per_operation(function: Callable[[Any], R]) -> Callable[[Any], R]:
@@ -217,6 +205,14 @@ def per_operation(function: Callable[[Any], R]) -> Callable[[Any], R]:
         return found[key]
 
     return known
+
+
+def grouped(pairs: Iterable[tuple[K, R]]) -> dict[K, list[R]]:
+    """Return the values of each key, in order."""
+    found: dict[K, list[R]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
 
 
 FormulaFunction = Callable[..., "Cost | int"]

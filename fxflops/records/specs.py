@@ -151,9 +151,7 @@ def typed(value: Any) -> Any:
         return tuple([typed(item) for item in value])
     if isinstance(value, dict):
         return kind, *value, typed(tuple(value.values()))
-    if kind is slice:
-        return kind, typed((value.start, value.stop, value.step))
-    return kind, value
+    return kind, typed((value.start, value.stop, value.step)) if kind is slice else value
 
 
 def specs_in(value: Any) -> Iterator[Spec]:

@@ -203,16 +203,16 @@ def check_number(name: str, value: int | None, least: int) -> None:
         raise InputError(f"{name}={value!r}: an int of at least {least}, or None for all")
 
 
-def module_values(row: TreeRow, flops: int, seconds: float | None) -> dict[str, float | None]:
-    """Return a module's values by the keys of MODULE_COLUMNS; its shares are of the totals ``flops`` and ``seconds``."""
+def module_values(row: TreeRow, whole: TreeRow) -> dict[str, float | None]:
+    """Return a module's values by the keys of MODULE_COLUMNS; its shares are of those of the ``whole``."""
     return {
         "calls": row.calls,
         "params": row.params,
         "macs": row.macs,
         "flops": row.flops,
-        "flops%": readable.percent(row.flops, flops),
+        "flops%": readable.percent(row.flops, whole.flops),
         "time": row.seconds,
-        "time%": readable.percent(row.seconds, seconds),
+        "time%": readable.percent(row.seconds, whole.seconds),
         "memory": row.bytes_peak,
     }
 

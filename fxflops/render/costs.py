@@ -27,7 +27,7 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
     timed = any(row.seconds is not None for row in rows)
     keys = ("calls", "flops", "flops%", "time", "time%") if timed else ("calls", "flops", "flops%")
     columns = [column for column in MODULE_COLUMNS if column.key in keys]
-    values = [module_values(row, data.flops, data.seconds) for row in rows]
+    values = [module_values(row, data.root) for row in rows]
     table = [["module", *(column.header for column in columns)]]
     for row, found in zip(rows, values, strict=True):
         numbers = [module_cell(column, found, None, row.missing) for column in columns]
@@ -40,16 +40,16 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
 
 def costs(data: Summary) -> list[TreeRow]:
     """Return the modules that cost most, largest first, with ``path`` as it is shown; the rest is a row "other"."""
-    items = folded(data.modules)
+    items = folded(data.root.children)
     # Replace wrappers by their children until no single module has nearly all FLOPs.
-    while (heavy := _dominant(items, data.flops)) is not None:
+    while (heavy := _dominant(items, data.root.flops)) is not None:
         items = [item for item in items if item is not heavy] + folded(heavy.row.children)
     rows = [row for row in map(_shown, items) if _is_worth_a_line(row, data)]
     by_time = any(row.seconds is not None for row in rows)
     rows.sort(key=lambda row: (row.seconds or 0.0) if by_time else row.flops, reverse=True)
     rows = rows[:MOST_MODULES]
-    flops = data.flops - sum(row.flops for row in rows)
-    seconds = None if data.seconds is None else data.seconds - sum(row.seconds or 0.0 for row in rows)
+    flops = data.root.flops - sum(row.flops for row in rows)
+    seconds = None if data.root.seconds is None else data.root.seconds - sum(row.seconds or 0.0 for row in rows)
     # Differences of sums of seconds are not exactly 0.
     if rows and (flops > 0 or (seconds or 0.0) > 1e-9):
         rows.append(TreeRow("", "", OTHER, 0, 0, 0, flops, seconds=seconds))
@@ -58,11 +58,10 @@ def costs(data: Summary) -> list[TreeRow]:
 
 def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
     """Return the operators' shares of FLOPs, and of the time if measured: a label and the parts of each line."""
-    names = [op.name for op in data.operators]
-    by_flops = _shares(names, [op.flops for op in data.operators])
-    is_timed = any(op.seconds for op in data.operators if op.name != HOST)
-    by_time = _shares(names, [op.seconds or 0.0 for op in data.operators]) if is_timed else []
-    return [line for line in (("by operator", by_flops), ("by operator, time", by_time)) if line[1]]
+    lines = [("by operator", _shares([(op.key, op.total.flops) for op in data.operators]))]
+    if any(op.total.seconds for op in data.operators if op.key != HOST):
+        lines.append(("by operator, time", _shares([(op.key, op.total.seconds or 0.0) for op in data.operators])))
+    return [line for line in lines if line[1]]
 
 
 def _dominant(items: Sequence[Fold], flops: int) -> Fold | None:
@@ -89,7 +88,7 @@ def _shown(item: Fold) -> TreeRow:
 
 def _is_worth_a_line(row: TreeRow, data: Summary) -> bool:
     """Return True if its share does not print as 0.0, or is unknown because it is neither counted nor timed."""
-    flops, seconds = units.percent(row.flops, data.flops), units.percent(row.seconds, data.seconds)
+    flops, seconds = units.percent(row.flops, data.root.flops), units.percent(row.seconds, data.root.seconds)
     return max(flops or 0.0, seconds or 0.0) >= 0.05 or (row.missing > 0 and seconds is None)
 
 
@@ -97,11 +96,9 @@ def _is_one_block(items: Sequence[Fold]) -> bool:
     return len(items) == 1 and items[0].count > 1
 
 
-def _shares(names: Sequence[str], values: Sequence[float]) -> list[str]:
+def _shares(values: Sequence[tuple[str, float]]) -> list[str]:
     """Return ``linear 95.2%`` for each of the largest, and one share for the rest."""
-    whole = sum(values)
-    ranked = sorted(zip(names, values, strict=True), key=lambda pair: -pair[1])
-    shown = [(plain(name), value) for name, value in ranked[:MOST_OPERATORS] if value]
-    rest = sum(value for _, value in ranked[MOST_OPERATORS:])
-    shown += [(OTHER, rest)] if rest else []
-    return [f"{name} {100 * value / whole:.1f}%" for name, value in shown]
+    whole = sum(value for _, value in values)
+    ranked = sorted(values, key=lambda pair: -pair[1])
+    shown = [*ranked[:MOST_OPERATORS], (OTHER, sum(value for _, value in ranked[MOST_OPERATORS:]))]
+    return [f"{plain(name)} {100 * value / whole:.1f}%" for name, value in shown if value]

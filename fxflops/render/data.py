@@ -6,17 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..counting.rollup import OperatorRow
 from ..counting.steps import StepTime
 from ..counting.uncounted import Missing
-
-NO_OPS: Mapping[str, int] = {}
+from ..meters.timing import Timing
+from ..model.inventory import Params
+from ..run.compiled import Compiled
 
 
 class TreeRow(NamedTuple):
     """One module. Its numbers are those of its subtree; ``own_*`` are those of its own calls, outside its children.
 
-    ``name`` is its name in the parent ("" for the root), ``children`` are in run order, ``own_ops`` is the number of its
-    own calls by operator, and ``missing`` is the number of calls in the subtree that have no formula.
+    ``name`` is its name in the parent ("" for the root), ``children`` are in run order, ``own_ops`` counts its own calls by
+    operator, ``missing`` the calls in the subtree that have no formula.
     """
 
     name: str
@@ -29,7 +31,7 @@ class TreeRow(NamedTuple):
     own_params: int | None = 0
     own_macs: int = 0
     own_flops: int = 0
-    own_ops: Mapping[str, int] = NO_OPS
+    own_ops: Mapping[str, int] = {}
     missing: int = 0
     seconds: float | None = None
     own_seconds: float | None = None
@@ -52,54 +54,32 @@ class TreeRow(NamedTuple):
             yield from child.walk()
 
 
-class OperatorShare(NamedTuple):
-    """The cost of all calls of one operator."""
-
-    name: str
-    calls: int
-    flops: int
-    seconds: float | None = None
-
-
 class CompiledRun(NamedTuple):
-    """The compiled model's own run.
+    """The compiled model's own run, and what it gained: ``speedup`` is the eager latency over its own, ``losers`` are the
+    modules that did not gain, which cannot be told if the kernels' times are ``unsteady``."""
 
-    ``latency`` is as in :class:`Summary`; ``speedup`` is the eager latency over it; ``graphs`` is their number, ``compiling``
-    the seconds that it took to compile, if it was not compiled before; ``breaks`` and ``recompilations`` are reasons and
-    places in the author's code; ``losers`` are the modules that did not gain, which cannot be told if the kernels' times are
-    ``unsteady``; ``missing`` says why there is no latency.
-    """
-
-    latency: tuple[float, float, float, int, str] | None
+    run: Compiled
     speedup: float | None
-    graphs: int
-    compiling: float | None = None
-    breaks: Sequence[tuple[str, str]] = ()
-    recompilations: Sequence[tuple[str, str]] = ()
-    losers: Sequence[str] = ()
-    unsteady: bool = False
-    missing: str = ""
+    losers: Sequence[str]
+    unsteady: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
     """The data of the one-screen summary.
 
-    ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"); ``latency`` is the median, lowest
-    and highest seconds of the forward, the number of repeats and why it is unsteady, ``backward_latency`` the same of the backward pass;
-    ``seconds`` are those of the forward's modules in all, ``nodes_seconds`` those of the graph's nodes;
-    ``compiled_run`` is that of a model that was given compiled; ``steps`` are the times of a profiled block,
-    ``instruments`` the seconds of observing it; ``unsteady`` says why times are not to be relied on;
-    ``memory`` is the bytes at the peak by category; ``modules`` are the rows of the top level; ``remarks`` are sentences
-    on calls; ``forward_missing`` are the calls of the forward without formula; ``paste`` are the lines to paste that count what is missing; ``compiled`` is True for a compiled model, or
-    one with a compiled part, which was counted and timed eagerly.
+    ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"); ``root`` is the module tree of the
+    forward, ``latency`` its own time, ``nodes_seconds`` that of the graph's nodes; ``steps`` are the times of a profiled
+    block, ``instruments`` the seconds of observing it; ``unsteady`` says why times are not to be relied on; ``memory`` is the
+    bytes at the peak by category; ``remarks`` are sentences on calls; ``paste`` are lines that count what is missing;
+    ``compiled`` is True for a model with a compiled part, which was counted and timed eagerly, ``compiled_run`` is that of a
+    model that was given compiled.
     """
 
     title: str
     inputs: str
     setting: str
-    macs: int
-    flops: int
+    root: TreeRow
     convention: str
     attention: str
     counted_calls: int
@@ -109,16 +89,11 @@ class Summary:
     recompute_flops: int | None = None
     optimizer_flops: int | None = None
     gradient_flops: int | None = None
-    params_total: int | None = 0
-    params_trainable: int = 0
-    params_frozen: int = 0
-    buffers: int = 0
-    params_bytes: int = 0
+    params: Params | None = None
     remarks: Sequence[str] = ()
-    latency: tuple[float, float, float, int, str] | None = None
+    latency: Timing | None = None
     nodes_seconds: float | None = None
-    seconds: float | None = None
-    backward_latency: tuple[float, float, float, int, str] | None = None
+    backward_latency: Timing | None = None
     backward_nodes_seconds: float | None = None
     steps: Mapping[str, StepTime] = field(default_factory=dict)
     instruments: float | None = None
@@ -127,10 +102,8 @@ class Summary:
     memory: Mapping[str, int] = field(default_factory=dict)
     peak_at: str = ""
     peak_phase: str = "forward"
-    modules: Sequence[TreeRow] = ()
-    operators: Sequence[OperatorShare] = ()
+    operators: Sequence[OperatorRow] = ()
     missing: Sequence[Missing] = ()
-    forward_missing: int = 0
     paste: str = ""
     compiled: bool = False
     compiled_run: CompiledRun | None = None

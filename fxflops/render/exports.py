@@ -11,6 +11,7 @@ import html
 import io
 import json
 import math
+import pathlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -178,8 +179,7 @@ class Table(Tabular):
         return "\n".join([table, *self._left_out()])
 
     def _repr_html_(self) -> str:
-        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self._left_out())
-        return self._html(self.rows[:MOST_SHOWN]) + notes
+        return self._html(self.rows[:MOST_SHOWN]) + "".join(f"<p>{html.escape(note)}</p>" for note in self._left_out())
 
     def _left_out(self) -> list[str]:
         return [f"first {MOST_SHOWN} of {len(self)} {self.name}"] if len(self) > MOST_SHOWN else []
@@ -243,8 +243,7 @@ def written(text: str, path: Path | None) -> str | None:
     """Return the text if ``path`` is None; otherwise write it to that file and return None."""
     if path is None:
         return text
-    with open(path, "w", encoding="utf8", errors="backslashreplace", newline="") as file:
-        file.write(text)
+    pathlib.Path(path).write_text(text, encoding="utf8", errors="backslashreplace", newline="")
     return None
 
 

@@ -1,4 +1,4 @@
-"""Folding: consecutive identical siblings become one row."""
+"""The rows of a tree as they are shown: consecutive identical siblings become one, and a module's own work gets one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from .data import TreeRow
+from .text import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,17 @@ class Fold:
         """The path of the first module, with the common name at its end."""
         parent, dot, _ = self.row.path.rpartition(".")
         return f"{parent}{dot}{self.name}"
+
+    def label(self) -> tuple[str, str, str]:
+        """Return the name, the class, and a note: how many are folded, and the number of calls if that is not one."""
+        row, notes = self.row, []
+        if self.count > 1:
+            notes.append(f"x{self.count} (each)")
+        if row.calls > 1:
+            notes.append(f"({row.calls} calls)")
+        elif not row.was_called:
+            notes.append("(not called)")
+        return plain(self.name or row.cls), plain(row.cls) if self.name else "", "  ".join(notes)
 
     def total(self) -> TreeRow:
         """Return a row with the sums over all of them, without children."""
@@ -45,11 +57,28 @@ def folded(rows: Sequence[TreeRow], fold: bool = True) -> list[Fold]:
     return [Fold(common_name([row.name for row in group]), mean(group), len(group)) for group in groups]
 
 
+def own_row(row: TreeRow) -> TreeRow | None:
+    """Return a row ``(own: add x2)`` for what a module with children computes outside them; None if that is nothing."""
+    if not row.children or not (row.own_flops or row.own_seconds or row.own_missing):
+        return None
+    ops = [plain(op) + (f" x{calls}" if calls > 1 else "") for op, calls in row.own_ops.items()]
+    more = [f"+{len(ops) - 3} more"] if len(ops) > 3 else []
+    return row._replace(
+        name=f"(own: {', '.join(ops[:3] + more)})" if ops else "(own)",
+        params=row.own_params,
+        macs=row.own_macs,
+        flops=row.own_flops,
+        missing=row.own_missing,
+        seconds=row.own_seconds,
+        bytes_peak=None,
+        children=(),
+    )
+
+
 def fingerprint(row: TreeRow) -> Hashable:
     """Return a key that is equal for modules of the same class, sizes and counts, all the way down; times do not matter."""
     counts = (row.cls, row.calls, row.params, row.macs, row.flops, row.own_flops, row.missing)
-    inside = tuple((child.name, fingerprint(child)) for child in row.children)
-    return counts, tuple(row.own_ops.items()), inside
+    return counts, tuple(row.own_ops.items()), tuple((child.name, fingerprint(child)) for child in row.children)
 
 
 def mean(rows: Sequence[TreeRow]) -> TreeRow:

@@ -11,10 +11,10 @@ from ..units import percent
 from .columns import Column, column_of, module_cell, module_values
 from .costs import operator_shares
 from .data import Summary, TreeRow
-from .fold import Fold, folded
+from .fold import Fold, folded, own_row
 from .summary import facts, missing_lines, paste_where
 from .text import escaped
-from .tree import label, measured, own_row
+from .tree import measured
 
 # Half-transparent greys and the page's own text colour are legible on a light and on a dark page.
 STYLE = """
@@ -54,7 +54,6 @@ SORT = (
 
 def html(
     summary: Summary,
-    root: TreeRow,
     header: Sequence[str] | None = None,
     rows: Sequence[Sequence[Any]] | None = None,
     *,
@@ -66,22 +65,19 @@ def html(
 
     ``of`` is the total number if ``rows`` are only some; ``units`` is as for :func:`~fxflops.render.table.grid`.
     """
-    table = ""
-    if header is not None and rows is not None:
-        table = _table(header, rows, noun, len(rows) if of is None else of, units)
-    return f'<div class="fxflops"><style>{STYLE}</style>{_head(summary)}{_tree(root)}{_operators(summary)}{table}</div>'
+    table = "" if header is None or rows is None else _table(header, rows, noun, of or len(rows), units)
+    return f'<div class="fxflops"><style>{STYLE}</style>{_head(summary)}{_tree(summary.root)}{_operators(summary)}{table}</div>'
 
 
 def _operators(data: Summary) -> str:
-    """Return the table of operators."""
     if not data.operators:
         return ""
-    timed = any(op.seconds is not None for op in data.operators)
-    seconds = sum(op.seconds or 0.0 for op in data.operators)
+    timed = any(op.total.seconds is not None for op in data.operators)
+    seconds = sum(op.total.seconds or 0.0 for op in data.operators)
     header = ("operator", "calls", "flops", "flops%", *(("time(s)", "time%") if timed else ()))
     rows = [
-        [op.name, op.calls, op.flops, percent(op.flops, data.flops)]
-        + ([op.seconds, percent(op.seconds, seconds)] if timed else [])
+        [op.key, op.calls, op.total.flops, percent(op.total.flops, data.root.flops)]
+        + ([op.total.seconds, percent(op.total.seconds, seconds)] if timed else [])
         for op in data.operators
     ]
     return _table(header, rows, "operators", len(rows), "auto", is_open=True)
@@ -112,7 +108,7 @@ def _tree(root: TreeRow) -> str:
 def _module(item: Fold, root: TreeRow, columns: Sequence[Column], level: int) -> str:
     """Return a module's row with its children inside, folded up; the root is open."""
     row = item.row
-    name, *said = label(item)
+    name, *said = item.label()
     line = _row(name, "  ".join(filter(None, said)), row, root, columns, level)
     if not row.children:
         return f'<div class="row">{line}</div>'
@@ -120,12 +116,11 @@ def _module(item: Fold, root: TreeRow, columns: Sequence[Column], level: int) ->
     own = own_row(row)
     if own is not None:
         inside += f'<div class="row">{_row(own.name, "", own, root, columns, level + 1)}</div>'
-    is_open = "" if level else " open"
-    return f'<details{is_open}><summary class="row">{line}</summary>{inside}</details>'
+    return f'<details{"" if level else " open"}><summary class="row">{line}</summary>{inside}</details>'
 
 
 def _row(name: str, note: str, row: TreeRow, root: TreeRow, columns: Sequence[Column], level: int) -> str:
-    values = module_values(row, root.flops, root.seconds)
+    values = module_values(row, root)
     numbers = "".join(
         f'<span class="n">{escape(module_cell(column, values, None, row.missing))}</span>' for column in columns
     )

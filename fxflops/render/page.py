@@ -39,7 +39,6 @@ def page(data: Page, plotly: str) -> str:
     # An HTML parser turns "\r\n" into "\n", and the browser hashes the result.
     scripts = [plotly.replace("\r\n", "\n"), (HERE / "page.js").read_text(encoding="utf8")]
     style = (HERE / "page.css").read_text(encoding="utf8")
-    title = escaped(f"{data.summary.title} · fxflops")
     return "\n".join(
         [
             "<!doctype html>",
@@ -49,7 +48,7 @@ def page(data: Page, plotly: str) -> str:
             f'<meta http-equiv="Content-Security-Policy" content="{policy(scripts)}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
-            f"<title>{title}</title>",
+            f"<title>{escaped(data.summary.title)} · fxflops</title>",
             f"<style>{style}</style>",
             "</head>",
             "<body>",
@@ -79,19 +78,19 @@ def embedded(value: object) -> str:
 def cards(page: Page) -> list[Card]:
     """Return the large figures: counts, parameters, latency, memory, speed and utilization, as far as they are known."""
     data = page.summary
-    bound, of_all = "≥ " if data.forward_missing else "", "" if data.complete else "≥ "
+    bound, of_all = "≥ " if data.root.missing else "", "" if data.complete else "≥ "
     found = [
-        _count("FLOPs", data.flops, bound, f"convention {data.convention}, attention {data.attention}"),
-        _count("MACs", data.macs, bound, "the same under every convention"),
+        _count("FLOPs", data.root.flops, bound, f"convention {data.convention}, attention {data.attention}"),
+        _count("MACs", data.root.macs, bound, "the same under every convention"),
     ]
     if data.backward_flops is not None:
-        parts = {"forward": data.flops, "backward": data.backward_flops}
+        parts = {"forward": data.root.flops, "backward": data.backward_flops}
         said = " + ".join(f"{name} {units.count(value)}" for name, value in parts.items())
         again = f", and recomputed {units.count(data.recompute_flops)}" if data.recompute_flops else ""
         found.append(_count("training FLOPs", sum(parts.values()), of_all, said + again))
-    if data.params_total is not None:
-        said = f"frozen {units.count(data.params_frozen)} · {units.size(data.params_bytes)}"
-        found.append(_count("params", data.params_total, "", said))
+    if data.params is not None:
+        said = f"frozen {units.count(data.params.frozen)} · {units.size(data.params.bytes)}"
+        found.append(_count("params", data.params.total, "", said))
     if data.latency is not None:
         median, low, high, repeats, unsteady = data.latency
         said = f"median of {repeats}, {units.seconds(low)} to {units.seconds(high)}" if repeats > 1 else "1 run"
@@ -112,8 +111,8 @@ def _goodness(page: Page) -> list[Card]:
             Card("least time", units.seconds(bound), f"{bound!r} s", f"on {plain(found.device['device'])}, predicted")
         ]
     cards = []
-    if data.latency is not None and data.flops:
-        rate = data.flops / data.latency[0]
+    if data.latency is not None and data.root.flops:
+        rate = data.root.flops / data.latency.median
         peaks = {} if found is None else found.peaks
         peak = ", ".join(f"{name} {units.count(value)}FLOP/s" for name, value in peaks.items())
         said = "" if found is None else f"{plain(found.device['device'])}, peak {peak}"
@@ -133,11 +132,9 @@ def _count(label: str, value: int, bound: str, said: str) -> Card:
 def _head(page: Page) -> list[str]:
     data = page.summary
     about = [f"input {data.inputs}"] if data.inputs else []
-    if data.complete:
-        badge = f'<span class="badge good">complete: {data.counted_calls:,} of {data.calls:,} calls counted</span>'
-    else:
-        left = data.calls - data.counted_calls
-        badge = f'<span class="badge bad">INCOMPLETE: {left:,} of {data.calls:,} calls not counted</span>'
+    badge, said = "good", f"complete: {data.counted_calls:,} of {data.calls:,} calls counted"
+    if not data.complete:
+        badge, said = "bad", f"INCOMPLETE: {data.calls - data.counted_calls:,} of {data.calls:,} calls not counted"
     boxes = "".join(
         f'<div class="card"><dt>{escaped(card.label)}</dt><dd title="{escaped(card.exact)}">{_figure(card.value)}</dd>'
         f'<dd class="said">{escaped(card.note)}</dd></div>'
@@ -149,7 +146,7 @@ def _head(page: Page) -> list[str]:
         for fact in facts(data)
     )
     return [
-        f"<header><h1>{escaped(data.title)}</h1>{badge}",
+        f'<header><h1>{escaped(data.title)}</h1><span class="badge {badge}">{said}</span>',
         f'<p class="about">{" · ".join(map(escaped, [*about, data.setting]))}</p></header>',
         "<main>",
         *_missing(data),
@@ -184,8 +181,8 @@ def _lines(data: Summary) -> list[str]:
     parts = []
     for row in [row for row in costs(data) if row.path != OTHER][:3]:
         shares = [
-            ("FLOPs", units.percent(row.flops, data.flops)),
-            ("time", units.percent(row.seconds, data.seconds)),
+            ("FLOPs", units.percent(row.flops, data.root.flops)),
+            ("time", units.percent(row.seconds, data.root.seconds)),
         ]
         said = ", ".join(f"{share:.1f}% of {name}" for name, share in shares if share is not None)
         parts.append(f"<b>{escaped(row.path)}</b> {said}")

@@ -178,8 +178,7 @@ def shallow(tiles: Sequence[Tile], most: int) -> list[Tile]:
     for tile, depth in zip(tiles, depths, strict=True):
         if depth <= deepest:
             place.append(len(kept))
-            parent = None if tile.parent is None else place[tile.parent]
-            kept.append(tile._replace(parent=parent, own=dict(tile.own)))
+            kept.append(tile._replace(parent=None if tile.parent is None else place[tile.parent]))
             continue
         into = place[tile.parent or 0]
         place.append(into)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .. import units
 from ..counting.steps import OUTSIDE, StepTime
 from ..counting.uncounted import PASTE, Missing
+from ..meters.timing import Timing
 from .costs import cost_lines, operator_shares
 from .data import CompiledRun, Summary
 from .text import cells, pad, paint, plain, terminal_width
@@ -72,12 +73,11 @@ def facts(data: Summary) -> list[Fact]:
         )
     if data.optimizer_flops is not None:
         found.append(Fact("opt step", units.count(data.optimizer_flops), ["FLOPs of the optimizer"]))
-    if data.params_total is not None:
-        parts = {"trainable": data.params_trainable, "frozen": data.params_frozen, "buffers": data.buffers}
-        details = [*(f"{name} {units.count(number)}" for name, number in parts.items()), units.size(data.params_bytes)]
-        found.append(Fact("params", units.count(data.params_total), details))
+    if data.params is not None:
+        details = [f"{name} {units.count(getattr(data.params, name))}" for name in ("trainable", "frozen", "buffers")]
+        found.append(Fact("params", units.count(data.params.total), [*details, units.size(data.params.bytes)]))
     if data.latency is not None or data.nodes_seconds is not None:
-        found.append(_latency("latency", data.latency, data.nodes_seconds, data.flops))
+        found.append(_latency("latency", data.latency, data.nodes_seconds, data.root.flops))
     if data.backward_latency is not None:
         found.append(_latency("backward", data.backward_latency, data.backward_nodes_seconds, data.backward_flops or 0))
     if data.steps:
@@ -138,32 +138,31 @@ def paste_where(data: Summary) -> str:
 
 
 def _counts(data: Summary) -> Fact:
-    bound = ">= " if data.forward_missing else ""
+    bound = ">= " if data.root.missing else ""
     attention = f", attention {data.attention}" if data.attention else ""
-    state = "complete" if data.complete else "INCOMPLETE"
     details = [
-        f"FLOPs  {bound}{units.count(data.flops)}  (convention {plain(data.convention)}{attention})",
+        f"FLOPs  {bound}{units.count(data.root.flops)}  (convention {plain(data.convention)}{attention})",
         *([f"{units.count(data.int_ops)} integer ops"] if data.int_ops else []),
-        f"{state}: {data.counted_calls:,}/{data.calls:,} calls",
+        f"{'complete' if data.complete else 'INCOMPLETE'}: {data.counted_calls:,}/{data.calls:,} calls",
     ]
-    return Fact("MACs", bound + units.count(data.macs), details, "    ")
+    return Fact("MACs", bound + units.count(data.root.macs), details, "    ")
 
 
 def _training(data: Summary, backward: int) -> Fact:
     recompute = data.recompute_flops or 0
-    details = [f"FLOPs of forward {units.count(data.flops)}", f"backward {units.count(backward)}"]
-    details += [f"recompute {units.count(recompute)}"] if recompute else []
-    bound = "" if data.complete else ">= "
-    return Fact("training", bound + units.count(data.flops + backward + recompute), details)
+    details = [
+        f"FLOPs of forward {units.count(data.root.flops)}",
+        f"backward {units.count(backward)}",
+        *([f"recompute {units.count(recompute)}"] if recompute else []),
+    ]
+    return Fact(
+        "training", ("" if data.complete else ">= ") + units.count(data.root.flops + backward + recompute), details
+    )
 
 
-def _latency(label: str, latency: tuple[float, float, float, int, str] | None, nodes: float | None, flops: int) -> Fact:
+def _latency(label: str, latency: Timing | None, nodes: float | None, flops: int) -> Fact:
     """Return the line for the model's own forward or backward time, with the sum of the nodes' times and the FLOP/s."""
-    details = []
-    median = None
-    if latency is not None:
-        median, low, high, repeats = latency[:4]
-        details.append(f"median of {repeats}, {_spread(median, low, high)}" if repeats > 1 else "1 run")
+    median, details = (None, []) if latency is None else (latency.median, [_repeats(latency)])
     if nodes is not None:
         ratio = f" ({nodes / median:.2f}x)" if median else ""
         details.append(f"sum of nodes {units.seconds(nodes)}{ratio}")
@@ -172,23 +171,25 @@ def _latency(label: str, latency: tuple[float, float, float, int, str] | None, n
     return Fact(label, units.seconds(median), details)
 
 
-def _compiled(run: CompiledRun) -> list[Fact]:
+def _compiled(compiled: CompiledRun) -> list[Fact]:
     """Return the lines for the compiled model: its time, its graphs' breaks, why it was recompiled, and what did not gain."""
+    run = compiled.run
     if run.latency is None:
         return [Fact("compiled", "no", [f"not timed: {plain(run.missing)}"])]
-    median, low, high, repeats = run.latency[:4]
-    details = [f"median of {repeats}, {_spread(median, low, high)}" if repeats > 1 else "1 run"]
-    details += [f"{run.speedup:.2f}x as fast as eager"] if run.speedup else []
-    details.append(f"{run.graphs or 'no'} graph{'s' * (run.graphs != 1)}")
-    details += [f"compiled in {units.seconds(run.compiling)}"] if run.compiling else []
-    facts = [Fact("compiled", units.seconds(median), details)]
+    details = [
+        _repeats(run.latency),
+        *([f"{compiled.speedup:.2f}x as fast as eager"] if compiled.speedup else []),
+        f"{run.graphs or 'no'} graph{'s' * (run.graphs != 1)}",
+        *([f"compiled in {units.seconds(run.compiling)}"] if run.compiling else []),
+    ]
+    facts = [Fact("compiled", units.seconds(run.latency.median), details)]
     for label, found in (("breaks", run.breaks), ("rebuilt", run.recompilations)):
         shown = [Fact("", "", [plain(where), plain(reason)], "  ") for reason, where in found[:MOST_MISSING]]
         facts += [shown[0]._replace(label=label, value=f"{len(found)}"), *shown[1:]] if shown else []
-    if run.unsteady:
+    if compiled.unsteady:
         facts.append(Fact("no gain", "", [f"kernels {UNSTEADY}"]))
-    if run.losers:
-        facts.append(Fact("no gain", f"{len(run.losers)}", [", ".join(map(plain, run.losers[:MOST_MISSING]))]))
+    if losers := compiled.losers:
+        facts.append(Fact("no gain", f"{len(losers)}", [", ".join(map(plain, losers[:MOST_MISSING]))]))
     return facts
 
 
@@ -196,9 +197,11 @@ def _block(steps: Mapping[str, StepTime], instruments: float | None) -> list[Fac
     """Return the lines for the time of a profiled block: where it went, and how long its steps took."""
     whole = StepTime._make(map(sum, zip(*steps.values(), strict=True)))
     parts = {"forward": whole.forward, "backward": whole.backward, "optimizer": whole.optimizer}
-    details = [f"{name} {units.seconds(part)}" for name, part in parts.items() if part]
-    details.append(f"between {units.seconds(whole.between)}")
-    details += [f"without {units.seconds(instruments)} of observing"] if instruments else []
+    details = [
+        *(f"{name} {units.seconds(part)}" for name, part in parts.items() if part),
+        f"between {units.seconds(whole.between)}",
+        *([f"without {units.seconds(instruments)} of observing"] if instruments else []),
+    ]
     facts = [Fact("block", units.seconds(whole.seconds), details)]
     taken = [time.seconds for name, time in steps.items() if name != OUTSIDE]
     if taken:
@@ -209,6 +212,10 @@ def _block(steps: Mapping[str, StepTime], instruments: float | None) -> list[Fac
         spread = [f"median, {_spread(median, min(taken), max(taken))}"] if len(taken) > 1 else []
         facts.append(Fact(label, units.seconds(median), [*spread, *rate]))
     return facts
+
+
+def _repeats(of: Timing) -> str:
+    return f"median of {of.repeats}, {_spread(of.median, of.low, of.high)}" if of.repeats > 1 else "1 run"
 
 
 def _spread(median: float, low: float, high: float) -> str:

@@ -181,6 +181,6 @@ def _tabulated(shown: Sequence[Printed], tablefmt: str) -> str:
         columns = [[text.replace("|", r"\|") for text in texts] for texts in columns]
     body = list(zip(*columns, strict=True))
     sides = ["right" if each.column.is_number else "left" for each in shown]
-    # Cells are text already: a module called "0" is a name, and must not be printed as a number.
     titles = [each.title for each in shown]
+    # Cells are text already: a module called "0" is a name, and must not be printed as a number.
     return tabulate(body, titles, tablefmt=tablefmt, disable_numparse=True, colalign=sides if body else None)

@@ -66,9 +66,8 @@ def wrapped(line: str, width: int | None, indent: int) -> str:
 
 def bar(percent: float | None, width: int = 20) -> str:
     """Return a bar of block characters, ``width`` cells at 100%; "" for None and for a share that prints as 0.0."""
-    eighths = 0 if percent is None else round(min(max(percent, 0.0), 100.0) / 100 * width * 8)
-    if not eighths and percent is not None and percent >= 0.05:  # it prints as 0.1: show at least an eighth
-        eighths = 1
+    share = min(max(percent or 0.0, 0.0), 100.0)
+    eighths = max(round(share / 100 * width * 8), share >= 0.05)  # what prints as 0.1 has at least an eighth
     return "█" * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 
 

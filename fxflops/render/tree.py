@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from .columns import MODULE_COLUMNS, Column, check_number, check_units, find, module_cell, module_values, pick
 from .data import TreeRow
-from .fold import Fold, folded
-from .text import align, cells, elide, paint, plain, terminal_width
+from .fold import Fold, folded, own_row
+from .text import align, cells, elide, paint, terminal_width
 
 DEFAULT_COLUMNS = ("params", "macs", "flops", "flops%", "time", "time%", "memory")
 EXPENDABLE = ("macs", "memory", "params", "flops%", "time%")
@@ -59,7 +59,7 @@ def tree(
         [MODULE_COLUMNS[i] for i in pick(MODULE_COLUMNS, columns)] if columns else measured(line.row for line in lines)
     )
     limit = terminal_width() if width is None else width
-    values = [(_values(line.row, root), line.row.missing) for line in lines]
+    values = [(module_values(line.row, root), line.row.missing) for line in lines]
     printed = [
         (column.key, [column.header, *(module_cell(column, each, units, missing) for each, missing in values)])
         for column in shown
@@ -70,8 +70,8 @@ def tree(
             if sum(max(map(cells, texts)) + 2 for _, texts in printed) + wanted <= limit:
                 break
             printed = [each for each in printed if each[0] != key]
-    numbers = list(zip(*(texts for _, texts in printed), strict=True))
-    right = align(numbers, [True] * len(printed)) if printed else [""] * (len(lines) + 1)
+    numbers = zip(*(texts for _, texts in printed), strict=True)
+    right = align([*numbers], [True] * len(printed)) if printed else [""] * (len(lines) + 1)
     room = None if limit is None else max(limit - max(map(cells, right)) - 2, 12)
     left = [paint("module", "bold", color), *(_label(line, room, color) for line in lines)]
     return "\n".join(align(list(zip(left, right, strict=True)), [False, True]))
@@ -79,64 +79,25 @@ def tree(
 
 def measured(rows: Iterable[TreeRow]) -> list[Column]:
     """Return the default columns, without those that no row has a value for."""
-    known = {key for row in rows for key, value in _values(row, row).items() if value is not None}
-    usual = [column for column in MODULE_COLUMNS if column.key in DEFAULT_COLUMNS]
-    return [column for column in usual if column.key.removesuffix("%") in known]
+    known = {key for row in rows for key, value in module_values(row, row).items() if value is not None}
+    return [each for each in MODULE_COLUMNS if each.key in DEFAULT_COLUMNS and each.key.removesuffix("%") in known]
 
 
-def walk(
-    item: Fold, depth: int | None, sort_key: str | None, fold: bool, guide: str = "", stem: str = ""
-) -> Iterator[Line]:
+def walk(item: Fold, depth: int | None, key: str | None, fold: bool, guide: str = "", stem: str = "") -> Iterator[Line]:
     """Yield a module's line, then those of its children. ``guide`` is drawn before its line, ``stem`` before theirs."""
     row = item.row
-    yield Line(guide, *label(item), row)
+    yield Line(guide, *item.label(), row)
     if depth == 0 or not row.children:
         return
     inside = folded(row.children, fold)
-    if sort_key is not None:
-        inside.sort(key=lambda child: _values(child.total(), row)[sort_key] or 0, reverse=True)
+    if key is not None:
+        inside.sort(key=lambda child: module_values(child.total(), row)[key] or 0, reverse=True)
     own = own_row(row)
-    for position, child in enumerate(inside):
-        is_last = own is None and position == len(inside) - 1
-        branch, below = ("└─ ", "   ") if is_last else ("├─ ", "│  ")
-        yield from walk(child, None if depth is None else depth - 1, sort_key, fold, stem + branch, stem + below)
+    for child in inside:
+        branch, below = ("└─ ", "   ") if own is None and child is inside[-1] else ("├─ ", "│  ")
+        yield from walk(child, None if depth is None else depth - 1, key, fold, stem + branch, stem + below)
     if own is not None:
         yield Line(f"{stem}└─ ", own.name, "", "", own)
-
-
-def label(item: Fold) -> tuple[str, str, str]:
-    """Return a module's name, its class, and a note: how many are folded, and the number of calls if that is not one."""
-    row = item.row
-    notes = []
-    if item.count > 1:
-        notes.append(f"x{item.count} (each)")
-    if row.calls > 1:
-        notes.append(f"({row.calls} calls)")
-    elif not row.was_called:
-        notes.append("(not called)")
-    return plain(item.name or row.cls), plain(row.cls) if item.name else "", "  ".join(notes)
-
-
-def own_row(row: TreeRow) -> TreeRow | None:
-    """Return a row ``(own: add x2)`` for what a module with children computes outside them; None if that is nothing."""
-    if not row.children or not (row.own_flops or row.own_seconds or row.own_missing):
-        return None
-    ops = [plain(op) + (f" x{calls}" if calls > 1 else "") for op, calls in row.own_ops.items()]
-    more = [f"+{len(ops) - 3} more"] if len(ops) > 3 else []
-    return row._replace(
-        name=f"(own: {', '.join(ops[:3] + more)})" if ops else "(own)",
-        params=row.own_params,
-        macs=row.own_macs,
-        flops=row.own_flops,
-        missing=row.own_missing,
-        seconds=row.own_seconds,
-        bytes_peak=None,
-        children=(),
-    )
-
-
-def _values(row: TreeRow, root: TreeRow) -> dict[str, float | None]:
-    return module_values(row, root.flops, root.seconds)
 
 
 def _label(line: Line, room: int | None, color: bool) -> str:

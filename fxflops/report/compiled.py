@@ -21,8 +21,6 @@ OUTSIDE = "(no kernel)"
 """The row of the compiled model's time outside its kernels: guards, Python around the graphs, code between them."""
 MATTERS = 0.01
 """A module that takes less than this share of the latency is not named among those that did not gain."""
-
-
 LONGEST = 1.2
 """Kernels that take more than so many times the latency in all were read while other work ran on the machine."""
 
@@ -135,10 +133,15 @@ class CompiledView:
         lost = {p: row.own_compiled_seconds for p, row in rows.items() if row.own_compiled_seconds >= row.own_seconds}
         return sorted((p for p in lost if p != OUTSIDE and lost[p] > least), key=lambda path: -lost[path])
 
+    @property
+    def shown(self) -> CompiledRun:
+        """What the summary shows of the run."""
+        return CompiledRun(self.run, self.speedup, [path or "(root)" for path in self.losers], self.unsteady)
+
     def __str__(self) -> str:
         from ..render.summary import compiled_lines
 
-        return compiled_lines(_shown(self))
+        return compiled_lines(self.shown)
 
 
 def compiled_view(report: CountedRun) -> CompiledView | None:
@@ -148,27 +151,6 @@ def compiled_view(report: CountedRun) -> CompiledView | None:
         return None
     own = {path: row.own.seconds or 0.0 for path, row in report.by_module().items()}
     return CompiledView(run.compiled, run.latency, own)
-
-
-def compiled_run(report: CountedRun) -> CompiledRun | None:
-    """Return what the summary shows of a report's compiled run, if it has one."""
-    view = compiled_view(report)
-    return None if view is None else _shown(view)
-
-
-def _shown(view: CompiledView) -> CompiledRun:
-    run, losers = view.run, [path or "(root)" for path in view.losers]
-    return CompiledRun(
-        run.latency,
-        view.speedup,
-        run.graphs,
-        run.compiling,
-        run.breaks,
-        run.recompilations,
-        losers,
-        view.unsteady,
-        run.missing,
-    )
 
 
 def _shares(kernels: tuple[CompiledKernel, ...], own: Mapping[str, float]) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import NamedTuple, cast
 
 from ..counting.counted_run import NO_OPERATION, CountedRun
 from ..errors import InputError
-from ..records import PARTS, prefixes
+from ..records import PARTS, grouped, prefixes
 from ..render.columns import Column, Kind
 from ..render.exports import Cells, Rows, Table, Tabular
 from ..render.text import align, plain, terminal_width, wrapped
@@ -112,8 +112,9 @@ class Diff(Tabular):
     def __str__(self) -> str:
         width = terminal_width()
         names = [wrapped(f"{name}  {plain(each)}", width, 3) for name, each in (("a", self.a), ("b", self.b))]
-        measured = {name: change for name, change in self.totals.items() if change != (None, None)}
-        totals = [_line(name, change, TOTALS[name][1]) for name, change in measured.items()]
+        totals = [
+            _line(name, change, TOTALS[name][1]) for name, change in self.totals.items() if change != (None, None)
+        ]
         return "\n".join([*names, *_aligned(["", "a", "b", "difference", "ratio"], totals), *self._parts()])
 
     def _parts(self) -> Iterator[str]:
@@ -122,7 +123,7 @@ class Diff(Tabular):
         They compare FLOPs; if those are equal, parameters; if those are equal too, seconds.
         """
         for title, groups, top in (
-            ("module", _by_pattern(self.modules), TOP_MODULES),
+            ("module", grouped((pattern(row.key), row) for row in self.modules), TOP_MODULES),
             ("operator", {row.key: [row] for row in self.operators}, TOP_OPERATORS),
         ):
             for key in COMPARED:
@@ -156,8 +157,7 @@ def diff(a: CountedRun, b: CountedRun, phase: str = "forward") -> Diff:
 
 
 def _named(report: CountedRun) -> str:
-    where = " · ".join(filter(None, report.environment[:2]))
-    about = f"{report.model}   {report.inputs}   {where}"
+    about = f"{report.model}   {report.inputs}   {' · '.join(filter(None, report.environment[:2]))}"
     incomplete = "" if report.complete else "   INCOMPLETE, a lower bound"
     return f"{about}   (convention {report.convention}, attention {report.attention}){incomplete}"
 
@@ -183,9 +183,9 @@ def _modules(report: CountedRun, phase: str) -> Side:
 def _operators(report: CountedRun, phase: str) -> Side:
     modules = report.by_module(phase)
     leaves = {(c.op, c.path) for c in report.calls if c.phase in PARTS[phase] and isinstance(c.target, type)}
-    params: dict[str, int] = {}
-    for op, path in leaves:
-        params[op] = params.get(op, 0) + ((modules[path].own_params or 0) if path in modules else 0)
+    params = {
+        op: sum(modules[p].own_params or 0 for p in paths if p in modules) for op, paths in grouped(leaves).items()
+    }
     peaks = highest(report.nodes, phase, lambda node: {report.calls[i].op for i in node.calls} or {NO_OPERATION})
     found = {
         op: (row.total.flops, row.total.macs, params.get(op, 0), row.total.seconds, peaks.get(op))
@@ -223,14 +223,6 @@ def _rows(rows: Iterable[DiffRow], key: str, sort_by: str) -> Rows[DiffRow]:
 def _cells(key: str, row: DiffRow) -> list[Cells]:
     numbers = [number for change in row.total for number in (*change, change.difference, change.ratio)]
     return [(key, row.where, *numbers)]
-
-
-def _by_pattern(rows: Iterable[DiffRow]) -> dict[str, list[DiffRow]]:
-    """Group the modules whose paths differ in numbers only."""
-    groups: dict[str, list[DiffRow]] = {}
-    for row in rows:
-        groups.setdefault(pattern(row.key), []).append(row)
-    return groups
 
 
 def _sum(rows: Iterable[DiffRow], key: str) -> Change:

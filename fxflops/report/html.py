@@ -24,7 +24,7 @@ ONE_ROW = ("params", "buffers", "optimizer", "gradients")
 """Categories of memory with many tensors, which the page shows as one row each."""
 
 
-def notebook(counted: Sequence[Counted], summary: Summary, tree: TreeRow) -> str:
+def notebook(counted: Sequence[Counted], summary: Summary) -> str:
     """Return the report as a block for notebooks, with the most expensive calls in a table."""
     from ..render.html import html
 
@@ -33,7 +33,7 @@ def notebook(counted: Sequence[Counted], summary: Summary, tree: TreeRow) -> str
         [each.call.op, each.call.path, each.macs, each.flops, each.call.seconds, _shapes(each)]
         for each in ranked[:MOST_CALLS]
     ]
-    return html(summary, tree, CALL_HEADER, rows, noun="calls, most expensive first", of=len(ranked), units="auto")
+    return html(summary, CALL_HEADER, rows, noun="calls, most expensive first", of=len(ranked), units="auto")
 
 
 def plotly_script() -> str:
@@ -48,7 +48,6 @@ def plotly_script() -> str:
 def page_of(
     report: CountedRun,
     summary: Summary,
-    tree: TreeRow,
     rooflines: Mapping[str, Roofline],
     mfu: float | None,
     why: str,
@@ -56,7 +55,7 @@ def page_of(
     """Return the data of the page. ``rooflines`` are by phase; if there are none, ``why`` says the reason."""
     phases = [phase for phase in report._phases if phase not in SHOWN_AS]
     modules = {phase: report.by_module(phase) for phase in phases or PHASES[:1]}
-    metrics, tiles = _tiles(report, modules, tree)
+    metrics, tiles = _tiles(report, modules, summary.root)
     return Page(
         summary,
         metrics,
@@ -130,16 +129,15 @@ def _nested_tiles(
     # The innermost listed module around each module; None around the root.
     parents = {path: next((p for p in [*prefixes(path)][-2::-1] if p in rows), None) for path in rows}
     holders = set(parents.values())
-    place: dict[str | None, int] = {}
+    place: dict[str | None, int | None] = {None: None}
     tiles: list[Tile] = []
     for path in sorted(rows, key=lambda path: path.count(".") + bool(path)):  # stable: siblings stay in run order
         row, above = rows[path], parents[path]
         place[path] = len(tiles)
         name = path.removeprefix(f"{above}." if above else "")
-        parent = None if above is None else place[above]
         values = {} if path in holders or not path else own[path]
         op = next(iter(ops.get(path, ())), "") if values else ""
-        tiles.append(Tile(name or row.cls, row.cls, path, parent, row.calls, op, values, peaks.get(path)))
+        tiles.append(Tile(name or row.cls, row.cls, path, place[above], row.calls, op, values, peaks.get(path)))
     for path in rows:
         if (path in holders or not path) and any(own[path].values()):
             does = ops.get(path, [])
@@ -213,9 +211,9 @@ def _roofline_data(rooflines: Mapping[str, Roofline], mfu: float | None) -> Roof
     }
     totals = [found.total for found in rooflines.values()]
     took = sum(row.seconds or 0.0 for row in totals)
-    caches = [list(cache) for cache in device.caches]
+    about = {"device": device.name, "source": device.source, "bandwidth": device.bandwidth}
     return RooflineData(
-        {"device": device.name, "source": device.source, "bandwidth": device.bandwidth, "caches": caches},
+        {**about, "caches": [list(cache) for cache in device.caches]},
         {dtype: device.peak(dtype) for dtype in dtypes},
         not took,
         bounds,

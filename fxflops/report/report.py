@@ -7,14 +7,13 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torch import nn
 
-from ..conventions import Convention, find_convention
+from ..conventions import Convention, check_attention, find_convention
 from ..counting.counted_run import BASE_CONVENTION, CountedRun
-from ..counting.counts import check_attention, is_users
+from ..counting.counts import is_users
 from ..counting.rollup import ModuleRow, OperatorRow, by_module_and_operator, by_operator, check_phase
 from ..counting.steps import StepTime, timing_of
 from ..counting.uncounted import incomplete
@@ -22,7 +21,7 @@ from ..errors import FormulaError, InputError, MissingFormulaError, near
 from ..model.inputs import checked_model
 from ..ops import BASE
 from ..records import PARTS, PHASES, FormulaFunction
-from ..render.data import Summary, TreeRow
+from ..render.data import Summary
 from ..render.exports import FORMATS, Exports, Path, Rows, Table, as_json, written
 from ..render.page_data import Page
 from ..roofline.devices import Device
@@ -221,7 +220,7 @@ class Report(CountedRun, Exports):
         options = {"depth": depth, "sort_by": sort_by, "fold": fold, "columns": columns, "units": units}
         return Tree(tree_row(self, phase), options)
 
-    def to_html(self, path: str | PathLike[str] | None = None, *, device: str | Device = "auto") -> str | None:
+    def to_html(self, path: Path | None = None, *, device: str | Device = "auto") -> str | None:
         """Return the report as one HTML page, or write it to ``path``. The page opens from disk and loads nothing.
 
         plotly draws its charts (``pip install plotly``). ``device`` is as for :meth:`roofline`.
@@ -245,7 +244,7 @@ class Report(CountedRun, Exports):
                     raise
                 why = str(error).partition("\n")[0]
         mfu = self.mfu(device) if rooflines else None
-        return page_of(self, self._summary, self._tree_row, rooflines, mfu, why)
+        return page_of(self, self._summary, rooflines, mfu, why)
 
     def __str__(self) -> str:
         from ..render.summary import summary
@@ -255,7 +254,7 @@ class Report(CountedRun, Exports):
     def _repr_html_(self) -> str:
         from .html import notebook
 
-        return notebook(self.counted, self._summary, self._tree_row)
+        return notebook(self.counted, self._summary)
 
     def __repr__(self) -> str:
         least = "" if self.complete else ">= "
@@ -265,12 +264,8 @@ class Report(CountedRun, Exports):
         )
 
     @cached_property
-    def _tree_row(self) -> TreeRow:
-        return tree_row(self, PHASES[0])
-
-    @cached_property
     def _summary(self) -> Summary:
-        return summary_of(self, self._tree_row)
+        return summary_of(self, tree_row(self, PHASES[0]))
 
     # Files
 

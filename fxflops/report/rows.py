@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..counting.counted_run import NO_OPERATION
 from ..counting.rollup import ModuleRow, OperatorRow, Sums
@@ -33,7 +32,8 @@ def module_rows(rows: Mapping[str, ModuleRow]) -> Rows[ModuleRow]:
 
 def operator_rows(rows: Mapping[str, OperatorRow], key: str) -> Rows[OperatorRow]:
     """Return a table with a row for each operator, dtype or step; ``key`` says which."""
-    return Rows(rows, f"{key}s", (Column(key, key), Column("calls", "calls", "number"), *SUMS), _operator_cells)
+    columns = (Column(key, key), Column("calls", "calls", "number"), *SUMS)
+    return Rows(rows, f"{key}s", columns, _operator_cells)
 
 
 def step_time_rows(rows: Mapping[str, StepTime]) -> Rows[StepTime]:
@@ -57,12 +57,6 @@ def operations(
     on calls; they are added to the column ``counts``, which says what is counted. Memory is that of the call's node, in
     the backward that of the node's backward. The counts of a call without a formula are None.
     """
-    return Table("operations", OPERATIONS, tuple(_operations(counted, nodes, params, remarks)))
-
-
-def _operations(
-    counted: Sequence[Counted], nodes: Sequence[Node], params: Mapping[str, int | None], remarks: Mapping[Counted, str]
-) -> Iterator[Cells]:
     by_name = {node.name: node for node in nodes}
     described = per_operation(_described)
 
@@ -84,16 +78,16 @@ def _operations(
             f"{each.how}; {remarks[each]}" if remarks and each in remarks else each.how,
         )
 
+    rows: list[Cells] = []
     begun = 0
     for node in nodes:
         if node.calls:
-            yield from map(row, counted[begun : node.calls.stop])
+            rows += map(row, counted[begun : node.calls.stop])
             begun = node.calls.stop
         elif node.timing is not None:
-            memory = (node.bytes_before, node.bytes_after, node.bytes_peak)
-            about = (node.name, NO_OPERATION, node.path, node.target, "forward", "", "", None)
-            yield (*about, 0, 0, 0, node.timing.median, *memory, "")
-    yield from map(row, counted[begun:])
+            about = (node.name, NO_OPERATION, node.path, node.target, PHASES[0], "", "", None)
+            rows.append((*about, 0, 0, 0, node.timing.median, *_memory(PHASES[0], node), ""))
+    return Table("operations", OPERATIONS, (*rows, *map(row, counted[begun:])))
 
 
 def _described(each: Counted) -> tuple[str, str, str]:
@@ -161,5 +155,5 @@ def _operator_cells(key: str, row: OperatorRow) -> list[Cells]:
     return [(key, row.calls, *_sums(row.total))]
 
 
-def _nested_cells(path: str, rows: Rows[OperatorRow]) -> list[tuple[Any, ...]]:
+def _nested_cells(path: str, rows: Rows[OperatorRow]) -> list[Cells]:
     return [(path, op, row.calls, *_sums(row.total)) for op, row in rows.items()]

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..counting.counted_run import CountedRun
-from ..counting.rollup import ModuleRow, sums_of
-from ..model.inventory import NO_PARAMS
-from ..records import prefixes
-from ..render.data import NO_OPS, OperatorShare, Summary, TreeRow
-from .compiled import compiled_run
+from ..counting.rollup import sums_of
+from ..records import grouped, prefixes
+from ..render.data import Summary, TreeRow
+from .compiled import compiled_view
 from .rows import highest
 
 
@@ -41,42 +40,55 @@ def tree_row(report: CountedRun, phase: str) -> TreeRow:
     for (path, op), sums in sorted(own.items(), key=lambda item: -item[1].flops):
         if sums.flops or sums.missing:
             own_ops.setdefault(path, {})[op] = sums.calls
-    children: dict[str, list[str]] = {}
-    for path in modules:
-        if path:
-            children.setdefault(path.rpartition(".")[0], []).append(path)
+    children = grouped((path.rpartition(".")[0], path) for path in modules if path)
     peaks = highest(report.nodes, phase, lambda node: prefixes(node.path))
-    return _row("", modules, children, own_ops, peaks)._replace(cls=report.model)
+
+    def of(path: str) -> TreeRow:
+        row = modules[path]
+        return TreeRow(
+            name=path.rpartition(".")[2],
+            cls=row.cls,
+            path=path,
+            calls=row.calls,
+            params=row.params,
+            macs=row.total.macs,
+            flops=row.total.flops,
+            own_params=row.own_params,
+            own_macs=row.own.macs,
+            own_flops=row.own.flops,
+            own_ops=own_ops.get(path, {}),
+            missing=row.total.missing,
+            seconds=row.total.seconds,
+            own_seconds=row.own.seconds,
+            bytes_peak=peaks.get(path),
+            children=tuple(map(of, children.get(path, ()))),
+        )
+
+    return of("")._replace(cls=report.model)
 
 
 def summary_of(report: CountedRun, tree: TreeRow) -> Summary:
     """Return the data of the one-screen summary."""
-    where, params = report.environment, report.params or NO_PARAMS
+    where, compiled = report.environment, compiled_view(report)
     return Summary(
         title=report.model,
         inputs=report.inputs,
         setting=" · ".join(filter(None, [where.device, where.mode, where.grad, report.trace])),
-        macs=tree.macs,
-        flops=tree.flops,
+        root=tree,
         int_ops=report.total_int_ops,
         backward_flops=report.total_backward_flops,
         recompute_flops=report._flops_of("recompute"),
         optimizer_flops=report.total_optimizer_flops,
         gradient_flops=report.total_gradient_flops,
         compiled=where.compiled,
-        compiled_run=compiled_run(report),
+        compiled_run=None if compiled is None else compiled.shown,
         convention=report.convention,
         attention=report.attention,
         counted_calls=sum(each.cost is not None for each in report.counted),
         calls=len(report.counted),
-        params_total=report.total_params,
-        params_trainable=params.trainable,
-        params_frozen=params.frozen,
-        buffers=params.buffers,
-        params_bytes=params.bytes,
+        params=report.params,
         latency=report.timing,
         nodes_seconds=report.total_time,
-        seconds=tree.seconds,
         backward_latency=report.backward_timing,
         backward_nodes_seconds=sum(n.backward_timing.median for n in report.nodes if n.backward_timing) or None,
         steps=report.step_times(),
@@ -86,40 +98,8 @@ def summary_of(report: CountedRun, tree: TreeRow) -> Summary:
         memory=report.memory,
         peak_at=report.memory.at,
         peak_phase=report.memory.phase,
-        modules=tree.children,
-        operators=[
-            OperatorShare(r.key, r.calls, r.total.flops, r.total.seconds) for r in report.by_operator().values()
-        ],
+        operators=[*report.by_operator().values()],
         missing=report.missing,
-        forward_missing=tree.missing,
         paste=report.recipe(),
         remarks=[f"{each.call.op} in {each.call.path or 'the root'}: {said}" for each, said in report.remarks.items()],
-    )
-
-
-def _row(
-    path: str,
-    modules: Mapping[str, ModuleRow],
-    children: Mapping[str, list[str]],
-    own_ops: Mapping[str, Mapping[str, int]],
-    peaks: Mapping[str, int],
-) -> TreeRow:
-    row = modules[path]
-    return TreeRow(
-        name=path.rpartition(".")[2],
-        cls=row.cls,
-        path=path,
-        calls=row.calls,
-        params=row.params,
-        macs=row.total.macs,
-        flops=row.total.flops,
-        own_params=row.own_params,
-        own_macs=row.own.macs,
-        own_flops=row.own.flops,
-        own_ops=own_ops.get(path, NO_OPS),
-        missing=row.total.missing,
-        seconds=row.total.seconds,
-        own_seconds=row.own.seconds,
-        bytes_peak=peaks.get(path),
-        children=tuple(_row(child, modules, children, own_ops, peaks) for child in children.get(path, ())),
     )

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
-from torch.optim import Optimizer
 
 from ..meters.event_stopwatch import clock_of, seconds_of
 from ..meters.history import Place, Remembered
@@ -37,11 +35,11 @@ class BlockWatch(Watch):
 
     def __init__(
         self,
-        paths: Mapping[nn.Module, str],
+        paths: Mapping[torch.nn.Module, str],
         registry: FormulaRegistry,
         parameter: torch.Tensor | None,
         detail: str = OPERATIONS,
-        optimizers: Iterable[Optimizer] = (),
+        optimizers: Iterable[torch.optim.Optimizer] = (),
     ) -> None:
         self.device = torch.device("cpu") if parameter is None else parameter.device
         self._timed, self._wanted = is_timed(parameter), detail
@@ -50,10 +48,8 @@ class BlockWatch(Watch):
         watch = self.observer.stopwatch
         if detail != OPERATIONS:
             self.observer = ModuleTimes(paths, optimizers, clock)
-        elif (
-            self._timed and type(watch) is Stopwatch
-        ):  # events are told of the device's work, not of torch's on the host
-            watch.costs, watch.cold = entry_costs(registry), entry_costs(registry, cold=True)
+        elif self._timed and type(watch) is Stopwatch:  # events tell the device's work, not torch's on the host
+            watch.costs, watch.cold = entry_costs(registry)
         self._begun = Usage.now()
 
     def run_of(
@@ -65,15 +61,15 @@ class BlockWatch(Watch):
         named: Callable[[Sequence[Step]], Iterable[Step]],
     ) -> Run:
         """Return the record of the block; ``named(steps)`` gives the steps their names."""
-        environment, timed = environment_of(self.device, mode, compiled), self._timed
-        run = self.run(model, "", inventory, environment, "storages", "profiled as it ran", timed=timed)
+        environment = environment_of(self.device, mode, compiled)
+        run = self.run(model, "", inventory, environment, "storages", "profiled as it ran", timed=self._timed)
         if self._wanted != OPERATIONS:
             nothing = Remembered(0, Place(), (), ())
             run = replace(
                 run, peak=None, history=nothing, source="unknown", trace=f"{self._wanted} profiled, no operations"
             )
         steps = [*named(self.observer.steps)]
-        if not timed:
+        if not self._timed:
             return replace(run, steps=tuple([Step(step.name, step.calls) for step in steps]))
         steps = [
             step._replace(parts={phase: seconds_of(taken) for phase, taken in step.parts.items()}) for step in steps

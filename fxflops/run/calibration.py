@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from ..meters.accelerator import accelerator_of
 from ..meters.stopwatch import Costs
@@ -17,8 +16,10 @@ from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, in_fak
 from ..trace.compiler import unseen
 from .model_run import Watch
 
-REPEATS = 15
-CHAIN = 10
+REPEATS = 10
+PASSES = 4
+"""Backward passes, which take longer than a call."""
+CHAIN = 4
 """Operations whose gradients are computed in one backward pass."""
 CACHE = 2**19
 """Elements that fill the cache of a processor's core: 2 MiB of float32."""
@@ -36,19 +37,20 @@ def is_timed(tensor: torch.Tensor | None) -> bool:
     return tensor is None or tensor.device.type == "cpu" or accelerator_of(tensor.device) is not None
 
 
-def entry_costs(registry: FormulaRegistry, cold: bool = False) -> Costs:
+def entry_costs(registry: FormulaRegistry) -> tuple[Costs, Costs]:
     """Measure what a function, an operator and a module call cost around the handlers, with the smallest of tensors.
 
-    It is the least time that an observer's stopwatch shows for such a call, less that of the same call unobserved; if
-    ``cold``, after other work, which has filled the processor's cache. (The least, so that nothing else at work counts.)
+    It is the least time that an observer's stopwatch shows for such a call, less that of the same call unobserved. The
+    second ones are after other work, which has filled the processor's cache. (The least, so that nothing else at work counts.)
     """
-    with unseen(), torch.inference_mode(False), torch.no_grad():
-        return _measured(registry, cold)
-
-
-def _measured(registry: FormulaRegistry, cold: bool) -> Costs:
-    x, module, filler = torch.ones((), device="cpu"), _Returns(), torch.zeros(CACHE if cold else 0, device="cpu")
+    module = _Returns()
     observer = Watch({module: ""}, registry, backward=True).observer
+    with unseen(), torch.inference_mode(False), torch.no_grad():
+        return _measured(observer, module, 0), _measured(observer, module, CACHE)
+
+
+def _measured(observer: Any, module: nn.Module, cache: int) -> Costs:
+    x, filler = torch.ones((), device="cpu"), torch.zeros(cache, device="cpu")
 
     def operator(tensor: torch.Tensor) -> None:
         with DisableTorchFunction():
@@ -61,11 +63,11 @@ def _measured(registry: FormulaRegistry, cold: bool) -> Costs:
                 y = torch.neg(y)
         return y
 
-    def least(call: Callable[[Any], Any], given: Callable[[], Any], now: Callable[[], float]) -> float:
+    def least(call: Callable[[Any], Any], given: Callable[[], Any], repeats: int, now: Callable[[], float]) -> float:
         taken = []
-        for _ in range(REPEATS):
+        for _ in range(repeats):
             value = given()
-            if cold:
+            if cache:
                 with DisableTorchFunction(), DisableTorchDispatch():
                     filler.add_(1)
             start = now()
@@ -73,16 +75,17 @@ def _measured(registry: FormulaRegistry, cold: bool) -> Costs:
             taken.append(now() - start)
         return min(taken)
 
-    calls: list[tuple[Callable[[Any], Any], Callable[[], Any]]] = [
-        (torch.neg, lambda: x),
-        (F.silu, lambda: x),
-        (operator, lambda: x),
-        (module, lambda: x),
-        (torch.autograd.backward, chain),
+    calls: list[tuple[Callable[[Any], Any], Callable[[], Any], int]] = [
+        (torch.neg, lambda: x, REPEATS),
+        (nn.functional.silu, lambda: x, REPEATS),
+        (operator, lambda: x, REPEATS),
+        (module, lambda: x, REPEATS),
+        (torch.autograd.backward, chain, PASSES),
     ]
     alone = [least(*each, time.perf_counter) for each in calls]
+    before = len(observer.calls)
     with observer:
         observed = [least(*each, observer.stopwatch.now) for each in calls]
     costs = Costs(*(max(one - other, 0.0) for one, other in zip(observed, alone, strict=True)))
-    made = sum(call.phase == "backward" for call in observer.calls) / REPEATS
+    made = sum(call.phase == "backward" for call in observer.calls[before:]) / PASSES
     return costs._replace(gradient=costs.gradient / made)

@@ -60,11 +60,8 @@ class Compiled:
     kernels_missing: str = "they were not asked for: analyze(..., kernels=True)"
 
 
-class Frame(NamedTuple):
-    """A function that ran in Python: its code, as torch may have rewritten it, and its globals."""
-
-    code: CodeType
-    names: dict[str, Any]
+Functions = dict[CodeType, dict[str, Any]]
+"""Functions that ran in Python: the code of each, as torch may have rewritten it, with its globals."""
 
 
 def first_runs(prepared: Callable[[], Callable[[], Any]]) -> Compiled:
@@ -85,7 +82,7 @@ def first_runs(prepared: Callable[[], Callable[[], Any]]) -> Compiled:
         return Compiled(missing=f"it raised {words_of(error)}")
     if not (steady and undisturbed):
         return Compiled(missing=OTHER_THREAD)
-    graphs = sum(name.startswith(COMPILED_CODE) for frame in ran for name in frame.code.co_names)
+    graphs = sum(name.startswith(COMPILED_CODE) for code in ran for name in code.co_names)
     return Compiled(None, None, compiling or None, graphs, _breaks_in(ran), _recompilations_of(ran))
 
 
@@ -98,13 +95,13 @@ def with_times(compiled: Compiled, times: Times) -> Compiled:
     return replace(compiled, latency=times.compiled, backward_latency=times.backward_compiled)
 
 
-def _frames_of(call: Callable[[], Any]) -> list[Frame]:
+def _frames_of(call: Callable[[], Any]) -> Functions:
     """Return the functions that run in Python during a call, each once: what is in a graph does not."""
-    ran: dict[CodeType, Frame] = {}
+    ran: Functions = {}
 
     def seen(frame: FrameType, event: str, arg: Any) -> None:
         if event == "call":
-            ran.setdefault(frame.f_code, Frame(frame.f_code, frame.f_globals))
+            ran.setdefault(frame.f_code, frame.f_globals)
 
     before = sys.getprofile()
     sys.setprofile(torch.compiler.disable(seen))  # or it would be compiled itself
@@ -112,10 +109,10 @@ def _frames_of(call: Callable[[], Any]) -> list[Frame]:
         call()
     finally:
         sys.setprofile(before)
-    return [*ran.values()]
+    return ran
 
 
-def _breaks_in(ran: Iterable[Frame]) -> tuple[Break, ...]:
+def _breaks_in(ran: Functions) -> tuple[Break, ...]:
     """Return the breaks of the graphs in these functions.
 
     Code that was rewritten names the functions that go on after a break. A function that the compiler gave up, as for a
@@ -123,7 +120,7 @@ def _breaks_in(ran: Iterable[Frame]) -> tuple[Break, ...]:
     """
     stops: set[tuple[str, int]] = set()
     given_up: list[tuple[str, range]] = []
-    for code, names in ran:
+    for code, names in ran.items():
         resumed = [names[name].__code__ for name in code.co_names if name.startswith(RESUMED_CODE)]
         stops.update((each.co_filename, each.co_firstlineno) for each in resumed)
         if not resumed and not any(name.startswith(COMPILED_CODE) for name in code.co_names):
@@ -144,24 +141,22 @@ def _breaks_in(ran: Iterable[Frame]) -> tuple[Break, ...]:
         if record.fail_reason and failed[1] is not None and _is_in(failed, given_up):
             where = "{}:{}".format(*failed)
             found.setdefault(where, Break(record.fail_reason.partition("\n")[0], where))
-    unexplained = (Break("", "{}:{}".format(*stop)) for stop in sorted(stops - explained))
-    return (*found.values(), *unexplained)
+    return *found.values(), *(Break("", "{}:{}".format(*stop)) for stop in sorted(stops - explained))
 
 
 def _is_in(place: tuple[str, int], functions: Iterable[tuple[str, range]]) -> bool:
     return any(place[0] == file and place[1] in lines for file, lines in functions)
 
 
-def _recompilations_of(ran: Iterable[Frame]) -> tuple[Recompilation, ...]:
+def _recompilations_of(ran: Functions) -> tuple[Recompilation, ...]:
     """Return the recompilations so far of these functions, for this model or another one with the same code."""
-    functions = {(code.co_filename, code.co_firstlineno) for code, _ in ran}
+    functions = {(code.co_filename, code.co_firstlineno) for code in ran}
     found = []
     for record in compilations()[1]:
-        of_them = (record.co_filename, record.co_firstlineno) in functions
-        if of_them and not str(record.compile_id).endswith("/0"):
+        begin = record.co_filename, record.co_firstlineno
+        if begin in functions and not str(record.compile_id).endswith("/0"):
             told = getattr(record, "recompile_reason", None) or ""  # torch 2.6 does not tell
             guard = told.partition(": ")[2].partition("\n")[0].partition("  #")[0]
             place = re.search(r'File "(.+)", line (\d+)', told)
-            where = place.groups() if place else (record.co_filename, record.co_firstlineno)
-            found.append(Recompilation(guard.strip(), "{}:{}".format(*where)))
+            found.append(Recompilation(guard.strip(), "{}:{}".format(*(place.groups() if place else begin))))
     return tuple(found)

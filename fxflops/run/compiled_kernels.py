@@ -6,22 +6,22 @@ and ends: neither the user's compiled code nor the compiler's cache knows of it.
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
 import statistics
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from itertools import zip_longest
+from multiprocessing.connection import Connection, Pipe
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from ..records import grouped
 from ..torch_internals import GRAPH_CALL, compile_afresh
 from ..trace.autocast import autocast_state
 
@@ -58,68 +58,49 @@ def compiled_kernels(
     """
     if not hasattr(os, "fork"):
         return (), "the system cannot copy a process"
-    reader, writer = os.pipe()
+    reader, writer = Pipe(duplex=False)
     with warnings.catch_warnings():  # of a lock that another thread may hold: the copy is ended if it waits for one
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:
         _in_copy(writer, prepared, paths)
-    os.close(writer)
+    writer.close()
     try:
-        told = _read(reader)
+        if not reader.poll(LIMIT):
+            return (), f"compiling it in a process of its own took longer than {LIMIT:.0f} s"
+        found = reader.recv()
+    except (EOFError, OSError):
+        return (), "the process that compiled it ended early"
     finally:
-        os.close(reader)
+        reader.close()
         os.kill(pid, signal.SIGKILL)  # it has told all, or takes too long
         os.waitpid(pid, 0)
-    if told is None:
-        return (), f"compiling it in a process of its own took longer than {LIMIT:.0f} s"
-    if not told:
-        return (), "the process that compiled it ended early"
-    found = json.loads(told)
-    if isinstance(found, str):
-        return (), found
-    return tuple(CompiledKernel(name, seconds, tuple(of)) for name, seconds, of in found), ""
+    return ((), found) if isinstance(found, str) else (tuple(found), "")
 
 
-def _read(reader: int) -> bytes | None:
-    """Return all that is written into a pipe; None if it is not closed in time."""
-    end, told, ready = time.monotonic() + LIMIT, b"", select.poll()
-    ready.register(reader)
-    while True:
-        if not ready.poll(1000 * max(end - time.monotonic(), 0.0)):
-            return None
-        part = os.read(reader, 2**16)
-        if not part:
-            return told
-        told += part
-
-
-def _in_copy(writer: int, prepared: Callable[[], Callable[[], Any]], paths: Mapping[nn.Module, str]) -> None:
-    """Write the kernels, or the reason why there are none, and end this process, which is a copy."""
+def _in_copy(writer: Connection, prepared: Callable[[], Callable[[], Any]], paths: Mapping[nn.Module, str]) -> None:
+    """Send the kernels, or the reason why there are none, and end this process, which is a copy."""
     try:
         warnings.simplefilter("ignore")
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
         inference, grad, autocast = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), autocast_state()
-        told = list[Any]()
 
-        def work() -> None:
-            try:
-                for device, (enabled, dtype) in autocast.items():
-                    torch.set_autocast_enabled(device, enabled)
-                    torch.set_autocast_dtype(device, dtype)
-                with torch.inference_mode(inference), torch.set_grad_enabled(grad):
-                    told.append([*_kernels_here(prepared, paths)] or "its backend writes no kernels of inductor's")
-            except Exception as error:
-                told.append(f"compiling it again raised {words_of(error)}")
+        def work() -> Any:
+            for device, (enabled, dtype) in autocast.items():
+                torch.set_autocast_enabled(device, enabled)
+                torch.set_autocast_dtype(device, dtype)
+            with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+                return [*_kernels_here(prepared, paths)] or "its backend writes no kernels of inductor's"
 
         # OpenMP's threads are not copied. Those of a new thread are started anew, those of this one would be waited for.
-        worker = threading.Thread(target=work)
-        worker.start()
-        worker.join()
-        with os.fdopen(writer, "w") as file:
-            json.dump(told[0], file)
+        with ThreadPoolExecutor(1) as thread:
+            try:
+                told = thread.submit(work).result()
+            except Exception as error:
+                told = f"compiling it again raised {words_of(error)}"
+        writer.send(told)
     finally:
         os.kill(os.getpid(), signal.SIGKILL)  # nothing of the original's is to be run at exit, nor written
 
@@ -156,14 +137,12 @@ def called(events: Iterable[Any], emitted: Iterable[Emitted]) -> Iterator[Compil
     A graph calls its kernels in the order in which inductor wrote them. A generated kernel's name has the number of its
     graph; a graph without one is the next of those that have none. Raises LookupError if the two do not agree.
     """
-    graphs: dict[int | None, list[Emitted]] = {}
-    for each in emitted:
-        graphs.setdefault(each.graph, []).append(each)
+    graphs = grouped((each.graph, each) for each in emitted)
     nameless = [number for number, found in graphs.items() if all("cpp_" not in each.name for each in found)]
     for event in events:
         if not event.name.startswith(GRAPH_CALL):
             continue
-        ran = [child for child in event.cpu_children if _is_kernel(child.name)]
+        ran = [child for child in event.cpu_children if child.name.startswith(PREFIX) or "::" in child.name]
         numbers = [int(child.name.split("_")[1]) for child in ran if child.name.startswith(PREFIX)]
         number = numbers[0] if numbers else nameless.pop(0) if nameless else -1
         for child, written in zip_longest(ran, graphs.get(number, [])):
@@ -171,10 +150,6 @@ def called(events: Iterable[Any], emitted: Iterable[Emitted]) -> Iterator[Compil
                 got, wanted = child and child.name, written and written.name
                 raise LookupError(f"a run calls {got} where inductor wrote {wanted}")
             yield CompiledKernel(child.name, child.cpu_time_total / 1e6, written.paths)
-
-
-def _is_kernel(name: str) -> bool:
-    return name.startswith(PREFIX) or "::" in name
 
 
 def _is_same(called: str, written: str) -> bool:

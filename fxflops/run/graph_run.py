@@ -7,6 +7,7 @@ import statistics
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -249,7 +250,7 @@ def time_nodes(
     """
     own, own_back, fast, fast_back = (list[Usage]() for _ in range(4))
     sums, steady = list[float](), compiled is not None
-    nodes, nodes_host, nodes_back = (dict[str, list[float]]() for _ in range(3))
+    nodes, nodes_host, nodes_back = (defaultdict[str, list[float]](list) for _ in range(3))
     begin = time.perf_counter()
     while not _enough(
         [_seconds(own), sums, *([_seconds(fast)] if compiled else [])], repeats, time.perf_counter() - begin
@@ -264,16 +265,16 @@ def time_nodes(
         tick()
         clock, clock_back = _clock(device), _clock(device)
         run_graph(graph, inputs(), clock, back=clock_back if graphs_backward else None)
-        _collect(clock, nodes)
-        _collect(clock_back, nodes_back)
-        if isinstance(clock, AcceleratorClock):
-            _collect(clock.host, nodes_host)
+        host = clock.host.seconds if isinstance(clock, AcceleratorClock) else {}
+        for samples, taken in ((nodes, clock.seconds), (nodes_back, clock_back.seconds), (nodes_host, host)):
+            for name, seconds in taken.items():
+                samples[name].append(seconds)
         sums.append(sum(clock.seconds.values()))
-    timings, host, back = ({n: timing(taken) for n, taken in each.items()} for each in (nodes, nodes_host, nodes_back))
+    of_nodes, of_host, of_back = ({n: timing(each) for n, each in of.items()} for of in (nodes, nodes_host, nodes_back))
     latency, back_latency, faster, faster_back = (
-        _timing(samples, device) for samples in (own, own_back, *([fast, fast_back] if steady else [[], []]))
+        _timing(runs, device) for runs in (own, own_back, *([fast, fast_back] if steady else [[], []]))
     )
-    return Times(timings, latency, host, back, back_latency, faster, faster_back)
+    return Times(of_nodes, latency, of_host, of_back, back_latency, faster, faster_back)
 
 
 def _time_model(
@@ -289,11 +290,6 @@ def _time_model(
 def _clock(device: torch.device) -> Clock | AcceleratorClock:
     accelerator = accelerator_of(device)
     return Clock() if accelerator is None else AcceleratorClock(accelerator)
-
-
-def _collect(clock: Clock | AcceleratorClock, samples: dict[str, list[float]]) -> None:
-    for name, seconds in clock.seconds.items():
-        samples.setdefault(name, []).append(seconds)
 
 
 def _timed(call: Callable[[], Any], device: torch.device, samples: list[Usage]) -> Any:

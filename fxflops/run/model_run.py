@@ -42,7 +42,8 @@ class Subject:
     """A model with its inputs, to be run several times from the same state, that of ``snapshot``.
 
     ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` tells whether it, or a part of it, is
-    under ``torch.compile``; ``compiled_model`` is the model as it is given, if a call of that runs compiled. ``lazy`` is that of :class:`~fxflops.model.snapshot.Snapshot`.
+    under ``torch.compile``; ``compiled_model`` is the model as it is given, if a call of that runs compiled. ``lazy`` is
+    that of :class:`~fxflops.model.snapshot.Snapshot`.
     """
 
     def __init__(
@@ -55,12 +56,13 @@ class Subject:
         backward: bool = False,
         lazy: bool = False,
         compiled: bool = False,
+        compiled_model: nn.Module | None = None,
     ) -> None:
         self.model = model
         self.mode = mode
         self.compiled = compiled
         self.lazy = lazy
-        self.compiled_model: nn.Module | None = None
+        self.compiled_model = compiled_model
         self.backward = backward
         if backward:
             args, kwargs = as_leaves((args, kwargs))
@@ -78,10 +80,6 @@ class Subject:
         self.device = self.state[0].device if self.state else torch.device("cpu")
         self.snapshot = Snapshot(inventory.paths, (args, kwargs), lazy)
 
-    def rewind(self) -> None:
-        """Restore the initial state."""
-        self.snapshot.rewind()
-
     def watch(self, registry: FormulaRegistry, **settings: Any) -> Watch:
         """Return a new Watch for a run of this model; ``settings`` are its other arguments."""
         held = {**self.held, "params": [*self.inventory.params, *self.inventory.packed]}
@@ -91,7 +89,7 @@ class Subject:
     def inputs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return args and kwargs, after restoring the initial state."""
         if self._ran:
-            self.rewind()
+            self.snapshot.rewind()
         self._ran = True
         if self.backward:
             for tensor in self.state:
@@ -100,19 +98,12 @@ class Subject:
 
     def bound(self) -> dict[str, Any]:
         """Return the inputs by the names of forward's parameters, after restoring the initial state."""
-        args, kwargs = self.inputs()
-        return bind(self.model, args, kwargs)
+        return bind(self.model, *self.inputs())
 
-    def call(self) -> Callable[[], Any]:
-        """Return a function that runs the model once, from the initial state."""
+    def call(self, compiled: bool = False) -> Callable[[], Any]:
+        """Return a function that runs the model, or the compiled one, which there must be, once from the initial state."""
         args, kwargs = self.inputs()
-        return lambda: run_to_end(self.model(*args, **kwargs))
-
-    def compiled_call(self) -> Callable[[], Any]:
-        """Return a function that runs the compiled model once, from the initial state. There must be one."""
-        args, kwargs = self.inputs()
-        model = self.compiled_model
-        assert model is not None
+        model: Any = self.compiled_model if compiled else self.model
         return lambda: run_to_end(model(*args, **kwargs))
 
     def record_of(self, watch: Watch, source: str, trace: str, why: str = "") -> Run:

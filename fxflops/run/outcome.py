@@ -109,5 +109,4 @@ def environment_of(device: torch.device, mode: str, compiled: bool) -> Environme
 def _cores() -> str:
     """Return the number of cores in words, with torch's threads if there is not one for each core."""
     cores, threads = os.cpu_count(), torch.get_num_threads()
-    used = "" if threads == cores else f", {threads} thread{'s' * (threads > 1)}"
-    return f"{cores} cores{used}"
+    return f"{cores} cores" if threads == cores else f"{cores} cores, {threads} thread{'s' * (threads > 1)}"

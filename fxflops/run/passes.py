@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ from ..errors import InputError, RunError, TraceError
 from ..meters.accelerator import Accelerator, accelerator_of
 from ..meters.event_stopwatch import clock_of
 from ..meters.kernels import KernelMeter
-from ..meters.meter import AllocatorMemory, StorageMemory
+from ..meters.meter import MemoryMeter
 from ..meters.nodes import Kernel
 from ..ops import FormulaRegistry
 from ..records import PARTS, PHASES, Call, typed
@@ -101,7 +100,7 @@ def measure(
         if subject.compiled_model is not None:
             tick()
             compiled = first_runs(partial(_with_backward, subject))
-        fast = None if compiled is None or compiled.missing else subject.compiled_call
+        fast = None if compiled is None or compiled.missing else partial(subject.call, compiled=True)
         times = time_nodes(
             graph, subject.bound, subject.call, subject.device, repeats, tick, subject.backward, back, fast
         )
@@ -113,9 +112,14 @@ def measure(
     ran = _kernels(subject, graph) if kernels else {}
     nodes = tuple(node_of(n, calls_of.get(n.name, range(0)), times, bytes_of, ran) for n in graph.graph.nodes)
     owner_of = {} if watched.owners is None else watched.owners.owner_of
-    calls = with_nodes(observed, nodes, owner_of)
-    run = replace(run, latency=times.latency, backward_latency=times.backward_latency, compiled=compiled)
-    return replace(run, calls=calls, nodes=nodes)
+    return replace(
+        run,
+        calls=with_nodes(observed, nodes, owner_of),
+        nodes=nodes,
+        latency=times.latency,
+        backward_latency=times.backward_latency,
+        compiled=compiled,
+    )
 
 
 def _watched_graph(
@@ -128,7 +132,7 @@ def _watched_graph(
     """
     watch = subject.watch(registry)
     collector = CallCollector(watch.observer, graph.graph)
-    memory, memory_back = StorageMemory(watch.storages), StorageMemory(watch.storages)
+    memory, memory_back = MemoryMeter(watch.storages), MemoryMeter(watch.storages)
     inputs, meter = subject.bound(), memory_back if back else None
     try:
         with uncompiled(), watch.observer:
@@ -188,7 +192,7 @@ def author_lines(subject: Subject, registry: FormulaRegistry, trace: Traced) -> 
 
 def _with_backward(subject: Subject) -> Callable[[], Any]:
     """Return a function that runs the compiled model once, with its backward pass if the subject has one."""
-    call = subject.compiled_call()
+    call = subject.call(compiled=True)
     return (lambda: backward_from(*roots_of(call()))) if subject.backward else call
 
 
@@ -196,14 +200,14 @@ def _with_kernels(compiled: Compiled, subject: Subject) -> Compiled:
     """Return the record with the compiled model's kernels, or with the reason why they are not known."""
     if subject.device.type != "cpu":
         return replace(compiled, kernels_missing=f"they are mapped to modules on a CPU, not on {subject.device.type}")
-    found, missing = compiled_kernels(subject.compiled_call, subject.inventory.paths)
+    found, missing = compiled_kernels(partial(subject.call, compiled=True), subject.inventory.paths)
     return replace(compiled, kernels=found, kernels_missing=missing)
 
 
 def _kernels(subject: Subject, graph: fx.GraphModule) -> dict[str, tuple[Kernel, ...]]:
     """Run the graph under torch.profiler; return the kernels of each node."""
-    inputs = subject.bound()
-    with closing(KernelMeter(subject.device)) as meter:
+    inputs, meter = subject.bound(), KernelMeter(subject.device)
+    with meter.profile:
         run_graph(graph, inputs, meter)
     return meter.kernels
 
@@ -220,6 +224,6 @@ def _allocated(
         backward_from(*roots_of(out))
     del out
     peak = accelerator.peak
-    meter, meter_back = AllocatorMemory(accelerator), AllocatorMemory(accelerator)
+    meter, meter_back = MemoryMeter(accelerator), MemoryMeter(accelerator)
     run_graph(graph, subject.bound(), meter, back=meter_back if back else None)
     return (meter.bytes, meter_back.bytes), peak

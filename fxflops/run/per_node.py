@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import fx
 
 from ..meters.nodes import Kernel, Node
-from ..records import PARTS, Call, Operation
+from ..records import PARTS, Call, Operation, grouped
 from ..trace.phases import FORWARD, RECOMPUTE
 from ..trace.symbolic import stack_of
 from .graph_run import Times
@@ -53,9 +53,7 @@ def with_nodes(calls: Sequence[Call], nodes: Iterable[Node], owner_of: Mapping[i
     """
     result = [call._replace(seconds=None) for call in calls]
     first = _first_made(calls)
-    owned: dict[int, list[int]] = {}
-    for i, owner in owner_of.items():
-        owned.setdefault(first.get(owner, owner), []).append(i)
+    owned = grouped((first.get(owner, owner), i) for i, owner in owner_of.items())
     for node in nodes:
         back = [i for owner in node.calls for i in owned.get(owner, ())]
         for positions, timing in ((node.calls, node.timing), (back, node.backward_timing)):

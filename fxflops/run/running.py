@@ -44,22 +44,24 @@ def running(
     mode = mode or ("as_is" if backward else "eval")
     if mode not in MODES:
         raise InputError(f"unknown mode {mode!r}: one of {', '.join(map(repr, MODES))}")
-    grad = torch.enable_grad() if backward else torch.no_grad()
     inventory = Inventory(model, lazy=True)
-    with errors_of_kind(), grad, holding(inventory.paths, mode) as within, unseen() if within else nullcontext():
+    with (
+        errors_of_kind(),
+        torch.set_grad_enabled(backward),
+        holding(inventory.paths, mode) as within,
+        unseen() if within else nullcontext(),
+    ):
         try:
             with initialized(model, inventory, positional, named) as whole:
-                subject = Subject(
-                    model, whole, positional, named, mode, backward, lazy, is_compiled([given, *whole.paths])
-                )
-                if is_compiled_whole(given):
-                    subject.compiled_model = given
+                compiled = is_compiled([given, *whole.paths])
+                compiled_model = given if is_compiled_whole(given) else None
+                subject = Subject(model, whole, positional, named, mode, backward, lazy, compiled, compiled_model)
                 try:
                     yield subject
                 except (torch.OutOfMemoryError, OutOfMemoryError) as error:
                     raise _out_of_memory(error, subject) from (error.__cause__ or error)
                 finally:
-                    subject.rewind()
+                    subject.snapshot.rewind()
         except RunError as error:
             if (shape := shape_given(args, named)) is not None:
                 raise shape from error

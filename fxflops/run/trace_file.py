@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ..errors import InputError, of_kind
+from ..records import grouped
 from ..torch_internals import GRAPH_CALL
 
 ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
@@ -81,10 +82,7 @@ def read_file(path: str | os.PathLike[str]) -> TraceFile:
     if operators and not any(SHAPES in event.args for event in operators):
         raise InputError(f"{name} has no shapes: record_shapes=True was not given. {HOW}")
     events.sort(key=lambda event: (event.start, -event.end))
-    threads: dict[tuple[Any, Any], list[Event]] = {}
-    for event in events:
-        if event.category not in ON_DEVICE:
-            threads.setdefault(event.thread, []).append(event)
+    threads = grouped((event.thread, event) for event in events if event.category not in ON_DEVICE)
     on_device = [event for event in events if event.category in ON_DEVICE]
     described = content.get("deviceProperties") if isinstance(content, dict) else None
     return TraceFile(os.path.basename(name), threads, on_device, _hardware(on_device, described or []))

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Mapping
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
 
 from ..ops import COMMUNICATION, FormulaRegistry
-from ..records import Operation, Spec, spec_of, typed
+from ..records import Operation, Spec, spec_of, specs_in, typed
 from ..torch_internals import OpOverload, OpOverloadPacket, is_composite, tree_map
-from .trace_file import SHAPES, Event
+from .trace_file import SHAPES, Event, TraceFile
 
 Bound = tuple[Any, tuple[Any, ...], dict[str, Any]]
 """An overload with its arguments and keyword arguments; the operator's name, if no schema of it fits them."""
@@ -70,7 +70,12 @@ class Operations:
         return False if entry is None else None
 
     def of(self, event: Event) -> Operation:
-        """Return the operation of an event, with its result as the kernel for meta tensors gives it."""
+        """Return the operation of an event, with its result as the kernel for meta tensors gives it.
+
+        Of a kernel that no operator launched nobody knows what it computed.
+        """
+        if not event.is_operator:
+            return Operation(event.name, event.name, (), {}, None)
         overload, args, kwargs = self._bound(event)
         key = overload, typed(_plain(args)), typed(_plain(kwargs)), _strides(args), _strides(kwargs)
         if key not in self._known:
@@ -105,6 +110,14 @@ class Operations:
             if entry is not None and entry.reason:
                 return overload, shown, {}
         return event.name if overloads else packet, shown, {}
+
+
+def commonest_dtype(trace: TraceFile) -> torch.dtype:
+    """Return the commonest floating dtype of a trace's tensors: that of lists of tensors, which a trace does not tell."""
+    events = (event for events in trace.threads.values() for event in events if event.is_operator)
+    names = Counter(name for event in events for name in event.args.get("Input type") or ())
+    found = (tensor_dtype(name) for name, _ in names.most_common())
+    return next((dtype for dtype in found if dtype is not None and dtype.is_floating_point), torch.float32)
 
 
 def tensor_dtype(name: str) -> torch.dtype | None:
@@ -166,7 +179,7 @@ def _value(kind: str, shown: str, shape: Any, strides: Any, text: Any, dtype: to
     if kind in ("List[Tensor]", "List[Optional[Tensor]]"):
         if shown not in LISTS or not shape or not all(isinstance(each, list) for each in shape):
             return NotImplemented
-        return tuple(_laid(each, own, dtype) for each, own in zip_longest(shape, strides or ()))
+        return tuple(_laid(each, own, dtype) for each, own in itertools.zip_longest(shape, strides or ()))
     if kind.startswith("List["):
         return _list(text) if shown == "ScalarList" else None if optional and not shown else NotImplemented
     if kind not in NUMBERED:  # a string, a device, a generator: a trace does not show it
@@ -192,8 +205,7 @@ def _typed_number(kind: str, value: Any) -> Any:
 
 def _list(text: Any) -> Any:
     """Return the numbers of a list: ``"[2, 2]"``."""
-    words = re.findall(r"[^\[\],\s]+", str(text))
-    found = tuple(_number(word) for word in words)
+    found = tuple(map(_number, re.findall(r"[^\[\],\s]+", str(text))))
     return NotImplemented if None in found else found
 
 
@@ -237,7 +249,7 @@ def _result(overload: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     given = {argument.name for argument in overload._schema.arguments}
     tensors = tree_map(_on_meta, (args, dict(kwargs)), is_leaf=lambda each: isinstance(each, Laid))
     factory = {"device": "meta"} if "device" in given else {}
-    if not (factory or _strides((args, dict(kwargs)))):
+    if not factory and not [*specs_in(_plain((args, dict(kwargs))))]:
         return None
     try:
         with torch.no_grad():

@@ -6,10 +6,10 @@ They are those that a dispatch mode would see. What is nested in one belongs to 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from ..records import PHASES
+from ..records import PHASES, grouped
 from ..torch_internals import GRAPH_CALL
 from .trace_file import Event, TraceFile
 
@@ -79,13 +79,12 @@ class Places:
         self._paths: dict[str, str] = {}
         self._forwards: dict[int, str] = {}
         self._found: list[Seen] = []
-        self._launched: dict[object, list[Event]] = {}
-        for event in trace.on_device:
-            self._launched.setdefault(event.args.get(CORRELATION), []).append(event)
-        hosts = [*_in_order(trace.threads.values())]
+        self._launched = grouped((event.args.get(CORRELATION), event) for event in trace.on_device)
+        # Threads side by side, so that a forward is met before its backward. Events of a thread that begin together stay
+        # in order, the outer one first.
+        hosts = sorted((event for events in trace.threads.values() for event in events), key=lambda event: event.start)
         # Correlations count upwards.
         first = min((event.args[CORRELATION] for event in hosts if CORRELATION in event.args), default=0)
-        # Threads side by side, so that a forward is met before its backward.
         stacks: dict[tuple[object, object], list[Open]] = {thread: [Open(1 << 63)] for thread in trace.threads}
         for event in hosts:
             self._meet(event, stacks[event.thread])
@@ -108,11 +107,8 @@ class Places:
             in_module = top.phase in (FORWARD, GRADIENT) and top.path
             inner.phase, inner.tracked, inner.node = GRADIENT if in_module else BACKWARD, False, _Node()
             inner.path = self._forwards.get(event.args.get(SEQUENCE, -1), "")
-        elif event.name.startswith(CHECKPOINT_NODE) and top.phase == BACKWARD:
+        elif top.phase == BACKWARD and _is_checkpoint(event):
             inner.phase = RECOMPUTE
-        elif event.category == "python_function":
-            if CHECKPOINT_FILE in event.name and top.phase == BACKWARD:
-                inner.phase = RECOMPUTE
         elif event.name.startswith(GRAPH_CALL) and not self._has_device:
             # On a CPU a trace shows the operators in a compiled graph, but not the kernels fused for it.
             self._found.append(Seen(event, top.phase, top.path))
@@ -189,6 +185,20 @@ class Places:
             self.copies.append(kernel)
 
 
-def _in_order(threads: Iterable[list[Event]]) -> Iterator[Event]:
-    """Yield the events of all threads by their beginnings; those of a thread that begin together, the outer one first."""
-    yield from sorted((event for events in threads for event in events), key=lambda event: event.start)
+def events_of(seen: Iterable[Seen], has_device: bool) -> list[Event]:
+    """Return what took the time of these calls: their kernels, or on a CPU they themselves."""
+    return [event for each in seen for event in (each.kernels if has_device else [each.event])]
+
+
+def busy(events: Iterable[Event]) -> float:
+    """Return the seconds in which at least one of the events went on."""
+    total = reached = 0
+    for event in sorted(events, key=lambda event: event.start):
+        total += max(0, event.end - max(event.start, reached))
+        reached = max(reached, event.end)
+    return total / 1e9
+
+
+def _is_checkpoint(event: Event) -> bool:
+    is_file = event.category == "python_function" and CHECKPOINT_FILE in event.name
+    return is_file or event.name.startswith(CHECKPOINT_NODE)

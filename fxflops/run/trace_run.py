@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import torch
-from torch import nn
 
 from ..errors import InputError
 from ..meters.history import Place, Remembered
@@ -19,17 +17,17 @@ from ..meters.stopwatch import BETWEEN
 from ..meters.timing import Timing
 from ..model.inventory import Module
 from ..ops import FormulaRegistry
-from ..records import Call, Operation, Scope, Step
+from ..records import Call, Operation, Scope, Step, grouped
 from .outcome import Environment, Run
-from .trace_file import Event, TraceFile, read_file
-from .trace_operations import Operations, tensor_dtype
-from .trace_places import BACKWARD, FORWARD, GRADIENT, RECOMPUTE, Places, Seen
+from .trace_file import TraceFile, read_file
+from .trace_operations import Operations, commonest_dtype
+from .trace_places import BACKWARD, FORWARD, GRADIENT, RECOMPUTE, Places, Seen, busy, events_of
 
 STEP, ONE_STEP = "ProfilerStep#", "step 1"
 UNKNOWN = "unknown"
 COPIES, EARLIER = "copied by no operator", "begun before the trace"
 """The names of the nodes for what the device did for no call."""
-BACKWARDS = {BACKWARD, RECOMPUTE}
+FORWARDS, BACKWARDS = {FORWARD, GRADIENT}, {BACKWARD, RECOMPUTE}
 PART_OF = {GRADIENT: FORWARD, RECOMPUTE: BACKWARD}
 """The phases whose time is part of another phase's."""
 
@@ -40,9 +38,9 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
     Raises InputError if the file is no trace with shapes.
     """
     trace = read_file(path)
-    operations = Operations(registry, _commonest_dtype(trace))
+    operations = Operations(registry, commonest_dtype(trace))
     places = Places(trace, operations.sees)
-    found = [(each, _operation(each, operations)) for each in places.seen]
+    found = [(each, operations.of(each.event)) for each in places.seen]
     works = {operation for each, operation in found if each.kernels or each.inner}
     # Checkpoint stops recomputing inside an operator, which autograd has recorded and which does not run any more.
     found = [
@@ -56,13 +54,18 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
     made = [_made(i, *each, has_device) for i, each in enumerate(found)]
     calls, nodes = tuple(call for call, _ in made), tuple(node for _, node in made if node is not None)
     apart = {COPIES: places.copies, EARLIER: places.earlier}
-    nodes += tuple(_without_call(name, events) for name, events in apart.items() if events)
+    others = {name: summed((event.name, event.seconds) for event in events) for name, events in apart.items()}
+    nodes += tuple(Node(name, "", "", "", "", "", range(0), kernels=each) for name, each in others.items() if each)
+    # A trace has the names of the modules' classes only, so that each is a plain Module.
+    entered = ((path, Operation(places.modules[path], torch.nn.Module, (), {}, None)) for path in places.entered)
+    parents = {path.rpartition(".")[0] for path in places.modules}
+    scopes = tuple(Scope(path, ran, {}, path in parents) for path, ran in entered)
     device = trace.hardware if hardware is None else f"{trace.hardware.partition(' ')[0]} ({hardware})"
     return Run(
         trace.name,
         "",
         calls,
-        tuple(_scopes(places)),
+        scopes,
         None,
         Remembered(0, Place(), (), ()),
         UNKNOWN,
@@ -75,12 +78,6 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
     )
 
 
-def _operation(seen: Seen, operations: Operations) -> Operation:
-    """Return what ran; of a kernel that no operator launched nobody knows what it computed."""
-    event = seen.event
-    return operations.of(event) if event.is_operator else Operation(event.name, event.name, (), {}, None)
-
-
 def _made(number: int, seen: Seen, operation: Operation, has_device: bool) -> tuple[Call, Node | None]:
     """Return a call, with a node for its kernels, if it has any. Without a device its time is that of the host."""
     event = seen.event
@@ -88,47 +85,13 @@ def _made(number: int, seen: Seen, operation: Operation, has_device: bool) -> tu
         seconds = event.seconds if event.is_operator and not has_device else None
         return Call(operation, seen.path, "", "", seconds, seen.phase), None
     kernels = summed((kernel.name, kernel.seconds) for kernel in seen.kernels)
-    seconds = _busy(seen.kernels) / 1e9
-    timing = Timing(seconds, seconds, seconds, 1)
-    node = Node(
-        f"{event.name} {number}",
-        "call_function",
-        event.name,
-        event.name,
-        seen.path,
-        "",
-        range(number, number + 1),
-        timing=timing if seen.phase in (FORWARD, GRADIENT) else None,
-        backward_timing=timing if seen.phase in BACKWARDS else None,
-        kernels=kernels,
+    seconds = busy(seen.kernels)
+    forward, backward = (
+        Timing(seconds, seconds, seconds, 1) if seen.phase in phases else None for phases in (FORWARDS, BACKWARDS)
     )
+    about = (f"{event.name} {number}", "call_function", event.name, event.name, seen.path, "")
+    node = Node(*about, range(number, number + 1), forward, backward_timing=backward, kernels=kernels)
     return Call(operation, seen.path, node.name, "", seconds, seen.phase), node
-
-
-def _without_call(name: str, events: Iterable[Event]) -> Node:
-    kernels = summed((event.name, event.seconds) for event in events)
-    return Node(name, "", "", "", "", "", range(0), kernels=kernels)
-
-
-def _scopes(places: Places) -> Iterator[Scope]:
-    """Yield the module calls. A trace has the names of their classes only, so that each is a plain Module."""
-    parents = {path.rpartition(".")[0] for path in places.modules}
-    for path in places.entered:
-        ran = Operation(places.modules[path], nn.Module, (), {}, None)
-        yield Scope(path, ran, {}, path in parents)
-
-
-def _commonest_dtype(trace: TraceFile) -> torch.dtype:
-    """Return the commonest floating dtype of a trace's tensors: that of lists of tensors, which a trace does not tell."""
-    names = Counter(
-        name
-        for events in trace.threads.values()
-        for event in events
-        if event.is_operator
-        for name in event.args.get("Input type") or ()
-    )
-    found = (tensor_dtype(name) for name, _ in names.most_common())
-    return next((dtype for dtype in found if dtype is not None and dtype.is_floating_point), torch.float32)
 
 
 def _steps(trace: TraceFile, seen: Sequence[Seen]) -> Iterator[Step]:
@@ -141,28 +104,11 @@ def _steps(trace: TraceFile, seen: Sequence[Seen]) -> Iterator[Step]:
     marks = marks or [(min((each.event.start for each in seen), default=0), ONE_STEP)]
     starts, has_device = [each.event.start for each in seen], bool(trace.on_device)
     bounds = [*(bisect_left(starts, mark) for mark, _ in marks), len(seen)]
-    ran = [_events(seen[first:last], has_device) for first, last in pairwise(bounds)]
+    ran = [events_of(seen[first:last], has_device) for first, last in pairwise(bounds)]
     times = [min((event.start for event in events), default=marks[i][0]) for i, events in enumerate(ran)]
     times.append(max((event.end for events in ran for event in events), default=times[-1]))
-    for i, (_, name) in enumerate(marks):
-        numbers = range(bounds[i], bounds[i + 1])
-        by_phase: dict[str, list[Seen]] = {}
-        for each in seen[numbers.start : numbers.stop]:
-            by_phase.setdefault(PART_OF.get(each.phase, each.phase), []).append(each)
-        parts = {phase: _busy(_events(found, has_device)) / 1e9 for phase, found in by_phase.items()}
-        parts[BETWEEN] = max(0.0, (times[i + 1] - times[i]) / 1e9 - sum(parts.values()))
-        yield Step(name.replace("#", " "), numbers, parts if any(parts.values()) else {})
-
-
-def _events(seen: Iterable[Seen], has_device: bool) -> list[Event]:
-    """Return what took the time of these calls: their kernels, or on a CPU they themselves."""
-    return [event for each in seen for event in (each.kernels if has_device else [each.event])]
-
-
-def _busy(events: Iterable[Event]) -> int:
-    """Return the nanoseconds in which at least one of the events went on."""
-    total = reached = 0
-    for event in sorted(events, key=lambda event: event.start):
-        total += max(0, event.end - max(event.start, reached))
-        reached = max(reached, event.end)
-    return total
+    for (_, name), (first, last), (begin, end) in zip(marks, pairwise(bounds), pairwise(times), strict=True):
+        by_phase = grouped((PART_OF.get(each.phase, each.phase), each) for each in seen[first:last])
+        parts = {phase: busy(events_of(found, has_device)) for phase, found in by_phase.items()}
+        parts[BETWEEN] = max(0.0, (end - begin) / 1e9 - sum(parts.values()))
+        yield Step(name.replace("#", " "), range(first, last), parts if any(parts.values()) else {})

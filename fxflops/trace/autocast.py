@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..model.pytree import fill, template_of
-from ..torch_internals import TorchDispatchMode, disable_current_modes, fake_tensors
+from ..torch_internals import DispatchMode, disable_current_modes, fake_tensors
 
 AUTOCAST_DEVICES = ("cpu", "cuda")
 ELIGIBLE = (torch.float32, torch.float16, torch.bfloat16)
@@ -99,7 +99,7 @@ class Autocast:
                 return found[0] if len(found) > len(casts()) else None
 
 
-class _Casts(TorchDispatchMode):
+class _Casts(DispatchMode):
     """Records the dtypes to which tensors are cast."""
 
     def __init__(self) -> None:

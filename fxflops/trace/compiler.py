@@ -9,6 +9,7 @@ from typing import Any
 
 from ..torch_internals import (
     COMPILER,
+    COMPILER_CALLS_FUNCTIONS,
     EnableTorchFunction,
     disable_current_modes,
     is_torch_function_enabled,
@@ -36,9 +37,12 @@ def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
     An operator that is written in Python, as those of other libraries and torch's own on meta may be, can import the
     compiler, which up to torch 2.8 needs ``__torch_function__`` to work. Until the compiler is loaded, all run with it
-    enabled and with all function modes off, as they do without an observer; afterwards those of other libraries.
+    enabled and with all function modes off, as they do without an observer; afterwards, and in newer versions, those of
+    other libraries.
     """
-    if is_torch_function_enabled() or (func.namespace == "aten" and COMPILER in sys.modules):
+    if is_torch_function_enabled() or (
+        func.namespace == "aten" and (COMPILER in sys.modules or not COMPILER_CALLS_FUNCTIONS)
+    ):
         return func(*args, **kwargs)
     with _functions_unseen():
         return func(*args, **kwargs)

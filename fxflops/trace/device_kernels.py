@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend
 from ..model.pytree import fill, template_of, tensors_in
 from ..torch_internals import (
     DisableTorchDispatch,
-    TorchDispatchMode,
+    DispatchMode,
     disable_current_modes,
     fake_tensors,
     flash_attention_for_cpu,
@@ -163,7 +163,7 @@ def _without_autograd_copies(steps: list[Step], returned: list[int]) -> list[Ste
     return [step._replace(freed=[number for number in step.freed if number in made]) for step in reversed(called)]
 
 
-class _RecordedSteps(TorchDispatchMode):
+class _RecordedSteps(DispatchMode):
     """Records the operators dispatched. ``numbers`` has the number of each live tensor by its id.
 
     ``complete`` turns False when an operator takes a tensor that neither was given nor made by a recorded operator.

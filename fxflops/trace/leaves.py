@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
@@ -57,16 +57,8 @@ def _hooks_of(module: Any) -> tuple[dict[Any, Any], ...]:
     )
 
 
-class Hook:
+class Hook(partial[None]):
     """An observer's hook. On a deep copy of the module it does nothing."""
-
-    __slots__ = ("run",)
-
-    def __init__(self, run: Callable[..., None]) -> None:
-        self.run = run
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        self.run(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Hook:
         return Hook(lambda *_, **__: None)
@@ -136,8 +128,10 @@ def leaf_formula(module: nn.Module, registry: FormulaRegistry) -> Formula | None
 
 def holds_tensors(module: nn.Module) -> bool:
     """Return whether a module has tensors as plain attributes, such as weights computed by a hook."""
-    classes = {*map(type, module.__dict__.values())} - USUAL
-    return bool(classes) and any(issubclass(cls, (torch.Tensor, fx.Proxy)) for cls in classes)
+    held = module.__dict__.values()
+    return not USUAL.issuperset(map(type, held)) and any(
+        issubclass(type(value), (torch.Tensor, fx.Proxy)) for value in held
+    )
 
 
 def _is_customised(module: nn.Module) -> bool:
@@ -194,7 +188,11 @@ class Settings:
         held = module.__dict__
         names, read = self._reader(tuple(held))
         own, buffers, values = module._parameters, module._buffers, read(held)
-        key: Any = names, values, tuple(map(type, values))  # to Python 1, 1.0 and True are equal
+        kinds = tuple(map(type, values))
+        are_all_plain = PLAIN.issuperset(kinds)
+        if not are_all_plain:  # other objects are no settings
+            values = tuple([value if issubclass(type(value), BASES) else None for value in values])
+        key: Any = names, values, kinds  # to Python 1, 1.0 and True are equal
         if own:
             key = *key, *own.keys(), self._forms(own.values())
         if buffers:
@@ -206,7 +204,7 @@ class Settings:
         if found is None:
             if not all(map(_is_plain, values)):
                 return self._read(module)
-            found = self._read(module, dict(zip(names, values, strict=True)))
+            found = self._read(module, dict(zip(names, values, strict=True)) if are_all_plain else None)
             if not any(type(part) is tuple and None in part for part in key[3:]):
                 self._known[key] = found  # it holds on to no object and no tensor
         return found
@@ -232,7 +230,9 @@ def forms_with_values(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]
 def _form(tensor: torch.Tensor | None) -> Any:
     if tensor is None:
         return "absent"
-    return (tensor.shape, tensor.dtype, tensor.is_contiguous()) if is_dense(tensor) else None
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return None
+    return tensor.shape, tensor.dtype, tensor.is_contiguous()
 
 
 def settings_of(

@@ -9,8 +9,6 @@ off. All other calls (in a backward pass, in other threads, under autocast and t
 from __future__ import annotations
 
 import sys
-import threading
-from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
@@ -20,29 +18,45 @@ from ..meters.live_storages import LiveStorages, Span
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, Formula
 from ..ops._traits import EMPTY
-from ..records import ORDINARY, Call, Operation, Spec, spec_of, typed
+from ..records import ORDINARY, Call, Operation, Scope, Spec, is_dense, spec_of, typed
 from ..torch_internals import (
     COMPILER,
     DisableTorchDispatch,
     DisableTorchFunction,
     current_graph_task_id,
-    fake_mode,
     is_any_autocast_enabled,
     len_torch_dispatch_stack,
     len_torch_function_stack,
+    peek_interpreter_stack,
     saved_tensors_hooks,
 )
 from . import forwards
 from .compiler import is_importing_compiler
 from .fast import QUERIES
-from .modes import transformed
 from .observe import Observer
 from .operators import ATTENTION, QUERY, VIEW
-from .plans import Unknown, call_key
+from .phases import FORWARD
+from .plans import NAMED, Unknown, key_of
 from .spelling import WRITTEN_AS
 from .stack import Running
 
 QUERY_KEY_VALUE = 3
+
+
+PROPERTIES = (
+    "device",
+    "is_cuda",
+    "is_cpu",
+    "is_meta",
+    "is_leaf",
+    "grad_fn",
+    "is_sparse",
+    "is_quantized",
+    "itemsize",
+    "nbytes",
+)
+ASKED = QUERIES | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES}
+"""Functions that compute nothing, and dispatch no operator."""
 
 
 class Known(NamedTuple):
@@ -74,37 +88,31 @@ class LiveObserver(Observer):
         super().__exit__(*exception)
 
     def function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func in QUERIES:
-            return self.stopwatch.run(func, args, kwargs)
+        if func in ASKED:  # over before the clock could be read
+            return func(*args, **kwargs)
         if self._stack.leaf_depth or not self._metadata_suffices(modes=0):  # ours is off in its handler
             return super().function(func, args, kwargs)
         try:
             written = self._spelling.of(func) if func in WRITTEN_AS else func
-            key = call_key((written, torch.is_grad_enabled()), args, kwargs, _form)
+            key = _key(written, args, kwargs)
             known = self._known.get(key)
         except (Unknown, TypeError):
             return super().function(func, args, kwargs)
         if known is None:
             return self._learn(key, func, args, kwargs)
-        with self.lock, DisableTorchFunction():
-            start = self.stopwatch.now()
-            if self._is_alone(known):
-                with DisableTorchDispatch():
-                    out = self.stopwatch.run(func, args, kwargs)
+        with self.lock:
+            with DisableTorchDispatch() if known.passing is not None else self._within(True, self._in_node):
+                out, seconds = self.stopwatch.timed(func, args, kwargs)
+            path, running = self.path, self._stack.running
+            if running:
+                path, running[-1].inside = running[-1].path, running[-1].inside + seconds
+            if _is(out, known.operation.out):
+                self._repeated(known, path, seconds, out, args)
             else:
-                with self._within(True, self._in_node):
-                    out = self.stopwatch.run(func, args, kwargs)
-            seconds = self.stopwatch.now() - start
-            is_the_same = _is(out, known.operation.out)
-            self._made(known, out, is_the_same)
-            if is_the_same:
-                if self._stack.running:
-                    self._stack.running[-1].inside += seconds
-                self._repeated(known.operation, self._here(), seconds)
-            else:
+                self._storages.add_all(out, len(self.calls))
                 specs = spec_of(args), spec_of(kwargs), spec_of(out)
-                self._record(self._registry.find(func), written, specs, seconds)
-            self._owns((out, args))
+                self.log.call(self._registry.find(func), written, specs, path, seconds)
+                self._owns((out, args))
         return out
 
     def _learn(self, key: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -130,47 +138,42 @@ class LiveObserver(Observer):
         is_all = is_torchs and left == self._storages.bytes_since(entered, seen)
         self._known[key] = Known(operation, entry.reason != VIEW, passing if is_all else None)
 
-    def _is_alone(self, known: Known) -> bool:
-        """Return whether the operators inside a call need not be seen."""
-        return known.passing is not None and len_torch_dispatch_stack() == 1
-
-    def _made(self, known: Known, out: Any, is_the_same: bool) -> None:
-        """Track the tensors of a call that is known; its result has the same specs, or others."""
-        self._storages.call = len(self.calls)
-        if known.passing:
-            self._storages.add_transient(known.passing)
-        if is_the_same and not known.makes:
-            return
-        if type(out) in ORDINARY:
-            self._storages.add(out, known.operation.out if is_the_same else None)
-        else:
-            self._storages.add_all(out)
-
-    def _repeated(self, operation: Operation, path: str, seconds: float) -> None:
-        """Record a call of an operation that is known."""
-        phase, path = self.log.placed(path)
-        self.calls.append(tuple.__new__(Call, (operation, path, "", "", seconds, phase)))
+    def _repeated(self, known: Known, path: str, seconds: float, out: Any, args: Any) -> str:
+        """Record a call of a kind that is known, and track its tensors; return its phase."""
+        (operation, makes, passing), storages, calls = known, self._storages, self.calls
+        storages.call = len(calls)
+        if passing:
+            storages.add_transient(passing)
+        if makes:
+            if type(out) in ORDINARY:
+                storages.add(out, operation.out)
+            else:
+                storages.add_all(out)
+        phase = self.phases.now()
+        calls.append(tuple.__new__(Call, (operation, path, "", "", seconds, phase)))
+        if torch.is_grad_enabled():
+            self._owns((out, args))
+        return phase
 
     # Leaf modules
 
     def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
-        super()._begin_leaf(module, running, args, kwargs)
         if module._modules or not self._metadata_suffices(modes=1):
+            super()._begin_leaf(module, running, args, kwargs)
             return
         try:
             with DisableTorchFunction():
                 settings = self._settings.of(module)
-                learning = tuple([p is not None and p.requires_grad for p in module._parameters.values()])
-                key = call_key((type(module), settings, torch.is_grad_enabled(), learning), args, kwargs or {}, _form)
+                own = module._parameters.values() if torch.is_grad_enabled() else ()
+                learning = tuple([p is not None and p.requires_grad for p in own])
+                key = _key((type(module), settings, learning), args, kwargs)
                 known = self._known.get(key)
         except (Unknown, TypeError):
             return
         begun = self._begun_call() if known is None else None
         running.known = known, key, settings.params, begun
-        if known is not None and self._is_alone(known):
-            running.guards = ExitStack()
-            running.guards.enter_context(DisableTorchFunction())
-            running.guards.enter_context(DisableTorchDispatch())
+        if known is not None and known.passing is not None:
+            running.turn_off(DisableTorchFunction(), DisableTorchDispatch())
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         running = self._stack.running[-1] if self._stack.running else None
@@ -193,19 +196,14 @@ class LiveObserver(Observer):
                 self._learnt(key, self._leaves[module], begun, (args, kwargs, out))
             return
         _, _, took = self._pop(module)
-        self._made(known, out, True)
-        self._repeated(known.operation, running.path, took)
-        self._scoped(running.path, known.operation, params, False, None)
-        self._owns((out, args))
+        if self._repeated(known, running.path, took, out, args) == FORWARD:
+            self.scopes.append(tuple.__new__(Scope, (running.path, known.operation, params, False, None)))
 
     def _leave_container(self, module: nn.Module, running: Running, args: Any, kwargs: Any, out: Any) -> None:
         """Record a call of a module that is no leaf."""
         settings, first = self._settings.of(module), len(self.scopes)
-        try:
-            key = call_key((type(module), settings), args, kwargs or {}, _form)
-            operation = self._containers.get(key)
-        except (Unknown, TypeError):
-            key, operation = (), None
+        key = type(module), settings, _outline(args), _outline(kwargs)
+        operation = self._containers.get(key)
         if operation is not None and _is(out, operation.out):
             _, _, took = self._pop(module)
             self._scoped(
@@ -213,36 +211,32 @@ class LiveObserver(Observer):
             )
             return
         super()._leave(module, args, kwargs, out)
-        if key and len(self.scopes) == first + 1:
+        if len(self.scopes) == first + 1:
             self._containers[key] = self.scopes[first].operation
 
     def _metadata_suffices(self, modes: int) -> bool:
         """Return whether the record of a call follows from metadata now: not inside another call, in a backward pass, with
         uninitialized memory around, in several threads, under autocast, a functorch transform, hooks of saved tensors or
-        a function mode of somebody else's. ``modes`` is the number of ours that are on."""
+        modes of somebody else's. ``modes`` is the number of function modes of ours that are on."""
         return not (
             self._in_call
             or len_torch_function_stack() != modes
+            or len_torch_dispatch_stack() != 1
             or self._threads.by_thread
             or self._plain_functions.running
             or self._unwritten.storages
             or is_any_autocast_enabled()
             or current_graph_task_id() != -1
-            or saved_tensors_hooks(False) is not None
-            or transformed()
-            or fake_mode() is not None
-            or self._is_importing()
-            or threading.get_ident() != self._thread
+            or (torch.is_grad_enabled() and saved_tensors_hooks(False) is not None)
+            or peek_interpreter_stack() is not None
+            or (sys.modules.get(COMPILER) is not self._compiler and self._is_importing())
         )
 
     def _is_importing(self) -> bool:
         """Return whether torch's compiler is being imported; once it is loaded nobody need look."""
-        compiler = sys.modules.get(COMPILER)
-        if compiler is self._compiler:
-            return False
         if is_importing_compiler():
             return True
-        self._compiler = compiler
+        self._compiler = sys.modules[COMPILER]
         return False
 
 
@@ -252,13 +246,46 @@ def _has_values(entry: Formula, seen: Any) -> bool:
     return masked or entry.op in EMPTY or entry.reason in (QUERY, ESCAPE)
 
 
-def _form(tensor: torch.Tensor) -> Any:
-    """Return what the operation of a call, and the tensors made in it, depend on of a tensor; None for all but plain ones."""
-    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_neg():
-        return None
-    if tensor.dtype.is_complex and tensor.is_conj():  # a bit that shape and strides do not show
-        return None
-    return tensor.shape, tensor.dtype, tensor.stride(), tensor.requires_grad, tensor.device
+def _key(what: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
+    """Return the key of a call of ``what``: all that its operation, and the tensors made in it, depend on.
+
+    Raises Unknown if that is more than metadata.
+    """
+    key = [what, torch.is_grad_enabled()]
+    for value in args:
+        kind = type(value)
+        if kind in ORDINARY:
+            key += _form(value)
+        else:
+            key.append(value if kind is int else key_of(value, _form))
+    if kwargs:
+        key += NAMED, *kwargs, *[key_of(value, _form) for value in kwargs.values()]
+    return tuple(key)
+
+
+def _form(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return the metadata of a tensor; raises Unknown for all but plain ones."""
+    dtype = tensor.dtype
+    if (
+        tensor.layout is not torch.strided
+        or tensor.is_nested
+        or tensor.is_neg()
+        or (dtype.is_complex and tensor.is_conj())
+    ):
+        raise Unknown  # sparse, or with a bit that shape and strides do not show
+    return tensor.shape, dtype, tensor.stride(), tensor.requires_grad, tensor.device
+
+
+def _outline(value: Any) -> Any:
+    """Return a key of what the spec of a value tells."""
+    kind = type(value)
+    if kind in ORDINARY and is_dense(value):
+        return kind, value.shape, value.dtype
+    if kind is tuple or kind is list:
+        return tuple([_outline(item) for item in value])
+    if kind is dict:
+        return kind, *value, *[_outline(item) for item in value.values()]
+    return value if kind is int or value is None else (kind, typed(spec_of(value)))
 
 
 def _is(value: Any, known: Any) -> bool:
@@ -267,11 +294,13 @@ def _is(value: Any, known: Any) -> bool:
     if kind in ORDINARY:
         return (
             type(known) is Spec
-            and value.shape == known
-            and value.dtype is known.dtype
             and value.layout is torch.strided
             and not value.is_nested
+            and value.shape == known
+            and value.dtype is known.dtype
         )
+    if value is None:
+        return known is None
     if kind is tuple or kind is list:
         return type(known) is tuple and len(known) == len(value) and all(map(_is, value, known))
     return bool(typed(spec_of(value)) == typed(known))

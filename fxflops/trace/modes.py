@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..meters.stopwatch import BUILTIN, GRADIENT, OPERATOR, PYTHON, Stopwatch
 from ..torch_internals import (
-    TorchDispatchMode,
+    DispatchMode,
     current_graph_task_id,
     disabled_torch_dispatch_impl,
     fake_mode,
@@ -65,7 +65,7 @@ class FunctionMode(TorchFunctionMode):
                 stopwatch.go()
 
 
-class AtenMode(TorchDispatchMode):
+class AtenMode(DispatchMode):
     """A dispatch mode that passes every operator to ``handler``.
 
     Operators of a tensor subclass are left to the subclass, which dispatches others; those on fake tensors, by which a

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -27,9 +27,8 @@ class ModuleTimes:
     """An observer of the calls of ``modules``, given with their paths, that sees no operations.
 
     Each outermost call is a step. Of each module, and of what is outside, there is one call of which nobody knows what it
-    computed. A backward pass begins where it reaches
-    a model's output; the steps of ``optimizers`` are told by hooks on these. Calls in other threads, and those that
-    checkpoint makes again in a backward pass, belong to the time around them.
+    computed. A backward pass begins where it reaches a model's output; the steps of ``optimizers`` are told by hooks on
+    these. Calls in other threads, and those that checkpoint makes again in a backward pass, belong to the time around them.
     """
 
     def __init__(
@@ -47,9 +46,8 @@ class ModuleTimes:
         self._modules = modules
         self._optimizers = optimizers
         self._hooks = Hooks()
-        self._thread = threading.get_ident()
-        self._running: list[tuple[nn.Module, Any]] = []
-        self._inside: list[Any] = []
+        self._thread = get_ident()
+        self._running: list[list[Any]] = []  # each with its module, its beginning, and the time of the calls inside it
         self._known: dict[nn.Module, tuple[str, Operation, bool]] = {}
         self._unseen("")
 
@@ -70,40 +68,35 @@ class ModuleTimes:
     def __exit__(self, *exception: Any) -> None:
         self._open.close()
         self._running.clear()
-        self._inside.clear()
-
-    def _is_elsewhere(self) -> bool:
-        return current_graph_task_id() != -1 or threading.get_ident() != self._thread
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if self._is_elsewhere():
+        if current_graph_task_id() != -1 or get_ident() != self._thread:
             return
-        self.stopwatch.stop()
-        if not self._running:
+        watch, running = self.stopwatch, self._running
+        watch.stop()
+        if not running:
             self._begin_step(module)
-        self._running.append((module, self.stopwatch.now()))
-        self._inside.append(0.0)
-        self.stopwatch.go()
+        running.append([module, watch.now(), 0.0])
+        watch.go()
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
-        if self._is_elsewhere() or not self._running:
+        running = self._running
+        if not running or current_graph_task_id() != -1 or get_ident() != self._thread:
             return
-        self.stopwatch.stop()
-        while (
-            self._running[-1][0] is not module and len(self._running) > 1
-        ):  # a user's hook raised, so ours was not called
-            self._running.pop()
-            self._inside.pop()
-        took = self.stopwatch.now() - self._running.pop()[1]
+        watch = self.stopwatch
+        watch.stop()
+        while running[-1][0] is not module and len(running) > 1:  # a user's hook raised, so ours was not called
+            running.pop()
+        _, begun, inside = running.pop()
+        took = watch.now() - begun
         path, operation, has_children = self._known.get(module) or self._described(module)
-        own = took - self._inside.pop()
-        self.scopes.append(Scope(path, operation, EMPTY_MAPPING, has_children, own))
-        if self._running:
-            self._inside[-1] += took
+        self.scopes.append(tuple.__new__(Scope, (path, operation, EMPTY_MAPPING, has_children, took - inside)))
+        if running:
+            running[-1][2] += took
         else:
             self.times.end(FORWARD)
             self._follow(out)
-        self.stopwatch.go()
+        watch.go()
 
     def _described(self, module: nn.Module) -> tuple[str, Operation, bool]:
         operation = Operation(type(module).__name__, type(module), (), EMPTY_MAPPING, None)

@@ -126,10 +126,11 @@ class ModuleObserver:
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         if not self._stack.running:
             self._begin_step(args, kwargs)
-        running = self._stack.enter(module, self._modules[module])
-        leaf = not self._stack.inside_leaf() and self._leaves[module] is not None and not transformed()
+        stack = self._stack
+        running = stack.enter(module, self._modules[module])
+        leaf = self._leaves[module] is not None and not stack.inside_leaf() and not transformed()
         if leaf and not holds_tensors(module) and self._has_initial_settings(module):
-            self._stack.leaf_depth = len(self._stack.running)
+            stack.leaf_depth = len(stack.running)
             self._begin_leaf(module, running, args, kwargs)
         running.start = self.stopwatch.now()
 

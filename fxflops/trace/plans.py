@@ -52,7 +52,7 @@ class Plan:
         return self.spelled[target]
 
 
-def key_of(value: Any, form_of: Callable[[torch.Tensor], Form | None]) -> Any:
+def key_of(value: Any, form_of: Callable[[torch.Tensor], Any]) -> Any:
     """Return the key of one argument, with forms in place of tensors. Raises Unknown if it has other values."""
     kind = type(value)
     if kind in ORDINARY:
@@ -83,7 +83,7 @@ def call_key(
     what: tuple[Any, ...], args: Any, kwargs: Mapping[str, Any], form_of: Callable[[torch.Tensor], Form | None]
 ) -> tuple[Any, ...]:
     """Return the key of a call of ``what``: all that its result depends on. Raises Unknown if it has none."""
-    key = *what, *[key_of(value, form_of) for value in args]
+    key = *what, *[value if type(value) is int else key_of(value, form_of) for value in args]
     if kwargs:
         key = *key, NAMED, *kwargs, *[key_of(value, form_of) for value in kwargs.values()]
     return key

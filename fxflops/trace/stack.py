@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import nn
@@ -14,30 +14,49 @@ from ..torch_internals import current_graph_task_id
 class Running:
     """An open module call.
 
-    ``key`` is its key in ``nn_module_stack``, ``handled`` the exception that was being handled when it began, and
-    ``in_backward`` whether a backward pass made it. ``start`` is the time when it began, ``inside`` the seconds of the
+    ``number`` counts the calls of this path before, ``handled`` is the exception that was being handled when it began, and
+    ``in_backward`` tells whether a backward pass made it, the outermost one. ``start`` is the time when it began, ``inside`` the seconds of the
     calls recorded in it and of the module calls inside it. An observer may keep in ``known`` what it knows of the call,
     and in ``guards`` what it has turned off for it.
     """
 
-    __slots__ = ("guards", "handled", "in_backward", "inside", "key", "known", "module", "node_args", "path", "start")
+    __slots__ = (
+        "guards",
+        "handled",
+        "in_backward",
+        "inside",
+        "known",
+        "module",
+        "node_args",
+        "number",
+        "path",
+        "start",
+    )
 
-    def __init__(self, module: nn.Module, path: str, key: str, handled: BaseException | None) -> None:
+    def __init__(
+        self, module: nn.Module, path: str, number: int, handled: BaseException | None, in_backward: bool
+    ) -> None:
         self.module = module
         self.path = path
-        self.key = key
+        self.number = number
         self.handled = handled
-        self.in_backward = current_graph_task_id() != -1
+        self.in_backward = in_backward
         self.node_args: Any = None
         self.known: Any = None
-        self.guards: ExitStack | None = None
+        self.guards: tuple[AbstractContextManager[Any], ...] = ()
         self.start = self.inside = 0.0
+
+    def turn_off(self, *guards: AbstractContextManager[Any]) -> None:
+        """Enter contexts that turn something off until :meth:`let_go`."""
+        for guard in guards:
+            guard.__enter__()
+        self.guards = guards
 
     def let_go(self) -> None:
         """Turn on again what was turned off for this call."""
-        if self.guards is not None:
-            self.guards.close()
-            self.guards = None
+        for guard in reversed(self.guards):
+            guard.__exit__(None, None, None)
+        self.guards = ()
 
 
 class ModuleStack:
@@ -55,9 +74,10 @@ class ModuleStack:
         return other
 
     def enter(self, module: nn.Module, path: str) -> Running:
-        """Push a call. Its key is the path, with ``@number`` from the second call of the module on."""
+        """Push a call."""
         number = self._visits[path] = self._visits.get(path, -1) + 1
-        running = Running(module, path, f"{path}@{number}" if number else path, sys.exc_info()[1])
+        in_backward = not self.running and current_graph_task_id() != -1
+        running = Running(module, path, number, sys.exc_info()[1], in_backward)
         self.running.append(running)
         return running
 
@@ -65,9 +85,9 @@ class ModuleStack:
         """Pop a call that ends; return it, and whether it is the leaf's own."""
         while self.running and self.running[-1].module is not module:  # a user's hook raised, so ours was not called
             self.running.pop().let_go()
-        is_leaf = self.leaf_depth == len(self.running)
-        running = self.running.pop()
-        if not self.inside_leaf():
+        running, depth = self.running.pop(), len(self.running)
+        is_leaf = self.leaf_depth == depth + 1
+        if self.leaf_depth > depth:
             self.leaf_depth = 0
         return running, is_leaf
 
@@ -76,6 +96,12 @@ class ModuleStack:
         return 0 < self.leaf_depth <= len(self.running)
 
     def keys(self, *leaf: Running) -> dict[str, tuple[str, type]]:
-        """Return the ``nn_module_stack`` of a node made now; ``leaf`` is a leaf's call that has just been popped."""
-        under_way = (*self.running, *leaf)
-        return {running.key: (running.path, type(running.module)) for running in under_way if running.path}
+        """Return the ``nn_module_stack`` of a node made now; ``leaf`` is a leaf's call that has just been popped.
+
+        A key is the path, with ``@number`` from the second call of the module on.
+        """
+        return {
+            f"{running.path}@{running.number}" if running.number else running.path: (running.path, type(running.module))
+            for running in (*self.running, *leaf)
+            if running.path
+        }

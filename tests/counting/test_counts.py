@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from fxflops import InputError
-from fxflops.conventions import CONVENTIONS, Convention
-from fxflops.counting.counts import check_attention, count_calls, overlooked
+from fxflops.conventions import CONVENTIONS, Convention, check_attention
+from fxflops.counting.counts import count_calls, overlooked
 from fxflops.ops import BASE, FormulaRegistry
 from fxflops.records import Call, Cost, Counted, Operation, Spec
 

@@ -157,9 +157,9 @@ def test_what_it_tells(standin: StandIn) -> None:
         del one
         accelerator.reset_peak()
         two = torch.ones(500)
-        assert (accelerator.allocated, accelerator.peak) == (2000, 2000)
+        assert (accelerator.live, accelerator.peak) == (2000, 2000)
         del two
-    assert (accelerator.allocated, accelerator.peak) == (0, 2000)
+    assert (accelerator.live, accelerator.peak) == (0, 2000)
     waiter(CPU)()
     assert standin.synchronized == 1
 
@@ -171,7 +171,7 @@ def test_up_to_torch_2_8_the_devices_module_tells_of_memory(standin: StandIn, mo
         monkeypatch.delattr(torch.accelerator, name)
     standin.memory.live, standin.memory.peak = 3, 5
     accelerator = Accelerator(CPU)
-    assert (accelerator.allocated, accelerator.peak) == (3, 5)
+    assert (accelerator.live, accelerator.peak) == (3, 5)
     accelerator.reset_peak()
     assert accelerator.peak == 3
 

@@ -66,6 +66,16 @@ def test_masked_index() -> None:
     assert tally == cost_of(aten._unsafe_masked_index_put_accumulate.default, *args)
 
 
+@pytest.mark.parametrize("name", ["cudnn_convolution_relu", "miopen_convolution_relu"])
+def test_convolution_relu(name: str) -> None:
+    outputs, k = 2 * 8 * 4 * 4, 4 * 9
+    with tallying() as tally:
+        np.exp(numbers(outputs, k) @ numbers(k) + numbers(outputs))
+    out = Spec((2, 8, 4, 4))
+    args = Spec((2, 4, 6, 6)), Spec((8, 4, 3, 3)), Spec((8,)), [1, 1], [0, 0], [1, 1], 1
+    assert tally == cost_by_name(f"aten::{name}", *args, out=out)
+
+
 @pytest.mark.parametrize("name", ["cudnn_convolution_add_relu", "miopen_convolution_add_relu"])
 @pytest.mark.parametrize("alpha", [None, 2.0])
 def test_convolution_add_relu(name: str, alpha: float | None) -> None:

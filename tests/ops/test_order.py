@@ -28,3 +28,5 @@ def test_unique() -> None:
     assert cost_of(torch.ops.aten._unique2.default, torch.zeros(8)) == Cost(others=8 * 3)
     assert cost_of(torch.unique_consecutive, torch.zeros(8)) == Cost(others=7)
     assert cost_of("unique_consecutive", torch.zeros(4, 2), dim=0) == Cost(others=3 * 2)
+    consecutive = cost_of(torch.ops.aten.unique_dim_consecutive.default, torch.zeros(4, 2), 0)
+    assert consecutive == cost_of(torch.unique_consecutive, torch.zeros(4, 2), dim=0) == Cost(others=3 * 2)

@@ -15,7 +15,7 @@ from torch import nn
 from fxflops.ops.reduce import amax_shape, mean_shape
 from fxflops.records import Cost, Spec
 from tests.ops.draws import DTYPES, Draw, Made, dims, draws, tensor
-from tests.oracle import Number, Tally, cost_of, numbers, tallying
+from tests.oracle import Number, Tally, cost_by_name, cost_of, numbers, tallying
 
 ROWS, K = 3, 5
 X = torch.rand(ROWS, K)
@@ -236,6 +236,43 @@ def test_the_sum_of_a_sparse_tensor_is_of_what_it_holds() -> None:
 
 
 MATRIX = Spec((3, 4), torch.float32)
+
+
+def test_renorm() -> None:
+    """Of each row the norm, is it too long, maxnorm / (norm + eps); each element times that."""
+    with tallying() as tally:
+        x = numbers(ROWS, K)
+        norms = np.sqrt((x * x).sum(1))
+        x * np.exp(1 / (norms + 1e-7))[:, None]
+    assert tally == cost_of(torch.renorm, X, 2, 0, 1.0)
+    assert tally == cost_of("renorm_", X.clone(), 2, 0, 1.0)
+
+
+def test_norm_except_dim() -> None:
+    with tallying() as tally:
+        v = numbers(ROWS, K)
+        np.sqrt((v * v).sum(1))
+    assert tally == cost_of(torch.norm_except_dim, X, 2, 0)
+
+
+@pytest.mark.parametrize(("p", "power"), [(2, lambda x: x * x), (1, abs), (3, lambda x: x**3)], ids=["2", "1", "3"])
+def test_powers_and_their_sum(p: int, power: Any) -> None:
+    with tallying() as tally:
+        power(numbers(ROWS, K)).sum(1)
+    cost = cost_by_name("aten::linalg__powsum", Spec((ROWS, K)), p, out=Spec((ROWS,)))
+    assert tally == cost
+
+
+def test_joined_to_one() -> None:
+    assert cost_by_name("aten::hash_tensor", Spec((ROWS, K)), out=Spec(())) == Cost(others=ROWS * K - 1)
+    flags = torch.ones(4, dtype=torch.bool)
+    assert cost_of(torch.ops.aten._is_any_true.default, flags) == Cost(others=3)
+
+
+def test_as_their_public_forms() -> None:
+    given = torch.empty(ROWS, K), torch.empty(ROWS, K, dtype=torch.int64)
+    assert cost_of(torch.ops.aten._cummax_helper.default, X, *given, 1) == cost_of(torch.cummax, X, 1)
+    assert cost_of(torch.ops.aten._cummin_helper.default, X, *given, 1) == cost_of(torch.cummin, X, 1)
 
 
 @pytest.mark.parametrize(

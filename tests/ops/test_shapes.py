@@ -18,12 +18,12 @@ from fxflops.model.pytree import tensors_in
 from fxflops.ops._rules import RULES
 from fxflops.ops.shapes import rule_for, shape_of
 from fxflops.records import Operation, spec_of
-from fxflops.torch_internals import TorchDispatchMode
+from fxflops.torch_internals import DispatchMode
 from fxflops.trace.leaves import settings_of
 from tests.ops.draws import META, case_of, rule_of
 
 
-class Meanwhile(TorchDispatchMode):
+class Meanwhile(DispatchMode):
     """The bytes of the storages that operators make, as many as are alive at once."""
 
     def __init__(self) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fxflops.render.data import OperatorShare, Summary, TreeRow
+from fxflops.counting.rollup import OperatorRow, Sums
+from fxflops.meters.timing import Timing
+from fxflops.model.inventory import Params
+from fxflops.render.data import Summary, TreeRow
 
 MIB = 2**20
 
@@ -70,27 +73,22 @@ def vit(root: TreeRow) -> Summary:
         title="ViT",
         inputs="f32[1,3,224,224]",
         setting="cpu (2 cores) · eval · no_grad · symbolic trace",
-        macs=root.macs,
-        flops=root.flops,
+        root=root,
         convention="fxflops",
         attention="dense",
         counted_calls=41,
         calls=41,
-        params_total=root.params,
-        params_trainable=root.params,
-        params_bytes=4 * root.params,
-        latency=(0.060, 0.058, 0.066, 10),
+        params=Params(root.params, root.params, 0, 0, 4 * root.params),
+        latency=Timing(0.060, 0.058, 0.066, 10),
         nodes_seconds=root.seconds,
-        seconds=root.seconds,
         bytes_peak=103 * MIB,
         memory={"params": 97 * MIB, "activations": 6 * MIB},
         peak_at="blocks.3.mlp.act",
-        modules=root.children,
         operators=(
-            OperatorShare("linear", 17, 10_000_000_000, 0.045),
-            OperatorShare("attention", 4, 1_200_000_000, 0.012),
-            OperatorShare("conv", 1, 231_000_000, 0.002),
-            OperatorShare("layer_norm", 9, 2_000_000, 0.003),
-            OperatorShare("add", 9, 937_000, 0.0005),
+            OperatorRow("linear", 17, Sums(17, 10_000_000_000, seconds=0.045)),
+            OperatorRow("attention", 4, Sums(4, 1_200_000_000, seconds=0.012)),
+            OperatorRow("conv", 1, Sums(1, 231_000_000, seconds=0.002)),
+            OperatorRow("layer_norm", 9, Sums(9, 2_000_000, seconds=0.003)),
+            OperatorRow("add", 9, Sums(9, 937_000, seconds=0.0005)),
         ),
     )

@@ -5,6 +5,7 @@ from textwrap import dedent
 
 import pytest
 
+from fxflops.counting.rollup import OperatorRow, Sums
 from fxflops.render.costs import cost_lines, costs, operator_shares
 from fxflops.render.data import TreeRow
 
@@ -24,7 +25,8 @@ def test_where_the_cost_is(vit):
 
 
 def test_bars_of_flops_where_nothing_was_timed(vit):
-    untimed = replace(vit, seconds=None, modules=[row._replace(seconds=None) for row in vit.modules])
+    children = tuple(row._replace(seconds=None) for row in vit.root.children)
+    untimed = replace(vit, root=vit.root._replace(seconds=None, children=children))
     assert cost_lines(untimed, 40, color=False) == [
         "module       calls    FLOPs     %",
         "blocks (x4)      4  11.20 G  98.0  ████▉",
@@ -38,18 +40,19 @@ def test_a_wrapper_is_shown_as_what_is_in_it(vit, root):
         return row._replace(path=f"model.{row.path}", children=tuple(map(inside, row.children)))
 
     wrapper = root._replace(name="model", path="model", children=tuple(map(inside, root.children)))
-    shown = costs(replace(vit, modules=(wrapper,)))
+    shown = costs(replace(vit, root=root._replace(children=(wrapper,))))
     assert [row.path for row in shown] == ["model.blocks (x4)", "model.embed", "model.head", "other"]
 
 
 def test_top_level_modules_alike_are_one_row(vit, root):
-    (row,) = costs(replace(vit, modules=root.children[1].children, flops=11_201_200_000, seconds=0.060))
+    blocks = root.children[1].children
+    (row,) = costs(replace(vit, root=root._replace(children=blocks, flops=11_201_200_000, seconds=0.060)))
     assert (row.path, row.calls, row.flops) == ("blocks.0..3 (x4)", 4, 11_201_200_000)
 
 
 def test_at_most_eight_and_the_rest_together(vit):
-    modules = [TreeRow(f"m{i}", "M", f"m{i}", 1, 0, 0, 100 + i) for i in range(10)]
-    shown = costs(replace(vit, modules=modules, flops=1045, seconds=None))
+    modules = tuple(TreeRow(f"m{i}", "M", f"m{i}", 1, 0, 0, 100 + i) for i in range(10))
+    shown = costs(replace(vit, root=vit.root._replace(children=modules, flops=1045, seconds=None)))
     assert [row.path for row in shown] == ["m9", "m8", "m7", "m6", "m5", "m4", "m3", "m2", "other"]
     assert shown[-1].flops == 100 + 101
     assert shown[-1].seconds is None
@@ -57,16 +60,18 @@ def test_at_most_eight_and_the_rest_together(vit):
 
 def test_a_module_whose_calls_are_not_counted_is_shown(vit):
     ssm = TreeRow("ssm", "SSM", "ssm", 1, 0, 0, 0, missing=12)
-    assert costs(replace(vit, modules=(*vit.modules, ssm)))[-2].path == "ssm"
+    root = vit.root._replace(children=(*vit.root.children, ssm))
+    assert costs(replace(vit, root=root))[-2].path == "ssm"
 
 
 def test_modules_whose_share_prints_as_nothing_are_left_to_the_rest(vit):
     drop = TreeRow("drop", "Dropout", "drop", 1, 0, 0, 0, seconds=1e-6, missing=1)
-    assert [row.path for row in costs(replace(vit, modules=(*vit.modules, drop)))][-2:] == ["head", "other"]
+    root = vit.root._replace(children=(*vit.root.children, drop))
+    assert [row.path for row in costs(replace(vit, root=root))][-2:] == ["head", "other"]
 
 
 def test_no_modules(vit):
-    assert cost_lines(replace(vit, modules=()), None, color=False) == []
+    assert cost_lines(replace(vit, root=vit.root._replace(children=())), None, color=False) == []
 
 
 def test_operator_shares(vit):
@@ -77,11 +82,11 @@ def test_operator_shares(vit):
 
 
 def test_the_host_alone_is_no_operator(vit):
-    host = [op._replace(name="(host)", flops=0, seconds=0.1) for op in vit.operators[:1]]
+    host = [OperatorRow("(host)", 17, Sums(17, 0, seconds=0.1))]
     assert operator_shares(replace(vit, operators=host)) == []
 
 
 @pytest.mark.parametrize("flops", [0, 5])
 def test_operators_that_were_not_timed(vit, flops):
-    untimed = [op._replace(flops=flops, seconds=None) for op in vit.operators[:1]]
+    untimed = [OperatorRow("linear", 17, Sums(17, flops))]
     assert operator_shares(replace(vit, operators=untimed)) == ([("by operator", ["linear 100.0%"])] if flops else [])

@@ -5,9 +5,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from fxflops.counting.rollup import OperatorRow, Sums
 from fxflops.counting.uncounted import Missing
 from fxflops.render.columns import RESULT_HEADER
-from fxflops.render.data import OperatorShare, TreeRow
+from fxflops.render.data import TreeRow
 from fxflops.render.html import html
 
 ROWS = [
@@ -44,8 +45,8 @@ class Elements(HTMLParser):
         return {tag for tag, _ in self.seen}
 
 
-def test_it_shows_the_facts_the_tree_and_the_nodes(vit, root):
-    page = Elements(html(vit, root, RESULT_HEADER, ROWS))
+def test_it_shows_the_facts_the_tree_and_the_nodes(vit):
+    page = Elements(html(vit, RESULT_HEADER, ROWS))
     for shown in (
         "11.43 G",
         "complete: 41/41 calls",
@@ -75,13 +76,13 @@ def test_it_shows_the_facts_the_tree_and_the_nodes(vit, root):
     }
 
 
-def test_only_the_root_is_unfolded_and_leaves_cannot_be(vit, root):
-    details = [attributes for tag, attributes in Elements(html(vit, root)).seen if tag == "details"]
+def test_only_the_root_is_unfolded_and_leaves_cannot_be(vit):
+    details = [attributes for tag, attributes in Elements(html(vit)).seen if tag == "details"]
     assert details == [{"open": None}, {}, {}, {"open": None}]  # the last is the table of operators
 
 
-def test_it_loads_nothing(vit, root):
-    text = html(vit, root, RESULT_HEADER, ROWS)
+def test_it_loads_nothing(vit):
+    text = html(vit, RESULT_HEADER, ROWS)
     assert not any(word in text for word in ("http:", "https:", "src=", "@import", "url(", "<link"))
 
 
@@ -103,14 +104,15 @@ def test_names_are_escaped_wherever_they_stand(vit, root):
         title=ATTACK,
         inputs=ATTACK,
         setting=ATTACK,
+        root=root._replace(cls=ATTACK, children=(leaf,)),
         convention=ATTACK,
         peak_at=ATTACK,
-        operators=(OperatorShare(ATTACK, 1, 5),),
+        operators=(OperatorRow(ATTACK, 1, Sums(1, 5)),),
         missing=(Missing(ATTACK, 1, ATTACK, ATTACK, ATTACK),),
         paste=ATTACK,
     )
     rows = [[ATTACK, ATTACK, ATTACK, ATTACK, ATTACK, None, None, None, None]]
-    text = html(nasty, root._replace(cls=ATTACK, children=(leaf,)), RESULT_HEADER, rows)
+    text = html(nasty, RESULT_HEADER, rows)
     assert "<img" not in text
     assert "</script" not in text
     page = Elements(text)
@@ -121,38 +123,39 @@ def test_names_are_escaped_wherever_they_stand(vit, root):
 
 def test_a_quote_cannot_leave_its_attribute(vit, root):
     leaf = TreeRow('" onmouseover="alert(1)', "X", '" onmouseover="alert(1)', 1, 0, 0, 5)
-    page = Elements(html(vit, root._replace(children=(leaf,)), RESULT_HEADER, [['" onmouseover="x', *ROWS[0][1:]]]))
+    page = Elements(
+        html(replace(vit, root=root._replace(children=(leaf,))), RESULT_HEADER, [['" onmouseover="x', *ROWS[0][1:]]])
+    )
     assert not any("onmouseover" in attributes for _, attributes in page.seen)
 
 
-def test_cells_carry_bare_values_for_sorting(vit, root):
-    cells = [attributes for tag, attributes in Elements(html(vit, root, RESULT_HEADER, ROWS)).seen if tag == "td"]
+def test_cells_carry_bare_values_for_sorting(vit):
+    cells = [attributes for tag, attributes in Elements(html(vit, RESULT_HEADER, ROWS)).seen if tag == "td"]
     assert cells[-18 + 4] == {"class": "n", "data-v": "0"}
     assert cells[-9 + 4] == {"class": "n"}
 
 
-def test_operators_are_a_table_to_sort(vit, root):
-    page = Elements(html(vit, root))
+def test_operators_are_a_table_to_sort(vit):
+    page = Elements(html(vit))
     assert "5 operators" in page.text
     cells = [attributes for tag, attributes in page.seen if tag == "td"][-30:]
-    assert [cell["data-v"] for cell in cells[::6]] == [op.name for op in vit.operators]
-    assert [float(cell["data-v"]) for cell in cells[2::6]] == [op.flops for op in vit.operators]
-    assert [cell["title"] for cell in cells[2::6]] == [f"{op.flops:,}" for op in vit.operators]
-    untimed = replace(vit, operators=[op._replace(seconds=None) for op in vit.operators])
-    assert "time%" not in Elements(html(untimed, root)).text
+    assert [cell["data-v"] for cell in cells[::6]] == [op.key for op in vit.operators]
+    assert [float(cell["data-v"]) for cell in cells[2::6]] == [op.total.flops for op in vit.operators]
+    assert [cell["title"] for cell in cells[2::6]] == [f"{op.total.flops:,}" for op in vit.operators]
+    untimed = replace(vit, operators=[replace(op, total=op.total._replace(seconds=None)) for op in vit.operators])
+    assert "time%" not in Elements(html(untimed)).text
 
 
-def test_a_table_of_some_says_of_how_many(vit, root):
-    text = html(vit, root, RESULT_HEADER, ROWS, noun="calls, most expensive first", of=30)
+def test_a_table_of_some_says_of_how_many(vit):
+    text = html(vit, RESULT_HEADER, ROWS, noun="calls, most expensive first", of=30)
     assert "first 2 of 30 calls, most expensive first" in text
-    assert "first" not in html(vit, root, RESULT_HEADER, ROWS[:1] * 30)
+    assert "first" not in html(vit, RESULT_HEADER, ROWS[:1] * 30)
 
 
 @pytest.mark.parametrize("paste", ["", "@fxflops.formula(scan)"])
 def test_what_is_missing_is_said(vit, root, paste):
-    text = html(
-        replace(vit, counted_calls=40, missing=(Missing("mylib::scan", 1),), forward_missing=1, paste=paste), root
-    )
+    missing = (Missing("mylib::scan", 1),)
+    text = html(replace(vit, counted_calls=40, missing=missing, root=root._replace(missing=1), paste=paste))
     assert "not counted: mylib::scan x1" in text
     assert (">= 11.43 G" in text) is False
     assert "&gt;= 11.43 G" in text

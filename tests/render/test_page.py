@@ -13,7 +13,7 @@ from torch import nn
 
 from fxflops import FxflopsError, InputError, analyze, count, profile
 from fxflops.meters.history import CATEGORIES, Moment
-from fxflops.render.data import Summary
+from fxflops.render.data import Summary, TreeRow
 from fxflops.render.page import cards, embedded, page, policy
 from fxflops.render.page_data import (
     MOST_CALLS,
@@ -193,7 +193,8 @@ def many(tiles=2, calls=2, states=0) -> Page:
     course = MemoryTimeline(
         [Moment("a", "b", "forward", {"params": i}) for i in range(states)], states, "a", (), "storages"
     )
-    summary = Summary("M", "", "", 0, sum(op.flops for op in ops), "fxflops", "dense", calls, calls)
+    root = TreeRow("", "M", "", 1, 0, 0, sum(op.flops for op in ops))
+    summary = Summary("M", "", "", root, "fxflops", "dense", calls, calls)
     return Page(summary, [metric], listed, ops, [], course)
 
 

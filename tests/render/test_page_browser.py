@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from fxflops import analyze, count, units
-from fxflops.render.data import Summary
+from fxflops.render.data import Summary, TreeRow
 from fxflops.render.page import page as rendered
 from fxflops.render.page_data import Metric, Op, Page, Tile
 from fxflops.report.html import plotly_script
@@ -213,7 +213,8 @@ def test_names_from_the_model_do_no_harm(browser, tmp_path):
 
 def test_a_big_table_has_only_the_rows_in_sight(browser, tmp_path):
     ops = [Op("forward", "linear", f"layer.{i}", 1, i, 2 * i) for i in range(50_000)]
-    summary = Summary("Big", "", "", 0, sum(op.flops for op in ops), "fxflops", "dense", 50_000, 50_000)
+    root = TreeRow("", "Big", "", 1, 0, 0, sum(op.flops for op in ops))
+    summary = Summary("Big", "", "", root, "fxflops", "dense", 50_000, 50_000)
     tiles = [Tile("Big", "Big", "", None, 1, "", {"flops forward": 1})]
     data = Page(summary, [Metric("flops", "FLOPs", "count", "forward")], tiles, ops, ops[:1])
     opened = Opened(browser, rendered(data, plotly_script()), tmp_path / "big.html")

@@ -6,6 +6,7 @@ from textwrap import dedent
 import pytest
 
 from fxflops.counting.uncounted import Missing
+from fxflops.meters.timing import Timing
 from fxflops.render.summary import flow, summary
 from fxflops.render.text import ANSI, cells
 
@@ -67,12 +68,10 @@ def test_incomplete_and_not_measured(vit):
         counted_calls=29,
         latency=None,
         nodes_seconds=None,
-        seconds=None,
         bytes_peak=None,
-        modules=(),
+        root=vit.root._replace(seconds=None, children=(), missing=12),
         operators=(),
         missing=(SCAN,),
-        forward_missing=12,
         paste=PASTE,
         int_ops=1_200,
     )
@@ -110,7 +109,7 @@ def test_a_part_longer_than_the_line_is_kept_whole():
     ("change", "line"),
     [
         ({"latency": None}, "latency  -           sum of nodes 62.50 ms"),
-        ({"latency": (0.06, 0.06, 0.06, 1, ""), "nodes_seconds": None}, "latency  60.00 ms    1 run · 190.6 GFLOP/s"),
+        ({"latency": Timing(0.06, 0.06, 0.06, 1), "nodes_seconds": None}, "latency  60.00 ms    1 run · 190.6 GFLOP/s"),
         (
             {"memory": {"params": 1024, "buffers": 0}},
             "memory   103.0 MiB   peak = params 1.00 KiB; at blocks.3.mlp.act",

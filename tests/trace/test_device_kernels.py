@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fxflops
 from fxflops.model.pytree import fill, template_of, tensors_in
-from fxflops.torch_internals import TorchDispatchMode, disable_current_modes, fake_tensors
+from fxflops.torch_internals import DispatchMode, disable_current_modes, fake_tensors
 from fxflops.trace import device_kernels
 from fxflops.trace.device_kernels import DeviceKernels
 
@@ -104,7 +104,7 @@ def meta(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device="meta")
 
 
-class Dispatched(TorchDispatchMode):
+class Dispatched(DispatchMode):
     """Notes each operator, and how what it puts out lies."""
 
     def __init__(self) -> None:
