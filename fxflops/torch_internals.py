@@ -219,6 +219,15 @@ def in_fake_mode() -> bool:
     return any(isinstance(mode, fake_tensors()[1]) for mode in get_current_dispatch_mode_stack())
 
 
+def python_kernel(op: Any) -> Any:
+    """Return what runs a control flow operator as Python would, so that autograd sees what its functions close over.
+
+    Without the compiler, which makes operands of parameters, the operator itself differentiates its operands alone.
+    """
+    kernels = op.py_kernels if op.name() in ("cond", "while_loop", "map_impl", "scan") else {}
+    return kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd, op)
+
+
 def triton_kernel_of(kwargs: dict[str, Any]) -> Any:
     """Return the Triton kernel in the arguments of its wrapping operator, without autotuners."""
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table

@@ -17,6 +17,7 @@ from ..torch_internals import (
     OpOverload,
     current_graph_task_id,
     disable_current_modes,
+    python_kernel,
     stops_recomputation,
 )
 from .attention_pairs import with_learning, with_pairs
@@ -127,7 +128,7 @@ class OperatorObserver(ModuleObserver):
             args, kwargs = with_callables((args, kwargs), self._entered)
             self._unwritten.clear()
             with disable_current_modes():
-                out = self.stopwatch.run(func, args, kwargs)
+                out = self.stopwatch.run(python_kernel(func), args, kwargs)
         else:
             out = self._kernel(func, args, kwargs)
         self._register(func, args, kwargs, out)

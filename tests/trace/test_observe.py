@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -184,6 +185,61 @@ def test_a_higher_order_operator_may_have_written_everywhere() -> None:
         return held + y[0]
 
     assert UNSEEN not in {call.op for call in observed(Runs(run), torch.ones(2, 4)).calls}
+
+
+def looped(fc: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    from torch._higher_order_ops.while_loop import while_loop
+
+    return while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, fc(x)), (torch.tensor(0), x))[1]
+
+
+def scanned(fc: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    from torch._higher_order_ops.scan import scan
+
+    return scan(lambda carry, row: (fc(carry + row), row * 2), x[0], x)[0]
+
+
+def mapped(fc: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    from torch._higher_order_ops.map import map
+
+    return map(fc, x)
+
+
+# Control flow, and how often its functions call the module that they close over.
+CONTROL_FLOW = {
+    "cond": (lambda fc, x: torch.cond(x.sum() > 0, fc, lambda x: fc(fc(x)), (x,)), 1),
+    "while_loop": (looped, 3),
+    "scan": (scanned, 5),
+    "map": (mapped, 5),
+}
+
+
+@pytest.mark.parametrize("name", CONTROL_FLOW)
+def test_control_flow_differentiates_what_its_functions_close_over(name: str) -> None:
+    run, times = CONTROL_FLOW[name]
+    fc, x = nn.Linear(4, 4), torch.ones(5, 4, requires_grad=True)
+    model = Runs(lambda x: run(fc, x))
+    model.fc = fc
+    rows = 5 * times if name in ("cond", "while_loop") else times
+    with fxflops.profile(model, convention="torch") as profile:
+        model(x).sum().backward()
+    for report in (fxflops.count(model, x, convention="torch", backward=True), profile.report):
+        # A product, and one for each of its two gradients.
+        assert report.complete
+        assert report.total_flops == 2 * rows * 4 * 4
+        assert report.total_backward_flops == 2 * report.total_flops
+    gradient, fc.weight.grad = fc.weight.grad, None
+    {"cond": fc, "while_loop": lambda x: fc(fc(fc(x))), "map": fc}.get(name, partial(plain_scan, fc))(
+        x
+    ).sum().backward()
+    torch.testing.assert_close(gradient, fc.weight.grad)
+
+
+def plain_scan(fc: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    carry = x[0]
+    for row in x:
+        carry = fc(carry + row)
+    return carry
 
 
 def test_operators_of_a_composite_are_of_the_module_that_calls_it() -> None:
