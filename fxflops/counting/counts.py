@@ -45,7 +45,10 @@ def count_calls(
     """
     known = known or {}
     counts = _Counts(convention, registry, module_at, attention)
-    counted = [known[i]._replace(call=call) if i in known else counts.of(call) for i, call in enumerate(calls)]
+    if known:
+        counted = [known[i]._replace(call=call) if i in known else counts.of(call) for i, call in enumerate(calls)]
+    else:
+        counted = counts.of_all(calls)
     return tuple(seen_by_tool(counted, convention, scopes, kept))
 
 
@@ -59,6 +62,15 @@ class _Counts:
     attention: str
     known: dict[Operation, tuple[Operation, Count]] = field(default_factory=dict)
     rows: dict[Any, Formula] = field(default_factory=dict)
+
+    def of_all(self, calls: Iterable[Call]) -> list[Counted]:
+        """Return calls with their counts. Most are like an earlier one."""
+        get, new, unknown = self.known.get, tuple.__new__, (None, None)
+        return [
+            new(Counted, (call, count)) if ran is call[0] else self.of(call)
+            for call in calls
+            for ran, count in (get(call[0], unknown),)
+        ]
 
     def of(self, call: Call) -> Counted:
         """Return a call with its count."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isnan, nan
+from typing import Any
 
 import torch
 
@@ -105,6 +106,11 @@ class EventStopwatch(Stopwatch):
         if self._since is None:
             self._mark(ran=True)
         return Lapse([self._marks[-1]], [])
+
+    def timed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, float]:
+        start = self.now()
+        out = self.run(func, args, kwargs)
+        return out, self.now() - start
 
     def catch_up(self) -> None:
         """Wait for the device, and read the events since the last time."""

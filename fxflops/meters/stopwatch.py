@@ -76,14 +76,16 @@ class Stopwatch:
             self.stop()
 
     def timed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, float]:
-        """Return ``func(*args, **kwargs)`` and its seconds, with the clock running meanwhile."""
-        start = self.now()
-        self.go()
+        """Return ``func(*args, **kwargs)`` and its seconds, with the clock running meanwhile. It must stand still now."""
+        since: Any = self._since
+        self._since, self._went = None, (went := time.perf_counter())
+        self.own += went - since
         try:
             out = func(*args, **kwargs)
         finally:
             self.stop()
-        return out, self.now() - start
+        since = self._since
+        return out, since - went
 
 
 class PhaseTimes:

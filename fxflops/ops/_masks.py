@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,5 +21,5 @@ def leaves_all(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any])
 
 def given_to(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call by the names of the formula's parameters."""
-    names = [name for name in inspect.signature(entry.function).parameters if name != "out"] if entry.function else []
+    names = entry.parameters[0] if entry.function else ()
     return {**dict(zip(names, args, strict=False)), **kwargs}

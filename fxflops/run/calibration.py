@@ -16,7 +16,7 @@ from ..torch_internals import DisableTorchDispatch, DisableTorchFunction, in_fak
 from ..trace.compiler import unseen
 from .model_run import Watch
 
-REPEATS = 10
+REPEATS = 6
 PASSES = 4
 """Backward passes, which take longer than a call."""
 CHAIN = 4

@@ -202,8 +202,8 @@ class Watch:
         timed: bool = False,
     ) -> Run:
         """Return the record of the run, without graph, and without the times of its calls unless it is ``timed``."""
-        read = seconds_of if timed else lambda _: None
-        calls, scopes = with_seconds(self.observer.calls, read), with_seconds(self.observer.scopes, read)
+        read = with_seconds if timed else without_seconds
+        calls, scopes = read(self.observer.calls), read(self.observer.scopes)
         history = self.storages.history(self.observer.calls)
         return Run(
             model, inputs, calls, scopes, history.peak, history, source, *inventory.contents, environment, trace, why
@@ -282,9 +282,19 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
     storages.make_permanent("optimizer")
 
 
-def with_seconds(records: Iterable[R], read: Callable[[Any], float | None] = seconds_of) -> tuple[R, ...]:
-    """Return calls or scopes with their seconds as they are read."""
-    return tuple([r if (taken := read(r.seconds)) is r.seconds else r._replace(seconds=taken) for r in records])
+def with_seconds(records: Iterable[R]) -> tuple[R, ...]:
+    """Return calls or scopes with their seconds as plain numbers."""
+    return tuple(
+        [
+            r if r.seconds is None or type(r.seconds) is float else r._replace(seconds=seconds_of(r.seconds))
+            for r in records
+        ]
+    )
+
+
+def without_seconds(records: Iterable[R]) -> tuple[R, ...]:
+    """Return calls or scopes without times."""
+    return tuple([r if r.seconds is None else r._replace(seconds=None) for r in records])
 
 
 def gradients_of(parameters: Named) -> list[tuple[str, torch.Tensor]]:
