@@ -216,6 +216,8 @@ CONTROL_FLOW = {
 
 @pytest.mark.parametrize("name", CONTROL_FLOW)
 def test_control_flow_differentiates_what_its_functions_close_over(name: str) -> None:
+    if name == "scan" and torch.__version__ < (2, 9):
+        pytest.skip("older versions of torch call the function of a scan more often, to find shapes")
     run, times = CONTROL_FLOW[name]
     fc, x = nn.Linear(4, 4), torch.ones(5, 4, requires_grad=True)
     model = Runs(lambda x: run(fc, x))
