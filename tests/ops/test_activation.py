@@ -165,6 +165,7 @@ def test_softplus(beta: float, exponential: Any) -> None:
         ((1.0, 1.0, 1.0), lambda g, x: g * np.exp(x)),
         ((1.3, 1.0, 1.0), lambda g, x: g * 1.3 * np.exp(x)),
         ((2.0, 1.0, 0.5), lambda g, x: g * np.exp(x * 0.5)),  # celu
+        ((49.0, 1.0, 1 / 49.0), lambda g, x: g * np.exp(x * (1 / 49.0))),  # celu: the coefficient is 1 but for rounding
         ((1.67, 1.05, 1.0), lambda g, x: g * (1.67 * 1.05) * np.exp(x)),  # selu
     ],
 )
