@@ -107,6 +107,12 @@ class EventStopwatch(Stopwatch):
             self._mark(ran=True)
         return Lapse([self._marks[-1]], [])
 
+    def lap(self) -> float:
+        self.stop()
+        now = self.now()
+        self.go()
+        return now
+
     def timed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, float]:
         start = self.now()
         out = self.run(func, args, kwargs)

@@ -37,7 +37,9 @@ class ModuleTimes:
         optimizers: Iterable[Optimizer],
         clock: Callable[[], Stopwatch] = Stopwatch,
     ) -> None:
-        self.calls: list[Call] = []
+        # Its target is a name: what it computed was not observed.
+        self._unseen = Operation(UNSEEN, UNSEEN, (), EMPTY_MAPPING, None)
+        self.calls = [Call(self._unseen, "")]
         self.scopes: list[Scope] = []
         self.steps: list[Step] = []
         self.stopwatch = clock()
@@ -48,8 +50,8 @@ class ModuleTimes:
         self._hooks = Hooks()
         self._thread = get_ident()
         self._running: list[list[Any]] = []  # each with its module, its beginning, and the time of the calls inside it
-        self._known: dict[nn.Module, tuple[str, Operation, bool]] = {}
-        self._unseen("")
+        self._ended: list[nn.Module] = []  # those whose calls ended since the observer was turned on
+        self._own: list[float] = []  # their seconds, without those of the calls inside them
 
     @property
     def phases(self) -> ModuleTimes:
@@ -68,59 +70,58 @@ class ModuleTimes:
     def __exit__(self, *exception: Any) -> None:
         self._open.close()
         self._running.clear()
+        known = {call.path for call in self.calls}
+        ran = {module: self._described(module) for module in dict.fromkeys(self._ended)}
+        self.calls += [Call(self._unseen, path) for path, *_ in ran.values() if path not in known]
+        self.scopes += [
+            tuple.__new__(Scope, (*ran[module], seconds))
+            for module, seconds in zip(self._ended, self._own, strict=True)
+        ]
+        self._ended.clear()
+        self._own.clear()
+
+    def _described(self, module: nn.Module) -> tuple[Any, ...]:
+        """Return the fields of the module's scopes but for their seconds."""
+        operation = Operation(type(module).__name__, type(module), (), EMPTY_MAPPING, None)
+        return self._modules[module], operation, EMPTY_MAPPING, bool(module._modules)
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
         if current_graph_task_id() != -1 or get_ident() != self._thread:
             return
-        watch, running = self.stopwatch, self._running
-        watch.stop()
-        if not running:
+        if not self._running:
             self._begin_step(module)
-        running.append([module, watch.now(), 0.0])
-        watch.go()
+        self._running.append([module, self.stopwatch.lap(), 0.0])
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
         running = self._running
         if not running or current_graph_task_id() != -1 or get_ident() != self._thread:
             return
-        watch = self.stopwatch
-        watch.stop()
+        now = self.stopwatch.lap()
         while running[-1][0] is not module and len(running) > 1:  # a user's hook raised, so ours was not called
             running.pop()
         _, begun, inside = running.pop()
-        took = watch.now() - begun
-        path, operation, has_children = self._known.get(module) or self._described(module)
-        self.scopes.append(tuple.__new__(Scope, (path, operation, EMPTY_MAPPING, has_children, took - inside)))
+        self._ended.append(module)
+        self._own.append(now - begun - inside)
         if running:
-            running[-1][2] += took
+            running[-1][2] += now - begun
         else:
-            self.times.end(FORWARD)
-            self._follow(out)
-        watch.go()
-
-    def _described(self, module: nn.Module) -> tuple[str, Operation, bool]:
-        operation = Operation(type(module).__name__, type(module), (), EMPTY_MAPPING, None)
-        found = self._known[module] = self._modules[module], operation, bool(module._modules)
-        if found[0]:
-            self._unseen(found[0])
-        return found
-
-    def _unseen(self, path: str) -> None:
-        # Its target is a name: what it computed was not observed.
-        self.calls.append(Call(Operation(UNSEEN, UNSEEN, (), EMPTY_MAPPING, None), path))
+            self._end_step(out)
 
     def _begin_step(self, module: nn.Module) -> None:
+        self.stopwatch.stop()
         self.times.end(BACKWARD)  # one that raised
-        first = len(self.calls)
-        self.steps.append(Step(self._modules[module], range(first, first), self.times.next_step()))
+        self.steps.append(Step(self._modules[module], range(0), self.times.next_step()))
         self.times.begin(FORWARD)
+        self.stopwatch.go()
 
-    def _follow(self, out: Any) -> None:
-        """Be told when a backward pass reaches the output of a model."""
-        if torch.is_grad_enabled():
+    def _end_step(self, out: Any) -> None:
+        self.stopwatch.stop()
+        self.times.end(FORWARD)
+        if torch.is_grad_enabled():  # be told when a backward pass reaches the output
             for tensor in tensors_in(out):
                 if tensor.grad_fn is not None:
                     tensor.grad_fn.register_prehook(self._begin_backward)
+        self.stopwatch.go()
 
     def _begin_backward(self, *grads: Any) -> None:
         if not (self.times.is_open(BACKWARD) or self.times.is_open(FORWARD)):
