@@ -20,6 +20,7 @@ from .run.passes import Traced, author_lines, measure, traced
 from .run.progress import progress_bar
 from .run.running import running
 from .run.trace_run import run_of_trace
+from .run.uncompiled import once_loaded
 
 NO_OPTIMIZER = """analyze() takes no optimizer; these do:
   fxflops.count(model, args, backward=True, optimizer=optimizer) counts its step, without computing
@@ -117,7 +118,7 @@ def analyzed(
         running(model, args, kwargs, mode, backward) as subject,
         progress_bar(progress, type(subject.model).__name__) as tick,
     ):
-        made = traced(subject, registry, trace)
+        made = once_loaded(lambda: traced(subject, registry, trace))
         try:
             try:
                 run = measure(subject, made, registry, repeats, tick, kernels)

@@ -26,8 +26,8 @@ from .ops import BASE
 from .records import FormulaFunction, Step
 from .report.report import Report
 from .run.block import DETAILS, STEPS, BlockWatch
-from .run.graph_run import uncompiled
 from .run.model_run import gradients_of
+from .run.uncompiled import uncompiled
 
 INSTEAD = """it counts the code in a block,
   with fxflops.profile(model) as p:
@@ -157,7 +157,7 @@ class profile:
             self._turn_off()
         elif wanted and not self._is_on:
             self._running = ExitStack()
-            self._running.enter_context(uncompiled())
+            self._running.enter_context(uncompiled(load=True))
             self._running.enter_context(self._observer)
             self._observer.times.resume()
             self._is_on = True

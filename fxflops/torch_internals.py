@@ -219,13 +219,19 @@ def in_fake_mode() -> bool:
     return any(isinstance(mode, fake_tensors()[1]) for mode in get_current_dispatch_mode_stack())
 
 
-def python_kernel(op: Any) -> Any:
+def is_control_flow(function: Any) -> bool:
+    """Return whether a function is the operator of ``torch.cond``, ``while_loop``, ``map`` or ``scan``."""
+    return isinstance(function, HigherOrderOperator) and function.name() in ("cond", "while_loop", "map_impl", "scan")
+
+
+def python_kernel(function: Any) -> Any:
     """Return what runs a control flow operator as Python would, so that autograd sees what its functions close over.
 
     Without the compiler, which makes operands of parameters, the operator itself differentiates its operands alone.
+    Other functions are returned as they are.
     """
-    kernels = op.py_kernels if op.name() in ("cond", "while_loop", "map_impl", "scan") else {}
-    return kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd, op)
+    kernels = function.py_kernels if is_control_flow(function) else {}
+    return kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd, function)
 
 
 def triton_kernel_of(kwargs: dict[str, Any]) -> Any:

@@ -17,7 +17,8 @@ from ..meters.timing import Timing
 from ..torch_internals import COMPILED_CODE, RESUMED_CODE, compilations, compilations_begun
 from ..trace.source import is_library
 from .compiled_kernels import CompiledKernel, words_of
-from .graph_run import Times, ran_compiled
+from .graph_run import Times
+from .uncompiled import ran_compiled
 
 OTHER_THREAD = "another thread's run made torch run compiled code eagerly meanwhile"
 SETTLING = 2

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
-import sys
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -22,12 +19,13 @@ from ..meters.accelerator import accelerator_of, waiter
 from ..meters.meter import AcceleratorClock, Clock, Meter
 from ..meters.timing import Timing, Usage, timing, warm_up
 from ..records import Call, spec_of
-from ..torch_internals import COMPILER
+from ..torch_internals import len_torch_dispatch_stack, python_kernel
 from ..trace.autocast import autocast_state
 from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient, roots_of
 from ..trace.observe import Observer
 from ..trace.source import error_for
 from ..trace.symbolic import stack_of
+from .uncompiled import ran_compiled, uncompiled
 
 T = TypeVar("T")
 Roots = Sequence[torch.Tensor]
@@ -35,39 +33,6 @@ SECONDS_CAP = 2.0
 STABLE = 0.05
 LEAST = 5
 """The rule of ``repeats="auto"``: at most this many seconds, a stable relative spread, at least this many runs."""
-
-
-@contextmanager
-def uncompiled() -> Iterator[None]:
-    """Run functions and submodules under ``torch.compile`` as they are written: that is what is counted.
-
-    Torch has one stance for all threads: the first run sets it, and the last one to end restores what was there.
-    """
-    if COMPILER not in sys.modules:
-        yield
-        return
-    with _SWITCHING:
-        next(_SWITCHES)
-        _STANCES.append(nullcontext() if _STANCES else torch.compiler.set_stance("force_eager"))
-    try:
-        yield
-    finally:
-        with _SWITCHING:
-            _STANCES.pop().__exit__(None, None, None)
-
-
-_SWITCHING = threading.Lock()
-_STANCES: list[AbstractContextManager[Any]] = []
-"""One context for each run under way; the first is the stance that is set."""
-_SWITCHES = itertools.count()
-
-
-def ran_compiled(call: Callable[[], T]) -> tuple[T, bool]:
-    """Return the result of a call, and whether no other thread's run made compiled code run eagerly meanwhile."""
-    before = next(_SWITCHES)
-    eagerly = bool(_STANCES)
-    out = call()
-    return out, not eagerly and next(_SWITCHES) == before + 1
 
 
 class NodeRunner(fx.Interpreter):
@@ -138,7 +103,8 @@ class NodeRunner(fx.Interpreter):
             case "output":
                 return lambda value: value
             case _:
-                return cast("Callable[..., Any]", n.target)
+                is_observed = len_torch_dispatch_stack() > 0  # then the observer finds the kernel
+                return cast("Callable[..., Any]", n.target if is_observed else python_kernel(n.target))
 
 
 class CallCollector(Meter):
@@ -256,7 +222,7 @@ def time_nodes(
         [_seconds(own), sums, *([_seconds(fast)] if compiled else [])], repeats, time.perf_counter() - begin
     ):
         tick()
-        with uncompiled():
+        with uncompiled(graph):
             _time_model(model(), device, own, own_back if backward else None)
         if compiled is not None:
             tick()

@@ -13,7 +13,7 @@ from ..model.inventory import Inventory
 from ..model.snapshot import Snapshot
 from ..trace.source import error_for
 from ..trace.uninitialized_reads import BeforeWriteMode
-from .graph_run import uncompiled
+from .uncompiled import uncompiled
 
 
 @contextmanager

@@ -30,8 +30,9 @@ from ..trace.meta_mirror import MetaMirror
 from ..trace.observe import Observer
 from ..trace.record import Recorder
 from ..trace.source import line_that_raised
-from .graph_run import run_error, uncompiled
+from .graph_run import run_error
 from .outcome import Environment, Run, environment_of
+from .uncompiled import uncompiled
 
 GIVE = ": give a model with real tensors"
 R = TypeVar("R", Call, Scope)

@@ -25,10 +25,11 @@ from ..trace.source import is_library
 from ..trace.symbolic import constants_of, symbolic
 from .compiled import Compiled, first_runs, with_times
 from .compiled_kernels import compiled_kernels
-from .graph_run import CallCollector, Times, run_graph, time_nodes, uncompiled
+from .graph_run import CallCollector, Times, run_graph, time_nodes
 from .model_run import Subject, Watch, observed_run, with_seconds
 from .outcome import Run
 from .per_node import Spans, node_of, with_nodes
+from .uncompiled import uncompiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,7 @@ def _allocated(
     """Return the bytes of each node in forward and backward, and the peak of the model itself, from the allocator."""
     call = subject.call()
     accelerator.reset_peak()
-    with uncompiled():
+    with uncompiled(graph):
         out = call()
     if subject.backward:
         backward_from(*roots_of(out))

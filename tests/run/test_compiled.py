@@ -14,7 +14,7 @@ from torch import nn
 
 import fxflops
 from fxflops.run.compiled import OTHER_THREAD, _frames_of, first_runs
-from fxflops.run.graph_run import uncompiled
+from fxflops.run.uncompiled import uncompiled
 
 X = torch.randn(4, 8)
 SLEEP = 0.02

@@ -225,7 +225,11 @@ def test_control_flow_differentiates_what_its_functions_close_over(name: str) ->
     rows = 5 * times if name in ("cond", "while_loop") else times
     with fxflops.profile(model, convention="torch") as profile:
         model(x).sum().backward()
-    for report in (fxflops.count(model, x, convention="torch", backward=True), profile.report):
+    reports = [fxflops.count(model, x, convention="torch", backward=True), profile.report]
+    if name != "scan":  # its symbolic graph lacks the scan
+        reports.append(fxflops.analyze(model, x, convention="torch", backward=True, repeats=1))
+        assert reports[-1].backward_timing is not None
+    for report in reports:
         # A product, and one for each of its two gradients.
         assert report.complete
         assert report.total_flops == 2 * rows * 4 * 4
