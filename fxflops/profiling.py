@@ -18,7 +18,7 @@ from torch.profiler import ProfilerAction
 
 from .conventions import Convention, check_attention, find_convention
 from .counting.steps import OUTSIDE
-from .errors import FxflopsError, InputError, of_kind
+from .errors import FxflopsError, InputError, near, of_kind
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
 from .model.optimizer import states_of
@@ -78,7 +78,10 @@ class profile:
         **unknown: NoReturn,
     ) -> None:
         if inputs or unknown:
-            raise of_kind(InputError(f"profile() takes no {', '.join(unknown) or 'inputs'}: {INSTEAD}"), TypeError)
+            meant = "".join(near(name, profile.__init__.__kwdefaults__ or ()) for name in unknown)
+            raise of_kind(
+                InputError(f"profile() takes no {', '.join(unknown) or 'inputs'}{meant or ': ' + INSTEAD}"), TypeError
+            )
         self._model = _one_model(models)
         self._parts = [*self._model.children()] if isinstance(self._model, Models) else [self._model]
         given = models.values() if isinstance(models, Mapping) else models if isinstance(models, Sequence) else [models]

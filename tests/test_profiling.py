@@ -197,6 +197,11 @@ def test_who_calls_it_as_thops_is_told_what_to_call(args: Any, kwargs: Any) -> N
     assert isinstance(error.value, TypeError)
 
 
+def test_a_misspelt_argument_is_told_its_name() -> None:
+    with pytest.raises(TypeError, match=r"profile\(\) takes no optimiser; near: optimizer$"):
+        profile(nn.Linear(2, 2), optimiser=None)
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:FutureWarning", "ignore:.*torch.jit.script:DeprecationWarning")
 def test_a_whole_scripted_model() -> None:
     model = torch.jit.script(nn.Sequential(nn.Linear(4, 5), nn.ReLU()))
