@@ -84,12 +84,13 @@ class SlowSGD(torch.optim.SGD):
         super().step(closure)
 
 
-def test_a_loop_has_the_devices_times(standin: StandIn, clock: Clock) -> None:
+@pytest.mark.parametrize("detail", ["operations", "modules"])
+def test_a_loop_has_the_devices_times(detail: str, standin: StandIn, clock: Clock) -> None:
     """Its host is far ahead: but for the first call, which the device waits for, launching takes no time of it."""
     model = Outer(standin)
     optimizer = SlowSGD(model.parameters(), lr=0.1)
     optimizer.standin = standin
-    with fxflops.profile(model) as p:
+    with fxflops.profile(model, optimizer=optimizer, detail=detail) as p:
         for _ in range(2):
             model(X).sum().backward()
             optimizer.step()
