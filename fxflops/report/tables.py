@@ -1,0 +1,80 @@
+"""A counted run whose sums are tables: each has the exports of :class:`~fxflops.render.exports.Tabular`."""
+
+from __future__ import annotations
+
+from ..counting.counted_run import CountedRun
+from ..counting.rollup import ModuleRow, OperatorRow, by_module_and_operator, by_operator, check_phase
+from ..counting.steps import StepTime
+from ..errors import InputError, near
+from ..render.exports import Rows, Table
+from .rows import kernel_table, module_and_operator_rows, module_rows, operations, operator_rows, step_time_rows
+
+
+class TabledRun(CountedRun):
+    """A counted run with the tables of its operations, modules, operators, dtypes and steps.
+
+    Each method returns a mapping that prints as a table and has ``to_csv``, ``to_dataframe`` and the other exports.
+    """
+
+    def by_module(self, phase: str = "forward") -> Rows[ModuleRow]:
+        """Return each module's total and own sums by its path; "" is the model. All are 0 for a phase that did not run.
+
+        ``phase`` is "forward" (which includes "gradient"), "backward", "recompute" (forward work that gradient
+        checkpointing does again), "optimizer" or "gradient" (gradients taken inside the forward).
+        """
+        return module_rows(super().by_module(phase))
+
+    def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:
+        """Return each operator's sums by its name, largest FLOPs first.
+
+        ``(no op)`` is the time of graph nodes that compute nothing: an input, an index into a tuple, a shape.
+        """
+        return operator_rows(super().by_operator(phase), "operator")
+
+    def by_dtype(self, phase: str = "forward") -> Rows[OperatorRow]:
+        """Return the sums by the dtype of the output ("f32", "bf16", ...)."""
+        return operator_rows(by_operator(self._items(check_phase(phase)), lambda item: item.dtype), "dtype")
+
+    def by_module_and_operator(self, phase: str = "forward") -> Rows[Rows[OperatorRow]]:
+        """Return, for each module's path, the sums of each operator in its subtree."""
+        return module_and_operator_rows(by_module_and_operator(self._items(check_phase(phase)), self._run.modules))
+
+    def by_step(self) -> Rows[OperatorRow]:
+        """Return the sums of each call of the model under :func:`fxflops.profile`, in run order; work outside them is last.
+
+        The steps of ``generate()`` are "prefill", "decode 1", "decode 2" ...; other steps are "step 1", "step 2" ... If
+        there are several models, each step has the name of its model. In a loop that calls ``p.step()`` the steps are its
+        iterations. What follows until the next step has rows of its own: "step 1 backward", "step 1 optimizer". A report
+        of one call has one step.
+        """
+        return operator_rows(super().by_step(), "step")
+
+    def step_times(self) -> Rows[StepTime]:
+        """Return where the time of each step of a profiled block went; the steps add up to ``block_time``.
+
+        A step lasts from the beginning of one call of the model, or iteration, to that of the next. "between" is the time
+        outside the model, the backward pass and the optimizer: of loading data, computing a loss, choosing a token.
+        """
+        return step_time_rows(super().step_times())
+
+    @property
+    def table(self) -> Table:
+        """The operations in run order, with module, shapes, MACs, FLOPs, seconds and bytes as raw values.
+
+        ``params`` are a leaf module's own; memory is that of the call's node; counts are None if no formula is known.
+        """
+        params = {module.path: module.params for module in self._run.modules}
+        return operations(self.counted, self.nodes, params, self.remarks)
+
+    @property
+    def kernels(self) -> Table:
+        """The kernels of each operator, the longest first, of ``analyze(kernels=True)`` and of a trace."""
+        return kernel_table(self.counted, self.nodes)
+
+    def __getitem__(self, path: str) -> ModuleRow:
+        """Return the row of the module at this path: ``report["blocks.3"]``. InputError for an unknown path."""
+        modules = self._modules_of("forward")
+        if path not in modules:
+            known = near(str(path), modules)
+            raise InputError(f"{self.model} has no module {path!r}{known}; report.by_module() lists them")
+        return modules[path]
