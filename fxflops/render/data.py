@@ -72,6 +72,7 @@ class Summary:
     forward, ``latency`` its own time, ``nodes_seconds`` that of the graph's nodes; ``steps`` are the times of a profiled
     block, ``instruments`` the seconds of observing it; ``unsteady`` says why times are not to be relied on; ``memory`` is the
     bytes at the peak by category; ``remarks`` are sentences on calls; ``paste`` are lines that count what is missing;
+    ``utilization`` is the share of the device's peak that the model reached, if the peak is known;
     ``compiled`` is True for a model with a compiled part, which was counted and timed eagerly, ``compiled_run`` is that of a
     model that was given compiled.
     """
@@ -105,6 +106,7 @@ class Summary:
     operators: Sequence[OperatorRow] = ()
     missing: Sequence[Missing] = ()
     paste: str = ""
+    utilization: float | None = None
     compiled: bool = False
     compiled_run: CompiledRun | None = None
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from .columns import ROOT
 from .data import TreeRow
 from .text import plain
 
@@ -101,6 +103,11 @@ def common_name(names: Sequence[str]) -> str:
     counts_up = start >= 0 and list(names) == [str(start + i) for i in range(len(names))]
     listed = ",".join(names)
     return listed if not counts_up and len(listed) <= 24 else f"{names[0]}..{names[-1]}"
+
+
+def pattern(path: str) -> str:
+    """Return a path or name with ``*`` for numbers: ``layer*.*.bn1``; the root is ``(root)``."""
+    return re.sub(r"\d+", "*", path) or ROOT
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -12,9 +12,9 @@ from ..errors import InputError
 from ..records import PARTS, grouped, prefixes
 from ..render.columns import Column, Kind
 from ..render.exports import Cells, Rows, Table, Tabular
+from ..render.fold import pattern
 from ..render.text import align, plain, terminal_width, wrapped
 from ..units import count, seconds, size
-from .explain import pattern
 from .rows import highest
 
 Readable = Callable[[float | None], str]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from ..counting.module_charges import NOT_COUNTED
 from ..records import Counted
 from ..render.columns import Column, Kind
 from ..render.exports import Table, Tabular
+from ..render.fold import pattern
 from ..render.table import grid
 from ..render.text import cells, plain, terminal_width, wrapped
 from ..units import count as readable
@@ -48,9 +48,9 @@ class Difference(NamedTuple):
     @property
     def where(self) -> str:
         """The paths with ``*`` for numbers: ``layer*.*.bn1``; the root is ``(root)``."""
-        patterns = list(dict.fromkeys(pattern(path) for path in self.paths))
-        more = len(patterns) - MOST_PLACES
-        return ", ".join(patterns[:MOST_PLACES]) + (f", {more} more" if more > 0 else "")
+        places = list(dict.fromkeys(pattern(path) for path in self.paths))
+        more = len(places) - MOST_PLACES
+        return ", ".join(places[:MOST_PLACES]) + (f", {more} more" if more > 0 else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +137,6 @@ def _numbered(extra: Iterable[Counted]) -> Iterator[tuple[object, Counted]]:
         key = each.call.path, each.call.target
         seen[key] += 1
         yield (key, seen[key]), each
-
-
-def pattern(path: str) -> str:
-    """Return a path with ``*`` for numbers: ``layer*.*.bn1``; the root is ``(root)``."""
-    return re.sub(r"\d+", "*", path) or "(root)"
 
 
 def _how(each: Counted) -> str:

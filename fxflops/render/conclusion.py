@@ -1,0 +1,105 @@
+"""The conclusion from a run in one sentence: where its cost is, how near to the device's peak it came, and what was slowest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ..counting.steps import TIMED, StepTime
+from ..records import PHASES, grouped
+from ..units import percent, seconds
+from .data import Summary, TreeRow
+from .fold import pattern
+from .parts import Part, parts_of
+from .text import plain
+
+FORWARD, BACKWARD, *_ = PHASES
+*_, BETWEEN = TIMED
+MUCH, MORE = 0.5, 0.01
+"""The share of a block's time outside the model that is said first; the share by which a part has to cost more than others."""
+
+
+def conclusion(data: Summary, utilization: float | None = None) -> str:
+    """Return ``64% of FLOPs in 12 Mlp (blocks.*.mlp); 41% of peak; slowest: blocks.0.attn, 3.10 ms``; "" for an empty run.
+
+    ``utilization`` is the share of the device's peak that the model reached (MFU), None if it is not known. Of a training
+    step the phase that takes most comes first, and modules are compared in the forward.
+    """
+    parts, phase = parts_of(data.root), _phase(data)
+    where = _dearest(data, parts)
+    said = [
+        f"{phase}; of the forward {where}" if phase and where else phase or where,
+        "" if utilization is None else f"{100 * utilization:.0f}% of peak",
+        _slowest(parts),
+    ]
+    return "; ".join(filter(None, said))
+
+
+def _phase(data: Summary) -> str:
+    """Return the phase of training that takes most: of the time if it is known, else of the FLOPs; "" without a backward."""
+    times = _times(data)
+    if times.get(BETWEEN, 0.0) >= MUCH * sum(times.values()) > 0:
+        return f"{_share(times[BETWEEN], sum(times.values()))} of time outside the model and the optimizer"
+    if data.backward_flops is None:
+        return ""
+    flops = {FORWARD: data.root.flops, BACKWARD: data.backward_flops + (data.recompute_flops or 0)}
+    of, costs = ("time", times) if times.get(BACKWARD) else ("FLOPs", flops)
+    phase = max(costs, key=lambda name: costs[name])
+    return f"{_share(costs[phase], sum(costs.values()))} of {of} in the {phase}"
+
+
+def _times(data: Summary) -> Mapping[str, float]:
+    """Return the seconds of each phase, of a profiled block or of the model's own run; {} if they were not timed."""
+    if data.steps:
+        whole = StepTime._make(map(sum, zip(*data.steps.values(), strict=True)))
+        return {name: getattr(whole, name) for name in TIMED}
+    timings = {FORWARD: data.latency, BACKWARD: data.backward_latency}
+    return {name: timing.median for name, timing in timings.items() if timing is not None}
+
+
+def _dearest(data: Summary, parts: Sequence[Part]) -> str:
+    """Return the kind of module that has the most FLOPs, and that which takes the most time, in words."""
+    if not parts:
+        operators = {row.key: float(row.total.flops) for row in data.operators if row.total.flops}
+        dearest = max(operators, key=lambda name: operators[name], default="")
+        return f"{_share(operators[dearest], data.root.flops)} of FLOPs in {plain(dearest)}" if dearest else ""
+    kinds = grouped((part.kind, part) for part in parts)
+    costs = {"counted FLOPs" if data.root.missing else "FLOPs": _flops, "time": _seconds}
+    said: dict[str, list[str]] = {}
+    for name, cost in costs.items():
+        sums = {kind: sum(cost(part.row) for part in same) for kind, same in kinds.items()}
+        dearest = max(sums, key=lambda kind: sums[kind])
+        if sums[dearest]:
+            said.setdefault(dearest, []).append(f"{_share(sums[dearest], cost(data.root))} of {name}")
+    by = _seconds if any(part.row.seconds for part in parts) else _flops
+    return ", ".join(f"{' and '.join(shares)} in {_named(kinds[kind], by)}" for kind, shares in said.items())
+
+
+def _named(kind: Sequence[Part], cost: Callable[[TreeRow], float]) -> str:
+    """Return ``12 Mlp (blocks.*.mlp)``; of parts in several places also the one that costs more than any other."""
+    dearest, *others = sorted(kind, key=lambda part: cost(part.row), reverse=True)
+    modules = [module for part in kind for module in part.modules]
+    if len(modules) < 2:
+        return f"{plain(dearest.row.path)} ({plain(dearest.row.cls)})" if modules else dearest.label
+    places = {pattern(module.path) for module in modules} if others else {dearest.row.path}
+    where = f" ({plain(places.pop())})" if len(places) == 1 else ""
+    is_most = others and cost(dearest.row) > (1 + MORE) * cost(others[0].row)
+    return f"{len(modules)} {plain(dearest.row.cls)}{where}{f', most in {plain(dearest.row.path)}' * bool(is_most)}"
+
+
+def _slowest(parts: Sequence[Part]) -> str:
+    """Return the module that took the longest, if modules were timed."""
+    modules = [module for part in parts for module in part.modules if module.seconds]
+    slowest = max(modules, key=_seconds, default=None)
+    return "" if slowest is None else f"slowest: {plain(slowest.path)}, {seconds(slowest.seconds)}"
+
+
+def _flops(row: TreeRow) -> float:
+    return row.flops
+
+
+def _seconds(row: TreeRow) -> float:
+    return row.seconds or 0.0
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{percent(part, whole) or 0:.0f}%"

@@ -1,0 +1,119 @@
+"""The parts that the cost of a model splits into: modules of one kind together, as far down as one of them has nearly all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from ..records import grouped
+from ..units import percent
+from .data import TreeRow
+from .fold import common_name, own_row, pattern
+from .text import plain
+
+LARGE, NEARLY_ALL, A_PART = 50.0, 90.0, 15.0
+"""Percent: of the model's cost, from which a part is opened; of its own, from which what has it in a part wraps it, and from
+which a class of modules is one that its cost splits into."""
+ALIKE = 2
+"""Blocks in a list are of one kind if they have one class and none is more than so many times as large as another."""
+CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
+
+
+class Part(NamedTuple):
+    """Modules of one kind, or what a kind computes outside its children.
+
+    ``row`` has their class, their path with ``*`` for numbers, and their sums; ``modules`` are the modules themselves, none
+    for work outside children, of which ``row.cls`` is the name.
+    """
+
+    row: TreeRow
+    modules: Sequence[TreeRow] = ()
+
+    @property
+    def label(self) -> str:
+        """The path, the class and the number: ``blocks.*.mlp  Mlp (x12)``."""
+        count = len(self.modules)
+        said = plain(self.row.cls) + (f" (x{count})" if count > 1 else "")
+        return "  ".join(filter(None, [plain(self.row.path), said]))
+
+    @property
+    def kind(self) -> str:
+        """What modules that do the same have in common: their class, if it is more than a container."""
+        return self.row.cls if self.modules and self.row.cls not in CONTAINERS else self.label
+
+
+def parts_of(root: TreeRow) -> list[Part]:
+    """Return the parts of a model, in any order; [] if it has no modules inside it.
+
+    A part is opened if it only wraps another, and a large or repeated one if its cost splits between modules of several
+    classes: an MLP of linear layers is one part. Cost is FLOPs, or time where nothing is counted.
+    """
+    by_time, parts = not root.flops, []
+    whole = Part(root, (root,))
+    opened = [whole] if root.children else []
+    while opened:
+        part = opened.pop()
+        inside = [*_inside(part)]
+        if part is whole or _is_opened(part, inside, root, by_time):
+            opened += inside
+        else:
+            parts.append(part)
+    return parts
+
+
+def _inside(part: Part) -> Iterator[Part]:
+    """Yield the kinds of modules in a part, and last its own work."""
+    kinds: dict[tuple[str, str, int], list[TreeRow]] = {}
+    for module in part.modules:
+        latest: dict[tuple[str, str], tuple[int, TreeRow]] = {}
+        for child in module.children:
+            key = pattern(child.name), child.cls
+            number, other = latest.get(key, (0, child))
+            latest[key] = number, other = (number, other) if _are_alike(other, child) else (number + 1, child)
+            kinds.setdefault((*key, number), []).append(child)
+    for (name, cls, _), modules in kinds.items():
+        names = [*dict.fromkeys(module.name for module in modules)]
+        siblings = {child.name for module in part.modules for child in module.children if pattern(child.name) == name}
+        last = names[0] if len(names) == 1 else name if siblings == {*names} else common_name(names)
+        path = f"{part.row.path}.{last}".lstrip(".") if len(modules) > 1 else modules[0].path
+        yield Part(_together(modules, path, cls), modules)
+    own = [row for row in map(own_row, part.modules) if row is not None]
+    if own:
+        yield Part(_together(own, part.row.path, own[0].name))
+
+
+def _are_alike(a: TreeRow, b: TreeRow) -> bool:
+    """Return True for modules of equal size, and for blocks in a list: the first of them often has something more."""
+    factor = ALIKE if a.children and b.children and a.name.isdecimal() else 1
+    sizes = [(a.params or 0, b.params or 0), (a.flops, b.flops)]
+    return all(max(pair) <= factor * min(pair) for pair in sizes)
+
+
+def _together(rows: Sequence[TreeRow], path: str, cls: str) -> TreeRow:
+    seconds = [row.seconds for row in rows if row.seconds is not None]
+    return TreeRow(
+        "",
+        cls,
+        path,
+        calls=sum(row.calls for row in rows),
+        params=sum(row.params or 0 for row in rows),
+        macs=sum(row.macs for row in rows),
+        flops=sum(row.flops for row in rows),
+        missing=sum(row.missing for row in rows),
+        seconds=sum(seconds) if seconds else None,
+    )
+
+
+def _is_opened(part: Part, inside: Sequence[Part], root: TreeRow, by_time: bool) -> bool:
+    def percents(of: TreeRow, rows: Iterable[TreeRow]) -> list[float]:
+        whole, *some = [(row.seconds or 0.0) if by_time else row.flops for row in (of, *rows)]
+        return [percent(each, whole) or 0.0 for each in some]
+
+    (large,) = percents(root, [part.row])
+    kinds = grouped((each.kind, each) for each in inside if each.modules)
+    shares = {kind: sum(percents(part.row, (each.row for each in same))) for kind, same in kinds.items()}
+    if any(shares[kind] >= NEARLY_ALL and same[0].modules[0].children for kind, same in kinds.items()):
+        return True
+    is_container = part.row.cls in CONTAINERS and len(part.modules) == 1
+    splits = sum(share >= A_PART for share in shares.values()) > 1
+    return (is_container or splits) and (len(part.modules) > 1 or large >= LARGE)

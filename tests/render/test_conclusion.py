@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fxflops.counting.steps import StepTime
+from fxflops.meters.timing import Timing
+from fxflops.render.conclusion import conclusion
+from fxflops.render.data import TreeRow
+
+
+def untimed(row: TreeRow) -> TreeRow:
+    return row._replace(seconds=None, own_seconds=None, children=tuple(map(untimed, row.children)))
+
+
+def test_where_the_flops_and_the_time_are_and_what_was_slowest(vit):
+    # 4 x 1.8 of 11.43 GFLOPs, and half of the 60 ms of the blocks, of 62.5 ms; the last block took 18 ms
+    assert conclusion(vit) == "63% of FLOPs and 48% of time in 4 Mlp (blocks.*.mlp); slowest: blocks.3.mlp, 9.00 ms"
+
+
+def test_the_utilization_is_said_if_it_is_known(vit):
+    assert conclusion(vit, 0.412).split("; ")[1] == "41% of peak"
+
+
+def test_counted_alone(vit):
+    assert conclusion(replace(vit, root=untimed(vit.root))) == "63% of FLOPs in 4 Mlp (blocks.*.mlp)"
+
+
+def test_time_spent_elsewhere_than_flops(vit):
+    embed, blocks, head = vit.root.children
+    root = vit.root._replace(children=(embed._replace(seconds=0.2), blocks, head), seconds=0.2605)
+    said = "63% of FLOPs in 4 Mlp (blocks.*.mlp), 77% of time in embed (Conv2d); slowest: embed, 200.0 ms"
+    assert conclusion(replace(vit, root=root)) == said
+
+
+def test_modules_of_a_class_in_several_places(vit):
+    def conv(name: str, flops: int) -> TreeRow:
+        return TreeRow(name, "Conv2d", name, 1, flops, 0, flops)
+
+    root = TreeRow("", "Net", "", 1, 0, 0, 100, children=(conv("conv1", 60), conv("conv2", 30), conv("side", 10)))
+    assert conclusion(replace(vit, root=root)) == "100% of FLOPs in 3 Conv2d, most in conv1"
+    same = root._replace(children=(conv("conv1", 50), conv("conv2", 30), conv("conv3", 20)))
+    assert conclusion(replace(vit, root=same)) == "100% of FLOPs in 3 Conv2d (conv*), most in conv1"
+
+
+def test_of_an_incomplete_count_the_shares_are_of_what_was_counted(vit):
+    root = untimed(vit.root)._replace(missing=3)
+    assert conclusion(replace(vit, root=root)) == "63% of counted FLOPs in 4 Mlp (blocks.*.mlp)"
+
+
+@pytest.mark.parametrize(
+    ("change", "phase"),
+    [
+        ({"backward_flops": 22_867_874_000}, "67% of FLOPs in the backward"),
+        ({"backward_flops": 1}, "100% of FLOPs in the forward"),
+        (
+            {"backward_flops": 1, "latency": Timing(1, 1, 1, 1), "backward_latency": Timing(3, 3, 3, 1)},
+            "75% of time in the backward",
+        ),
+        ({"backward_flops": 1, "steps": {"step 1": StepTime(10, 1, 3, 4, 2, 7)}}, "40% of time in the optimizer"),
+    ],
+)
+def test_the_phase_of_training_that_takes_most(vit, change, phase):
+    data = replace(vit, root=untimed(vit.root), latency=None)
+    assert conclusion(replace(data, **change)) == f"{phase}; of the forward 63% of FLOPs in 4 Mlp (blocks.*.mlp)"
+
+
+def test_a_block_that_waits_for_its_data(vit):
+    steps = {"step 1": StepTime(10, 1, 3, 0, 6, 7)}
+    said = conclusion(replace(vit, backward_flops=1, steps=steps))
+    assert said.startswith("60% of time outside the model and the optimizer; of the forward 63%")
+
+
+def test_a_model_without_modules_has_its_operators(vit):
+    assert conclusion(replace(vit, root=vit.root._replace(children=()))) == "87% of FLOPs in linear"
+    assert conclusion(replace(vit, root=vit.root._replace(children=()), operators=())) == ""
