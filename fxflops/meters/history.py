@@ -116,6 +116,11 @@ class History:
         made = ((self._call(number), held) for number, held in moments.items())
         return tuple(Moment(call.path, call.op, call.phase, held) for call, held in made if call is not None)
 
+    def each_change(self) -> Iterator[tuple[int, LiveTensor]]:
+        """Yield for each change, in order, the number of the storage and its tensor, whose bytes are the change: negative
+        for a storage that was freed."""
+        return ((entry, self._tensor(entry, change)) for entry, change, _ in triples(self.changes))
+
     def _tensor(self, entry: int, nbytes: int) -> LiveTensor:
         call, name = self._call(self.entries.calls[entry]), self.entries.names.get(entry, "")
         path = call.path if call else name.rpartition(".")[0]

@@ -40,6 +40,7 @@ FORMATS = {
     ".md": "to_markdown",
     ".tex": "to_latex",
     ".html": "to_html",
+    ".pickle": "to_memory_snapshot",
 }
 """The method of a report that writes a file with this suffix."""
 USUAL = {"phase": "forward"}

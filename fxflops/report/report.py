@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
+import pickle
 import weakref
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -31,6 +33,7 @@ from .chrome_trace import chrome_trace
 from .compiled import CompiledView, compiled_view
 from .diff import Diff, diff
 from .explain import Explanation, explain
+from .memory_snapshot import memory_snapshot
 from .saved import NAME_ONLY, TOTALS, Saved, to_json_data
 from .tables import TabledRun
 from .views import Tree, summary_of, tree_row
@@ -206,7 +209,7 @@ class Report(TabledRun, Exports):
         """Write the report in the format that the suffix of ``path`` names; raise InputError for an unknown suffix.
 
         ``.json`` holds the whole report, for :meth:`load`; ``.csv``, ``.md`` and ``.tex`` the table of operations;
-        ``.html`` the page of :meth:`to_html`; ``.trace.json`` and ``.perfetto`` a Chrome trace.
+        ``.html`` the page of :meth:`to_html`; ``.trace.json`` and ``.perfetto`` a Chrome trace, ``.pickle`` a memory snapshot.
         """
         name = os.fspath(path).lower()
         method = next((method for suffix, method in FORMATS.items() if name.endswith(suffix)), None)
@@ -259,6 +262,19 @@ class Report(TabledRun, Exports):
         timed, 1 us stands for 1 MFLOP, and the trace says so.
         """
         return written(as_json(chrome_trace(self, self.table)), path)
+
+    def to_memory_snapshot(self, path: Path | None = None) -> dict[str, Any] | None:
+        """Return the run's allocations as :func:`torch.cuda.memory._snapshot` returns those of a device, or pickle them to
+        ``path``, for pytorch.org/memory_viz and ``python -m torch.cuda._memory_viz``.
+
+        No device is needed: those of :func:`~fxflops.count` are predicted. Raises InputError for a report read from a
+        file, which does not hold single allocations.
+        """
+        snapshot = memory_snapshot(self)
+        if path is None:
+            return snapshot
+        pathlib.Path(path).write_bytes(pickle.dumps(snapshot, protocol=4))  # the viewer reads no later protocol
+        return None
 
     if not TYPE_CHECKING:  # a type checker would accept any name
 
