@@ -16,7 +16,7 @@ FLOORS = [
     ["__main__"],
     ["cli"],
     ["_public"],
-    ["adapters"],
+    ["adapters", "integrations"],
     ["notebook"],
     ["api", "profiling"],
     ["report"],

@@ -93,8 +93,13 @@ def mfu(
 
 
 def _utilization(counted: Iterable[Counted], device: Device, latency: float) -> float:
+    return seconds_at_peak(counted, device) / latency
+
+
+def seconds_at_peak(counted: Iterable[Counted], device: Device) -> float:
+    """Return the seconds that 2 x MACs need on a device, each at the peak of its dtype."""
     tf32 = tf32_allowed()
-    return sum(2 * each.macs / device.peak(_dtype(each, device, tf32)) for each in counted if each.macs) / latency
+    return sum(2 * each.macs / device.peak(_dtype(each, device, tf32)) for each in counted if each.macs)
 
 
 def _device(device: str | Device, place: str, counted: Sequence[Counted]) -> tuple[Device, bool]:

@@ -1,0 +1,30 @@
+"""A live meter of training: tokens/s, TFLOP/s, MFU, HFU and FLOPs so far.
+
+``Meter`` is for a loop of one's own, ``MeterCallback`` for transformers' Trainer, ``LightningMeter`` for Lightning's. The
+frameworks are loaded with the class that needs them.
+"""
+
+from typing import TYPE_CHECKING
+
+from .meter import Meter
+
+if TYPE_CHECKING:
+    from .lightning_meter import LightningMeter
+    from .trainer_callback import MeterCallback
+
+__all__ = ["LightningMeter", "Meter", "MeterCallback"]
+
+_HOMES = {"MeterCallback": ("trainer_callback", "transformers"), "LightningMeter": ("lightning_meter", "lightning")}
+
+
+def __getattr__(name: str) -> type:
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home, package = _HOMES[name]
+    try:
+        found: type = getattr(import_module(f".{home}", __name__), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{name} needs {package}: pip install {package}") from error
+    return found

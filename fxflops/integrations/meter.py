@@ -1,0 +1,220 @@
+"""The meter of a training loop: what the model's calls compute, and how long the steps take."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..errors import FxflopsError, InputError
+from ..model.inputs import checked_model
+from ..roofline.devices import Device
+from ..torch_internals import current_graph_task_id
+from ..trace.autocast import autocast_state
+from .clock import LapClock
+from .work import Work, work_of
+
+Key = tuple[Any, ...]
+
+
+class Meter:
+    """Tokens/s, TFLOP/s, MFU, HFU and FLOPs so far of a training loop.
+
+    >>> meter = Meter(model)                       # doctest: +SKIP
+    >>> for batch in batches:                      # doctest: +SKIP
+    ...     with meter.step(batch):                # doctest: +SKIP
+    ...         model(**batch).loss.backward()     # doctest: +SKIP
+    ...     print(meter.read())                    # doctest: +SKIP
+
+    FLOPs are those of forward and backward, 2 for each multiply-accumulate of the calls of the model, or of its parts, that
+    are made in a step. Each is counted once for its shapes, modes and trainable parameters, by :func:`fxflops.count`
+    before it runs, in no step's time; the real run is not watched. Calls in eval mode under ``no_grad`` are evaluation, and
+    count nothing. All that a part returns is taken to reach the loss; of a part that returns a loss, nothing else is.
+
+    Args:
+        model: the model that is trained; under DistributedDataParallel that of this rank.
+        device: the device whose peaks MFU and HFU are shares of: a name, a Device, or "auto" for that of the model.
+        target_tokens: the tokens of the whole training, on all ranks, for the seconds left.
+        tokens: a function of a batch that returns its tokens; by default, the elements of ``input_ids``, or of the first
+            tensor of integers. A batch without one has no tokens.
+
+    Raises InputError for a model that is sharded over ranks: counting it on one of them would wait for the others.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        device: str | Device = "auto",
+        target_tokens: int | None = None,
+        tokens: Callable[[Any], int] | None = None,
+    ) -> None:
+        model = checked_model(model)
+        self._model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
+        self._parameters = [*self._model.parameters()]
+        if any(hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in self._parameters):
+            raise InputError("the model is sharded over ranks: counting it on one of them would wait for the others")
+        self._device = device
+        self._target = target_tokens
+        self._tokens_of = tokens or tokens_of
+        self.clock = LapClock(self._parameters[0].device if self._parameters else torch.device("cpu"))
+        self._known: dict[Key, Work | None] = {}
+        self._handles: list[Any] = []
+        self._depth = 0
+        self._is_counting = self._is_unknown = self._has_tokens = self._has_called = False
+        self._window = [0.0] * 5
+        self._total = [0.0] * 2
+        self.counting_seconds = 0.0
+        """The seconds that counting new shapes has taken; they are in no other time."""
+
+    @contextmanager
+    def step(self, batch: Any = None) -> Iterator[None]:
+        """Measure a step: the calls of the model in the block, and its time. ``batch`` tells the tokens."""
+        self.watch()
+        self.clock.start()
+        try:
+            yield
+            self.clock.lap()
+            self.add_tokens(batch)
+        finally:
+            self.unwatch()
+
+    def read(self) -> dict[str, float]:
+        """Return the figures since the last reading; those that are not known are left out. All ranks have to call it.
+
+        ``tokens_per_second`` is that of all ranks, ``tflops_per_device`` the mean of the ranks'. ``mfu`` and ``hfu`` are shares of
+        1; the second includes what checkpointing computes again. ``flops_so_far`` are those of all ranks' forward and
+        backward. ``seconds_left`` is the time until ``target_tokens``. ``counting_seconds`` is this rank's.
+        """
+        *window, unknown, ranks = self._over_ranks([*self._window, self.clock.take(), self._is_unknown, 1.0])
+        self._window = [0.0] * 5
+        tokens, flops, _, at_peak, again_at_peak, seconds = window
+        self._total = [self._total[0] + tokens, self._total[1] + flops]
+        found = {"counting_seconds": self.counting_seconds}
+        if tokens and seconds:
+            rate = found["tokens_per_second"] = tokens / (seconds / ranks)
+            if self._target is not None:
+                found["seconds_left"] = max(0.0, self._target - self._total[0]) / rate
+        if not unknown:
+            found["flops_so_far"] = self._total[1]
+            if seconds:
+                found["tflops_per_device"] = flops / seconds / 1e12
+                found["mfu"], found["hfu"] = at_peak / seconds, (at_peak + again_at_peak) / seconds
+        return found
+
+    def add_tokens(self, batch: Any) -> None:
+        """Add the tokens of a batch."""
+        self._window[0] += self._tokens_of(batch)
+
+    def watch(self, tokens: bool = False) -> None:
+        """See the calls of the model from now on, until :meth:`unwatch`; with ``tokens`` their inputs tell these, too."""
+        self._has_tokens = tokens
+        if not self._handles:
+            self._depth, self._has_called = 0, False
+            for module in {*callable_parts(self._model)}:
+                self._handles.append(module.register_forward_pre_hook(self._before, with_kwargs=True))
+                self._handles.append(module.register_forward_hook(self._after, always_call=True))
+
+    def unwatch(self) -> None:
+        """Leave the model as it was. Warns if it was not called: then what the step computed is unknown."""
+        if self._handles and not (self._has_called or self._is_unknown):
+            said = "the meter saw no call of the model in the step, so MFU and FLOPs are unknown: give it the one that is called"
+            warnings.warn(said, stacklevel=3)
+            self._is_unknown = True
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+
+    def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._is_unseen():
+            return
+        self._depth += 1
+        self._has_called = True
+        if self._depth > 1 or not (module.training or torch.is_grad_enabled()):
+            return
+        if self._has_tokens and torch.is_grad_enabled():
+            self.add_tokens(kwargs or args)
+        trained = [parameter.requires_grad for parameter in self._parameters]
+        modes = module.training, torch.is_grad_enabled(), *autocast_state().values()
+        key = module, modes, tuple(trained), shapes_of(args), shapes_of(kwargs)
+        if key not in self._known:
+            self._known[key] = self._counted(module, args, kwargs)
+        work = self._known[key]
+        if work is None:
+            self._is_unknown = True
+        else:
+            for i, value in enumerate(work[:4], 1):
+                self._window[i] += value
+
+    def _after(self, *_: Any) -> None:
+        self._depth -= not self._is_unseen()
+
+    def _is_unseen(self) -> bool:
+        """Return whether a call is none of the loop's: of a count, of checkpoint in the backward pass, or of the compiler."""
+        return self._is_counting or current_graph_task_id() != -1 or torch.compiler.is_compiling()
+
+    def _counted(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Work | None:
+        """Count a call outside of the measured time; None, with a warning, if it cannot be counted."""
+        self.clock.lap()
+        start = time.perf_counter()
+        self._is_counting = True
+        try:
+            work = work_of(module, args, kwargs, self._device)
+        except FxflopsError as error:
+            said = f"the meter cannot count {type(module).__name__}, so MFU and FLOPs are unknown: {error}"
+            warnings.warn(said, stacklevel=2)
+            return None
+        finally:
+            self._is_counting = False
+            self.counting_seconds += time.perf_counter() - start
+            self.clock.start()
+        if work.missing:
+            said = ", ".join(work.missing)
+            warnings.warn(f"the meter's FLOPs are a lower bound: no formula for {said}", stacklevel=2)
+        return work
+
+    def _over_ranks(self, values: Sequence[float]) -> list[float]:
+        """Return the sums of values over all ranks."""
+        if not (dist.is_available() and dist.is_initialized()):
+            return [*map(float, values)]
+        place = self._parameters[0].device if self._parameters else "cpu"
+        summed = torch.tensor(values, dtype=torch.float64, device=place)
+        dist.all_reduce(summed)
+        found: list[float] = summed.tolist()
+        return found
+
+
+def callable_parts(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield the model and its parts that a loop may call: its children, and theirs if they cannot be called themselves."""
+    yield model
+    for child in model.children():
+        if type(child).forward is nn.Module.forward:  # a ModuleList
+            yield from callable_parts(child)
+        else:
+            yield child
+
+
+def shapes_of(value: Any) -> Any:
+    """Return a key that is equal for inputs of the same shapes, whatever the values of their tensors and numbers."""
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.dtype, value.requires_grad
+    if isinstance(value, (tuple, list)):
+        return tuple(map(shapes_of, value))
+    if isinstance(value, Mapping):
+        return tuple((name, shapes_of(part)) for name, part in value.items())
+    return value if value is None or isinstance(value, (bool, str)) else type(value)
+
+
+def tokens_of(batch: Any) -> int:
+    """Return the elements of ``input_ids`` in a batch, or of its first tensor of integers; 0 if there is none."""
+    if isinstance(batch, Mapping):
+        batch = (batch["input_ids"],) if "input_ids" in batch else (*batch.values(),)
+    if isinstance(batch, torch.Tensor):
+        return 0 if batch.is_floating_point() or batch.is_complex() else batch.numel()
+    return next(filter(None, map(tokens_of, batch)), 0) if isinstance(batch, (tuple, list)) else 0

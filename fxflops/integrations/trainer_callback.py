@@ -1,0 +1,60 @@
+"""The meter as a callback of transformers' Trainer."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from transformers.trainer_callback import CallbackHandler, TrainerCallback
+
+from .meter import Meter
+
+
+class MeterCallback(TrainerCallback):  # type: ignore[misc]
+    """Add the figures of a :class:`Meter` to what transformers' Trainer logs, and so to TensorBoard, W&B, MLflow and the console.
+
+    >>> Trainer(model, arguments, train_dataset=data, callbacks=[MeterCallback()])  # doctest: +SKIP
+
+    The time is that of the training steps with loading their data, without evaluation, saving and logging. Tokens are those of
+    the model's inputs, padding included. The settings are those of the Meter.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = settings
+        self.meter: Meter | None = None
+        """The Meter, from the beginning of the training on."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.meter = Meter(model, **self._settings)
+        frame = inspect.currentframe()
+        handler = frame and frame.f_back and frame.f_back.f_locals.get("self")
+        if isinstance(handler, CallbackHandler):
+            # The handler tells callbacks of a log in turn, reporters first: move in front of them, to add to what they report.
+            handler.callbacks.sort(key=lambda callback: callback is not self)
+        self.meter.clock.start()
+
+    def on_step_begin(self, *_: Any, **kwargs: Any) -> None:
+        self._running.watch(tokens=True)
+
+    def on_step_end(self, *_: Any, **kwargs: Any) -> None:
+        meter = self._running
+        meter.unwatch()
+        meter.clock.lap()
+        meter.clock.start()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
+        if "loss" in logs:
+            figures = self._running.read()
+            logs.update(figures)
+            state.log_history[-1].update(figures)
+        self._running.clock.start()
+
+    def on_evaluate(self, *_: Any, **kwargs: Any) -> None:
+        self._running.clock.start()
+
+    on_predict = on_save = on_evaluate
+
+    @property
+    def _running(self) -> Meter:
+        assert self.meter is not None
+        return self.meter

@@ -1,0 +1,72 @@
+"""The work of one call of a model in training, forward and backward, counted for the shapes that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..api import count
+from ..records import Counted
+from ..report.report import Report
+from ..roofline.devices import Device
+from ..roofline.measured_peaks import device_for
+from ..roofline.traffic import compute_dtype
+from ..roofline.utilization import seconds_at_peak
+
+MODEL, RECOMPUTED = ("forward", "gradient", "backward"), ("recompute",)
+
+
+class Work(NamedTuple):
+    """FLOPs, 2 for each multiply-accumulate, of a call's forward and backward, and of what checkpointing computes again.
+
+    The seconds are those that they need at a device's peaks, each operation at that of its own dtype. ``missing`` are the
+    operations without a formula.
+    """
+
+    flops: int
+    recomputed: int
+    seconds: float
+    recomputed_seconds: float
+    missing: tuple[str, ...] = ()
+
+
+class LossOf(nn.Module):
+    """A model as training calls it: its output is the loss, if it returns one, so that the backward pass starts there."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self.training = model.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        out = self.model(*args, **kwargs)
+        loss = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+        return out if loss is None else loss
+
+
+def work_of(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: str | Device) -> Work:
+    """Count a call of the model as it is: in its mode, under the present autocast, with gradients if they are enabled.
+
+    ``device`` is a name, a Device, or "auto" for the one that the model is on. Raises the errors of :func:`fxflops.count`.
+    """
+    tensors = (*model.parameters(), *args, *kwargs.values())
+    backward = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
+    report = count(LossOf(model), args, kwargs, mode="as_is", backward=backward)
+    return work_in(report, device)
+
+
+def work_in(report: Report, device: str | Device) -> Work:
+    """Return the work of a report."""
+    counted = report.counted
+    dtypes = (compute_dtype(each.call) for each in counted if each.macs)
+    found, _ = device_for(device, report.environment.device, dtypes)
+    model, again = ([each for each in counted if each.call.phase in phases] for phases in (MODEL, RECOMPUTED))
+    missing = tuple(each.op for each in report.missing)
+    return Work(_flops(model), _flops(again), seconds_at_peak(model, found), seconds_at_peak(again, found), missing)
+
+
+def _flops(counted: list[Counted]) -> int:
+    return 2 * sum(each.macs for each in counted)

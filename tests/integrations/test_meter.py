@@ -1,0 +1,249 @@
+"""The meter of a plain loop: what is counted, in which time, at which peaks; and that the model is left alone."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import fxflops
+from fxflops.integrations import Meter
+from fxflops.integrations.clock import LapClock
+from fxflops.roofline.devices import Device
+
+ROWS, IN, HIDDEN, OUT = 4, 8, 16, 3
+FIRST, SECOND = IN * HIDDEN, HIDDEN * OUT  # multiply-accumulates a row
+TRAINED = 2 * (2 * FIRST + 3 * SECOND)  # FLOPs a row: the input needs no gradient
+DEVICE = Device("test", {"f32": 1e6, "bf16": 4e6}, 1e9)
+SECONDS = 2.0
+
+
+class FixedClock(LapClock):
+    """A clock by which each reading is one second after the one before."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+        self._ticks = count()
+
+    def _now(self) -> float:
+        return float(next(self._ticks))
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(IN, HIDDEN), nn.Linear(HIDDEN, OUT)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(F.relu(self.first(x)))
+
+
+def metered(model: nn.Module, **settings: Any) -> Meter:
+    meter = Meter(model, device=DEVICE, **settings)
+    meter.clock = FixedClock()
+    return meter
+
+
+def flops(model: nn.Module, *batches: torch.Tensor) -> float:
+    meter = metered(model)
+    for x in batches:
+        with meter.step(x):
+            model(x).sum().backward()
+    return meter.read()["flops_so_far"]
+
+
+def test_forward_and_backward_of_each_shape() -> None:
+    batches = [torch.randn(rows, IN) for rows in (ROWS, 1, ROWS, 1, 7)]
+    assert flops(Net(), *batches) == TRAINED * sum(map(len, batches))
+
+
+def test_a_frozen_part_has_no_gradients() -> None:
+    model = Net()
+    model.first.requires_grad_(False)
+    assert flops(model, torch.randn(ROWS, IN)) == ROWS * 2 * (FIRST + 2 * SECOND)
+
+
+def test_thawing_a_part_is_seen() -> None:
+    model, x = Net(), torch.randn(ROWS, IN)
+    meter = metered(model)
+    for trained in (False, True, False):
+        model.first.requires_grad_(trained)
+        with meter.step(x):
+            model(x).sum().backward()
+    assert meter.read()["flops_so_far"] == ROWS * (TRAINED + 2 * 2 * (FIRST + 2 * SECOND))
+
+
+def test_evaluation_is_not_counted_but_a_teacher_is() -> None:
+    model, x = Net(), torch.randn(ROWS, IN)
+    meter = metered(model)
+    with meter.step(x), torch.no_grad():
+        model.eval()(x)
+        model.train()(x)
+    assert meter.read()["flops_so_far"] == ROWS * 2 * (FIRST + SECOND)
+
+
+def test_parts_are_counted_where_the_whole_is_not_called() -> None:
+    model, x = Net(), torch.randn(ROWS, IN)
+    meter = metered(model)
+    with meter.step(x):
+        model.second(F.relu(model.first(x))).sum().backward()
+    assert meter.read()["flops_so_far"] == ROWS * TRAINED
+
+
+def test_only_the_loss_is_taken_back() -> None:
+    class WithLoss(Net):
+        def forward(self, x: torch.Tensor) -> Any:
+            hidden = self.first(x)
+            return {"loss": self.second(hidden.detach()).sum(), "hidden": hidden}
+
+    model, x = WithLoss(), torch.randn(ROWS, IN)
+    meter = metered(model)
+    with meter.step(x):
+        model(x)["loss"].backward()
+    assert meter.read()["flops_so_far"] == ROWS * 2 * (FIRST + 2 * SECOND)
+
+
+def test_utilization_by_hand() -> None:
+    """A step of 2 s by the clock: one reading at each end, and two around the count."""
+    model, x = Net(), torch.randn(ROWS, IN)
+    meter = metered(model)
+    with meter.step(x):
+        model(x).sum().backward()
+    found = meter.read()
+    assert found["mfu"] == found["hfu"] == pytest.approx(ROWS * TRAINED / 1e6 / SECONDS)
+    assert found["tflops_per_device"] == ROWS * TRAINED / SECONDS / 1e12
+    assert found["counting_seconds"] > 0
+    assert "tokens_per_second" not in found  # floats are no tokens
+
+
+def test_checkpointing_is_in_hfu_alone() -> None:
+    class Checkpointed(Net):
+        def forward(self, x: torch.Tensor) -> Any:
+            return checkpoint(super().forward, x, use_reentrant=False)
+
+    model, x = Checkpointed(), torch.randn(ROWS, IN)
+    meter = metered(model)
+    with meter.step(x):
+        model(x).sum().backward()
+    found = meter.read()
+    assert found["mfu"] == pytest.approx(ROWS * TRAINED / 1e6 / SECONDS)
+    with fxflops.profile(model) as p:
+        model(x).sum().backward()
+    again = p.report.by_module("recompute")[""].total.macs
+    assert found["hfu"] == pytest.approx((ROWS * TRAINED + 2 * again) / 1e6 / SECONDS)
+    assert again
+
+
+def test_each_operation_has_the_peak_of_its_dtype() -> None:
+    class Mixed(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                hidden = self.first(x)
+            return self.second(hidden.float())
+
+    model, x = Mixed(), torch.randn(ROWS, IN)
+    meter = metered(model)
+    with meter.step(x):
+        model(x).sum().backward()
+    narrow, wide = 2 * 2 * FIRST * ROWS, 2 * 3 * SECOND * ROWS
+    assert meter.read()["mfu"] == pytest.approx((narrow / 4e6 + wide / 1e6) / SECONDS)
+
+
+def test_tokens_and_the_time_left() -> None:
+    class Language(Net):
+        def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+            return super().forward(F.one_hot(input_ids, IN).float())
+
+    model, meter = Language(), None
+    batch = {"attention_mask": torch.ones(2, 5, dtype=torch.long), "input_ids": torch.zeros(2, 5, dtype=torch.long)}
+    meter = metered(model, target_tokens=100)
+    for _ in range(2):  # 2 s, then 1 s: no count is between its ends
+        with meter.step(batch):
+            model(batch["input_ids"]).sum().backward()
+    found = meter.read()
+    assert found["tokens_per_second"] == 20 / 3
+    assert found["seconds_left"] == pytest.approx(80 / (20 / 3))
+    with meter.step(batch):
+        model(batch["input_ids"])
+    assert meter.read()["tokens_per_second"] == 10  # of the window since the last reading
+    assert metered(model, tokens=lambda given: 7)._tokens_of(batch) == 7
+
+
+def test_what_cannot_be_counted_is_unknown() -> None:
+    class Strange(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.is_meta or torch.overrides._get_current_function_mode_stack():
+                raise ValueError("not watched")
+            return super().forward(x)
+
+    model, x = Strange(), torch.randn(ROWS, IN)
+    meter = metered(model)
+    with pytest.warns(UserWarning, match="MFU and FLOPs are unknown"), meter.step(x):
+        model(x).sum().backward()
+    assert meter.read().keys() == {"counting_seconds"}
+
+
+def test_a_step_without_a_call_is_unknown() -> None:
+    meter = metered(Net())
+    with pytest.warns(UserWarning, match="saw no call of the model"), meter.step():
+        pass
+    assert meter.read().keys() == {"counting_seconds"}
+
+
+def test_an_operation_without_formula_makes_a_lower_bound() -> None:
+    @torch.library.custom_op("meter_test::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    twice.register_fake(torch.empty_like)
+
+    class Custom(Net):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(torch.ops.meter_test.twice(x))
+
+    model, x = Custom(), torch.randn(ROWS, IN)
+    meter = metered(model)
+    with pytest.warns(UserWarning, match="a lower bound: no formula for meter_test::twice"), meter.step(x):
+        model(x).sum().backward()
+    assert meter.read()["flops_so_far"] == ROWS * TRAINED
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model, x = Net(), torch.randn(ROWS, IN)
+    state = [dict(vars(module)) for module in model.modules()]
+    model(x).sum().backward()
+    gradient, random = model.first.weight.grad, torch.get_rng_state()
+    with pytest.raises(RuntimeError), metered(model).step():
+        model(x).backward()  # of no scalar
+    assert model.first.weight.grad is gradient
+    assert torch.equal(random, torch.get_rng_state())
+    assert [dict(vars(module)) for module in model.modules()] == state
+
+
+@pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
+@pytest.mark.filterwarnings("ignore")  # torch.distributed warns of its backends
+def test_figures_of_several_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three ranks that do the same: the sum is three times each figure."""
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "all_reduce", lambda tensor: tensor.mul_(3))
+    model, x = Net(), torch.zeros(ROWS, IN)
+    meter = metered(model, tokens=len)
+    with meter.step(x):
+        model(x).sum().backward()
+    found = meter.read()
+    assert found["flops_so_far"] == 3 * ROWS * TRAINED
+    assert found["tokens_per_second"] == 3 * ROWS / SECONDS
+    assert found["mfu"] == pytest.approx(ROWS * TRAINED / 1e6 / SECONDS)
+
+
+def test_a_sharded_model_is_refused() -> None:
+    model = Net()
+    model.first.weight.device_mesh = "a DTensor's"
+    with pytest.raises(fxflops.InputError, match="sharded over ranks"):
+        Meter(model)
