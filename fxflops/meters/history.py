@@ -18,7 +18,8 @@ made by the forward, and "temporaries" are all others made by the backward pass 
 class LiveTensor(NamedTuple):
     """A live storage: its bytes, the first tensor seen on it, its category, and the module and op that made it.
 
-    ``name`` is the name of a parameter, of a buffer, or of the parameter that a gradient belongs to, otherwise "".
+    ``name`` is the name of a parameter, of a buffer, of the parameter that a gradient belongs to, or that of a kind of
+    optimizer state ("exp_avg"), otherwise "".
     """
 
     bytes: int

@@ -190,13 +190,15 @@ class LiveStorages:
                 self._entries.categories[entry], self._entries.names[entry] = category, name
 
     def make_permanent(self, category: str) -> None:
-        """Rewrite the history as if the storages of a category had been alive from the beginning, made by no call.
+        """Rewrite the history as if the storages of a category had been alive from the beginning, made by no call, and
+        stayed so.
 
         An optimizer's state is, in every step but the first.
         """
         held = {entry for entry, known in self._entries.categories.items() if known == category}
         for entry in held:
             self._entries.calls[entry] = -1
+        self._known = {key: known for key, known in self._known.items() if known.entry not in held}
         changes = [*triples(self._changes)]
         first = [(entry, change, -1) for entry, change, _ in changes if entry in held]
         then = [each for each in changes if each[0] not in held]

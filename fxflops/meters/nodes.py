@@ -21,7 +21,8 @@ class Node:
     """One node of the graph as it ran. ``calls`` is the range of the model's Calls that it makes.
 
     ``opcode`` is the fx opcode, ``target`` its printable target, ``function`` the name of the function it calls,
-    ``path`` and ``module`` are the path and class name of its module. What was not measured is None. Bytes are those
+    ``path`` and ``module`` are the path and class name of its module, ``inputs`` the names of the nodes that it takes
+    values from. What was not measured is None. Bytes are those
     allocated on the device before and after the node, and at the peak within it. ``backward_*`` are those of its part of
     the backward pass. On an accelerator ``timing`` is the device's time between two events, and ``host_timing`` the time that the
     host took to start the work.
@@ -43,6 +44,7 @@ class Node:
     backward_bytes_peak: int | None = None
     host_timing: Timing | None = None
     kernels: tuple[Kernel, ...] = ()
+    inputs: tuple[str, ...] = ()
 
     @property
     def launch_bound(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import torch
@@ -69,5 +69,6 @@ def _like(value: Any, parameter: torch.Tensor, mirror: torch.Tensor) -> Any:
 
 
 def states_of(optimizer: Optimizer) -> list[tuple[str, torch.Tensor]]:
-    """Return the tensors in an optimizer's state."""
-    return [("", tensor) for tensor in tensors_in([*optimizer.state.values()])]
+    """Return the tensors in an optimizer's state, by the names that it gives them: "exp_avg"."""
+    states = ((s if isinstance(s, Mapping) else {"": s}) for s in optimizer.state.values())
+    return [(str(name), tensor) for state in states for name, value in state.items() for tensor in tensors_in(value)]

@@ -285,7 +285,8 @@ def _count_from(data: list[Any]) -> Count:
 def _node_from(data: dict[str, Any]) -> Node:
     times = {name: _timing_from(data[name]) for name in NODE_TIMINGS}
     kernels = tuple(Kernel(**kernel) for kernel in data["kernels"])
-    return Node(**{**data, **times, "calls": range(*data["calls"]), "kernels": kernels})
+    inputs = tuple(data.get("inputs", ()))
+    return Node(**{**data, **times, "calls": range(*data["calls"]), "kernels": kernels, "inputs": inputs})
 
 
 def _compiled_from(data: dict[str, Any] | None) -> Compiled | None:

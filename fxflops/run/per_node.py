@@ -42,6 +42,7 @@ def node_of(
         backward_bytes_peak=backward_peak,
         host_timing=times.host_nodes.get(node.name),
         kernels=kernels.get(node.name, ()),
+        inputs=tuple(each.name for each in node.all_input_nodes),
     )
 
 
