@@ -54,6 +54,24 @@ class TreeRow(NamedTuple):
             yield from child.walk()
 
 
+class GraphNode(NamedTuple):
+    """A node of a model's graph: a call of a leaf module or of a function, or an input or output of the model.
+
+    ``kind`` is "input", "module", "function" or "output"; ``path`` is the module that it calls or is in; ``op`` are its
+    operators, "" for an index into a tuple and the like, ``out`` is its result in words, "" if it is not known; ``inputs`` are the names of the nodes that it takes
+    values from. ``costs`` are its "flops", "macs", "time" (in seconds) and "memory" (bytes at the peak within it), as far
+    as they are known.
+    """
+
+    name: str
+    path: str
+    kind: str
+    op: str
+    out: str
+    inputs: tuple[str, ...]
+    costs: Mapping[str, float]
+
+
 class CompiledRun(NamedTuple):
     """The compiled model's own run, and what it gained: ``speedup`` is the eager latency over its own, ``losers`` are the
     modules that did not gain, which cannot be told if the kernels' times are ``unsteady``."""

@@ -40,6 +40,8 @@ FORMATS = {
     ".md": "to_markdown",
     ".tex": "to_latex",
     ".html": "to_html",
+    ".svg": "to_svg",
+    ".png": "to_png",
     ".pickle": "to_memory_snapshot",
 }
 """The method of a report that writes a file with this suffix."""
@@ -245,6 +247,14 @@ def written(text: str, path: Path | None) -> str | None:
     if path is None:
         return text
     pathlib.Path(path).write_text(text, encoding="utf8", errors="backslashreplace", newline="")
+    return None
+
+
+def written_bytes(data: bytes, path: Path | None) -> bytes | None:
+    """Return the data if ``path`` is None; otherwise write it to that file and return None."""
+    if path is None:
+        return data
+    pathlib.Path(path).write_bytes(data)
     return None
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import pickle
 import weakref
 from collections.abc import Mapping, Sequence
@@ -24,7 +23,7 @@ from ..model.inputs import checked_model
 from ..ops import BASE
 from ..records import PARTS, PHASES, FormulaFunction
 from ..render.data import Summary
-from ..render.exports import FORMATS, Exports, Path, as_json, written
+from ..render.exports import FORMATS, Exports, Path, as_json, written, written_bytes
 from ..render.page_data import Page
 from ..roofline.devices import Device
 from ..roofline.result import Roofline
@@ -34,6 +33,8 @@ from .compiled import CompiledView, compiled_view
 from .diff import Diff, diff
 from .explain import Explanation, explain
 from .memory_snapshot import memory_snapshot
+from .model_explorer import graph, node_data
+from .picture import as_png, picture
 from .saved import NAME_ONLY, TOTALS, Saved, to_json_data
 from .tables import TabledRun
 from .views import Tree, summary_of, tree_row
@@ -209,7 +210,8 @@ class Report(TabledRun, Exports):
         """Write the report in the format that the suffix of ``path`` names; raise InputError for an unknown suffix.
 
         ``.json`` holds the whole report, for :meth:`load`; ``.csv``, ``.md`` and ``.tex`` the table of operations;
-        ``.html`` the page of :meth:`to_html`; ``.trace.json`` and ``.perfetto`` a Chrome trace, ``.pickle`` a memory snapshot.
+        ``.html`` the page of :meth:`to_html`; ``.trace.json`` and ``.perfetto`` a Chrome trace, ``.pickle`` a memory
+        snapshot, ``.svg`` and ``.png`` a picture of the graph.
         """
         name = os.fspath(path).lower()
         method = next((method for suffix, method in FORMATS.items() if name.endswith(suffix)), None)
@@ -273,8 +275,29 @@ class Report(TabledRun, Exports):
         snapshot = memory_snapshot(self)
         if path is None:
             return snapshot
-        pathlib.Path(path).write_bytes(pickle.dumps(snapshot, protocol=4))  # the viewer reads no later protocol
+        written_bytes(pickle.dumps(snapshot, protocol=4), path)  # the viewer reads no later protocol
         return None
+
+    def to_model_explorer(self, path: Path | None = None, *, by: str | None = None) -> str | None:
+        """Return the graph as JSON for Google's Model Explorer, or write it to ``path``: its layers are the modules.
+
+        With ``by`` "flops", "macs", "time" or "memory" it is the node data for that graph instead, which colour it.
+        Raises InputError for the report of a run without a graph, as that of :func:`~fxflops.count` is.
+        """
+        return written(as_json(graph(self) if by is None else node_data(self, by)), path)
+
+    def to_svg(self, path: Path | None = None, *, by: str = "flops", depth: int | None = None) -> str | None:
+        """Return a picture of the graph as SVG, or write it to ``path``: modules with the tensors between them, coloured by cost.
+
+        ``by`` is "flops", "macs", "time" or "memory"; identical modules that follow each other stand in one box. ``depth`` is
+        the number of levels of modules, by default as many as give a picture that can be looked at. Raises InputError for
+        the report of a run without a graph, as that of :func:`~fxflops.count` is.
+        """
+        return written(picture(self, self._summary.root, by, depth), path)
+
+    def to_png(self, path: Path | None = None, *, by: str = "flops", depth: int | None = None) -> bytes | None:
+        """Return the picture of :meth:`to_svg` as PNG, in twice its size, or write it to ``path``: ``pip install resvg-py``."""
+        return written_bytes(as_png(picture(self, self._summary.root, by, depth)), path)
 
     if not TYPE_CHECKING:  # a type checker would accept any name
 

@@ -138,6 +138,13 @@ def test_an_allocation_has_the_frames_of_its_operation() -> None:
     ]  # fmt: skip
 
 
+def test_optimizer_state_has_its_name_and_outlives_the_step() -> None:
+    snapshot = snapshot_of(REPORTS["training"]())
+    names = Counter(segment["frames"][0]["name"] for segment in snapshot["segments"])
+    assert (names["exp_avg f32[256,64]"], names["exp_avg_sq f32[64]"], names["step f32[]"]) == (1, 1, 4)
+    assert [*live_by_category(snapshot)][-1]["optimizer"] == sum(2 * 4 * n + 4 for n in (64 * 256, 256, 256 * 64, 64))
+
+
 def test_a_saved_report_says_that_it_lacks_single_allocations() -> None:
     saved = Report.from_dict(count(Net(), torch.ones(8, 64)).to_dict())
     with pytest.raises(InputError, match="not from one read from a file"):

@@ -1,0 +1,82 @@
+"""The nodes of a report's graph with their costs, as plain data for renderers and exports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from .. import units
+from ..counting.counted_run import CountedRun
+from ..errors import InputError
+from ..meters.nodes import Node
+from ..records import Spec, specs_in
+from ..render.data import GraphNode
+
+COSTS = {
+    "flops": ("FLOPs", units.count), "macs": ("MACs", units.count), "time": ("time", units.seconds),
+    "memory": ("memory at the peak", units.size),
+}  # fmt: skip
+"""The costs of a node: their names in words, and the functions that make them readable."""
+KINDS = {"placeholder": "input", "call_module": "module", "output": "output"}
+
+
+def graph_nodes(report: CountedRun) -> list[GraphNode]:
+    """Return the nodes of the graph in run order, without constants, sizes and unused inputs. InputError without a graph."""
+    if not report.nodes:
+        raise InputError(
+            "this report has no graph, of which analyze() makes one: fxflops.analyze(model, args, repeats=0) does not time it"
+        )
+    used = {name for node in report.nodes for name in node.inputs}
+    left_out = {node.name for node in report.nodes if node.opcode == "placeholder" and node.name not in used}
+    shown: list[GraphNode] = []
+    for node in report.nodes:
+        if node.opcode == "get_attr" or node.name in left_out or _is_query(node, left_out):
+            left_out.add(node.name)
+        else:
+            shown.append(_graph_node(report, node, left_out))
+    inputs = [i for i, node in enumerate(shown) if node.kind == "input"]
+    if len(inputs) == 1:
+        shown[inputs[0]] = shown[inputs[0]]._replace(out=report.inputs)
+    return shown
+
+
+def costed_nodes(report: CountedRun, by: str) -> list[GraphNode]:
+    """Return :func:`graph_nodes`. Raises InputError if there is no cost ``by``, or it was not measured."""
+    if by not in COSTS:
+        raise InputError(f"unknown by={by!r}: one of {', '.join(map(repr, COSTS))}")
+    nodes = graph_nodes(report)
+    if not any(by in node.costs for node in nodes):
+        raise InputError(f"by={by!r}: it was not measured in this run")
+    return nodes
+
+
+def _is_query(node: Node, queries: set[str]) -> bool:
+    """Return whether a node reads the size of a tensor or the like, or computes with what such nodes read."""
+    if node.calls or node.opcode in KINDS:
+        return False
+    return node.opcode == "call_method" or node.function == "getattr" or queries.issuperset(node.inputs)
+
+
+def _graph_node(report: CountedRun, node: Node, left_out: set[str]) -> GraphNode:
+    counted = report.counted[node.calls.start : node.calls.stop]
+    costs = {
+        "flops": sum(each.flops for each in counted),
+        "macs": sum(each.macs for each in counted),
+        "time": None if node.timing is None else node.timing.median,
+        "memory": node.bytes_peak,
+    }
+    return GraphNode(
+        node.name,
+        node.path,
+        KINDS.get(node.opcode, "function"),
+        ", ".join(dict.fromkeys(each.call.op for each in counted)),
+        _tensors(specs_in(counted[-1].call.out)) if counted else "",
+        tuple(name for name in node.inputs if name not in left_out),
+        {name: value for name, value in costs.items() if value is not None},
+    )
+
+
+def _tensors(specs: Iterable[Spec]) -> str:
+    """Return ``3 x f32[1,12,64], i64[1]``: equal tensors that follow each other once."""
+    groups = ((name, len([*same])) for name, same in groupby(map(repr, specs)))
+    return ", ".join(name if times == 1 else f"{times} x {name}" for name, times in groups)

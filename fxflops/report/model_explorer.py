@@ -1,0 +1,60 @@
+"""A report's graph, and the costs of its nodes, for Google's Model Explorer.
+
+The formats: ``graph_builder.py`` and ``node_data_builder.py`` of the package ``ai-edge-model-explorer``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import units
+from ..counting.counted_run import CountedRun
+from ..render.data import GraphNode
+from ..render.text import plain
+from .graph import COSTS, costed_nodes, graph_nodes
+
+GRADIENT = ({"stop": 0, "bgColor": "#ffffff"}, {"stop": 1, "bgColor": "#e8590c"})
+
+
+def graph(report: CountedRun) -> dict[str, Any]:
+    """Return a collection of one graph: a node for each call, in layers that are the modules."""
+    modules = report.by_module()
+    nodes = graph_nodes(report)
+    groups = {
+        _layer(path): {"class": row.cls, "FLOPs": units.count(row.total.flops), "MACs": units.count(row.total.macs)}
+        | ({} if row.params is None else {"params": units.count(row.params)})
+        | ({} if row.total.seconds is None else {"time": units.seconds(row.total.seconds)})
+        for path, row in modules.items()
+    }
+    made = [_node(node, modules[node.path].cls if node.path in modules else "") for node in nodes]
+    name = plain(report.model)
+    return {"label": name, "graphs": [{"id": name, "nodes": made, "groupNodeAttributes": groups}]}
+
+
+def node_data(report: CountedRun, by: str) -> dict[str, Any]:
+    """Return the value of each node in ``by``, with the colours of the least and the most. InputError if it is not known."""
+    values = {node.name: node.costs[by] for node in costed_nodes(report, by) if by in node.costs}
+    results = {name: {"value": value} for name, value in values.items()}
+    return {plain(report.model): {"name": COSTS[by][0], "results": results, "gradient": list(GRADIENT)}}
+
+
+def _node(node: GraphNode, cls: str) -> dict[str, Any]:
+    parent, _, leaf = node.path.rpartition(".")
+    labels = {"module": f"{leaf}: {cls}", "function": node.op or node.name}
+    shown = {"op": node.op, "module": node.path}
+    shown |= {COSTS[name][0]: COSTS[name][1](value) for name, value in node.costs.items()}
+    return {
+        "id": node.name,
+        "label": labels.get(node.kind) or f"{node.kind} {node.name}",
+        "namespace": _layer(parent if node.kind == "module" else node.path),
+        "attrs": [{"key": key, "value": plain(value)} for key, value in shown.items()],
+        "incomingEdges": [
+            {"sourceNodeId": source, "targetNodeInputId": str(i)} for i, source in enumerate(node.inputs)
+        ],
+        "outputsMetadata": [{"id": "0", "attrs": [{"key": "tensor_shape", "value": node.out}]}] if node.out else [],
+    }
+
+
+def _layer(path: str) -> str:
+    """Return the path of a module as a namespace."""
+    return plain(path).replace("/", "∕").replace(".", "/")

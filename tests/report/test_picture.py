@@ -1,0 +1,57 @@
+"""Pictures of a report's graph."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from torch import nn
+
+from fxflops import FxflopsError, InputError, Report, analyze, count
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(5)), nn.Linear(8, 2))
+    return analyze(model, torch.ones(4, 8), repeats=1)
+
+
+def test_the_picture_shows_the_modules_with_their_costs(report: Report) -> None:
+    texts = {"".join(each.itertext()) for each in ElementTree.fromstring(str(report.to_svg())).iter()}
+    # 5 x (4 rows x 8 outputs x (8 products + 7 sums + a bias)), and 5 x 32 of the ReLUs; the last has 4 x 2 outputs.
+    assert {"0..4  Sequential  ×5 2.72 k · 95.5%", "2.56 k · 89.9%", "160 · 5.6%", "128 · 4.5%"} <= texts
+    assert "0..4  Sequential  ×5 2.72 k · 95.5%" in {
+        "".join(each.itertext()) for each in ElementTree.fromstring(str(report.to_svg(depth=1))).iter()
+    }
+
+
+def test_a_suffix_chooses_the_format(report: Report, tmp_path: Path) -> None:
+    report.save(tmp_path / "net.svg")
+    assert (tmp_path / "net.svg").read_text(encoding="utf8") == report.to_svg()
+
+
+def test_a_png_has_twice_the_size_of_the_svg(report: Report, tmp_path: Path) -> None:
+    pytest.importorskip("resvg_py", reason="no resvg to make a PNG")
+    report.save(tmp_path / "net.png")
+    data = (tmp_path / "net.png").read_bytes()
+    assert data == report.to_png()
+    assert data.startswith(PNG)
+    svg = ElementTree.fromstring(str(report.to_svg()))
+    assert struct.unpack(">II", data[16:24]) == (2 * int(svg.get("width", 0)), 2 * int(svg.get("height", 0)))
+
+
+def test_without_resvg_the_error_says_what_to_install(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "resvg_py", None)
+    with pytest.raises(FxflopsError, match="pip install resvg-py"):
+        report.to_png()
+
+
+def test_a_run_without_a_graph_says_what_makes_one() -> None:
+    with pytest.raises(InputError, match=r"analyze\(model, args, repeats=0\)"):
+        count(nn.Linear(8, 8), torch.ones(4, 8)).to_svg()
