@@ -2,15 +2,17 @@
 
 from .api import analyze, count, read_trace
 from .conventions import list_conventions
-from .errors import FormulaError, FxflopsError, InputError, MissingFormulaError, OutOfMemoryError, RunError, TraceError
+from .errors import ClosedFormError, FormulaError, FxflopsError, InputError, MissingFormulaError, OutOfMemoryError, RunError, TraceError
 from .notebook import TorchFLOPsByFX
 from .ops import formula
 from .ops.mappings import FUNCTION_FLOPs_MAPPING, METHOD_FLOPs_MAPPING, MODULE_FLOPs_MAPPING
 from .profiling import profile
 from .records import Cost
 from .report.report import Report
+from .symbolic.fitting import closed_form
 
 __all__ = [
+    "ClosedFormError",
     "Cost",
     "FUNCTION_FLOPs_MAPPING",
     "FormulaError",
@@ -25,6 +27,7 @@ __all__ = [
     "TorchFLOPsByFX",
     "TraceError",
     "analyze",
+    "closed_form",
     "count",
     "formula",
     "list_conventions",

@@ -57,6 +57,10 @@ class OutOfMemoryError(FxflopsError):
         self.node = node
 
 
+class ClosedFormError(InputError):
+    """A model has no closed form, or one is asked for outside the domain on which it holds."""
+
+
 class FormulaError(FxflopsError):
     """A formula cannot be registered, or raised when it was applied to a call."""
 

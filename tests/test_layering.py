@@ -17,6 +17,7 @@ FLOORS = [
     ["cli"],
     ["_public"],
     ["adapters", "integrations"],
+    ["symbolic"],
     ["notebook"],
     ["api", "profiling"],
     ["report"],

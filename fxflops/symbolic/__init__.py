@@ -1,0 +1,1 @@
+"""Closed forms: the cost of a model as polynomials in the sizes of its inputs, and what is worked out from them."""

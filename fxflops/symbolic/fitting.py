@@ -1,0 +1,280 @@
+"""``closed_form``: count a model at a few sizes, fit polynomials, and check them at sizes that were not used."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from itertools import product
+from typing import Any
+
+from torch import nn
+
+from ..api import Formulas, count
+from ..conventions import Convention
+from ..errors import ClosedFormError, RunError
+from ..model.inputs import checked_model
+from ..ops._traits import LOOKUPS
+from ..records import Counted, per_operation, specs_in
+from ..report.report import Report
+from ..roofline.traffic import nbytes, traffic_of
+from .forms import QUANTITIES, SUMMED, Cell, ClosedForm, Key, Range
+from .pieces import Piece, Sample, columns, period_and_pieces
+from .polynomials import Polynomial, interpolation, value
+from .sizes import Inputs, Size
+
+REQUIRED = len(QUANTITIES) - 2
+"""So many of the quantities must be polynomials; bytes and memory need not."""
+MEMORY: Key = ("forward", "", "")
+"""The key of the peak of memory among the costs; no call has this op."""
+FARTHEST, TIMES = 4096, 8
+"""Without a largest size, one is checked up to this length, or so many times that of the example if that is more."""
+MANY_CALLS = 20_000
+"""No larger size is tried than one with so many calls (a model that loops over tokens), unless a largest one is given."""
+POINTS, LARGEST_POINT = 3, 2**22
+"""Each piece of the domain is checked at so many points inside, where the product of the sizes is at most this."""
+
+
+def closed_form(
+    model: nn.Module,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_shapes: Any,
+    mode: str | None = None,
+    backward: bool = False,
+    convention: str | Convention = "fxflops",
+    attention: str = "dense",
+    formulas: Formulas | None = None,
+) -> ClosedForm:
+    """Return the costs of a model as polynomials in the sizes of its inputs, with the domain on which they are exact.
+
+    The model is counted at a few sizes on meta. The costs of the calls of each module, operator and phase are fitted by
+    polynomials with rational coefficients, and compared with counts at sizes that were not used. A size whose costs
+    round (by a stride, a patch, a window) has a period: the form then holds for lengths that differ from the example's by
+    multiples of it. Where a model changes its way, as with a sliding window, the form has pieces.
+
+    Args:
+        model, args, kwargs: as for :func:`fxflops.count`; the inputs are an example.
+        dynamic_shapes: the dims that vary, as for ``torch.export.export``: ``{"input_ids": {0: "batch", 1: Dim("seq",
+            max=8192)}}``. A plain name stands for a Dim. Of an object with several tensors, such as a KV cache, it is for
+            each of them. A size is checked up to the ``max`` of its Dim, without one up to 4096 or 8 times the example.
+        mode, backward, convention, attention, formulas: as for :func:`fxflops.count`.
+
+    Raises ClosedFormError if the costs are no polynomials, with the place where they are none; MissingFormulaError if an
+    operation has no formula; InputError for wrong arguments.
+
+    >>> form = fxflops.closed_form(model, kwargs=batch, dynamic_shapes={"input_ids": {0: "batch", 1: "seq"}})  # doctest: +SKIP
+    >>> form.evaluate("flops", batch=8, seq=2048)  # doctest: +SKIP
+    """
+    model = checked_model(model)
+    inputs = Inputs(model, args, kwargs, dynamic_shapes)
+
+    mode = mode or ("as_is" if backward else None)
+
+    def samples(backward: bool) -> Samples:
+        def counted(point: tuple[int, ...]) -> Report:
+            given, named = inputs.at(point)
+            options: dict[str, Any] = {"mode": mode, "attention": attention, "formulas": formulas, "strict": True}
+            return count(model, given, named, backward=backward, convention=convention, **options)
+
+        return Samples(counted, inputs.sizes)
+
+    full = samples(backward)
+    if backward:  # it has the periods and pieces of the forward, which is counted faster, or else shows its own
+        with suppress(ClosedFormError):
+            return _form(full, samples(False), attention)
+    return _form(full, full, attention)
+
+
+def _form(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
+    """Return the form of what ``samples`` count, with the periods and pieces that ``scanned`` show."""
+    axes = [_axis(scanned, i) for i in range(len(samples.sizes))]
+    cells: dict[str, list[Cell]] = {what: [] for what in QUANTITIES}
+    for pieces in product(*(found for _, found in axes)):
+        _enter_cells(cells, samples, [period for period, _ in axes], pieces)
+    first, ends = samples.first, dict(zip((size.name for size in samples.sizes), scanned.ends, strict=True))
+    return ClosedForm(first.model, samples.sizes, cells, first.convention, attention, len(samples.checked), ends)
+
+
+class Samples:
+    """The costs of a model at points, each counted once; ``ends`` are the reasons for which a size's domain ends."""
+
+    def __init__(self, counted: Callable[[tuple[int, ...]], Report], sizes: Sequence[Size]) -> None:
+        self.sizes = sizes
+        self.example = tuple(size.example for size in sizes)
+        self.ends = [""] * len(sizes)
+        self.checked = set[tuple[int, ...]]()
+        self._counted = counted
+        self._found: dict[tuple[int, ...], Sample] = {}
+        self.first = counted(self.example)
+        self.calls = 0
+
+    def at(self, point: tuple[int, ...]) -> Sample:
+        """Return the costs at a point: :data:`SUMMED` for each key, and the peak of memory."""
+        if point not in self._found:
+            report = self.first if point == self.example else self._counted(point)
+            self._found[point] = _costs(report)
+            self.calls = len(report.calls)
+        return self._found[point]
+
+    def along(self, axis: int) -> Callable[[int], Sample | None]:
+        """Return the function from a length to the required costs, the other sizes being the example's."""
+
+        def costs(length: int) -> Sample | None:
+            point = (*self.example[:axis], length, *self.example[axis + 1 :])
+            try:
+                sample = self.at(point)
+            except RunError as error:
+                self.ends[axis] = (
+                    f"with {self.sizes[axis].name}={length} the model raises: {str(error).splitlines()[-1].strip()}"
+                )
+                return None
+            return {key: numbers[:REQUIRED] for key, numbers in sample.items() if key != MEMORY}
+
+        return costs
+
+
+def _axis(samples: Samples, axis: int) -> tuple[int, list[Piece]]:
+    """Return the period of a size, and the pieces of its range."""
+    size, costs = samples.sizes[axis], samples.along(axis)
+    low, high = size.least or 1, size.most
+    if high is None:
+        wanted, high = max(FARTHEST, TIMES * size.example), size.example
+        while high < wanted and costs(min(2 * high, wanted)) is not None:
+            high = min(2 * high, wanted)
+            if samples.calls > MANY_CALLS:
+                break
+        samples.ends[axis] = (
+            samples.ends[axis] or f"{high} is the largest that was checked: Dim({size.name!r}, max=...)"
+        )
+    found = period_and_pieces(costs, size.example, low, high)
+    if found is None:
+        raise ClosedFormError(
+            f"no closed form of {samples.first.model}: its costs are no polynomials in {size.name}, of a degree up to 4 "
+            f"and in up to 4 pieces, between {low} and {high}"
+        )
+    return found
+
+
+def _enter_cells(
+    cells: dict[str, list[Cell]], samples: Samples, periods: Sequence[int], pieces: Sequence[Piece]
+) -> None:
+    """Fit and check the polynomials of one piece of the domain, and enter them by quantity.
+
+    Those of bytes and memory often differ at the smallest sizes: then they are fitted from the example on; if they are no
+    polynomials there either, they have no cell.
+    """
+    open_ = [*QUANTITIES]
+    starts = [[piece.first for piece in pieces]]
+    if all(piece.first <= size.example <= piece.last for piece, size in zip(pieces, samples.sizes, strict=True)):
+        starts.append([max(length, 2) for length in samples.example])
+    for start in starts:
+        here = [
+            piece if first == piece.first else _from(piece, first, period)
+            for piece, first, period in zip(pieces, start, periods, strict=True)
+        ]
+        if open_ and all(len(each.nodes) == len(piece.nodes) for each, piece in zip(here, pieces, strict=True)):
+            costs = _fitted(samples, [piece.nodes for piece in here])
+            wrong = {name for point in _inside(here, periods) for name in _check(samples, costs, point)}
+            ranges = tuple(
+                [Range(piece.first, piece.last, period) for piece, period in zip(here, periods, strict=True)]
+            )
+            for what in [name for name in open_ if name not in wrong]:
+                open_.remove(what)
+                if what == "memory":
+                    cells[what].append(Cell(ranges, {MEMORY: costs[MEMORY][0]}))
+                else:
+                    number = SUMMED.index(what)
+                    cells[what].append(Cell(ranges, {k: each[number] for k, each in costs.items() if k != MEMORY}))
+
+
+def _from(piece: Piece, first: int, period: int) -> Piece:
+    """Return the part of a piece from a length of it on."""
+    first = piece.first + -(-(first - piece.first) // period) * period
+    return Piece(first, piece.last, tuple(range(first, piece.last + 1, period))[: len(piece.nodes)])
+
+
+def _fitted(samples: Samples, nodes: Sequence[Sequence[int]]) -> dict[Key, tuple[Polynomial, ...]]:
+    """Return the polynomials through the costs on a grid, one for each number of each key."""
+    through = interpolation(nodes)
+    known: dict[tuple[int, ...], Polynomial] = {}
+    costs: dict[Key, tuple[Polynomial, ...]] = {}
+    for numbers, keys in columns([samples.at(point) for point in product(*nodes)]).items():
+        each = [known[v] if v in known else known.setdefault(v, through(v)) for v in zip(*numbers, strict=True)]
+        costs |= dict.fromkeys(keys, tuple(each))
+    return costs
+
+
+def _check(samples: Samples, costs: Mapping[Key, tuple[Polynomial, ...]], point: tuple[int, ...]) -> set[str]:
+    """Compare polynomials with a count; return the optional quantities that differ.
+
+    Raises ClosedFormError, with the place, if a required one differs.
+    """
+    wrong = set[str]()
+    try:
+        sample = samples.at(point)
+    except RunError:  # as of a batch norm that trains on one value
+        return wrong
+    samples.checked.add(point)
+    known: dict[int, Any] = {}
+    for key in {**costs, **sample}:
+        names = ["memory"] if key == MEMORY else SUMMED
+        nothing = (0,) * len(names)
+        for name, polynomial, number in zip(
+            names, costs.get(key, ({},) * len(names)), sample.get(key, nothing), strict=True
+        ):
+            if id(polynomial) not in known:
+                known[id(polynomial)] = value(polynomial, point)
+            if known[id(polynomial)] != number:
+                wrong.add(name)
+                if name in QUANTITIES[:REQUIRED]:
+                    phase, path, op = key
+                    at = ", ".join(f"{size.name}={length}" for size, length in zip(samples.sizes, point, strict=True))
+                    raise ClosedFormError(
+                        f"no closed form of {samples.first.model}: the {name} of {op} in {path or 'the model'} ({phase}) "
+                        f"are no polynomial; at {at} they are {number:,}, not {known[id(polynomial)]}"
+                    )
+    return wrong
+
+
+def _inside(pieces: Sequence[Piece], periods: Sequence[int]) -> list[tuple[int, ...]]:
+    """Return points inside a piece of the domain: the smallest, the largest of each size alone, and random ones."""
+    rng = random.Random(0)
+    low = tuple(piece.first for piece in pieces)
+    points = [low, *((*low[:i], piece.last, *low[i + 1 :]) for i, piece in enumerate(pieces))]
+    for _ in range(POINTS):
+        point = [*low]
+        for i in rng.sample(range(len(pieces)), len(pieces)):
+            room = LARGEST_POINT // math.prod(point[:i] + point[i + 1 :])
+            steps = max(min(pieces[i].last, room) - low[i], 0) // periods[i]
+            point[i] += periods[i] * int((steps + 1) ** rng.random() - 1 + 0.5 * (steps > 0))
+        points.append(tuple(point))
+    return points
+
+
+def _costs(report: Report) -> Sample:
+    """Return the costs of a counted run by phase, module and op, and its peak of memory."""
+    sums: dict[Key, tuple[int, ...]] = {MEMORY: (report.max_memory or 0,)}
+    numbers = per_operation(_numbers)
+
+    def enter(key: Key, found: tuple[int, ...]) -> None:
+        sums[key] = tuple(map(int.__add__, sums[key], found)) if key in sums else found
+
+    for each in report.counted:
+        enter((each.call.phase, each.call.path, each.call.op), numbers(each))
+    for scope in report.scopes:
+        if scope.params:
+            held = scope.out if scope.op in LOOKUPS else tuple(scope.params.values())
+            enter(("forward", scope.path, scope.op), (0, 0, 0, sum(map(nbytes, specs_in(held))), 0))
+    return sums
+
+
+def _numbers(counted: Counted) -> tuple[int, ...]:
+    out = [*specs_in(counted.call.out)]
+    if counted.call.op in LOOKUPS:  # each index takes its row, how many there may be
+        moved = 2 * sum(map(nbytes, out)) + sum(nbytes(spec) for spec in counted.call.inputs() if spec.is_integral)
+    else:
+        moved = sum(traffic_of(counted))
+    return counted.flops, counted.macs, sum(spec.numel() for spec in out) * bool(counted.macs), 0, moved

@@ -1,0 +1,133 @@
+"""What a closed form answers: arrays, text, source, LaTeX, a plot, packed sequences; and what it refuses."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy
+import pytest
+import sympy
+
+from fxflops import ClosedFormError, InputError
+from fxflops.symbolic.forms import QUANTITIES, Cell, ClosedForm, Range
+from fxflops.symbolic.sizes import Size
+
+LINEAR, ATTENTION = ("forward", "layer.fc", "linear"), ("forward", "layer", "attention")
+
+
+def form_of(*pieces: tuple[tuple[Range, Range], dict[Any, Any]]) -> ClosedForm:
+    cells = {what: [Cell(ranges, costs) for ranges, costs in pieces] for what in QUANTITIES[:4]}
+    sizes = Size("batch", 2), Size("seq", 16)
+    return ClosedForm("Net", sizes, {**cells, "bytes": [], "memory": []}, "fxflops", "dense", 9, {"seq": "so it is"})
+
+
+BATCH = Range(1, 64)
+FORM = form_of(
+    ((BATCH, Range(8, 96, 8)), {LINEAR: {(1, 1): Fraction(5, 4), (0, 0): 3}, ATTENTION: {(1, 2): Fraction(1)}}),
+    ((BATCH, Range(104, 800, 8)), {LINEAR: {(1, 1): Fraction(5, 4), (0, 0): 3}, ATTENTION: {(1, 1): Fraction(96)}}),
+)
+
+
+def by_hand(batch: int, seq: int) -> int:
+    return batch * seq * 5 // 4 + 3 + batch * seq * min(seq, 96)
+
+
+def test_values_at_points_and_arrays() -> None:
+    assert FORM.evaluate(batch=3, seq=80) == by_hand(3, 80)
+    assert FORM.evaluate(batch=3, seq=800, operator="attention") == 3 * 800 * 96
+    assert FORM.evaluate(batch=3, seq=80, module="layer.fc") == 303
+    seqs = numpy.arange(8, 801, 8)
+    assert FORM.evaluate(batch=7, seq=seqs).tolist() == [by_hand(7, seq) for seq in seqs.tolist()]
+    assert FORM.evaluate(batch=numpy.array([[1], [2]]), seq=seqs).shape == (2, 100)
+
+
+def test_expressions() -> None:
+    batch, seq = (sympy.Symbol(name, integer=True, positive=True) for name in ("batch", "seq"))
+    assert FORM.by_operator()["linear"] == sympy.Rational(5, 4) * batch * seq + 3
+    assert [*FORM.by_operator()] == ["linear", "attention"]
+    assert [*FORM.by_module()] == ["", "layer", "layer.fc"]
+    assert FORM.flops.subs({batch: 2, seq: 400}) == by_hand(2, 400)
+    assert FORM.flops.subs({batch: 2, seq: 40}) == by_hand(2, 40)
+    assert r"batch seq^{2}" in FORM.latex()
+
+
+def test_python_source_needs_nothing_and_refuses_what_the_form_refuses() -> None:
+    space: dict[str, Any] = {}
+    exec(FORM.to_python(), space)
+    assert space["flops"](3, 80) == by_hand(3, 80)
+    assert space["flops"](3, 800) == by_hand(3, 800)
+    assert space["flops"].__doc__.startswith("Return the FLOPs of Net: convention fxflops")
+    with pytest.raises(ValueError, match="batch=3, seq=81: the formula holds for batch from 1 to 64, seq from 8"):
+        space["flops"](3, 81)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"batch": 1, "seq": 12}, "at seq=12: it holds for multiples of 8. In between the model rounds"),
+        ({"batch": 1, "seq": 808}, "at seq=808: it holds for seq from 8 to 96 .* to 800 in steps of 8; so it is"),
+        ({"batch": 0, "seq": 8}, "at batch=0: it holds for batch from 1 to 64$"),
+        ({"batch": 1, "seq": numpy.array([8, 12])}, "at seq=12"),
+    ],
+)
+def test_outside_its_domain_the_reason_is_said(sizes: Any, message: str) -> None:
+    with pytest.raises(ClosedFormError, match=message):
+        FORM.evaluate(**sizes)
+
+
+@pytest.mark.parametrize(
+    ("what", "options", "message"),
+    [
+        ("flop", {}, "unknown quantity 'flop'; near: flops"),
+        ("flops", {"phase": "training"}, "backward=True"),
+        ("flops", {"phase": "sideways"}, "unknown phase"),
+        ("flops", {"module": "layer.fx"}, "unknown module 'layer.fx'; near: layer.fc"),
+        ("flops", {"operator": "conv"}, "unknown operator"),
+        ("bytes", {}, "the bytes of Net is no polynomial"),
+    ],
+)
+def test_unknown_names_are_refused(what: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        FORM.evaluate(what, batch=1, seq=8, **options)
+
+
+def test_sizes_are_needed_by_name_and_whole() -> None:
+    with pytest.raises(InputError, match="needs the sizes batch, seq; given: batch"):
+        FORM.evaluate(batch=1)
+    with pytest.raises(InputError, match="whole numbers"):
+        FORM.evaluate(batch=1.5, seq=8)
+
+
+def test_text() -> None:
+    assert str(FORM).splitlines()[:5] == [
+        "Net   in batch, seq   (convention fxflops, attention dense)",
+        "holds for    batch from 1 to 64, seq from 8 to 96 in steps of 8 and from 104 to 800 in steps of 8; "
+        "equal to count() at 9 points that were not used",
+        "in 2 pieces; this is the largest, batch from 1 to 64, seq from 104 to 800 in steps of 8",
+        "MACs             389/4 batch seq + 3",
+        "FLOPs            389/4 batch seq + 3",
+    ]
+
+
+def test_a_plot_has_a_band_for_each_operator() -> None:
+    figure = FORM.plot("seq", batch=4)
+    assert [band.name for band in figure.data] == ["attention", "linear"]
+    assert figure.data[0].x == tuple(range(8, 801, 8))
+    assert figure.data[0].y[-1] == 4 * 800 * 96
+    assert figure.layout.title.text == "FLOPs of Net, batch 4"
+    with pytest.raises(InputError, match="batch, seq, not 'height'"):
+        FORM.plot("height")
+
+
+def test_packed_sequences() -> None:
+    packed = FORM.packed("seq", batch=1)
+    assert packed.sizes == ("sum_seq", "sum_seq_squared")
+    lengths = [8, 16, 64]
+    total, squares = sum(lengths), sum(n * n for n in lengths)
+    assert packed.evaluate(sum_seq=total, sum_seq_squared=squares) == total * 5 // 4 + 3 + squares
+    square = form_of(((BATCH, Range(1, 99)), {LINEAR: {(0, 2): Fraction(1)}}))
+    with pytest.raises(ClosedFormError, match=r"linear in layer.fc \(forward\)"):
+        square.packed("seq", batch=1)
+    with pytest.raises(InputError, match="batch, seq"):
+        FORM.packed("seq")

@@ -1,0 +1,57 @@
+"""Periods and pieces of costs that are written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fxflops.symbolic.pieces import Costs, Sample, period_and_pieces
+
+KEY = "forward", "", "op"
+
+
+def costs_of(cost: Callable[[int], int | None]) -> Costs:
+    def costs(length: int) -> Sample | None:
+        found = cost(length)
+        return None if found is None else {KEY: (found,)}
+
+    return costs
+
+
+def found(cost: Callable[[int], int | None], example: int, low: int = 1, high: int = 3000) -> object:
+    result = period_and_pieces(costs_of(cost), example, low, high)
+    return result and (result[0], [(piece.first, piece.last) for piece in result[1]])
+
+
+@pytest.mark.parametrize("cost", [lambda n: 7, lambda n: 3 * n, lambda n: n**4 - n, lambda n: n * (n + 1) // 2])
+def test_a_polynomial_is_one_piece(cost: Callable[[int], int]) -> None:
+    assert found(cost, 100) == (1, [(1, 3000)])
+    assert found(cost, 3000) == (1, [(1, 3000)])  # there is no room above the example
+
+
+@pytest.mark.parametrize("stride", [2, 3, 16, 32, 224])
+def test_rounding_has_the_period_of_the_stride(stride: int) -> None:
+    assert found(lambda n: -(-n // stride) ** 2, 224 * 3) == (stride, [(stride, 3000 // stride * stride)])
+
+
+def test_the_period_is_found_where_the_example_is_no_multiple() -> None:
+    assert found(lambda n: n // 16, 225) == (16, [(1, 2993)])
+
+
+def test_a_window_makes_two_pieces() -> None:
+    assert found(lambda n: n * min(n, 1000), 64) == (1, [(1, 1000), (1001, 3000)])
+    assert found(lambda n: n * min(n, 1000), 2048) == (1, [(1, 999), (1000, 3000)])  # both are right at 1000
+
+
+def test_one_length_may_be_a_piece() -> None:
+    assert found(lambda n: n + (n == 1), 64) == (1, [(1, 1), (2, 3000)])
+
+
+def test_a_piece_ends_where_the_model_raises() -> None:
+    assert found(lambda n: None if n > 512 or n < 9 else n, 64) == (1, [(9, 512)])
+
+
+def test_no_polynomial_has_no_pieces() -> None:
+    assert found(lambda n: 2 ** (n % 61), 64) is None
+    assert found(lambda n: 2 ** (n % 11), 8, high=400) is None  # a period of the whole range would tell nothing
