@@ -2,7 +2,16 @@
 
 from .api import analyze, count, read_trace
 from .conventions import list_conventions
-from .errors import ClosedFormError, FormulaError, FxflopsError, InputError, MissingFormulaError, OutOfMemoryError, RunError, TraceError
+from .errors import (
+    ClosedFormError,
+    FormulaError,
+    FxflopsError,
+    InputError,
+    MissingFormulaError,
+    OutOfMemoryError,
+    RunError,
+    TraceError,
+)
 from .notebook import TorchFLOPsByFX
 from .ops import formula
 from .ops.mappings import FUNCTION_FLOPs_MAPPING, METHOD_FLOPs_MAPPING, MODULE_FLOPs_MAPPING

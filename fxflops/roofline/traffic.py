@@ -26,8 +26,11 @@ class Traffic(NamedTuple):
     written: int = 0
 
 
-def traffic_of(counted: Counted) -> Traffic:
-    """Return the bytes of one call; none for a view, a query, and an op that may have returned its argument."""
+def traffic_of(counted: Counted, each_row: bool = False) -> Traffic:
+    """Return the bytes of one call; none for a view, a query, and an op that may have returned its argument.
+
+    A lookup reads no more than the whole table; with ``each_row`` each index its row, however many there are.
+    """
     call, reason = counted.call, counted.rule if isinstance(counted.rule, str) else ""
     out = list(specs_in(call.out))
     given = [spec for key, value in call.kwargs.items() if key != "out" for spec in specs_in(value)]
@@ -37,7 +40,7 @@ def traffic_of(counted: Counted) -> Traffic:
         first, second = ([*specs_in(argument)] for argument in (*call.args, (), ())[:2])
         return Traffic(_sum(second), _sum(first)) if second else Traffic(_sum(first), _sum(out))
     if call.op in LOOKUPS and any(spec.is_integral for spec in inputs[call.op == "getitem" :]):
-        return _lookup(call, inputs, out)
+        return _lookup(call, inputs, out, each_row)
     if call.op in OVERWRITES:  # the first argument is not read; the elements that a number fills are not known
         return Traffic(_sum(inputs[1:]), _sum(out) or _sum(specs_in(call.args[-1])))
     if reason == "create":
@@ -51,7 +54,7 @@ def traffic_of(counted: Counted) -> Traffic:
     return Traffic(_sum(inputs) + _sum(own), _sum(out))
 
 
-def _lookup(call: Call, inputs: list[Spec], out: list[Spec]) -> Traffic:
+def _lookup(call: Call, inputs: list[Spec], out: list[Spec], each_row: bool) -> Traffic:
     """Return the bytes of a lookup: its indices, the elements they take, and the result.
 
     The table is the first input; of an embedding, the first matrix that is not of integers.
@@ -63,7 +66,7 @@ def _lookup(call: Call, inputs: list[Spec], out: list[Spec]) -> Traffic:
     indices = [spec for spec in inputs if spec is not table]
     if call.op == "embedding_bag":
         taken = sum(spec.numel() for spec in indices[:1]) * table[-1] * table.dtype.itemsize
-    return Traffic(_sum(indices) + min(taken, nbytes(table)), _sum(out))
+    return Traffic(_sum(indices) + (taken if each_row else min(taken, nbytes(table))), _sum(out))
 
 
 def nbytes(spec: Spec) -> int:

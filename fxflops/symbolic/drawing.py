@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import InputError, not_installed
+from .costs import SizedCosts
 from .writing import TITLES, TOP
-
-if TYPE_CHECKING:
-    from .forms import ClosedForm
 
 POINTS = 200
 
 
-def plot(form: ClosedForm, x: str, what: str, phase: str, others: Mapping[str, int]) -> Any:
+def plot(form: SizedCosts, x: str, what: str, phase: str, others: Mapping[str, int]) -> Any:
     """Return a figure of a quantity over one size, stacked by operator; the largest operators have their own colour."""
     try:
         from plotly import graph_objects
@@ -26,9 +24,9 @@ def plot(form: ClosedForm, x: str, what: str, phase: str, others: Mapping[str, i
     at: dict[str, Any] = {**dict(zip(form.sizes, form.example, strict=True)), **others}
     lengths = _lengths(form, what, axis, [at[name] for name in form.sizes])
     total = [form.evaluate(what, phase=phase, **{**at, x: length}) for length in lengths]
-    operators = [] if what == "memory" else [*form.by_operator(what, phase)]
+    operators = [] if what == "memory" else form.operators
     values = {op: [form.evaluate(what, phase=phase, operator=op, **{**at, x: n}) for n in lengths] for op in operators}
-    shown = sorted(values, key=lambda op: -values[op][-1])[:TOP]
+    shown = sorted((op for op in values if any(values[op])), key=lambda op: -values[op][-1])[:TOP]
     rest = [all_ - sum(values[op][i] for op in shown) for i, all_ in enumerate(total)]
     bands = {**{op: values[op] for op in shown}, **({"other" if shown else what: rest} if any(rest) else {})}
     figure = graph_objects.Figure(
@@ -43,7 +41,7 @@ def plot(form: ClosedForm, x: str, what: str, phase: str, others: Mapping[str, i
     return figure.update_layout(title=title, xaxis_title=x, yaxis_title=TITLES[what])
 
 
-def _lengths(form: ClosedForm, what: str, axis: int, point: list[int]) -> list[int]:
+def _lengths(form: SizedCosts, what: str, axis: int, point: list[int]) -> list[int]:
     """Return lengths of a size at which the form holds, the other sizes being those of the point."""
     found: set[int] = set()
     for cell in form.pieces(what):

@@ -15,21 +15,21 @@ from ..api import Formulas, count
 from ..conventions import Convention
 from ..errors import ClosedFormError, RunError
 from ..model.inputs import checked_model
-from ..ops._traits import LOOKUPS
 from ..records import Counted, per_operation, specs_in
 from ..report.report import Report
 from ..roofline.traffic import nbytes, traffic_of
-from .forms import QUANTITIES, SUMMED, Cell, ClosedForm, Key, Range
+from .costs import QUANTITIES, REQUIRED, SUMMED, Cell, Key, Range
+from .forms import ClosedForm
 from .pieces import Piece, Sample, columns, period_and_pieces
 from .polynomials import Polynomial, interpolation, value
 from .sizes import Inputs, Size
 
-REQUIRED = len(QUANTITIES) - 2
-"""So many of the quantities must be polynomials; bytes and memory need not."""
 MEMORY: Key = ("forward", "", "")
 """The key of the peak of memory among the costs; no call has this op."""
 FARTHEST, TIMES = 4096, 8
 """Without a largest size, one is checked up to this length, or so many times that of the example if that is more."""
+LOOKUP = "embedding"
+"""Modules of these ops take rows of their parameters; all others read them whole."""
 MANY_CALLS = 20_000
 """No larger size is tried than one with so many calls (a model that loops over tokens), unless a largest one is given."""
 POINTS, LARGEST_POINT = 3, 2**22
@@ -131,7 +131,7 @@ class Samples:
                     f"with {self.sizes[axis].name}={length} the model raises: {str(error).splitlines()[-1].strip()}"
                 )
                 return None
-            return {key: numbers[:REQUIRED] for key, numbers in sample.items() if key != MEMORY}
+            return {key: numbers[: len(REQUIRED)] for key, numbers in sample.items() if key != MEMORY}
 
         return costs
 
@@ -229,7 +229,7 @@ def _check(samples: Samples, costs: Mapping[Key, tuple[Polynomial, ...]], point:
                 known[id(polynomial)] = value(polynomial, point)
             if known[id(polynomial)] != number:
                 wrong.add(name)
-                if name in QUANTITIES[:REQUIRED]:
+                if name in REQUIRED:
                     phase, path, op = key
                     at = ", ".join(f"{size.name}={length}" for size, length in zip(samples.sizes, point, strict=True))
                     raise ClosedFormError(
@@ -266,15 +266,11 @@ def _costs(report: Report) -> Sample:
         enter((each.call.phase, each.call.path, each.call.op), numbers(each))
     for scope in report.scopes:
         if scope.params:
-            held = scope.out if scope.op in LOOKUPS else tuple(scope.params.values())
+            held = scope.out if scope.op.startswith(LOOKUP) else tuple(scope.params.values())
             enter(("forward", scope.path, scope.op), (0, 0, 0, sum(map(nbytes, specs_in(held))), 0))
     return sums
 
 
 def _numbers(counted: Counted) -> tuple[int, ...]:
-    out = [*specs_in(counted.call.out)]
-    if counted.call.op in LOOKUPS:  # each index takes its row, how many there may be
-        moved = 2 * sum(map(nbytes, out)) + sum(nbytes(spec) for spec in counted.call.inputs() if spec.is_integral)
-    else:
-        moved = sum(traffic_of(counted))
-    return counted.flops, counted.macs, sum(spec.numel() for spec in out) * bool(counted.macs), 0, moved
+    outputs = sum(spec.numel() for spec in specs_in(counted.call.out)) if counted.macs else 0
+    return counted.flops, counted.macs, outputs, 0, sum(traffic_of(counted, each_row=True))

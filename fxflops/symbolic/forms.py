@@ -1,53 +1,20 @@
-"""``ClosedForm``: the costs of a model as polynomials in the sizes of its inputs, and where they hold."""
+"""``ClosedForm``: the costs of a model as polynomials in the sizes of its inputs, written down in several ways."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
-from ..errors import ClosedFormError, InputError, near
-from ..records import PARTS, prefixes
-from .polynomials import Polynomial, evaluated, total, value
-from .sizes import Size
+from .costs import SizedCosts
+from .drawing import plot
+from .packing import packed
+from .writing import expression, python_function, text
 
 if TYPE_CHECKING:
     from sympy import Expr
 
-QUANTITIES = ("flops", "macs", "activations", "param_bytes", "bytes", "memory")
-SUMMED = QUANTITIES[:-1]
-"""The quantities that are sums over calls; the peak of memory is one of the whole run."""
-PHASES = {**PARTS, "training": (*PARTS["forward"], "backward")}
-Key = tuple[str, str, str]
-"""The phase, module path and op of calls whose costs are summed."""
 
-
-class Range(NamedTuple):
-    """The lengths of a size: from ``first`` to ``last`` (None: without end) in steps of ``period``."""
-
-    first: int
-    last: int | None
-    period: int = 1
-
-    def __contains__(self, length: object) -> bool:
-        inside = isinstance(length, int) and length >= self.first and (self.last is None or length <= self.last)
-        return inside and (length - self.first) % self.period == 0  # type: ignore[operator]
-
-    def __str__(self) -> str:
-        if self.first == self.last:
-            return str(self.first)
-        end = "" if self.last is None else f" to {self.last}"
-        return f"from {self.first}{end}" + (f" in steps of {self.period}" if self.period > 1 else "")
-
-
-class Cell(NamedTuple):
-    """A piece of the domain of one quantity, a range of each size, with the polynomial of each key that holds there."""
-
-    ranges: tuple[Range, ...]
-    costs: Mapping[Key, Polynomial]
-
-
-class ClosedForm:
+class ClosedForm(SizedCosts):
     """The FLOPs, MACs, activations and bytes of a model as polynomials in its named sizes, exact on a stated domain.
 
     ``flops``, ``macs``, ``activations``, ``bytes``, ``param_bytes`` and ``memory`` are sympy expressions of the forward;
@@ -58,139 +25,11 @@ class ClosedForm:
     hold on a smaller domain, or be no polynomial at all.
     """
 
-    def __init__(
-        self,
-        model: str,
-        sizes: Sequence[Size],
-        cells: Mapping[str, Sequence[Cell]],
-        convention: str,
-        attention: str,
-        checked: int,
-        why: Mapping[str, str] | None = None,
-    ) -> None:
-        """``cells`` are the pieces of the domain by quantity; ``checked`` is the number of points, not used to find the form, at which it was equal to a count; ``why`` says
-        of a size what ended its domain."""
-        self.model = model
-        self.sizes = tuple(size.name for size in sizes)
-        self.example = tuple(size.example for size in sizes)
-        self.cells = cells
-        self.convention = convention
-        self.attention = attention
-        self.checked = checked
-        self._why = why or {}
-        self._sums: dict[Any, Polynomial] = {}
-
-    # Values
-
-    def evaluate(
-        self,
-        what: str = "flops",
-        *,
-        phase: str = "forward",
-        module: str = "",
-        operator: str | None = None,
-        **sizes: Any,
-    ) -> Any:
-        """Return a quantity at given sizes: an int for ints, an array of exact integers for arrays.
-
-        Args:
-            what: "flops", "macs", "activations", "bytes", "param_bytes" or "memory".
-            phase: "forward", "backward", "recompute", "optimizer", "gradient", or "training", forward and backward.
-            module: the path of a module, with all in it.
-            operator: one operator alone.
-            sizes: an int or an array of integers for each of ``form.sizes``, by name.
-
-        Raises ClosedFormError, which says why, outside the domain, and InputError for unknown names.
-
-        >>> form.evaluate("flops", phase="training", batch=8, seq=1024)  # doctest: +SKIP
-        """
-        if {*sizes} != {*self.sizes}:
-            raise InputError(f"evaluate() needs the sizes {', '.join(self.sizes)}; given: {', '.join(sizes) or 'none'}")
-        point = [sizes[name] for name in self.sizes]
-        if all(isinstance(each, int) for each in point):
-            polynomial = self.polynomial(self.cell_at(point, what), what, phase, module, operator)
-            return int(value(polynomial, point))
-        return self._evaluated(point, what, lambda cell: self.polynomial(cell, what, phase, module, operator))
-
-    def _evaluated(self, point: Sequence[Any], what: str, of: Callable[[Cell], Polynomial]) -> Any:
-        import numpy
-
-        arrays = numpy.broadcast_arrays(*map(numpy.asarray, point))
-        if any(each.dtype.kind not in "iu" for each in arrays):
-            raise InputError("evaluate() takes whole numbers: ints or arrays of an integer dtype")
-        result, inside = None, numpy.zeros(arrays[0].shape, bool)
-        for cell in self.pieces(what):
-            here = numpy.ones(arrays[0].shape, bool)
-            for lengths, each in zip(cell.ranges, arrays, strict=True):
-                here &= (each >= lengths.first) & ((each - lengths.first) % lengths.period == 0)
-                here &= True if lengths.last is None else each <= lengths.last
-            if here.any():
-                given = [each[here] for each in arrays]
-                found = evaluated(of(cell), given, [max(int(each.max()), 1) for each in given])
-                result = numpy.zeros(here.shape, found.dtype) if result is None else result
-                result = result.astype(numpy.result_type(result, found))
-                result[here] = found
-                inside |= here
-        if not inside.all():
-            wrong = numpy.argwhere(~inside)[0]
-            self.cell_at([int(each[tuple(wrong)]) for each in arrays], what)
-        return result
-
-    def pieces(self, what: str = "flops") -> Sequence[Cell]:
-        """Return the pieces of the domain of a quantity. Raises ClosedFormError if it is no polynomial anywhere."""
-        if what not in self.cells:
-            raise InputError(
-                f"unknown quantity {what!r}{near(str(what), QUANTITIES) or ': one of ' + ', '.join(QUANTITIES)}"
-            )
-        if not self.cells[what]:
-            raise ClosedFormError(f"the {what} of {self.model} is no polynomial in {', '.join(self.sizes)}")
-        return self.cells[what]
-
-    def cell_at(self, point: Sequence[int], what: str = "flops") -> Cell:
-        """Return the piece of the domain in which a point lies. Raises ClosedFormError, with the reason, outside."""
-        cells = self.pieces(what)
-        for cell in cells:
-            if all(length in lengths for length, lengths in zip(point, cell.ranges, strict=True)):
-                return cell
-        for i, (name, length) in enumerate(zip(self.sizes, point, strict=True)):
-            ranges = [*dict.fromkeys(cell.ranges[i] for cell in cells)]
-            if not any(length in lengths for lengths in ranges):
-                raise ClosedFormError(self._outside(name, length, ranges))
-        where = ", ".join(map("{}={}".format, self.sizes, point))
-        raise ClosedFormError(
-            f"the closed form of {self.model} does not hold at {where}: it holds for {self.domain(what)}"
-        )
-
-    def _outside(self, name: str, length: int, ranges: Sequence[Range]) -> str:
-        start, period = ranges[0].first, ranges[0].period
-        wrong = f"the closed form of {self.model} does not hold at {name}={length}"
-        if (length - start) % period:
-            kept = (
-                f"multiples of {period}" if start % period == 0 else f"{start % period} more than multiples of {period}"
-            )
-            return (
-                f"{wrong}: it holds for {kept}. In between the model rounds (by a stride, a patch or a window); "
-                f"closed_form() of an example with {name}={length} gives the form for sizes of that remainder"
-            )
-        reason = self._why.get(name, "") if length > max(lengths.last or length for lengths in ranges) else ""
-        return f"{wrong}: it holds for {name} {' and '.join(map(str, ranges))}{'; ' + reason if reason else ''}"
-
-    def domain(self, what: str = "flops") -> str:
-        """Return the sizes for which the form of a quantity holds, in words."""
-        ranges = [[*dict.fromkeys(cell.ranges[i] for cell in self.pieces(what))] for i in range(len(self.sizes))]
-        return ", ".join(
-            f"{name} {' and '.join(map(str, each))}" for name, each in zip(self.sizes, ranges, strict=True)
-        )
-
-    # Expressions
-
     def expression(
         self, what: str = "flops", *, phase: str = "forward", module: str = "", operator: str | None = None
     ) -> Expr:
         """Return a quantity as a sympy expression in positive integers named as the sizes; the arguments are those of
         :meth:`evaluate`. It is a ``Piecewise`` if the domain has several pieces."""
-        from .writing import expression
-
         pieces = [(cell.ranges, self.polynomial(cell, what, phase, module, operator)) for cell in self.pieces(what)]
         return expression(self.sizes, pieces)
 
@@ -220,8 +59,6 @@ class ClosedForm:
     def to_python(self, what: str = "flops", phase: str = "forward") -> str:
         """Return the source of a Python function of the sizes that needs no package; outside the domain it raises
         ValueError."""
-        from .writing import python_function
-
         return python_function(self, what, phase)
 
     def plot(self, x: str, what: str = "flops", phase: str = "forward", **others: int) -> Any:
@@ -229,8 +66,6 @@ class ClosedForm:
 
         Raises InputError if plotly is not installed.
         """
-        from .drawing import plot
-
         return plot(self, x, what, phase, others)
 
     def packed(self, size: str, **others: int) -> ClosedForm:
@@ -239,69 +74,17 @@ class ClosedForm:
 
         ``others`` fix all other sizes. Raises ClosedFormError if anything but attention grows with the square.
         """
-        from .packing import packed
-
-        return packed(self, size, others)
+        sizes, cells = packed(self, size, others)
+        return ClosedForm(self.model, sizes, cells, self.convention, self.attention, self.checked)
 
     def __str__(self) -> str:
-        from .writing import text
-
         return text(self)
 
     def __repr__(self) -> str:
         return f"<ClosedForm {self.model} in {', '.join(self.sizes)}: {self.domain()}>"
-
-    # The polynomials
-
-    @cached_property
-    def phases(self) -> tuple[str, ...]:
-        """The phases in which calls were counted."""
-        return tuple(dict.fromkeys(phase for phase, _, _ in self._keys))
-
-    @cached_property
-    def operators(self) -> list[str]:
-        """The names of the operators that were called."""
-        return [*dict.fromkeys(op for _, _, op in self._keys)]
-
-    @cached_property
-    def _paths(self) -> list[str]:
-        return [*dict.fromkeys(above for _, path, _ in self._keys for above in prefixes(path))]
-
-    @cached_property
-    def _keys(self) -> list[Key]:
-        return [*dict.fromkeys(key for cell in self.cells["flops"] for key in cell.costs)]
-
-    def polynomial(
-        self, cell: Cell, what: str = "flops", phase: str = "forward", module: str = "", operator: str | None = None
-    ) -> Polynomial:
-        """Return the polynomial of a quantity in one of its pieces, for the arguments of :meth:`evaluate`."""
-        key = id(cell), what, phase, module, operator
-        if key not in self._sums:
-            self._check(what, phase, module, operator)
-            phases, inside = PHASES[phase], f"{module}."
-            self._sums[key] = total(
-                each
-                for (when, path, op), each in cell.costs.items()
-                if when in phases
-                and operator in (None, op)
-                and (not module or path == module or path.startswith(inside))
-            )
-        return self._sums[key]
 
     def _nonzero(
         self, keys: Iterable[str], what: str, phase: str, of: Callable[[str], dict[str, str]]
     ) -> dict[str, Expr]:
         has = [key for key in keys if any(self.polynomial(cell, what, phase, **of(key)) for cell in self.pieces(what))]
         return {key: self.expression(what, phase=phase, **of(key)) for key in has}
-
-    def _check(self, what: str, phase: str, module: str, operator: str | None) -> None:
-        """Raise InputError for a name that is unknown."""
-        wanted: list[tuple[str, str, Iterable[str]]] = [("phase", phase, PHASES), ("module", module, self._paths)]
-        wanted += [("operator", operator, self.operators)] if operator is not None else []
-        for kind, name, known in wanted:
-            if name not in known:
-                raise InputError(f"unknown {kind} {name!r}{near(str(name), known) or ': one of ' + ', '.join(known)}")
-        if what == "memory" and (phase, module, operator) != ("forward", "", None):
-            raise InputError("memory is the peak of the whole run: it has no phase, module or operator")
-        if not {*PHASES[phase]} - {*PARTS["forward"]} <= {*self.phases}:
-            raise InputError(f"no {phase} was counted: closed_form(model, args, backward=True) counts it")

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import ClosedFormError, InputError
-from .forms import QUANTITIES, SUMMED, Cell, ClosedForm, Range
+from .costs import QUANTITIES, REQUIRED, Cell, Range, SizedCosts
 from .polynomials import Polynomial, fixed
 from .sizes import Size
 
 ATTENTION = "attention"
 """The ops in whose names this stands are computed for each sequence by itself; all others see one row."""
-OPTIONAL = "bytes", "memory"
 
 
-def packed(form: ClosedForm, size: str, others: Mapping[str, int]) -> ClosedForm:
-    """Return the form in ``sum_{size}`` and ``sum_{size}_squared``; see :meth:`ClosedForm.packed`."""
+def packed(form: SizedCosts, size: str, others: Mapping[str, int]) -> tuple[tuple[Size, Size], dict[str, list[Cell]]]:
+    """Return the sizes ``sum_{size}`` and ``sum_{size}_squared``, and the polynomials in them.
+
+    The arguments and errors are those of :meth:`~fxflops.symbolic.forms.ClosedForm.packed`.
+    """
     if {size, *others} != {*form.sizes}:
         raise InputError(f"packed() takes one of the sizes {', '.join(form.sizes)}, and numbers for the others")
     axis = form.sizes.index(size)
     point = [others.get(name, form.example[axis]) for name in form.sizes]
     length = form.example[axis]
     cells: dict[str, list[Cell]] = {what: [] for what in QUANTITIES}
-    for what in SUMMED:
-        if what in OPTIONAL:
-            continue
+    for what in REQUIRED:
         costs: dict[tuple[str, str, str], Polynomial] = {}
         for key, polynomial in form.cell_at(point, what).costs.items():
             for i, name in enumerate(form.sizes):
@@ -40,4 +40,4 @@ def packed(form: ClosedForm, size: str, others: Mapping[str, int]) -> ClosedForm
             costs[key] = {((0, 0), (1, 0), (0, 1))[power]: each for power, each in powers.items()}
         cells[what].append(Cell((Range(1, None), Range(1, None)), costs))
     sizes = Size(f"sum_{size}", length), Size(f"sum_{size}_squared", length**2)
-    return ClosedForm(form.model, sizes, cells, form.convention, form.attention, form.checked)
+    return sizes, cells

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+from .costs import Cell, Range, SizedCosts
 from .polynomials import Monomial, Polynomial, fixed, integral, value
 
 if TYPE_CHECKING:
     from sympy import Expr
 
-    from .forms import Cell, ClosedForm, Range
 
 TOP = 8
 TITLES = {
@@ -64,7 +64,7 @@ def _conditions(symbols: Sequence[Any], ranges: Sequence[Range]) -> list[Any]:
     return found
 
 
-def python_function(form: ClosedForm, what: str, phase: str) -> str:
+def python_function(form: SizedCosts, what: str, phase: str) -> str:
     """Return the source of a function of the sizes, with its docstring and the check of its domain."""
     title, domain = TITLES[what] + (f", {phase}," if phase != "forward" else ""), form.domain(what)
     lines = [
@@ -99,7 +99,7 @@ def _term(sizes: Sequence[str], monomial: Monomial, coefficient: int) -> str:
     return " * ".join(factors if coefficient == 1 and factors else [str(coefficient), *factors])
 
 
-def text(form: ClosedForm) -> str:
+def text(form: SizedCosts) -> str:
     """Return the form as lines: the totals and the operators, in the largest piece of the domain, and the other pieces."""
     cell = _largest(form, "flops")
     totals = [("MACs", "macs", "forward"), ("FLOPs", "flops", "forward")]
@@ -127,7 +127,7 @@ def text(form: ClosedForm) -> str:
     return "\n".join(lines)
 
 
-def _largest(form: ClosedForm, what: str) -> Cell:
+def _largest(form: SizedCosts, what: str) -> Cell:
     """Return the piece of a quantity's domain with the most points."""
     return max(form.pieces(what), key=lambda each: math.prod(map(_lengths, each.ranges)))
 

@@ -10,7 +10,8 @@ import pytest
 import sympy
 
 from fxflops import ClosedFormError, InputError
-from fxflops.symbolic.forms import QUANTITIES, Cell, ClosedForm, Range
+from fxflops.symbolic.costs import QUANTITIES, Cell, Range
+from fxflops.symbolic.forms import ClosedForm
 from fxflops.symbolic.sizes import Size
 
 LINEAR, ATTENTION = ("forward", "layer.fc", "linear"), ("forward", "layer", "attention")

@@ -32,7 +32,7 @@ def test_a_polynomial_is_one_piece(cost: Callable[[int], int]) -> None:
 
 @pytest.mark.parametrize("stride", [2, 3, 16, 32, 224])
 def test_rounding_has_the_period_of_the_stride(stride: int) -> None:
-    assert found(lambda n: -(-n // stride) ** 2, 224 * 3) == (stride, [(stride, 3000 // stride * stride)])
+    assert found(lambda n: -((-n // stride) ** 2), 224 * 3) == (stride, [(stride, 3000 // stride * stride)])
 
 
 def test_the_period_is_found_where_the_example_is_no_multiple() -> None:
