@@ -226,7 +226,7 @@ def table(library: str, rows: list[Row], explained: dict[str, str]) -> str:
     counted = [r for r in runs if "macs" in r["graph"]]
     symbolic = [r for r in counted if r["graph"]["trace"] == "symbolic"]
     complete = [r for r in counted if r["graph"]["complete"]]
-    meta = [r for r in runs if r["count"].get("trace") == "observed on meta"]
+    meta = [r for r in runs if r["count"].get("trace") == "counted on the meta device"]
     same = [r for r in counted if r["count"].get("macs") == r["graph"]["macs"]]
     alike = [r for r in counted if not r["graph"]["count_differs"]]
     compared = [r for r in counted if "flops" in r["flop_counter"]]

@@ -302,7 +302,7 @@ def test_count_takes_the_real_tensors_where_values_are_needed_and_says_so() -> N
 
     report = count(Values(), torch.ones(2, 4))
     assert report.total_flops == 7 + 8
-    assert report.trace == "observed on real tensors"
+    assert report.trace == "counted on real tensors"
     assert "item() cannot be called on meta" in report.trace_reason
     assert report.memory.source == "storages"
     with pytest.raises(RunError, match="give a model with real tensors"):

@@ -75,7 +75,7 @@ def test_llama_3_405b_by_hand() -> None:
     assert found["prompt"] == macs(2048, 2048)
     assert found["step"] == macs(1, 2**17)
     assert found["complete"] is True
-    assert found["trace"] == ["observed on meta"] * 2
+    assert found["trace"] == ["counted on the meta device"] * 2
     weights = hidden * (2 * heads * head + 2 * kv * head) + 3 * hidden * inner + 2 * hidden  # and two norms
     assert found["params"] == layers * weights + hidden + 2 * vocab * hidden
     assert found["inputs"] == 8 + layers * 2 * kv * (2**17 - 1) * head * 4

@@ -65,6 +65,7 @@ def imported(file: Path) -> Iterator[tuple[int, str]]:
             names = [
                 f"{base}.{alias.name}" if is_module(f"{within}.{alias.name}".strip(".")) else base
                 for alias in node.names
+                if alias.name != "__version__"  # a plain value, which the package has without importing anything
             ]
         else:
             continue

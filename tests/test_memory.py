@@ -114,7 +114,7 @@ def test_inference_takes_what_the_allocator_gives(name: str) -> None:
     model, x = INFERRED[name]().eval(), heads(name)
     truth = allocated(partial(step, model, (x,), {}, None), bytes_of([*model.parameters(), *model.buffers(), x]))
     counted = fxflops.count(model, x)
-    assert counted.trace == "observed on meta", counted.trace_reason
+    assert counted.trace == "counted on the meta device", counted.trace_reason
     assert counted.max_memory == pytest.approx(truth.held, rel=0.002)
 
 
@@ -133,7 +133,7 @@ def test_a_training_step_takes_what_the_allocator_gives(name: str, make: Any) ->
     truth = allocated(run, bytes_of([*model.parameters(), *model.buffers(), x, *states]))
     model.zero_grad()
     counted = fxflops.count(model, x, backward=True, mode="train", optimizer=optimizer)
-    assert counted.trace == "observed on meta", counted.trace_reason
+    assert counted.trace == "counted on the meta device", counted.trace_reason
     assert counted.max_memory == pytest.approx(truth.held, rel=0.005)
 
 
@@ -148,7 +148,7 @@ def test_a_checkpointed_step_takes_what_the_allocator_gives(name: str) -> None:
     truth = allocated(run, bytes_of([*model.parameters(), *model.buffers(), x]))
     model.zero_grad()
     counted = fxflops.count(model, x, backward=True, mode="train")
-    assert counted.trace == "observed on meta", counted.trace_reason
+    assert counted.trace == "counted on the meta device", counted.trace_reason
     assert counted.max_memory == pytest.approx(truth.held, rel=0.002, abs=3 * torch.get_rng_state().nbytes)
 
 

@@ -41,6 +41,7 @@ BASH = re.compile(r"^```bash\n(?P<commands>(?:fxflops [^\n]*\n)+)```\n", re.M)
 QUICK_START = re.compile(r"^## Quick start\n(.*?)(?=^## )", re.S | re.M)
 LINK = re.compile(r"\]\((?!http)([^)#\s]*)(?:#([^)\s]+))?\)")
 FENCED = re.compile(r"^```.*?^```", re.S | re.M)
+PROVENANCE = re.compile(r"fxflops [\d.]+ · torch [^<]*")
 LEFT_OUT = "...\n\n"
 """Stands for the summary before a table."""
 WIDTH = 120
@@ -150,13 +151,15 @@ def test_every_picture_is_there(page: Path) -> None:
 
 
 def executed(written: Any, folder: Path) -> Any:
-    """The notebook with what its cells put out now."""
+    """The notebook with what its cells put out now, but for versions, date and machine."""
     nbclient = pytest.importorskip("nbclient", reason="no nbclient to run a notebook")
     pytest.importorskip("ipykernel", reason="no ipykernel to run a notebook")
     notebook = copy.deepcopy(written)
     place = {"metadata": {"path": str(folder)}}
     with mock.patch.dict(os.environ, {"PYTHONPATH": str(ROOT)}):
         nbclient.NotebookClient(notebook, timeout=120, kernel_name="python3", resources=place).execute()
+    for out in (out for cell in notebook.cells for out in cell.get("outputs", []) if "data" in out):
+        out.data = {kind: PROVENANCE.sub("", shown) for kind, shown in out.data.items()}
     return notebook
 
 

@@ -107,7 +107,7 @@ def test_a_hook_that_asks_for_the_parameter_itself() -> None:
 
     model.weight.register_post_accumulate_grad_hook(scale)
     report = fxflops.count(model, X, backward=True)
-    assert report.trace == "observed on real tensors"
+    assert report.trace == "counted on real tensors"
     assert report.total_backward_flops == analyzed(model, X, backward=True).total_backward_flops
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -22,6 +22,9 @@ from ..errors import FxflopsError, InputError, MissingFormulaError
 from . import options as option
 from .options import Asked, Limits, examples, spread
 from .shown import Shown, check_suffix, colored, incomplete_lines, listed, ops_text, write
+
+if TYPE_CHECKING:
+    from ..report.report import Report
 
 OVER, USAGE = 1, 2
 OPTIONS = {
@@ -227,12 +230,17 @@ def diff(
 
     one, other = both(a, b, asked)
     found = one.diff(other)
-    found = replace(found, a=f"{a}   {found.a}", b=f"{b}   {found.b}")
+    found = replace(found, a=_labelled(a, one, found.a), b=_labelled(b, other, found.b))
     if json:
         totals = {name: change._asdict() for name, change in found.totals.items()}
         typer.echo(as_json({"a": found.a, "b": found.b, "totals": totals, "modules": found.to_dicts()}))
     else:
         typer.echo(str(found))
+
+
+def _labelled(name: str, report: Report, text: str) -> str:
+    """Return the text with the name before it, which the report of a model has in it already."""
+    return text if report.environment.asked == name else f"{name}   {text}"
 
 
 @app.command(

@@ -60,7 +60,8 @@ def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str
         )
     with _quiet():
         model, args, kwargs = subject(name, asked, asked.device == "meta")
-        return api.analyze(model, args, kwargs, trace=trace, repeats=repeats, **settings_of(asked))
+        report = api.analyze(model, args, kwargs, trace=trace, repeats=repeats, **settings_of(asked))
+    return report.named(name)
 
 
 def is_saved(target: str) -> bool:
@@ -144,7 +145,7 @@ def note(text: str) -> None:
 def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
     with _quiet():
         model, args, kwargs = subject(name, asked, on_meta)
-        return api.count(model, args, kwargs, **settings_of(asked))
+        return api.count(model, args, kwargs, **settings_of(asked)).named(name)
 
 
 def _may_have_room(name: str) -> bool:

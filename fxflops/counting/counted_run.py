@@ -223,7 +223,7 @@ class CountedRun:
 
     @property
     def trace(self) -> str:
-        """The way the calls were observed: "symbolic trace", "recorded trace", "observed on meta" (or "fake tensors",
+        """The way the calls were observed: "symbolic trace", "recorded trace", "counted on the meta device" (or "on fake tensors",
         "real tensors")."""
         return self._run.trace
 

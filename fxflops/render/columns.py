@@ -82,7 +82,7 @@ SUMS = (
     Column("macs", "MACs", "flops"),
     Column("flops", "FLOPs", "flops"),
     Column("int_ops", "int ops", "flops"),
-    Column("activations", "activations", "elements"),
+    Column("activations", "MAC outputs", "elements"),
     Column("seconds", "time", "s"),
     Column("missing", "missing", "number"),
 )

@@ -14,8 +14,8 @@ from .text import plain
 
 FORWARD, BACKWARD, *_ = PHASES
 *_, BETWEEN = TIMED
-MUCH, MORE = 0.5, 0.01
-"""The share of a block's time outside the model that is said first; the share by which a part has to cost more than others."""
+MUCH = 0.5
+"""The share of a block's time outside the model from which on it is said first."""
 
 
 def conclusion(data: Summary, utilization: float | None = None) -> str:
@@ -71,7 +71,7 @@ def _dearest(data: Summary, parts: Sequence[Part]) -> str:
         if sums[dearest]:
             said.setdefault(dearest, []).append(f"{_share(sums[dearest], cost(data.root))} of {name}")
     by = _seconds if any(part.row.seconds for part in parts) else _flops
-    return ", ".join(f"{' and '.join(shares)} in {_named(kinds[kind], by)}" for kind, shares in said.items())
+    return "; ".join(f"{' and '.join(shares)} in {_named(kinds[kind], by)}" for kind, shares in said.items())
 
 
 def _named(kind: Sequence[Part], cost: Callable[[TreeRow], float]) -> str:
@@ -82,7 +82,7 @@ def _named(kind: Sequence[Part], cost: Callable[[TreeRow], float]) -> str:
         return f"{plain(dearest.row.path)} ({plain(dearest.row.cls)})" if modules else dearest.label
     places = {pattern(module.path) for module in modules} if others else {dearest.row.path}
     where = f" ({plain(places.pop())})" if len(places) == 1 else ""
-    is_most = others and cost(dearest.row) > (1 + MORE) * cost(others[0].row)
+    is_most = others and cost(dearest.row) > cost(others[0].row)
     return f"{len(modules)} {plain(dearest.row.cls)}{where}{f', most in {plain(dearest.row.path)}' * bool(is_most)}"
 
 

@@ -8,52 +8,50 @@ from .. import units
 from ..counting.steps import HOST
 from .columns import MODULE_COLUMNS, module_cell, module_values
 from .data import Summary, TreeRow
-from .fold import Fold, folded
+from .parts import Part, parts_of
 from .text import align, bar, cells, paint, plain
 
-MOST_MODULES = 8
+MOST_PARTS = 8
 MOST_OPERATORS = 4
-DOMINANT = 90.0
-"""Percent of the FLOPs at which a module is shown as its children."""
+LEAST = 0.5
+"""Percent of the FLOPs and of the time below which a part is left to the rest."""
 BAR = 20
 OTHER = "other"
 
 
 def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
-    """Return a table of the modules that cost most, with bars of their share of the time, or of FLOPs if not timed."""
-    rows = costs(data)
-    if not rows:
+    """Return a table of the parts that cost most, with bars of their share of the time, or of FLOPs if not timed."""
+    parts = costs(data)
+    if not parts:
         return []
-    timed = any(row.seconds is not None for row in rows)
-    keys = ("calls", "flops", "flops%", "time", "time%") if timed else ("calls", "flops", "flops%")
+    timed = any(part.row.seconds is not None for part in parts)
+    keys = ("flops", "flops%", "time", "time%") if timed else ("flops", "flops%")
     columns = [column for column in MODULE_COLUMNS if column.key in keys]
-    values = [module_values(row, data.root) for row in rows]
-    table = [["module", *(column.header for column in columns)]]
-    for row, found in zip(rows, values, strict=True):
-        numbers = [module_cell(column, found, None, row.missing) for column in columns]
-        table.append([row.path, *(numbers if row.path != OTHER else ["", *numbers[1:]])])
-    lines = align(table, [False, *[True] * len(columns)])
+    values = [module_values(part.row, data.root) for part in parts]
+    numbers = [[column.header for column in columns]]
+    for part, found in zip(parts, values, strict=True):
+        numbers.append([module_cell(column, found, None, part.row.missing) for column in columns])
+    right = align(numbers, [True] * len(columns))
+    left = None if room is None else room - max(map(cells, right)) - 2
+    lines = align([*zip(["module", *(part.within(left) for part in parts)], right, strict=True)], [False, True])
     free = BAR if room is None else max(min(BAR, room - max(map(cells, lines)) - 2), 0)
     bars = [bar(found["time%" if timed else "flops%"], free) if free else "" for found in values]
     return [lines[0], *(f"{line}  {paint(b, 'cyan', color)}" for line, b in zip(lines[1:], bars, strict=True))]
 
 
-def costs(data: Summary) -> list[TreeRow]:
-    """Return the modules that cost most, largest first, with ``path`` as it is shown; the rest is a row "other"."""
-    items = folded(data.root.children)
-    # Replace wrappers by their children until no single module has nearly all FLOPs.
-    while (heavy := _dominant(items, data.root.flops)) is not None:
-        items = [item for item in items if item is not heavy] + folded(heavy.row.children)
-    rows = [row for row in map(_shown, items) if _is_worth_a_line(row, data)]
-    by_time = any(row.seconds is not None for row in rows)
-    rows.sort(key=lambda row: (row.seconds or 0.0) if by_time else row.flops, reverse=True)
-    rows = rows[:MOST_MODULES]
-    flops = data.root.flops - sum(row.flops for row in rows)
-    seconds = None if data.root.seconds is None else data.root.seconds - sum(row.seconds or 0.0 for row in rows)
+def costs(data: Summary) -> list[Part]:
+    """Return the parts that cost most, largest first; the rest is a part "other"."""
+    parts = [part for part in parts_of(data.root) if _is_worth_a_line(part.row, data)]
+    by_time = any(part.row.seconds is not None for part in parts)
+    parts.sort(key=lambda part: (part.row.seconds or 0.0) if by_time else part.row.flops, reverse=True)
+    parts = parts[:MOST_PARTS]
+    flops = data.root.flops - sum(part.row.flops for part in parts)
+    taken = sum(part.row.seconds or 0.0 for part in parts)
+    seconds = None if data.root.seconds is None else data.root.seconds - taken
     # Differences of sums of seconds are not exactly 0.
-    if rows and (flops > 0 or (seconds or 0.0) > 1e-9):
-        rows.append(TreeRow("", "", OTHER, 0, 0, 0, flops, seconds=seconds))
-    return rows
+    if parts and (flops > 0 or (seconds or 0.0) > 1e-9):
+        parts.append(Part(TreeRow("", "", OTHER, 0, 0, 0, flops, seconds=seconds)))
+    return parts
 
 
 def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
@@ -64,36 +62,10 @@ def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:
     return [line for line in lines if line[1]]
 
 
-def _dominant(items: Sequence[Fold], flops: int) -> Fold | None:
-    """Return a module with nearly all FLOPs, to be shown as its children; None if there is none.
-
-    A module that only repeats one block is no such wrapper: it is shown itself, with the number of blocks.
-    """
-    for item in items:
-        inside = folded(item.row.children)
-        is_heavy = (units.percent(item.row.flops, flops) or 0.0) >= DOMINANT
-        if item.count == 1 and is_heavy and inside and not _is_one_block(inside):
-            return item
-    return None
-
-
-def _shown(item: Fold) -> TreeRow:
-    """Return one row for a fold, named by its path and the number of repeats (of itself, or of the one block in it)."""
-    inside = folded(item.row.children)
-    count, row = item.count, item.total()
-    if count == 1 and _is_one_block(inside):
-        count, row = inside[0].count, row._replace(calls=inside[0].total().calls)
-    return row._replace(path=plain(item.path) + (f" (x{count})" if count > 1 else ""))
-
-
 def _is_worth_a_line(row: TreeRow, data: Summary) -> bool:
-    """Return True if its share does not print as 0.0, or is unknown because it is neither counted nor timed."""
+    """Return True if its share is not small, or is unknown because it is neither counted nor timed."""
     flops, seconds = units.percent(row.flops, data.root.flops), units.percent(row.seconds, data.root.seconds)
-    return max(flops or 0.0, seconds or 0.0) >= 0.05 or (row.missing > 0 and seconds is None)
-
-
-def _is_one_block(items: Sequence[Fold]) -> bool:
-    return len(items) == 1 and items[0].count > 1
+    return max(flops or 0.0, seconds or 0.0) >= LEAST or (row.missing > 0 and seconds is None)
 
 
 def _shares(values: Sequence[tuple[str, float]]) -> list[str]:

@@ -90,7 +90,8 @@ class Summary:
     forward, ``latency`` its own time, ``nodes_seconds`` that of the graph's nodes; ``steps`` are the times of a profiled
     block, ``instruments`` the seconds of observing it; ``unsteady`` says why times are not to be relied on; ``memory`` is the
     bytes at the peak by category; ``remarks`` are sentences on calls; ``paste`` are lines that count what is missing;
-    ``utilization`` is the share of the device's peak that the model reached, if the peak is known;
+    ``utilization`` is the share of the device's peak that the model reached, if the peak is known; ``attention`` is "" of a
+    model without, ``provenance`` tells the versions, the date and the machine;
     ``compiled`` is True for a model with a compiled part, which was counted and timed eagerly, ``compiled_run`` is that of a
     model that was given compiled.
     """
@@ -125,8 +126,14 @@ class Summary:
     missing: Sequence[Missing] = ()
     paste: str = ""
     utilization: float | None = None
+    provenance: str = ""
     compiled: bool = False
     compiled_run: CompiledRun | None = None
+
+    @property
+    def rules(self) -> str:
+        """The rules of counting: "convention fxflops, attention dense"."""
+        return f"convention {self.convention}" + (f", attention {self.attention}" if self.attention else "")
 
     @property
     def complete(self) -> bool:

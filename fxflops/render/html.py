@@ -9,6 +9,7 @@ from typing import Any
 
 from ..units import percent
 from .columns import Column, column_of, module_cell, module_values
+from .conclusion import conclusion
 from .costs import operator_shares
 from .data import Summary, TreeRow
 from .fold import Fold, folded, own_row
@@ -36,6 +37,7 @@ STYLE = """
 .fxflops details[open]>summary>.name::before{content:"▾ "}
 .fxflops .bar{align-self:center;height:.7em;margin-left:8px;
  background:linear-gradient(#4c8bf5,#4c8bf5) no-repeat;background-color:rgba(128,128,128,.15)}
+.fxflops p{margin:.3em 0}
 .fxflops .missing{color:#d9483b;white-space:pre-wrap}
 """
 
@@ -94,7 +96,9 @@ def _head(data: Summary) -> str:
     missing = "\n".join(missing_lines(data.missing) + ([f"{paste_where(data)}:\n{data.paste}"] if data.paste else []))
     warning = f'<pre class="missing">{escape(missing)}</pre>' if missing else ""
     about = escaped(f"input {data.inputs} · {data.setting}" if data.inputs else data.setting)
-    return f"<div><b>{escaped(data.title)}</b> <small>{about}</small></div><table>{body}</table>{warning}"
+    said = f"<p>{escaped(conclusion(data, data.utilization))}</p>"
+    origin = f"<div><small>{escaped(data.provenance)}</small></div>"
+    return f"<div><b>{escaped(data.title)}</b> <small>{about}</small></div>{said}<table>{body}</table>{origin}{warning}"
 
 
 def _tree(root: TreeRow) -> str:

@@ -80,7 +80,7 @@ def cards(page: Page) -> list[Card]:
     data = page.summary
     bound, of_all = "≥ " if data.root.missing else "", "" if data.complete else "≥ "
     found = [
-        _count("FLOPs", data.root.flops, bound, f"convention {data.convention}, attention {data.attention}"),
+        _count("FLOPs", data.root.flops, bound, data.rules),
         _count("MACs", data.root.macs, bound, "the same under every convention"),
     ]
     if data.backward_flops is not None:
@@ -179,13 +179,14 @@ def _missing(data: Summary) -> list[str]:
 def _lines(data: Summary) -> list[str]:
     """Return a line on the modules that cost most, and one for each kind of the operators' shares."""
     parts = []
-    for row in [row for row in costs(data) if row.path != OTHER][:3]:
+    for part in [part for part in costs(data) if part.row.path != OTHER][:3]:
+        row = part.row
         shares = [
             ("FLOPs", units.percent(row.flops, data.root.flops)),
             ("time", units.percent(row.seconds, data.root.seconds)),
         ]
         said = ", ".join(f"{share:.1f}% of {name}" for name, share in shares if share is not None)
-        parts.append(f"<b>{escaped(row.path)}</b> {said}")
+        parts.append(f"<b>{escaped(part.label)}</b> {said}")
     lines = [f"<span>where</span> {' · '.join(parts)}"] if parts else []
     return lines + [f"<span>{escaped(name)}</span> {escaped(' · '.join(said))}" for name, said in operator_shares(data)]
 

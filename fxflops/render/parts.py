@@ -9,7 +9,7 @@ from ..records import grouped
 from ..units import percent
 from .data import TreeRow
 from .fold import common_name, own_row, pattern
-from .text import plain
+from .text import SHORTEST, cells, elide, plain
 
 LARGE, NEARLY_ALL, A_PART = 50.0, 90.0, 15.0
 """Percent: of the model's cost, from which a part is opened; of its own, from which what has it in a part wraps it, and from
@@ -32,9 +32,15 @@ class Part(NamedTuple):
     @property
     def label(self) -> str:
         """The path, the class and the number: ``blocks.*.mlp  Mlp (x12)``."""
-        count = len(self.modules)
+        return self.within(None)
+
+    def within(self, room: int | None) -> str:
+        """Return the label with its path cut to fit into ``room`` cells, but for the least of it."""
+        count, path = len(self.modules), plain(self.row.path)
         said = plain(self.row.cls) + (f" (x{count})" if count > 1 else "")
-        return "  ".join(filter(None, [plain(self.row.path), said]))
+        if room is not None:
+            path = elide(path, max(room - cells(said) - 2, SHORTEST))
+        return "  ".join(filter(None, [path, said]))
 
     @property
     def kind(self) -> str:
@@ -45,8 +51,8 @@ class Part(NamedTuple):
 def parts_of(root: TreeRow) -> list[Part]:
     """Return the parts of a model, in any order; [] if it has no modules inside it.
 
-    A part is opened if it only wraps another, and a large or repeated one if its cost splits between modules of several
-    classes: an MLP of linear layers is one part. Cost is FLOPs, or time where nothing is counted.
+    A part is opened if it only wraps another or lists blocks, and a large or repeated one if its cost splits between modules
+    of several classes: an MLP of linear layers is one part. Cost is FLOPs, or time where nothing is counted.
     """
     by_time, parts = not root.flops, []
     whole = Part(root, (root,))
@@ -112,8 +118,9 @@ def _is_opened(part: Part, inside: Sequence[Part], root: TreeRow, by_time: bool)
     (large,) = percents(root, [part.row])
     kinds = grouped((each.kind, each) for each in inside if each.modules)
     shares = {kind: sum(percents(part.row, (each.row for each in same))) for kind, same in kinds.items()}
-    if any(shares[kind] >= NEARLY_ALL and same[0].modules[0].children for kind, same in kinds.items()):
-        return True
+    of_modules = {kind for kind, same in kinds.items() if same[0].modules[0].children}
     is_container = part.row.cls in CONTAINERS and len(part.modules) == 1
+    if any(shares[kind] >= (A_PART if is_container else NEARLY_ALL) for kind in of_modules):
+        return True
     splits = sum(share >= A_PART for share in shares.values()) > 1
     return (is_container or splits) and (len(part.modules) > 1 or large >= LARGE)

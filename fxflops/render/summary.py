@@ -10,6 +10,7 @@ from .. import units
 from ..counting.steps import OUTSIDE, StepTime
 from ..counting.uncounted import PASTE, Missing
 from ..meters.timing import Timing
+from .conclusion import conclusion
 from .costs import cost_lines, operator_shares
 from .data import CompiledRun, Summary
 from .text import cells, pad, paint, plain, terminal_width
@@ -35,12 +36,17 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
     limit = terminal_width() if width is None else width
     head = [plain(data.title), *([f"input {plain(data.inputs)}"] if data.inputs else []), plain(data.setting)]
     lines = flow(paint(head[0], "bold", color), head[1:], "   ", limit, indent=4)
+    if said := conclusion(data, data.utilization):
+        first, *more = said.split("; ")
+        lines += flow(first, more, "; ", limit, indent=4)
     lines += _fact_lines(facts(data), limit, color)
     table = cost_lines(data, None if limit is None else limit - MARGIN, color)
     title = "where the cost is" if data.backward_flops is None else "forward's cost"
     lines += [pad("" if position else title, MARGIN) + line for position, line in enumerate(table)]
     for label, shares in operator_shares(data):
         lines += flow(pad(label, MARGIN), shares, " · ", limit, MARGIN)
+    if data.provenance and (data.nodes_seconds is not None or data.steps):
+        lines += flow(pad("measured", MARGIN), data.provenance.split(" · "), " · ", limit, MARGIN)
     for line in [*dict.fromkeys(data.remarks)][:MOST_MISSING]:
         lines += flow(f"{plain(line.partition(': ')[0])}:", [plain(line.partition(": ")[2])], " ", limit, 4)
     lines += [paint(line, "red", color) for line in missing_lines(data.missing)]
@@ -139,9 +145,8 @@ def paste_where(data: Summary) -> str:
 
 def _counts(data: Summary) -> Fact:
     bound = ">= " if data.root.missing else ""
-    attention = f", attention {data.attention}" if data.attention else ""
     details = [
-        f"FLOPs  {bound}{units.count(data.root.flops)}  (convention {plain(data.convention)}{attention})",
+        f"FLOPs  {bound}{units.count(data.root.flops)}  ({plain(data.rules)})",
         *([f"{units.count(data.int_ops)} integer ops"] if data.int_ops else []),
         f"{'complete' if data.complete else 'INCOMPLETE'}: {data.counted_calls:,}/{data.calls:,} calls",
     ]

@@ -13,6 +13,8 @@ from html import escape
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 STYLES = {"bold": "1", "dim": "2", "red": "1;31", "cyan": "36"}
 EIGHTHS = " ▏▎▍▌▋▊▉"
+SHORTEST = 8
+"""Cells that a name or class keeps at least when it is cut."""
 
 
 def plain(text: str) -> str:

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from .columns import MODULE_COLUMNS, Column, check_number, check_units, find, module_cell, module_values, pick
 from .data import TreeRow
 from .fold import Fold, folded, own_row
-from .text import align, cells, elide, paint, terminal_width
+from .text import SHORTEST, align, cells, elide, paint, terminal_width
 
 DEFAULT_COLUMNS = ("params", "macs", "flops", "flops%", "time", "time%", "memory")
 EXPENDABLE = ("macs", "memory", "params", "flops%", "time%")
 """Columns that a narrow terminal leaves out, in this order, so that names stay readable."""
 LABEL_ROOM = 30
 """Cells that the columns must leave for names."""
-SHORTEST = 8
-"""Cells that a name or class keeps at least when it is cut."""
 
 
 @dataclass(frozen=True, slots=True)

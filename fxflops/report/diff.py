@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple, cast
 
-from ..counting.counted_run import NO_OPERATION, CountedRun
+from ..counting.counted_run import NO_OPERATION
 from ..errors import InputError
 from ..records import PARTS, grouped, prefixes
 from ..render.columns import Column, Kind
@@ -16,6 +16,7 @@ from ..render.fold import pattern
 from ..render.text import align, plain, terminal_width, wrapped
 from ..units import count, seconds, size
 from .rows import highest
+from .tables import TabledRun
 
 Readable = Callable[[float | None], str]
 BOTH, ONLY_A, ONLY_B = "both", "only in a", "only in b"
@@ -30,7 +31,7 @@ TITLES: dict[str, tuple[str, Kind]] = {
 TOTALS: dict[str, tuple[str, Readable]] = {
     "MACs": ("total_macs", count), "FLOPs": ("total_flops", count), "backward FLOPs": ("total_backward_flops", count),
     "training FLOPs": ("total_training_flops", count), "integer ops": ("total_int_ops", count),
-    "activations": ("total_activations", count), "params": ("params.total", count),
+    "MAC outputs": ("total_activations", count), "params": ("params.total", count),
     "trainable": ("params.trainable", count), "buffers": ("params.buffers", count),
     "bytes of params": ("params.bytes", size), "latency": ("latency", seconds), "sum of nodes": ("total_time", seconds),
     "peak memory": ("max_memory", size),
@@ -142,13 +143,13 @@ class Diff(Tabular):
                 yield f"{len(rest)} more: {_signed(sum(rest), COMPARED[key])}"
 
 
-def _value(report: CountedRun, attribute: str) -> float | None:
+def _value(report: TabledRun, attribute: str) -> float | None:
     """Return the value of a dotted attribute; None if a part of it is not known."""
     found = reduce(lambda owner, name: None if owner is None else getattr(owner, name), attribute.split("."), report)
     return cast("float | None", found)
 
 
-def diff(a: CountedRun, b: CountedRun, phase: str = "forward") -> Diff:
+def diff(a: TabledRun, b: TabledRun, phase: str = "forward") -> Diff:
     """Compare ``b`` with ``a``: the totals, and modules and operators in one phase."""
     totals = {name: Change(_value(a, attribute), _value(b, attribute)) for name, (attribute, _) in TOTALS.items()}
     modules = _both(_modules(a, phase), _modules(b, phase))
@@ -156,10 +157,10 @@ def diff(a: CountedRun, b: CountedRun, phase: str = "forward") -> Diff:
     return Diff(_named(a), _named(b), totals, tuple(modules), tuple(operators))
 
 
-def _named(report: CountedRun) -> str:
-    about = f"{report.model}   {report.inputs}   {' · '.join(filter(None, report.environment[:2]))}"
+def _named(report: TabledRun) -> str:
+    about = f"{report.name}   {report.inputs}   {' · '.join(filter(None, report.environment[:2]))}"
     incomplete = "" if report.complete else "   INCOMPLETE, a lower bound"
-    return f"{about}   (convention {report.convention}, attention {report.attention}){incomplete}"
+    return f"{about}   ({report.rules}){incomplete}"
 
 
 Numbers = tuple[float | None, ...]
@@ -168,7 +169,7 @@ Side = dict[str, tuple[Numbers, Numbers]]
 """For each module or operator of one report, the quantities in total and of its own."""
 
 
-def _modules(report: CountedRun, phase: str) -> Side:
+def _modules(report: TabledRun, phase: str) -> Side:
     """Return the quantities of each module: of its subtree, and its own."""
     peaks = highest(report.nodes, phase, lambda node: prefixes(node.path))
     return {
@@ -180,7 +181,7 @@ def _modules(report: CountedRun, phase: str) -> Side:
     }
 
 
-def _operators(report: CountedRun, phase: str) -> Side:
+def _operators(report: TabledRun, phase: str) -> Side:
     modules = report.by_module(phase)
     leaves = {(c.op, c.path) for c in report.calls if c.phase in PARTS[phase] and isinstance(c.target, type)}
     params = {

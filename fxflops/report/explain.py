@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..counting.module_charges import NOT_COUNTED
-from ..records import Counted
+from ..records import Counted, grouped
 from ..render.columns import Column, Kind
 from ..render.exports import Table, Tabular
 from ..render.fold import pattern
@@ -47,8 +47,9 @@ class Difference(NamedTuple):
 
     @property
     def where(self) -> str:
-        """The paths with ``*`` for numbers: ``layer*.*.bn1``; the root is ``(root)``."""
-        places = list(dict.fromkeys(pattern(path) for path in self.paths))
+        """The paths, with ``*`` for the numbers of several: ``layer*.*.bn1``; the root is ``(root)``."""
+        found = grouped((pattern(path), path) for path in self.paths)
+        places = [name if len(paths) > 1 else paths[0] or name for name, paths in found.items()]
         more = len(places) - MOST_PLACES
         return ", ".join(places[:MOST_PLACES]) + (f", {more} more" if more > 0 else "")
 

@@ -7,6 +7,7 @@ import os
 import pickle
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,6 +27,7 @@ from ..render.data import Summary
 from ..render.exports import FORMATS, Exports, Path, as_json, written, written_bytes
 from ..render.page_data import Page
 from ..roofline.devices import Device
+from ..roofline.measured_peaks import listed_at
 from ..roofline.result import Roofline
 from ..roofline.utilization import mfu, roofline
 from .chrome_trace import chrome_trace
@@ -44,7 +46,7 @@ class Report(TabledRun, Exports):
     """The FLOPs, time and memory of one run of a model, operation by operation.
 
     Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; a value that was not measured is
-    None. Two reports are equal if all their data are equal; a report read back from a file equals the one saved.
+    None. Two reports are equal if all their data but the date are equal; a report read back from a file equals the one saved.
     """
 
     def recount(
@@ -124,6 +126,11 @@ class Report(TabledRun, Exports):
             raise InputError(f"diff() takes a Report, not {type(other).__name__}; Report.load(path) reads one")
         return diff(self, other, check_phase(phase))
 
+    def named(self, name: str) -> Report:
+        """Return this report with the name under which its model was asked for; it is shown, and written into files."""
+        run = replace(self._run, environment=self.environment._replace(asked=name))
+        return Report(run, self._convention, self._registry, self._model, self.attention, self.counted, self._known)
+
     @property
     def compiled(self) -> CompiledView | None:
         """The compiled model beside the eager one; None unless the model was given compiled, and timed."""
@@ -196,13 +203,14 @@ class Report(TabledRun, Exports):
     def __repr__(self) -> str:
         least = "" if self.complete else ">= "
         return (
-            f"<Report {self.model}: {least}{self.total_flops:,} FLOPs ({self.convention}), {self.total_macs:,} MACs, "
+            f"<Report {self.name}: {least}{self.total_flops:,} FLOPs ({self.convention}), {self.total_macs:,} MACs, "
             f"{'?' if self.params is None else f'{self.params.total:,}'} params{'' if self.complete else ', INCOMPLETE'}>"
         )
 
     @cached_property
     def _summary(self) -> Summary:
-        return summary_of(self, tree_row(self, PHASES[0]))
+        device = listed_at(self.environment.device)  # the peak of any other device would have to be measured first
+        return summary_of(self, tree_row(self, PHASES[0]), self._mfu(device) if device else None)
 
     # Files
 
@@ -308,7 +316,11 @@ class Report(TabledRun, Exports):
             raise AttributeError(f"a Report has no {name!r}{near(name, known)}", name=name, obj=self)
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Report) and self.to_dict() == other.to_dict())
+        return self is other or (isinstance(other, Report) and self._undated() == other._undated())
+
+    def _undated(self) -> dict[str, Any]:
+        data = self.to_dict()
+        return {**data, "environment": {**data["environment"], "date": ""}}
 
     def __hash__(self) -> int:
         return hash((self.model, self.inputs, self.convention, self.total_flops))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, OperatorRow, by_module_and_operator, by_operator, check_phase
 from ..counting.steps import StepTime
@@ -15,6 +17,25 @@ class TabledRun(CountedRun):
 
     Each method returns a mapping that prints as a table and has ``to_csv``, ``to_dataframe`` and the other exports.
     """
+
+    @property
+    def provenance(self) -> str:
+        """The origin of the figures on one line: the name that was asked for, versions, date and machine."""
+        return self.environment.provenance
+
+    @property
+    def rules(self) -> str:
+        """The convention and, of a model with attention, how that is counted: "convention fxflops, attention dense"."""
+        return f"convention {self.convention}" + (f", attention {self.attention}" if self._attends else "")
+
+    @cached_property
+    def _attends(self) -> bool:
+        return any("attention" in call.op for call in self.calls)
+
+    @property
+    def name(self) -> str:
+        """The model's class name, with the name that was asked for: "ResNet (timm:resnet18)"."""
+        return f"{self.model} ({self.environment.asked})" if self.environment.asked else self.model
 
     def by_module(self, phase: str = "forward") -> Rows[ModuleRow]:
         """Return each module's total and own sums by its path; "" is the model. All are 0 for a phase that did not run.

@@ -13,6 +13,7 @@ from ..records import grouped, prefixes
 from ..render.data import Summary, TreeRow
 from .compiled import compiled_view
 from .rows import highest
+from .tables import TabledRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +68,11 @@ def tree_row(report: CountedRun, phase: str) -> TreeRow:
     return of("")._replace(cls=report.model)
 
 
-def summary_of(report: CountedRun, tree: TreeRow) -> Summary:
-    """Return the data of the one-screen summary."""
+def summary_of(report: TabledRun, tree: TreeRow, utilization: float | None) -> Summary:
+    """Return the data of the one-screen summary; ``utilization`` is the MFU, None if it is not known."""
     where, compiled = report.environment, compiled_view(report)
     return Summary(
-        title=report.model,
+        title=report.name,
         inputs=report.inputs,
         setting=" · ".join(filter(None, [where.device, where.mode, where.grad, report.trace])),
         root=tree,
@@ -83,7 +84,7 @@ def summary_of(report: CountedRun, tree: TreeRow) -> Summary:
         compiled=where.compiled,
         compiled_run=None if compiled is None else compiled.shown,
         convention=report.convention,
-        attention=report.attention,
+        attention=report.attention if report._attends else "",
         counted_calls=sum(each.cost is not None for each in report.counted),
         calls=len(report.counted),
         params=report.params,
@@ -101,5 +102,7 @@ def summary_of(report: CountedRun, tree: TreeRow) -> Summary:
         operators=[*report.by_operator().values()],
         missing=report.missing,
         paste=report.recipe(),
+        utilization=utilization,
+        provenance=report.provenance,
         remarks=[f"{each.call.op} in {each.call.path or 'the root'}: {said}" for each, said in report.remarks.items()],
     )

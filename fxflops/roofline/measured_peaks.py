@@ -67,8 +67,7 @@ def device_for(wanted: str | Device, place: str, dtypes: Iterable[str] = ("f32",
 
     Raises InputError for a name that no table lists, and for "auto" if the device is neither listed nor in this machine.
     """
-    where, _, described = place.partition(" (")
-    hardware = where if where == "cpu" else described.removesuffix(")") or where
+    where, hardware = _where(place)
     if isinstance(wanted, Device):
         return wanted, wanted.is_called(hardware)
     if wanted == "auto":
@@ -77,6 +76,16 @@ def device_for(wanted: str | Device, place: str, dtypes: Iterable[str] = ("f32",
         return measured("cpu", dtypes), where == "cpu"
     device = find_device(wanted)
     return device, device.is_called(hardware)
+
+
+def listed_at(place: str) -> Device | None:
+    """Return the device of a run made at ``place`` if the table lists it, as no device has to be measured for that."""
+    return listed(_where(place)[1])
+
+
+def _where(place: str) -> tuple[str, str]:
+    where, _, described = place.partition(" (")
+    return where, where if where == "cpu" else described.removesuffix(")") or where
 
 
 def _at_hand(where: str, hardware: str, dtypes: Iterable[str]) -> Device:

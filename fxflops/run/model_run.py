@@ -36,7 +36,7 @@ from .uncompiled import uncompiled
 
 GIVE = ": give a model with real tensors"
 R = TypeVar("R", Call, Scope)
-ON_META, ON_FAKE = "observed on meta", "observed on fake tensors"
+ON_META, ON_FAKE = "counted on the meta device", "counted on fake tensors"
 
 
 class Subject:
@@ -257,7 +257,7 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
         return subject.record_of(watch, "predicted", ON_META)
     subject.snapshot.keep_all()
     watch = observed_run(subject, registry, cap=cap_of(subject.device))
-    return subject.record_of(watch, "storages", "observed on real tensors", why)
+    return subject.record_of(watch, "storages", "counted on real tensors", why)
 
 
 def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
+from datetime import datetime, timezone
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import torch
 import torch.backends.opt_einsum as optimizer
 
+from .. import __version__
 from ..meters.accelerator import accelerator_of
 from ..meters.history import CATEGORIES, History, Place, Remembered
 from ..meters.nodes import Node
@@ -24,10 +28,11 @@ ALWAYS = ("params", "buffers", "inputs", "activations")
 
 
 class Environment(NamedTuple):
-    """The device, modes and versions of a run.
+    """The device, modes and versions of a run, and when and for whom it was made.
 
     ``einsum`` is the strategy by which opt_einsum orders products, "" if it is not used. ``compiled`` tells that the
-    model is under ``torch.compile``; it ran as it is written all the same.
+    model is under ``torch.compile``; it ran as it is written all the same. ``date`` is in UTC; ``processor`` is the host's,
+    ``threads`` are those of torch; ``asked`` is the name under which the model was asked for: "timm:resnet18".
     """
 
     device: str
@@ -36,6 +41,20 @@ class Environment(NamedTuple):
     torch: str
     einsum: str = ""
     compiled: bool = False
+    fxflops: str = ""
+    date: str = ""
+    processor: str = ""
+    threads: int = 0
+    asked: str = ""
+
+    @property
+    def provenance(self) -> str:
+        """The origin of the run's figures on one line: the name that was asked for, versions, date and machine."""
+        versions = [
+            f"{name} {version}" for name, version in (("fxflops", self.fxflops), ("torch", self.torch)) if version
+        ]
+        threads = f"{self.threads} thread{'s' * (self.threads > 1)}" if self.threads else ""
+        return " · ".join(filter(None, [self.asked, *versions, self.date, self.device, self.processor, threads]))
 
 
 class Memory(dict[str, int]):
@@ -103,7 +122,37 @@ def environment_of(device: torch.device, mode: str, compiled: bool) -> Environme
     place = f"{device} ({hardware})" if hardware else str(device)
     grad = "grad" if torch.is_grad_enabled() else "no_grad"
     strategy = str(optimizer.strategy) if optimizer.is_available() and optimizer.enabled else ""
-    return Environment(place, mode, grad, torch.__version__, strategy, compiled)
+    return Environment(
+        place,
+        mode,
+        grad,
+        torch.__version__,
+        strategy,
+        compiled,
+        __version__,
+        _now(),
+        _processor(),
+        torch.get_num_threads(),
+    )
+
+
+def environment_of_trace(device: str) -> Environment:
+    """Return the environment of a run on ``device`` that a trace tells of."""
+    return Environment(device, "", "", "", fxflops=__version__, date=_now())
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+@cache
+def _processor() -> str:
+    """Return the name of the processor; its architecture where the system does not tell more."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf8", errors="replace") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return " ".join(line.partition(":")[2].split())
+    return platform.machine()
 
 
 def _cores() -> str:

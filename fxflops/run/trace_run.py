@@ -18,7 +18,7 @@ from ..meters.timing import Timing
 from ..model.inventory import Module
 from ..ops import FormulaRegistry
 from ..records import Call, Operation, Scope, Step, grouped
-from .outcome import Environment, Run
+from .outcome import Run, environment_of_trace
 from .trace_file import TraceFile, read_file
 from .trace_operations import Operations, commonest_dtype
 from .trace_places import BACKWARD, FORWARD, GRADIENT, RECOMPUTE, Places, Seen, busy, events_of
@@ -71,7 +71,7 @@ def run_of_trace(path: str | os.PathLike[str], registry: FormulaRegistry, hardwa
         UNKNOWN,
         (Module("", trace.name, None), *(Module(path, cls, None) for path, cls in places.modules.items())),
         None,
-        Environment(device, "", "", ""),
+        environment_of_trace(device),
         "torch.profiler's trace",
         nodes=nodes,
         steps=tuple(_steps(trace, [each for each, _ in found])),

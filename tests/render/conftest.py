@@ -76,6 +76,7 @@ def vit(root: TreeRow) -> Summary:
         root=root,
         convention="fxflops",
         attention="dense",
+        provenance="fxflops 0.1.0 · torch 2.9.0 · 2026-01-02 03:04:05 UTC · cpu (2 cores) · 2 threads",
         counted_calls=41,
         calls=41,
         params=Params(root.params, root.params, 0, 0, 4 * root.params),

@@ -30,7 +30,7 @@ def test_counted_alone(vit):
 def test_time_spent_elsewhere_than_flops(vit):
     embed, blocks, head = vit.root.children
     root = vit.root._replace(children=(embed._replace(seconds=0.2), blocks, head), seconds=0.2605)
-    said = "63% of FLOPs in 4 Mlp (blocks.*.mlp), 77% of time in embed (Conv2d); slowest: embed, 200.0 ms"
+    said = "63% of FLOPs in 4 Mlp (blocks.*.mlp); 77% of time in embed (Conv2d); slowest: embed, 200.0 ms"
     assert conclusion(replace(vit, root=root)) == said
 
 

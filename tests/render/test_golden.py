@@ -107,6 +107,61 @@ def unknown() -> nn.Module:
     return nn.Sequential(*(Ssm(64) for _ in range(3)), nn.Linear(64, 10))
 
 
+class DoubleConv(nn.Sequential):
+    def __init__(self, channels: int, out: int) -> None:
+        halves = [(nn.Conv2d(n, out, 3, padding=1), nn.BatchNorm2d(out), nn.ReLU()) for n in (channels, out)]
+        super().__init__(*halves[0], *halves[1])
+
+
+class Up(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose2d(channels, channels // 2, 2, stride=2)
+        self.conv = DoubleConv(channels, channels // 2)
+
+    def forward(self, x: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
+        return self.conv(torch.cat([skip, self.up(x)], 1))
+
+
+class UNet(nn.Module):
+    """The network of https://arxiv.org/abs/1505.04597, with padding."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.inc = DoubleConv(3, width)
+        self.downs = nn.ModuleList(
+            nn.Sequential(nn.MaxPool2d(2), DoubleConv(width << i, width << i + 1)) for i in range(4)
+        )
+        self.ups = nn.ModuleList(Up(width << i) for i in (4, 3, 2, 1))
+        self.head = nn.Conv2d(width, 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skips = [self.inc(x)]
+        for down in self.downs:
+            skips.append(down(skips[-1]))
+        x = skips.pop()
+        for up in self.ups:
+            x = up(x, skips.pop())
+        return self.head(x)
+
+
+def gpt2() -> fxflops.Report:
+    transformers = pytest.importorskip("transformers")
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config())
+    return fxflops.count(model, torch.zeros(1, 512, dtype=torch.long))
+
+
+def training() -> fxflops.Report:
+    model = torchvision.models.vit_b_16(weights=None)
+    return fxflops.count(model, torch.zeros(8, 3, 224, 224), backward=True, optimizer=torch.optim.AdamW)
+
+
+FIRST: dict[str, Callable[[], fxflops.Report]] = {
+    "gpt2": gpt2,
+    "unet": lambda: fxflops.count(UNet(), torch.zeros(1, 3, 256, 256)),
+    "training": training,
+}
+"""Runs of which the first screen alone is kept: its conclusion has to name what dominates, and what to speed up first."""
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], torch.Tensor]]] = {
     "resnet50": (lambda: torchvision.models.resnet50(weights=None), lambda: torch.zeros(1, 3, 224, 224)),
     "vit_b_16": (lambda: torchvision.models.vit_b_16(weights=None), lambda: torch.zeros(1, 3, 224, 224)),
@@ -145,7 +200,8 @@ def printed(name: str, **environment: str) -> str:
         flops = TorchFLOPsByFX(model)
         flops.propagate(given())
         flops.print_result_table(sort_by="flops", top=4, columns=["node_op", "op_target", "flops", "time"])
-    text = re.sub(r"\(\S*test_golden\.py:\d+\)", "(here)", screen.getvalue())
+    text = re.sub(r"(?m)^measured .*\n(    .*\n)*", "", screen.getvalue())  # versions, the date and the machine
+    text = re.sub(r"\(\S*test_golden\.py:\d+\)", "(here)", text)
     # a node of several calls shares its time out as its calls took it, by the clock of the machine
     return re.sub(r"(?m)^by operator, time.*$", lambda line: re.sub(r"[\d.]+%", "..%", line[0]), text)
 
@@ -155,6 +211,21 @@ def test_what_is_printed(name: str) -> None:
     text = printed(name, NO_COLOR="1")
     assert max(map(len, text.splitlines())) <= WIDTH
     assert "\x1b" not in text
+    assert text == (GOLDEN / f"{name}.txt").read_text(encoding="utf8")
+
+
+def first_screen(name: str) -> str:
+    with torch.device("meta"):
+        report = FIRST[name]()
+    with terminal(NO_COLOR="1") as screen:
+        print(report)
+    return screen.getvalue()
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_the_first_screen(name: str) -> None:
+    text = first_screen(name)
+    assert max(map(len, text.splitlines())) <= WIDTH
     assert text == (GOLDEN / f"{name}.txt").read_text(encoding="utf8")
 
 
@@ -168,5 +239,7 @@ def test_what_is_printed_in_colour() -> None:
 if __name__ == "__main__":
     for each in CASES:
         (GOLDEN / f"{each}.txt").write_text(printed(each, NO_COLOR="1"), encoding="utf8")
+    for each in FIRST:
+        (GOLDEN / f"{each}.txt").write_text(first_screen(each), encoding="utf8")
     (GOLDEN / "unknown.ansi").write_text(printed("unknown"), encoding="utf8")
     sys.exit()

@@ -72,6 +72,7 @@ def test_it_shows_the_facts_the_tree_and_the_nodes(vit):
             "details",
             "summary",
             "button",
+            "p",
         )
     }
 

@@ -21,17 +21,21 @@ def lines(text: str) -> str:
 def test_one_screen(vit):
     assert summary(vit) == lines("""
         ViT   input f32[1,3,224,224]   cpu (2 cores) · eval · no_grad · symbolic trace
+        63% of FLOPs and 48% of time in 4 Mlp (blocks.*.mlp); slowest: blocks.3.mlp, 9.00 ms
         MACs     5.72 G      FLOPs  11.43 G  (convention fxflops, attention dense)    complete: 41/41 calls
         params   25.51 M     trainable 25.51 M · frozen 0 · buffers 0 · 97.32 MiB
         latency  60.00 ms    median of 10, 58.00-66.00 · sum of nodes 62.50 ms (1.04x) · 190.6 GFLOP/s
         memory   103.0 MiB   peak = params 97.00 MiB + activations 6.00 MiB; at blocks.3.mlp.act
-        where the cost is    module       calls    FLOPs     %      time     %
-                             blocks (x4)      4  11.20 G  98.0  60.00 ms  96.0  ███████████████████▎
-                             embed            1  231.0 M   2.0   2.00 ms   3.2  ▋
-                             head             1   1.54 M   0.0  100.0 us   0.2  ▏
-                             other               200.0 k   0.0  400.0 us   0.6  ▏
+        where the cost is    module                           FLOPs     %       time     %
+                             blocks.*.mlp  Mlp (x4)          7.20 G  63.0   30.00 ms  48.0  █████████▋
+                             blocks.*  (own: add x2)         1.20 M   0.0   15.00 ms  24.0  ████▊
+                             blocks.*.attn  Attention (x4)   4.00 G  35.0   15.00 ms  24.0  ████▊
+                             embed  Conv2d                  231.0 M   2.0    2.00 ms   3.2  ▋
+                             (own: add, cat)                200.0 k   0.0   400.0 us   0.6  ▏
+                             other                           1.54 M   0.0  100.00 us   0.2  ▏
         by operator          linear 87.5% · attention 10.5% · conv 2.0% · layer_norm 0.0% · other 0.0%
         by operator, time    linear 72.0% · attention 19.2% · layer_norm 4.8% · conv 3.2% · other 0.8%
+        measured             fxflops 0.1.0 · torch 2.9.0 · 2026-01-02 03:04:05 UTC · cpu (2 cores) · 2 threads
     """)
 
 
@@ -56,7 +60,7 @@ def test_why_it_is_missing_is_said_where_it_is_not_for_a_formula(vit):
 
 def test_what_the_backward_lacks_makes_the_training_a_bound_and_not_the_forward(vit):
     text = summary(replace(vit, missing=(SCAN,), counted_calls=29, backward_flops=2_000_000_000))
-    counts, training = text.splitlines()[1:3]
+    counts, training = text.splitlines()[2:4]
     assert counts.startswith("MACs     5.72 G      FLOPs  11.43 G")
     assert counts.endswith("INCOMPLETE: 29/41 calls")
     assert training.startswith("training >= 13.43 G")
@@ -91,6 +95,8 @@ def test_long_lines_are_continued_between_parts(vit):
     assert text.startswith(
         lines("""
         ViT   input f32[1,3,224,224]   cpu (2 cores) · eval · no_grad · symbolic trace
+        63% of FLOPs and 48% of time in 4 Mlp (blocks.*.mlp)
+            slowest: blocks.3.mlp, 9.00 ms
         MACs     5.72 G      FLOPs  11.43 G  (convention fxflops, attention dense)
                              complete: 41/41 calls
         params   25.51 M     trainable 25.51 M · frozen 0 · buffers 0 · 97.32 MiB

@@ -30,7 +30,7 @@ def test_count_and_profile_in_a_fake_tensor_mode() -> None:
         with FlopCounterMode(display=False) as counter:
             model(x).sum().backward()
     outside = count(net(), torch.randn(2, 8), backward=True, convention="torch", optimizer=torch.optim.SGD)
-    assert report.trace == "observed on fake tensors"
+    assert report.trace == "counted on fake tensors"
     for each in (report, p.report, outside):
         assert each.complete
         assert each.total_macs == FORWARD

@@ -267,7 +267,7 @@ def differs(seed: int, values: bool, length: int = LENGTH) -> str:
         _, wanted = noted(lambda: model(*inputs))
     report, found = noted(lambda: fxflops.count(model, inputs))
     asked, otherwise = noted(lambda: kernels_asked(model, inputs))
-    if asked.trace != "observed on meta":
+    if asked.trace != "counted on the meta device":
         return "" if values and report.trace == asked.trace else f"{report.trace}: {report.trace_reason}"
     for at, pair in enumerate(zip_longest(otherwise if values else wanted, found)):
         if pair[0] != pair[1]:

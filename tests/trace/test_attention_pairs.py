@@ -128,7 +128,7 @@ def masked_by_scores(q: torch.Tensor, k: torch.Tensor) -> Any:
 def test_a_mask_that_has_no_values_is_read_in_a_run_that_computes() -> None:
     counted = fxflops.count(Attends(masked_by_scores), (Q, K), attention="exact")
     scores = BATCH * HEADS * N * S * D
-    assert counted.trace == "observed on real tensors"
+    assert counted.trace == "counted on real tensors"
     assert counted.total_macs == scores + 2 * D * int((Q @ K.transpose(-1, -2) > 0).sum())
     there = fxflops.analyze(Attends(masked_by_scores), (Q.to("meta"), K.to("meta")), attention="exact", repeats=0)
     assert [missing.op for missing in there.missing] == ["attention"]

@@ -86,7 +86,7 @@ def test_counted_as_it_runs(name: str, backward: bool, device: str) -> None:
     model, x = Casting(body, device).to(device), torch.randn(shape, device=device)
     counted = fxflops.count(model, x, backward=backward)
     ran = fxflops.analyze(model, x, backward=backward, trace="record", repeats=0, progress=False)
-    assert counted.trace == "observed on meta", counted.trace_reason
+    assert counted.trace == "counted on the meta device", counted.trace_reason
     assert dtypes(counted) == dtypes(ran)
     assert counted.total_training_flops == ran.total_training_flops
     if device == "cpu" and name not in TEMPORARIES:

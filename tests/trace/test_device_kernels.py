@@ -79,7 +79,7 @@ def test_counted_as_it_runs(name: str, device: str) -> None:
     model, x = Attention(WAYS[name]).to(device), torch.randn(2, N, D, device=device)
     counted = fxflops.count(model, x, backward=True)
     ran = fxflops.analyze(model, x, backward=True, trace="record", repeats=0, progress=False)
-    assert counted.trace == "observed on meta", counted.trace_reason
+    assert counted.trace == "counted on the meta device", counted.trace_reason
     assert backward_calls(counted) == backward_calls(ran)
     assert counted.total_backward_flops == ran.total_backward_flops
     assert counted.complete

@@ -51,13 +51,13 @@ class Scheduled(nn.Module):
 def test_the_model_sees_its_own_device() -> None:
     report = count(Asks(), torch.ones(2, 3))
     assert SEEN[-1] == (torch.device("cpu"), False, False, -1)
-    assert report.trace == "observed on meta"
+    assert report.trace == "counted on the meta device"
     assert report.total_flops == analyze(Asks(), torch.ones(2, 3), repeats=0).total_flops
 
 
 def test_what_a_model_computes_by_itself_keeps_its_values() -> None:
     report = count(Cached(), torch.ones(2, 3))
-    assert report.trace == "observed on meta"
+    assert report.trace == "counted on the meta device"
     assert report.total_flops == 3 + 3 + 6
     assert table(3).device.type == "cpu"
 
@@ -103,7 +103,7 @@ class MaskOfBools(nn.Module):
 def test_what_transformers_models_do(cls: type[nn.Module]) -> None:
     model, x = cls(), torch.randn(1, 8, 4)
     report = count(model, x)
-    assert report.trace == "observed on meta"
+    assert report.trace == "counted on the meta device"
     assert report.complete
     assert report.total_flops == analyze(model, x, repeats=0, progress=False).total_flops
 
@@ -145,7 +145,7 @@ def test_a_tensor_tells_the_type_that_it_has_on_its_own_device() -> None:
     counted = count(model, x)
     analyzed = analyze(model, x, trace="record", repeats=0)
     assert {*told} == {"torch.FloatTensor"}
-    assert counted.trace == "observed on meta"
+    assert counted.trace == "counted on the meta device"
     assert [(call.op, call.out) for call in counted.calls] == [(call.op, call.out) for call in analyzed.calls]
     assert counted.calls[-1].out.dtype is torch.float64
     assert counted.total_flops == 2 * 4 * 4 * 2 + 2 * 4

@@ -51,7 +51,7 @@ def test_odd_models(name: str) -> None:
     model = ODD[name]()
     assert_same(model, X, mode="as_is")
     counted, run = fxflops.count(model, X), computed(model, X)
-    assert counted.trace == ("observed on real tensors" if name in NEED_VALUES else "observed on meta")
+    assert counted.trace == ("counted on real tensors" if name in NEED_VALUES else "counted on the meta device")
     assert (ran(counted), counted.by_module()) == (ran(run), run.by_module())
 
 
@@ -381,7 +381,7 @@ def test_of_bounds_that_are_tensors_the_values_count() -> None:
 
     given = torch.randn(2, 6, 8), torch.tensor([[0, 1], [1, 4], [4, 6]])
     report = fxflops.count(Ranges(), given)
-    assert (report.trace, report.total_macs) == ("observed on meta", 2 * (1 + 3 + 2) * 8 * 4)
+    assert (report.trace, report.total_macs) == ("counted on the meta device", 2 * (1 + 3 + 2) * 8 * 4)
 
 
 def test_a_model_that_is_one_layer_is_one_step() -> None:

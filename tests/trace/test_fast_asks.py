@@ -77,7 +77,7 @@ class Forces(nn.Module):
 def test_a_gradient_stands_in_the_module_that_takes_it() -> None:
     model = Stack(Forces(), nn.Linear(8, 8))
     report = fxflops.count(model, X, backward=True)
-    assert report.trace == "observed on meta", report.trace_reason
+    assert report.trace == "counted on the meta device", report.trace_reason
     assert {call.path for call in report.calls if call.phase == "gradient"} == {"0"}
     assert report.by_module()["0"].own.macs == 3 * 2 * 8 * 8
     assert_same(model, X, backward=True)
@@ -102,7 +102,7 @@ def test_views_of_a_leaf_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
         model_run, "_on_meta", lambda *args, **strays: (runs.append(strays), on_meta(*args, **strays))[1]
     )
     report = fxflops.count(Flat(), torch.randn(2, 2, 4))
-    assert (runs, report.trace) == ([{}], "observed on meta")  # not once more, to see who made them
+    assert (runs, report.trace) == ([{}], "counted on the meta device")  # not once more, to see who made them
     assert_same(Flat(), torch.randn(2, 2, 4))
 
 

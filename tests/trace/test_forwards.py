@@ -41,7 +41,7 @@ def test_a_copy_is_let_go_of_as_it_is_without(way: str) -> None:
     model = Copies(way)
     truth = allocated(partial(step, model, (X,), {}, None), bytes_of([*model.parameters(), X]))
     report = fxflops.count(model, X)
-    assert report.trace == "observed on meta", report.trace_reason
+    assert report.trace == "counted on the meta device", report.trace_reason
     assert report.max_memory == truth.held
     assert report.total_macs == 3 * 4 * 64 * 64
 
@@ -78,5 +78,5 @@ def test_a_static_forward_takes_no_module() -> None:
             return torch.relu(x)
 
     report = fxflops.count(nn.Sequential(nn.Linear(64, 64), Static()), X)
-    assert report.trace == "observed on meta", report.trace_reason
+    assert report.trace == "counted on the meta device", report.trace_reason
     assert report.total_macs == 4 * 64 * 64

@@ -45,7 +45,7 @@ def test_the_operand_of_a_call_with_out_keeps_its_values() -> None:
             return x @ x.T if table.sum() > 0 else x
 
     report = fxflops.count(Kept(), X)
-    assert report.trace == "observed on meta", report.trace_reason
+    assert report.trace == "counted on the meta device", report.trace_reason
     assert report.total_macs == 3 * 4 * 3
 
 
@@ -118,7 +118,7 @@ class Turned(nn.Module):
 def test_a_table_that_is_turned_over_lies_otherwise_from_then_on() -> None:
     model = Turned()
     report = fxflops.count(model, X)
-    assert report.trace == "observed on meta"
+    assert report.trace == "counted on the meta device"
     assert [call.out for call in report.calls if call.op == "matmul"] == [(3, 6), (3, 4)]
     assert report.total_macs == 2 * 3 * 4 * 6
     assert model.table.shape == (4, 6)
@@ -151,7 +151,7 @@ class Thawing(nn.Module):
 def test_a_parameter_that_the_forward_thaws_has_a_gradient_from_then_on() -> None:
     model, x = Thawing(), torch.randn(3, 4)
     report = fxflops.count(model, x, backward=True)
-    assert report.trace == "observed on meta"
+    assert report.trace == "counted on the meta device"
     assert not model.fc.bias.requires_grad
     products = 3 * (3 * 4 * 4)  # both gradients of the weight, and that of what lies between
     assert report.total_backward_macs == products

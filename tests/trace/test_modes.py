@@ -89,7 +89,7 @@ class Swallows(nn.Module):
 def test_an_error_of_metas_that_the_model_catches_is_not_believed(error: type[Exception]) -> None:
     report = fxflops.count(Swallows(error), torch.randn(4, 8))
     assert report.total_macs == 4 * 8 * 8 + 4 * 8 * 2
-    assert report.trace == "observed on real tensors"
+    assert report.trace == "counted on real tensors"
 
 
 class Probes(nn.Module):
@@ -110,7 +110,7 @@ class Probes(nn.Module):
 def test_an_error_that_the_model_catches_of_its_own_is_believed() -> None:
     report = fxflops.count(Probes(), torch.randn(4, 8))
     assert report.total_macs == 4 * 8 * 8
-    assert report.trace == "observed on meta"
+    assert report.trace == "counted on the meta device"
 
 
 class Wraps(torch.Tensor):

@@ -100,7 +100,7 @@ def test_what_is_computed_again_is_predicted_to_be_freed(reentrant: bool) -> Non
     there_before = sum(parameter.nbytes for parameter in model.parameters()) + X.nbytes
     report = fxflops.count(model, X, backward=True)
     predicted = report.max_memory
-    assert report.trace == "observed on meta"
+    assert report.trace == "counted on the meta device"
     assert predicted - there_before == pytest.approx(allocated(lambda: step(model)), rel=0.05)
 
 
@@ -120,5 +120,5 @@ def test_a_first_batch_norm_makes_no_gradient_of_values_that_learn_nothing(given
     x = torch.randn(2, 8, 9, 9)
     given_to = x if given == "values" else ([x],)
     predicted, ran = (run(Net(), given_to, backward=True) for run in (fxflops.count, fxflops.analyze))
-    assert predicted.trace == "observed on meta"
+    assert predicted.trace == "counted on the meta device"
     assert predicted.max_memory == ran.max_memory

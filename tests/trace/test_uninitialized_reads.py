@@ -89,7 +89,7 @@ def test_addresses_may_be_compared(same: bool) -> None:
     assert counted.total_macs == analyzed.total_macs == 2 * 4 * (6 if same else 2 + 3)
     assert counted.complete
     assert analyzed.complete
-    assert counted.trace == "observed on meta"
+    assert counted.trace == "counted on the meta device"
 
 
 def test_an_address_handed_on_is_one_of_real_memory() -> None:
@@ -97,5 +97,5 @@ def test_an_address_handed_on_is_one_of_real_memory() -> None:
     model = Runs(lambda x: (found.append(x.relu().data_ptr()), x)[1])
     report = count(model, torch.ones(2, 4))
     assert [m.op for m in report.missing] == ["data_ptr"]
-    assert report.trace == "observed on real tensors"
+    assert report.trace == "counted on real tensors"
     assert found[-1] != 0
