@@ -16,7 +16,7 @@ FLOORS = [
     ["__main__"],
     ["cli"],
     ["_public"],
-    ["adapters", "integrations"],
+    ["adapters", "integrations", "trainers"],
     ["symbolic"],
     ["notebook"],
     ["api", "profiling"],

@@ -1,0 +1,67 @@
+"""The arithmetic of trainers: what each takes the FLOPs of a training step to be, and why two of them differ.
+
+>>> from fxflops import trainers
+>>> print(trainers.estimate("verl", config, lengths=[512, 1024]))            # doctest: +SKIP
+>>> print(trainers.explain("verl", "fxflops", config, lengths=[512, 1024]))  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..errors import InputError, near
+from . import hugging_face, maxtext, megatron, palm, six_nd, torchtitan, true_count, verl
+from ._source import Source
+from ._terms import Comparison, Difference, Estimate, Term, Trainer, estimated
+from .active import ActiveParameters, active_parameters
+
+__all__ = [
+    "ActiveParameters", "Comparison", "Difference", "Estimate", "Term", "active_parameters", "estimate", "explain", "list_trainers",
+]  # fmt: skip
+
+TRAINERS: dict[str, Trainer] = {
+    module.TRAINER.name: module.TRAINER
+    for module in (true_count, six_nd, palm, hugging_face, torchtitan, megatron, maxtext, verl)
+}
+
+
+def list_trainers() -> dict[str, str]:
+    """Return what each trainer's arithmetic is, by its name; "fxflops" is the true count."""
+    return {name: trainer.summary for name, trainer in TRAINERS.items()}
+
+
+def estimate(
+    trainer: str, source: Any, lengths: Iterable[int] | None = None, *, images: Iterable[int] = ()
+) -> Estimate:
+    """Return the FLOPs of forward and backward of a batch, term by term, as a trainer counts them.
+
+    Args:
+        trainer: one of :func:`list_trainers`.
+        source: a Report of ``count(..., backward=True)``, a model, or its config of transformers (also as the dict in
+            config.json). Where parameters are needed, a config's model is built on the meta device; "fxflops" counts it.
+        lengths: those of the batch's sequences; by default, those of the report's inputs.
+        images: the patches of each image in the batch; verl alone counts the vision encoder.
+
+    Raises InputError for an unknown trainer, and for a source that lacks what its formula reads.
+    """
+    return _estimates([trainer], Source(source, images), lengths)[0]
+
+
+def explain(
+    a: str, b: str, source: Any, lengths: Iterable[int] | None = None, *, images: Iterable[int] = ()
+) -> Comparison:
+    """Explain why two trainers' FLOPs of a batch differ: each term that does, with what both count. The arguments are those
+    of :func:`estimate`."""
+    return Comparison(*_estimates([a, b], Source(source, images), lengths))
+
+
+def _estimates(names: Iterable[str], source: Source, lengths: Iterable[int] | None) -> list[Estimate]:
+    known = source.lengths if lengths is None else tuple(lengths)
+    return [estimated(_trainer(name), source, known) for name in names]
+
+
+def _trainer(name: str) -> Trainer:
+    if name not in TRAINERS:
+        raise InputError(f"unknown trainer {name!r}{near(name, TRAINERS) or ': one of ' + ', '.join(TRAINERS)}")
+    return TRAINERS[name]

@@ -1,0 +1,264 @@
+"""A model as trainers' formulas read it: the sizes in its config, its parameters by term, and its true count."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..api import count
+from ..errors import InputError
+from ..model.inputs import checked_model
+from ..model.inventory import Inventory, Module
+from ..records import specs_in
+from ..report.report import Report
+
+PLACES = (
+    ("vision", r"visual|vision|image"),
+    ("output layer", r"(^|\.)(lm_head|embed_out|output_projection)$"),
+    ("shared experts", r"shared_expert"),
+    ("router", r"(^|\.)router(\.|$)|(mlp|moe|ffn|feed_forward)\.gate$"),
+    ("experts", r"(^|\.)experts(\.|$)"),
+    ("linear attention", r"linear_attn|mixer"),
+    ("attention projections", r"attn|attention|\.[qkv]_proj|\.attn"),
+    ("mlp", r"mlp|ffn|feed_forward|\.fc"),
+)
+"""The term of a module by its path; the first that fits."""
+
+
+class Source:
+    """A report, a model or a config of transformers, with what trainers' formulas read of it.
+
+    ``images`` are the patches of each image in the batch. Raises InputError for anything else.
+    """
+
+    def __init__(self, given: Any, images: Iterable[int] = ()) -> None:
+        self._given = given
+        self.images = tuple(images)
+        self.config: Any = None
+        """The model's config; None if it has none."""
+        if isinstance(given, Report):
+            model = None if given._model is None else given._model()
+            self.config = getattr(model, "config", None)
+        elif isinstance(given, nn.Module):
+            self.config = getattr(checked_model(given), "config", None)
+        elif isinstance(given, Mapping):
+            self.config = _namespace(given)
+        elif hasattr(given, "model_type"):
+            self.config = given
+        else:
+            wrong = f"{type(given).__name__} is no report, model or config of transformers ({given!r:.60})"
+            raise InputError(f"{wrong}; a config.json is given as a dict: json.load(file)")
+
+    def needed_config(self, trainer: str) -> Any:
+        """Return the config. Raises InputError if there is none."""
+        if self.config is None:
+            raise InputError(
+                f"{trainer}'s formula reads the model's config, which this has not: give the config of transformers, or its dict"
+            )
+        return self.config
+
+    @property
+    def text(self) -> Any:
+        """The config of the language model, which that of a model with images has inside."""
+        return getattr(self.config, "text_config", None) or self.config
+
+    @cached_property
+    def model(self) -> nn.Module | None:
+        """The model; from a config it is built on the meta device. None for a report whose model is gone."""
+        if isinstance(self._given, nn.Module):
+            return checked_model(self._given)
+        if isinstance(self._given, Report):
+            return None if self._given._model is None else self._given._model()
+        try:
+            from transformers import AutoConfig, AutoModelForCausalLM
+        except ImportError as error:
+            raise InputError("a model is built from its config by transformers: pip install transformers") from error
+        held = self.text if isinstance(self.text, SimpleNamespace) else None
+        config = self.text if held is None else AutoConfig.for_model(**vars(held))
+        with torch.device("meta"):
+            made: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        return made
+
+    @cached_property
+    def modules(self) -> tuple[Module, ...]:
+        if isinstance(self._given, Report):
+            return self._given._run.modules
+        assert self.model is not None
+        return Inventory(self.model).contents[0]
+
+    @cached_property
+    def is_tied(self) -> bool:
+        """Whether the output layer has the weight of the input table."""
+        outputs = [module for module in self.modules if module_term(module) == "output layer"]
+        return bool(outputs) and not any(module.params for module in outputs)
+
+    @cached_property
+    def parameters(self) -> Mapping[str, int]:
+        """The elements of the parameters by term. Of a tied table they are the output layer's, which computes with them."""
+        found: Counter[str] = Counter()
+        for module in self.modules:
+            found[module_term(module)] += module.params or 0
+        tables = [m.params or 0 for m in self.modules if module_term(m) == "input table"]
+        if self.is_tied:  # the first table is that of the tokens
+            found["output layer"] += tables[0]
+            found["input table"] -= tables[0]
+        return found
+
+    @property
+    def active_parameters(self) -> Mapping[str, float]:
+        """The parameters that a token meets: of the experts, those of the ones it is sent to."""
+        return {name: n * (self.routed_share if name == "experts" else 1) for name, n in self.parameters.items()}
+
+    @property
+    def routed_share(self) -> float:
+        """The experts that a token is sent to, as a share of all; 1 without experts."""
+        if not self.parameters["experts"]:
+            return 1.0
+        if self.config is None:
+            raise InputError(
+                "how many experts a token is sent to is in the model's config, which this has not: give that"
+            )
+        return read(self.text, *TOP_K) / read(self.text, *EXPERTS)
+
+    def width_of_scores(self, trainer: str) -> int:
+        """Return heads x (query's + value's size a head), summed over all layers with attention."""
+        config = self.needed_config(trainer) and self.text
+        heads = read(config, *HEADS)
+        query, value = head_sizes(config)
+        return len([kind for kind in layer_kinds(config) if kind != "linear_attention"]) * heads * (query + value)
+
+    def report_of(self, lengths: tuple[int, ...]) -> list[tuple[int, Report]]:
+        """Return reports of forward and backward, with how many of the batch's sequences each stands for."""
+        if isinstance(self._given, Report):
+            if self._given.total_backward_flops is None:
+                raise InputError("trainers count forward and backward: give a report of count(..., backward=True)")
+            if sorted(self.lengths) == sorted(lengths):
+                return [(1, self._given)]
+        model = self.model
+        if model is None:
+            raise InputError(
+                "the report's model is gone, so other lengths cannot be counted: give the model or its config"
+            )
+        counted = Counter(lengths)
+        return [
+            (times, count(model, kwargs=_tokens(length), mode="train", backward=True))
+            for length, times in counted.items()
+        ]
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of the sequences in the report's batch. Raises InputError if its inputs do not tell them."""
+        if isinstance(self._given, Report):
+            for scope in self._given.scopes:
+                for spec in () if scope.path else specs_in((scope.args, dict(scope.kwargs))):
+                    if len(spec) == 2 and spec.is_integral:
+                        return (spec[1],) * spec[0]
+        raise InputError("lengths= are those of the batch's sequences: [512, 1024]")
+
+
+def _tokens(length: int) -> dict[str, Any]:
+    return {"input_ids": torch.zeros(1, length, dtype=torch.long), "use_cache": False}
+
+
+def _namespace(given: Mapping[str, Any]) -> Any:
+    nested = {k: _namespace(v) if k in ("text_config", "vision_config") and v else v for k, v in given.items()}
+    return SimpleNamespace(**nested)
+
+
+def module_term(module: Module) -> str:
+    """Return the term to which a module belongs, by its path and class."""
+    path = module.path.lower()
+    for term, pattern in PLACES[:2]:
+        if re.search(pattern, path):
+            return term
+    if "Embedding" in module.cls and "Rotary" not in module.cls:
+        return "input table"
+    if re.search(r"[nN]orm", module.cls):
+        return "norms"
+    return next((term for term, pattern in PLACES[2:] if re.search(pattern, path)), "other")
+
+
+# The sizes in a config: other architectures have other names for them.
+
+HIDDEN = ("hidden_size", "n_embd", "d_model")
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
+HEADS = ("num_attention_heads", "n_head")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k")
+SHARED = ("n_shared_experts", "num_shared_experts")
+
+
+def read(config: Any, *names: str, default: int | None = None) -> int:
+    """Return the first of these sizes that a config has. Raises InputError if it has none and there is no default."""
+    for name in names:
+        if getattr(config, name, None) is not None:
+            return int(getattr(config, name))
+    if default is None:
+        raise InputError(
+            f"the config of {getattr(config, 'model_type', type(config).__name__)} has no {' or '.join(names)}"
+        )
+    return default
+
+
+def head_sizes(config: Any) -> tuple[int, int]:
+    """Return the sizes of a query and of a value a head; those of latent attention differ."""
+    if getattr(config, "kv_lora_rank", None):
+        return config.qk_nope_head_dim + config.qk_rope_head_dim, config.v_head_dim
+    size = read(config, "head_dim", default=read(config, *HIDDEN) // read(config, *HEADS))
+    return size, size
+
+
+def layer_kinds(config: Any) -> list[str]:
+    """Return the kind of attention of each layer, as transformers names them: "full_attention", "sliding_attention" ..."""
+    layers = read(config, *LAYERS)
+    return [*(getattr(config, "layer_types", None) or ["full_attention"] * layers)]
+
+
+class FeedForward(NamedTuple):
+    """The widths of the feed-forward layers; with experts those of an expert, and of all shared experts together."""
+
+    matrices: int
+    width: int
+    dense_layers: int
+    expert_width: int = 0
+    shared_width: int = 0
+    experts: int = 0
+    top_k: int = 0
+    sparse_layers: int = 0
+
+
+PLAIN = {
+    "gpt2", "gpt_neo", "gpt_neox", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "phi", "codegen", "mpt", "starcoder2",
+    "nemotron", "apertus",
+}  # fmt: skip
+"""Architectures whose feed-forward layers have two matrices; with a gate they have three."""
+
+
+def feed_forward(config: Any) -> FeedForward:
+    """Return the sizes of the feed-forward layers."""
+    layers, matrices = read(config, *LAYERS), 2 if config.model_type in PLAIN else 3
+    width = read(config, "intermediate_size", "n_inner", "ffn_dim", default=4 * read(config, *HIDDEN))
+    if not any(getattr(config, name, None) for name in EXPERTS):
+        return FeedForward(matrices, width, layers)
+    expert_width = read(config, "moe_intermediate_size", default=width)
+    shared = getattr(config, "shared_expert_intermediate_size", None) or expert_width * read(config, *SHARED, default=0)
+    every, plain = getattr(config, "decoder_sparse_step", 1), getattr(config, "mlp_only_layers", None) or []
+    first = getattr(config, "first_k_dense_replace", 0)
+    sparse = [i for i in range(layers) if i >= first and i not in plain and (i + 1) % every == 0]
+    return FeedForward(
+        matrices,
+        width,
+        layers - len(sparse),
+        expert_width,
+        shared,
+        read(config, *EXPERTS),
+        read(config, *TOP_K),
+        len(sparse),
+    )

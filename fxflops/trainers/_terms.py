@@ -1,0 +1,139 @@
+"""A trainer's FLOPs of a step, term by term, and the comparison of two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import InputError
+from ..render.columns import Column
+from ..render.exports import Table, Tabular
+from ..render.table import grid
+from ..roofline.devices import Device, find_device
+
+if TYPE_CHECKING:
+    from ._source import Source
+
+TERMS = (
+    "input table", "attention projections", "attention scores", "linear attention", "mlp", "router", "experts",
+    "shared experts", "norms", "vision", "output layer", "other",
+)  # fmt: skip
+"""The parts of a model that trainers count or leave out, in the order in which they are shown."""
+NOT_COUNTED = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """The arithmetic of a trainer: ``terms`` returns the FLOPs of forward and backward by :data:`TERMS`, of a batch of
+    sequences of these lengths; ``how`` says in words what a term counts."""
+
+    name: str
+    summary: str
+    terms: Callable[[Source, tuple[int, ...]], Mapping[str, float]]
+    how: Mapping[str, str]
+
+
+class Term(NamedTuple):
+    """A term of a trainer's formula: the part of the model, its FLOPs, and in words what is counted."""
+
+    name: str
+    flops: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate(Tabular):
+    """The FLOPs of forward and backward of a batch by a trainer's arithmetic, term by term.
+
+    ``lengths`` are those of the batch's sequences, ``tokens`` their sum.
+    """
+
+    trainer: str
+    lengths: tuple[int, ...]
+    terms: tuple[Term, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(term.flops for term in self.terms)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+    @property
+    def per_token(self) -> float:
+        return self.total / self.tokens
+
+    def mfu(self, tokens_per_second: float, device: str | Device, dtype: str = "bf16") -> float:
+        """Return the utilization that the trainer would print at these tokens/s of one device, as a share of its peak."""
+        found = find_device(device) if isinstance(device, str) else device
+        return self.per_token * tokens_per_second / found.peak(dtype)
+
+    @property
+    def table(self) -> Table:
+        columns = Column("term", "term"), Column("flops", self.trainer, "flops"), Column("how", "counts")
+        return Table("estimate", columns, self.terms)
+
+    def __str__(self) -> str:
+        top = f"{self.trainer} {self.total:,} FLOPs for {self.tokens:,} tokens: {self.per_token:,.0f} a token"
+        return f"{top}\n{grid(self.table.columns, self.table.rows, elidable=('how',))}"
+
+
+class Difference(NamedTuple):
+    """A term for which two trainers differ: its FLOPs in each, and what each counts."""
+
+    term: str
+    flops_a: int
+    flops_b: int
+    how_a: str
+    how_b: str
+
+    @property
+    def difference(self) -> int:
+        return self.flops_b - self.flops_a
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Tabular):
+    """The terms in which two estimates of a batch differ, the largest difference first; they add up to the totals'."""
+
+    a: Estimate
+    b: Estimate
+
+    @property
+    def rows(self) -> tuple[Difference, ...]:
+        of_a, of_b = ({term.name: term for term in each.terms} for each in (self.a, self.b))
+        found = []
+        for name in TERMS:
+            one, other = (of.get(name, Term(name, 0, NOT_COUNTED)) for of in (of_a, of_b))
+            if one.flops != other.flops:
+                found.append(Difference(name, one.flops, other.flops, one.how, other.how))
+        return tuple(sorted(found, key=lambda row: -abs(row.difference)))
+
+    @property
+    def table(self) -> Table:
+        a, b = self.a.trainer, self.b.trainer
+        columns = (
+            Column("term", "term"), Column("flops_a", a, "flops"), Column("flops_b", b, "flops"),
+            Column("difference", "difference", "flops"), Column("counts_a", f"{a} counts"), Column("counts_b", f"{b} counts"),
+        )  # fmt: skip
+        rows = [(row.term, row.flops_a, row.flops_b, row.difference, row.how_a, row.how_b) for row in self.rows]
+        return Table("differences", columns, tuple(rows))
+
+    def __str__(self) -> str:
+        a, b = self.a, self.b
+        share = f" ({b.total / a.total - 1:+.1%})" if a.total else ""
+        top = f"{a.trainer} {a.total:,}   {b.trainer} {b.total:,}   {b.total - a.total:+,}{share}"
+        if not self.rows:
+            return f"{top}\nno term differs"
+        return f"{top}\n{grid(self.table.columns, self.table.rows, elidable=('counts_a', 'counts_b'))}"
+
+
+def estimated(trainer: Trainer, source: Source, lengths: tuple[int, ...]) -> Estimate:
+    """Return the estimate of a trainer. Raises InputError for lengths that are none."""
+    if not lengths or min(lengths) < 1:
+        raise InputError(f"lengths are those of the batch's sequences, [512, 1024], not {[*lengths]!r:.80}")
+    flops = trainer.terms(source, lengths)
+    terms = (Term(name, round(flops[name]), trainer.how.get(name, NOT_COUNTED)) for name in TERMS if flops.get(name))
+    return Estimate(trainer.name, lengths, tuple(terms))

@@ -1,0 +1,25 @@
+"""``total_flos`` of transformers' Trainer: 6 x parameters outside of embeddings x tokens.
+
+Trainer.floating_point_ops of transformers 5: https://github.com/huggingface/transformers/blob/main/src/transformers/trainer.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from . import six_nd
+from ._source import Source
+from ._terms import Trainer
+
+
+def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
+    """Return 6 x parameters x tokens without any embedding table, and with all experts.
+
+    Where the output layer has the table's weight it is left out with it.
+    """
+    skipped = {"input table", "output layer"} if source.is_tied else {"input table"}
+    return {name: 6 * n * sum(lengths) for name, n in source.parameters.items() if name not in skipped}
+
+
+HOW = six_nd.HOW | {"experts": "6 x parameters of all experts x tokens"}
+TRAINER = Trainer("total_flos", "transformers' Trainer: 6 x parameters outside of embeddings x tokens", terms, HOW)

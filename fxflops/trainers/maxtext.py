@@ -1,0 +1,77 @@
+"""MaxText's ``calculate_tflops_training_per_device``, of a step on one device.
+
+https://github.com/AI-Hypercomputer/maxtext/blob/e591f30cbbf217ed67ef71263ec0538239f9c3b8/src/maxtext/utils/maxtext_utils.py#L1149;
+a sequence of a batch counts by its own length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import InputError
+from ._source import HEADS, HIDDEN, LAYERS, Source, feed_forward, head_sizes, read
+from ._terms import Trainer
+
+PATTERNS = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
+"""Every how many layers attention is global; the others have a window."""
+UNKNOWN = ("llama4", "gemma4", "deepseek_v4", "qwen3_next", "qwen3_5")
+"""Architectures for which MaxText has formulas that are not given here."""
+
+
+def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
+    """Return 6 x each matrix x tokens, with the router; of the scores half of the pairs, or those in the window."""
+    source.needed_config("maxtext")
+    config, tokens = source.text, sum(lengths)
+    if config.model_type.startswith(UNKNOWN):
+        raise InputError(f"maxtext's formula for {config.model_type} is not among those that are known here")
+    hidden, layers, heads, ffn = (
+        read(config, *HIDDEN),
+        read(config, *LAYERS),
+        read(config, *HEADS),
+        feed_forward(config),
+    )
+    query, value = head_sizes(config)
+    sparse = 6 * tokens * hidden * ffn.sparse_layers
+    pairs = sum(_pairs(config, layers, length) for length in lengths)
+    return {
+        "mlp": 6 * tokens * hidden * ffn.matrices * ffn.width * ffn.dense_layers,
+        "router": sparse * ffn.experts,
+        "experts": sparse * ffn.matrices * ffn.expert_width * ffn.top_k,
+        "shared experts": sparse * ffn.matrices * ffn.shared_width if config.model_type.startswith("deepseek") else 0,
+        "attention projections": 6 * tokens * _projections(config) * layers,
+        "attention scores": 6 * heads * (query + value) * pairs,
+        "output layer": 6 * tokens * hidden * read(config, "vocab_size"),
+    }
+
+
+def _projections(config: Any) -> int:
+    """Return the multiply-accumulates of a token in a layer's projections."""
+    hidden, heads, (query, value) = read(config, *HIDDEN), read(config, *HEADS), head_sizes(config)
+    if not getattr(config, "kv_lora_rank", None):
+        return int(hidden * query * (2 * heads + 2 * read(config, "num_key_value_heads", default=heads)))
+    rank, cached = config.q_lora_rank, config.kv_lora_rank
+    queries = rank * (hidden + heads * query) if rank else hidden * heads * query
+    keys = hidden * (cached + config.qk_rope_head_dim) + cached * heads * (config.qk_nope_head_dim + value)
+    return int(queries + keys + hidden * heads * value)
+
+
+def _pairs(config: Any, layers: int, length: int) -> float:
+    """Return the pairs of a sequence over all layers: L squared / 2, and in a window of W L x W - W squared / 2."""
+    pattern = PATTERNS.get(config.model_type, 1)
+    window = min(length, read(config, "sliding_window", default=length))
+    everywhere = layers // pattern
+    return everywhere * length**2 / 2 + (layers - everywhere) * (length * window - window**2 / 2)
+
+
+MATRICES = "6 x matrices x tokens"
+HOW = {
+    "mlp": MATRICES,
+    "router": MATRICES,
+    "experts": "6 x matrices of the experts a token is sent to x tokens",
+    "shared experts": MATRICES,
+    "attention projections": MATRICES,
+    "attention scores": "6 x heads x (query + value size) x pairs: L squared / 2 a layer, with a window L x W - W squared / 2",
+    "output layer": "6 x hidden size x vocabulary x tokens",
+}
+TRAINER = Trainer("maxtext", "MaxText, calculate_tflops_training_per_device", terms, HOW)

@@ -1,0 +1,19 @@
+"""PaLM's model FLOPs, from which MFU has its name (https://arxiv.org/abs/2204.02311, appendix B): 6N + 12 L H Q T a token."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from . import six_nd
+from ._source import Source
+from ._terms import Trainer
+
+
+def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
+    """Return 6ND, and for the scores 12 x heads x head size x tokens squared a layer."""
+    squares = sum(length**2 for length in lengths)
+    return {**six_nd.terms(source, lengths), "attention scores": 6 * source.width_of_scores("palm") * squares}
+
+
+HOW = six_nd.HOW | {"attention scores": "12 x layers x heads x head size x the sum of L squared: every pair"}
+TRAINER = Trainer("palm", "PaLM, appendix B: (6N + 12 L H Q T) a token", terms, HOW)

@@ -1,0 +1,20 @@
+"""6ND: 6 FLOPs for each parameter and token (Kaplan et al. 2020, https://arxiv.org/abs/2001.08361, section 2.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ._source import Source
+from ._terms import TERMS, Trainer
+
+
+def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
+    """Return 6 x parameters x tokens; of experts the parameters that a token meets."""
+    return {name: 6 * n * sum(lengths) for name, n in source.active_parameters.items()}
+
+
+HOW = dict.fromkeys(TERMS, "6 x parameters x tokens") | {
+    "input table": "6 x parameters x tokens, though a lookup multiplies nothing",
+    "experts": "6 x parameters of the experts a token is sent to x tokens",
+}
+TRAINER = Trainer("6nd", "6ND: 6 x active parameters x tokens, both tables among them", terms, HOW)

@@ -1,0 +1,40 @@
+"""The true count of a training step by the terms of trainers' formulas: 2 for each multiply-accumulate that ran."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from ._source import Source, module_term
+from ._terms import TERMS, Trainer
+
+WITH_WEIGHTS = ("linear", "grouped_mm", "conv")
+
+
+def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
+    """Return 2 x MACs of forward and backward by term; all other operations are under "other"."""
+    terms_of = {module.path: module_term(module) for module in source.modules}
+    weighed = {module.path for module in source.modules if module.params}
+    found: Counter[str] = Counter()
+    for times, report in source.report_of(lengths):
+        for each in report.counted:
+            if each.macs and each.call.phase != "recompute":
+                term = terms_of.get(each.call.path, "other")
+                if (
+                    term == "attention projections"
+                    and each.call.path not in weighed
+                    and each.call.op not in WITH_WEIGHTS
+                ):
+                    term = "attention scores"
+                found[term] += times * 2 * each.macs
+        products = 2 * (report.total_macs + (report.total_backward_macs or 0))
+        found["other"] += times * ((report.total_training_flops or 0) - products)
+    return found
+
+
+HOW = dict.fromkeys(TERMS, "2 x multiply-accumulates that ran") | {
+    "input table": "what ran: additions of its gradient",
+    "experts": "2 x multiply-accumulates of the tokens that were routed",
+    "other": "what ran besides: norms, activations, softmax, loss",
+}
+TRAINER = Trainer("fxflops", "the true count: 2 x MACs of what runs, and all other operations", terms, HOW)

@@ -1,0 +1,177 @@
+"""verl's ``FlopsCounter``, of forward and backward: 6 x matrices x tokens with both tables, and half of the pairs of tokens.
+
+``verl/utils/flops_counter.py`` of verl 0.9.1: https://github.com/volcengine/verl/blob/v0.9.1/verl/utils/flops_counter.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import InputError
+from ._source import Source
+from ._terms import Trainer
+
+DENSE = {
+    "qwen2",
+    "llama",
+    "qwen3",
+    "minicpmv",
+    "minicpmo",
+    "mistral",
+    "seed_oss",
+    "glm4v",
+    "mimo",
+    "gemma3_text",
+    "apertus",
+}
+WITH_IMAGES = {"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"}
+HIDDEN_HEADS = {"qwen2_vl", "qwen2_5_vl", "qwen3_vl"}
+"""Their heads are taken to be as wide as the hidden size divided by their number, whatever the config says."""
+MIXTURES = {"qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "gpt_oss", "hy_v3", "deepseek_v3"}
+HYBRID = {"qwen3_5", "qwen3_5_moe"}
+TYPES = DENSE | WITH_IMAGES | MIXTURES
+WINDOWS = {"gemma3_text": 1024, "gpt_oss": 128}
+"""The default window of architectures whose windows are counted."""
+PERIOD = 6
+"""Without a list of layers every sixth of Gemma 3 attends everywhere."""
+
+
+def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
+    """Return verl's FLOPs by term. Raises InputError for an architecture that it does not know, whose MFU it prints as 0."""
+    whole = source.needed_config("verl")
+    kind = whole.model_type
+    if kind not in TYPES:
+        raise InputError(f"verl has no formula for {kind}, and prints 0; it knows {', '.join(sorted(TYPES))}")
+    config = source.text if kind in WITH_IMAGES else whole
+    tokens, layers, hidden = sum(lengths), config.num_hidden_layers, config.hidden_size
+    table = 6 * tokens * config.vocab_size * hidden
+    found = {"input table": table, "output layer": table}
+    found |= {name: 6 * tokens * n for name, n in _feed_forward(kind, config).items()}
+    found["attention projections"] = 6 * tokens * _projections(kind, config) * len(_full(kind, config))
+    found["attention scores"] = 6 * _squares(kind, config, lengths) * _pair(kind, config)
+    if kind in HYBRID:
+        found["linear attention"] = _linear(config, tokens) * (layers - len(_full(kind, config)))
+    if kind == "apertus":
+        size = _head_size(kind, config) * config.num_key_value_heads
+        found["norms"] = 6 * tokens * (hidden + size) * layers
+    if kind in WITH_IMAGES:
+        found["vision"] = _vision(whole.vision_config, source.images) if source.images else 0
+    return found
+
+
+def _head_size(kind: str, config: Any) -> int:
+    size = None if kind in HIDDEN_HEADS else getattr(config, "head_dim", None)
+    return int(size or config.hidden_size // config.num_attention_heads)
+
+
+def _projections(kind: str, config: Any) -> int:
+    """Return the elements of the projections of a layer with attention."""
+    hidden, heads = config.hidden_size, config.num_attention_heads
+    if kind != "deepseek_v3":
+        queries, keys = (n * _head_size(kind, config) for n in (heads, config.num_key_value_heads))
+        return int(
+            hidden * ((3 if kind in HYBRID else 2) * queries + 2 * keys)
+        )  # Qwen3.5 has a gate as wide as the queries
+    query, rank = config.qk_nope_head_dim + config.qk_rope_head_dim, config.q_lora_rank
+    found = hidden * heads * query if rank is None else rank * (hidden + heads * query)
+    found += hidden * (config.kv_lora_rank + config.qk_rope_head_dim)
+    found += config.kv_lora_rank * heads * (config.qk_nope_head_dim + config.v_head_dim)
+    return int(found + heads * config.v_head_dim * hidden)
+
+
+def _pair(kind: str, config: Any) -> float:
+    """Return the multiply-accumulates of the scores of two tokens, halved for causality, in a layer."""
+    heads: int = config.num_attention_heads
+    if kind == "deepseek_v3":
+        return heads * int(config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim) / 2
+    return heads * _head_size(kind, config)
+
+
+def _feed_forward(kind: str, config: Any) -> dict[str, int]:
+    """Return the elements of the feed-forward layers' matrices that a token meets."""
+    hidden, layers = config.hidden_size, config.num_hidden_layers
+    if kind not in MIXTURES and not (kind in HYBRID and hasattr(config, "num_experts")):
+        return {"mlp": hidden * config.intermediate_size * (2 if kind == "apertus" else 3) * layers}
+    dense = getattr(config, "first_k_dense_replace", 0) if kind == "deepseek_v3" else 0
+    named = {"gpt_oss": "num_local_experts", "deepseek_v3": "n_routed_experts"}.get(kind, "num_experts")
+    width = config.intermediate_size if kind == "gpt_oss" else getattr(config, "moe_intermediate_size", None)
+    width = config.expert_hidden_dim if width is None else width
+    shared = {"deepseek_v3": "n_shared_experts", "hy_v3": "num_shared_experts"}.get(kind)
+    found = {
+        "mlp": hidden * config.intermediate_size * 3 * dense if dense else 0,
+        "router": hidden * getattr(config, named) * (layers - dense),
+        "experts": hidden * width * config.num_experts_per_tok * 3 * (layers - dense),
+        "shared experts": hidden * width * getattr(config, shared) * 3 * (layers - dense) if shared else 0,
+    }
+    if kind in HYBRID:
+        found["shared experts"] = hidden * (3 * config.shared_expert_intermediate_size + 1) * layers
+    return found
+
+
+def _full(kind: str, config: Any) -> list[int]:
+    """Return the layers with attention between all tokens or those in a window."""
+    layers = range(config.num_hidden_layers)
+    if kind not in HYBRID:
+        return [*layers]
+    if kinds := getattr(config, "layer_types", None):
+        return [i for i, each in enumerate(kinds) if each == "full_attention"]
+    every = getattr(config, "full_attention_interval", 4)
+    return [i for i in layers if (i + 1) % every == 0]
+
+
+def _squares(kind: str, config: Any, lengths: tuple[int, ...]) -> int:
+    """Return the sum, over layers and sequences, of L squared, or with a window of L x W."""
+    everywhere = sum(length**2 for length in lengths)
+    layers = len(_full(kind, config))
+    if kind not in WINDOWS:
+        return everywhere * layers
+    window, kinds = getattr(config, "sliding_window", WINDOWS[kind]), getattr(config, "layer_types", None)
+    every = getattr(config, "sliding_window_pattern", PERIOD)
+    if kind == "gemma3_text" and kinds is None and window is not None and every is not None:
+        kinds = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(layers)]
+    if not (kinds and window):
+        return everywhere * layers
+    within = sum(length * min(length, int(window)) for length in lengths)
+    windowed: int = kinds.count("sliding_attention")
+    return within * windowed + everywhere * (layers - windowed)
+
+
+def _linear(config: Any, tokens: int) -> int:
+    """Return the FLOPs of a layer of gated delta net."""
+    hidden, heads = config.hidden_size, config.linear_num_value_heads
+    key = config.linear_num_key_heads * config.linear_key_head_dim
+    value = heads * config.linear_value_head_dim
+    matrices = hidden * (2 * key + 3 * value + 2 * heads) + config.linear_conv_kernel_dim * (2 * key + value)
+    state = config.linear_key_head_dim * config.linear_value_head_dim * heads
+    return int(tokens * (6 * matrices + 15 * state))
+
+
+def _vision(config: Any, lengths: tuple[int, ...]) -> int:
+    """Return the FLOPs of a vision encoder for images of these lengths, every pair of patches among them."""
+    if config is None:
+        return 0
+    width, merged = config.hidden_size, config.hidden_size * config.spatial_merge_size**2
+    mergers = 1 + len(getattr(config, "deepstack_visual_indexes", None) or ())
+    matrices = width * config.in_channels * config.temporal_patch_size * config.patch_size**2
+    matrices += (2 * width * config.intermediate_size + 4 * width**2) * config.depth
+    matrices += (config.out_hidden_size + merged) * merged * mergers
+    pairs = 12 * sum(length**2 for length in lengths) * (width // config.num_heads) * config.num_heads * config.depth
+    return int(6 * matrices * sum(lengths) + pairs)
+
+
+MATRICES = "6 x matrices x tokens"
+HOW = {
+    "input table": "6 x hidden size x vocabulary x tokens, though a lookup multiplies nothing",
+    "attention projections": MATRICES,
+    "attention scores": "12 x heads x head size x the sum of L squared a layer, halved for causality, with a window of L x W",
+    "linear attention": f"{MATRICES}, and 15 x heads x key size x value size x tokens for the state",
+    "mlp": MATRICES,
+    "router": MATRICES,
+    "experts": "6 x matrices of the experts a token is sent to x tokens",
+    "shared experts": MATRICES,
+    "norms": "6 x weights of the queries' and keys' norms x tokens",
+    "vision": "6 x matrices x patches, and every pair of patches",
+    "output layer": "6 x hidden size x vocabulary x tokens",
+}
+TRAINER = Trainer("verl", "verl 0.9.1, FlopsCounter", terms, HOW)
