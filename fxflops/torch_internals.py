@@ -118,7 +118,7 @@ STEP_CODE = next(
 # The function behind torch.set_grad_enabled and no_grad, which is not counted; recorded graphs call it. Necessary.
 set_grad_enabled = torch._C._set_grad_enabled
 
-# The function behind Module.__call__: its frame distinguishes a module's call from that of its forward. Necessary.
+# The function behind Module.__call__ that runs hooks and forward: a class that has another is called in its own way. Necessary.
 call_impl = nn.Module._call_impl
 # The global module hooks, by the names of a module's own hooks: with any hook a module is no leaf. Necessary.
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

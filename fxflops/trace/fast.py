@@ -17,7 +17,7 @@ from torch import nn
 from ..ops._traits import METADATA
 from ..records import Call, Scope, Step
 from ..torch_internals import DisableTorchFunction, current_graph_task_id, is_any_autocast_enabled
-from .forwards import Forward, is_plain, is_torchs
+from .forwards import StandIns, is_hooked, is_plain, is_torchs
 from .leaves import ModuleSettings, holds_tensors
 from .modes import transformed
 from .operators import ATTENTION
@@ -35,23 +35,21 @@ class FastObserver(PlanningObserver):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._dtype = torch.get_default_dtype()
-        self._forwards: list[Forward] = []
+        self._stand_ins = StandIns()
 
     def _attach(self) -> None:
-        others, leaf, entered = [], self._leaf, self._entered_module
+        others = []
         for module in self._modules:
-            if self._leaves[module] is not None:
-                self._forwards.append(Forward(module, leaf))
-            elif is_plain(module):
-                self._forwards.append(Forward(module, entered))
+            if is_plain(module):
+                is_leaf = self._leaves[module] is not None
+                self._stand_ins.attach(module, self._leaf if is_leaf else self._entered_module)
             else:
                 others.append(module)
         self._hooks.attach(others, self._enter_module, self._leave_module)
 
     def _detach(self) -> None:
         super()._detach()
-        for forward in self._forwards:
-            forward.leave()
+        self._stand_ins.leave()
 
     # Functions
 
@@ -108,21 +106,24 @@ class FastObserver(PlanningObserver):
 
     # Modules
 
-    def _entered_module(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the ``forward`` of a module between the observer's hooks."""
-        module, out = forward.module, None
+    def _entered_module(self, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a module between the observer's hooks."""
+        out = None
         self._enter_module(module, args, kwargs)
         try:
-            out = forward.__wrapped__(*args, **kwargs)
+            out = module._call_impl(*args, **kwargs)
         finally:
             self._leave_module(module, args, kwargs, out)
         return out
 
-    def _leaf(self, forward: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run the ``forward`` of a leaf, or skip it if there is a plan."""
+    def _leaf(self, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+        """Call a leaf, or skip it if there is a plan."""
         if threading.get_ident() != self._thread:  # the hooks find the observer of another thread
-            return self._entered_module(forward, args, kwargs)
-        module, key = forward.module, None
+            return self._entered_module(module, *args, **kwargs)
+        if "forward" in module.__dict__ or is_hooked(module):  # since the run began
+            del self._leaves[module]
+            return self._entered_module(module, *args, **kwargs)
+        key = None
         with self.lock, DisableTorchFunction():
             if not module._modules and self._metadata_suffices():
                 known = self._settings.of(module)
@@ -134,7 +135,7 @@ class FastObserver(PlanningObserver):
                 if plan is not None:
                     return self._leaf_planned(plan, module, known, args, kwargs)
         span, calls, scopes = self._storages.begin(), len(self.calls), len(self.scopes)
-        out = self._entered_module(forward, args, kwargs)
+        out = self._entered_module(module, *args, **kwargs)
         alone = (len(self.calls), len(self.scopes)) == (calls + 1, scopes + 1)
         if key is not None and alone and is_torchs(type(module)):
             self._learnt(key, self.calls[-1].operation, forms_in(key), args, kwargs, out, span)

@@ -15,7 +15,7 @@ from torch import fx, nn
 from ..model.pytree import Reader, reader_of
 from ..ops import Formula, FormulaRegistry
 from ..records import Spec, is_dense, spec_of
-from .forwards import GLOBAL, own_forward
+from .forwards import GLOBAL, StandIn
 
 
 class Hooks:
@@ -137,7 +137,7 @@ def holds_tensors(module: nn.Module) -> bool:
 def _is_customised(module: nn.Module) -> bool:
     """Return whether a call of this module runs more than the forward of its class."""
     held = module.__dict__
-    if ("forward" in held and own_forward(module) is not None) or "parametrizations" in module._modules:
+    if "forward" in held or "parametrizations" in module._modules:
         return True
     hooks = held["_forward_hooks"], held["_forward_pre_hooks"], *GLOBAL
     return any(hooks) and any(not isinstance(key, Hooks) for registered in hooks for key in registered)
@@ -146,7 +146,7 @@ def _is_customised(module: nn.Module) -> bool:
 BASES = (bool, int, float, str, tuple, list, type(None))
 PLAIN = frozenset(BASES)
 NUMBERS = PLAIN - {tuple, list}
-USUAL = PLAIN | {dict, OrderedDict, set, FunctionType}
+USUAL = PLAIN | {dict, OrderedDict, set, FunctionType, StandIn}
 """The classes of most attributes of modules: none is a tensor."""
 
 

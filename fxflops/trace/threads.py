@@ -11,10 +11,10 @@ from torch import nn
 
 from ..model.pytree import tensors_in
 from ..torch_internals import get_current_dispatch_mode_stack, get_current_function_mode_stack
-from .forwards import CALLED_BY
 from .modes import FunctionMode
 from .source import frames, is_own
 
+CALL = nn.Module.__call__.__code__
 UNWATCHED = "a call by a thread that does not belong to this run"
 
 
@@ -83,4 +83,4 @@ def _counts_itself() -> bool:
     """Return whether this thread counts a model itself: a function mode of ours is on, or this library called the module."""
     if any(type(mode) is FunctionMode for mode in get_current_function_mode_stack()):
         return True
-    return any(map(is_own, dropwhile(lambda frame: frame.f_code not in CALLED_BY, frames())))
+    return any(map(is_own, dropwhile(lambda frame: frame.f_code is not CALL, frames())))
