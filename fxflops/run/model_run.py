@@ -13,7 +13,7 @@ from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
 from ..meters.event_stopwatch import seconds_of
 from ..meters.live_storages import LiveStorages, Named
-from ..meters.stopwatch import Stopwatch
+from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..model.inputs import as_leaves, bind
 from ..model.inventory import Inventory
 from ..model.optimizer import OptimizerLike, stand_in, states_of
@@ -172,7 +172,7 @@ class Watch:
             observe_dispatch=observe_dispatch,
             facts=facts,
             owners=self.owners,
-            clock=clock,
+            clock=clock if mirror is None else StoppedStopwatch,
         )
         if recorder is not None:
             recorder.calls = self.observer.calls
