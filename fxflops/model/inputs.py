@@ -12,7 +12,7 @@ from torch import nn
 
 from ..errors import InputError, of_kind
 from ..torch_internals import COMPILER, original_of
-from .pytree import fill, template_of, tensors_in
+from .pytree import attributes_of, fill, template_of, tensors_in
 
 
 def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
@@ -35,9 +35,7 @@ def is_compiled(modules: Iterable[nn.Module]) -> bool:
         return False
     modules = [*modules]
     functions = [getattr(cls, "forward", None) for cls in {*map(type, modules)}]
-    for module in modules:
-        held = [*module.__dict__.values()]  # a copy, for other threads' sake: see Inventory
-        functions += [value for value in held if type(value) is FunctionType]
+    functions += [value for value in attributes_of(modules) if type(value) is FunctionType]
     return any(hasattr(function, "_torchdynamo_orig_callable") for function in functions)
 
 
@@ -63,7 +61,7 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
         raise InputError(f"args is a mapping of forward's parameters ({names}): give it as kwargs, not as args")
     positional = args if type(args) is tuple else (args,)
     try:
-        bind(model, positional, keywords)
+        bind(model, positional, keywords, signature=signature)
     except InputError as error:
         raise shape_given(args, keywords) or error from None
     return positional, keywords
@@ -88,12 +86,19 @@ def signature_of(model: nn.Module) -> inspect.Signature:
         return inspect.signature(lambda *args, **kwargs: None)
 
 
-def bind(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], advice: str = "") -> dict[str, Any]:
+def bind(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    advice: str = "",
+    signature: inspect.Signature | None = None,
+) -> dict[str, Any]:
     """Return the arguments by the names of forward's parameters, with defaults.
 
-    Raises InputError if they do not fit, with ``advice``, by default a line on what was given.
+    ``signature`` is that of forward, if it is known. Raises InputError if they do not fit, with ``advice``, by default a
+    line on what was given.
     """
-    signature = signature_of(model)
+    signature = signature or signature_of(model)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:

@@ -13,7 +13,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from ..errors import InputError
 from ..records import is_dense
-from .pytree import modules_of, stored, unpacked
+from .pytree import attributes_of, modules_of, stored, unpacked
 
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 NONE: frozenset[Any] = frozenset()
@@ -63,17 +63,18 @@ class Inventory:
         found = set[int]()
         for module, path in self.paths.items():
             self._met.append(len(self.params))
-            for kind, named in ((module._parameters, self.params), (module._buffers, self.buffers)):
-                for name, tensor in kind.items() if kind else ():
+            own = (module._parameters, self.params), (module._buffers, self.buffers)
+            for kind, named in own if own[0][0] or own[1][0] else ():
+                for name, tensor in kind.items():
                     if tensor is not None and id(tensor) not in found:
                         found.add(id(tensor))
                         named.append((f"{path}.{name}" if path else name, tensor))
-            held = [*module.__dict__.values()]  # a copy: a count in another thread may set the module's forward now
-            if torch.ScriptObject in map(type, held):
-                self.packed += [(path, weight) for value in held for weight in _packed(value)]
         self._met.append(len(self.params))
+        self._kinds = {*map(type, attributes_of(self.paths))}
+        for module, path in self.paths.items() if torch.ScriptObject in self._kinds else ():
+            self.packed += [(path, weight) for value in attributes_of([module]) for weight in _packed(value)]
         self.shapeless: list[nn.Module] = []
-        if any(_is_shapeless(tensor) for _, tensor in (*self.params, *self.buffers)):
+        if any(issubclass(cls, UninitializedTensorMixin) for cls in {type(t) for _, t in (*self.params, *self.buffers)}):
             self.shapeless = [
                 module
                 for module in self.paths
@@ -91,9 +92,10 @@ class Inventory:
         """The contents of the model that a report shows: its modules, and the sums of its parameters."""
         sizes = [parameter.numel() for _, parameter in self.params]
         new, modules = tuple.__new__, []
+        functions_of = (lambda module: NONE) if FUNCTIONS.isdisjoint(self._kinds) else _functions_of
         for (module, path), (first, last) in zip(self.paths.items(), pairwise(self._met), strict=True):
             own = sum(sizes[first:last]) if first < last else 0
-            modules.append(new(Module, (path, type(module).__name__, own, _functions_of(module))))
+            modules.append(new(Module, (path, type(module).__name__, own, functions_of(module))))
         packed = sum([weight.numel() for _, weight in self.packed])
         total, buffers = sum(sizes) + packed, sum([buffer.numel() for _, buffer in self.buffers])
         trainable = sum([size for size, (_, p) in zip(sizes, self.params, strict=True) if p.requires_grad])
@@ -114,5 +116,4 @@ def _packed(value: Any) -> list[torch.Tensor]:
 
 
 def _functions_of(module: nn.Module) -> frozenset[Any]:
-    held = [*module.__dict__.values()]
-    return NONE if FUNCTIONS.isdisjoint(map(type, held)) else frozenset(v for v in held if type(v) in FUNCTIONS)
+    return frozenset(value for value in attributes_of([module]) if type(value) in FUNCTIONS) or NONE

@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import enum
 from collections import UserDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter, methodcaller
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -62,6 +63,7 @@ def walk(value: Any, depth: int = 1000) -> Iterator[tuple[tuple[Step, ...], Any]
             stack.extend(((*path, step), inner) for step, inner in reversed(parts(part)))
 
 
+VALUES = methodcaller("values")
 Reader = Callable[[dict[str, Any]], tuple[Any, ...]]
 
 
@@ -84,6 +86,12 @@ def modules_of(model: nn.Module) -> dict[nn.Module, str]:
 
     visit(model, "")
     return found
+
+
+def attributes_of(modules: Iterable[nn.Module]) -> list[Any]:
+    """Return the values of all attributes of modules. No bytecode runs between two of a module's, since other threads may
+    set some meanwhile."""
+    return [*chain.from_iterable(map(VALUES, map(vars, modules)))]
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

@@ -19,7 +19,7 @@ from torch import nn
 
 from ..errors import InputError
 from .generators import Generator, generator_of, global_states
-from .pytree import Reader, is_object, reader_of, walk
+from .pytree import VALUES, Reader, is_object, reader_of, walk
 from .tensor_state import TensorState
 
 ATOMS = frozenset({
@@ -242,7 +242,6 @@ def _is_plain(value: Any) -> bool:
     return type(value) in (tuple, list) and ATOMS.issuperset(map(type, value))
 
 
-VALUES = operator.methodcaller("values")
 OWN, SETS = ("_parameters", "_buffers", "_modules"), ("_non_persistent_buffers_set",)
 HOOKS = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN + SETS]
 STANDARD = {*OWN, *SETS, *HOOKS}

@@ -17,7 +17,7 @@ from torch import nn
 from ..ops._traits import METADATA
 from ..records import Call, Scope, Step
 from ..torch_internals import DisableTorchFunction, current_graph_task_id, is_any_autocast_enabled
-from .forwards import StandIns, is_hooked, is_plain, is_torchs
+from .forwards import StandIns, is_hooked, is_torchs
 from .leaves import ModuleSettings, holds_tensors
 from .modes import transformed
 from .operators import ATTENTION
@@ -38,12 +38,10 @@ class FastObserver(PlanningObserver):
         self._stand_ins = StandIns()
 
     def _attach(self) -> None:
-        others = []
+        others, leaves, stand_ins = [], self._leaves, self._stand_ins
+        leaf, entered = self._leaf, self._entered_module
         for module in self._modules:
-            if is_plain(module):
-                is_leaf = self._leaves[module] is not None
-                self._stand_ins.attach(module, self._leaf if is_leaf else self._entered_module)
-            else:
+            if not stand_ins.attach(module, entered if leaves[module] is None else leaf):
                 others.append(module)
         self._hooks.attach(others, self._enter_module, self._leave_module)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
@@ -31,12 +31,19 @@ class StandIns:
 
     def __init__(self) -> None:
         self._attached: list[tuple[dict[str, Any], Any]] = []
+        self._is_plain = cache(has_plain_call)
 
-    def attach(self, module: nn.Module, run: Callable[..., Any]) -> None:
-        """Let calls of the module be calls of ``run(module, *args, **kwargs)``; a direct call of its forward is none."""
+    def attach(self, module: nn.Module, run: Callable[..., Any]) -> bool:
+        """Let calls of the module be calls of ``run(module, *args, **kwargs)``; a direct call of its forward is none.
+
+        Return False, and leave it as it is, if a call of the module runs more than its forward.
+        """
+        if not self._is_plain(type(module)) or is_hooked(module):
+            return False
         held = module.__dict__
         self._attached.append((held, held.get(CALLED)))
         held[CALLED] = StandIn(run, module)
+        return True
 
     def leave(self) -> None:
         """Remove the stand-ins; put back what :meth:`torch.nn.Module.compile` had put there."""
@@ -47,19 +54,14 @@ class StandIns:
                     held[CALLED] = before
 
 
-def is_plain(module: nn.Module) -> bool:
-    """Return whether a call of the module runs nothing but its forward: it has no hooks, and is not scripted."""
-    return has_plain_call(type(module)) and not is_hooked(module)
-
-
 def is_hooked(module: nn.Module) -> bool:
-    """Return whether a module has hooks around its forward."""
+    """Return whether a module, which is not scripted, has hooks around its forward."""
     held = module.__dict__
     return bool(held["_forward_hooks"] or held["_forward_pre_hooks"] or any(GLOBAL))
 
 
 def has_plain_call(cls: type[nn.Module]) -> bool:
-    """Return whether the modules of a class are called as torch's are, and have a forward in Python."""
+    """Return whether the modules of a class are called as torch's are, not scripted, and have a forward in Python."""
     plain = cls._call_impl is call_impl and not issubclass(cls, ScriptModule)
     return plain and type(cls.forward) is FunctionType
 

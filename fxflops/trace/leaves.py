@@ -15,7 +15,7 @@ from torch import fx, nn
 from ..model.pytree import Reader, reader_of
 from ..ops import Formula, FormulaRegistry
 from ..records import Spec, is_dense, spec_of
-from .forwards import GLOBAL, StandIn
+from .forwards import GLOBAL, StandIn, is_hooked
 
 
 class Hooks:
@@ -78,7 +78,7 @@ class Leaves(dict[nn.Module, "Formula | None"]):
         if known is None:
             known = self._of_class[cls] = self._look_up(cls)
         entry, methods = known
-        if entry is not None and (_is_customised(module) or not module.__dict__.keys().isdisjoint(methods)):
+        if entry is not None and (_is_customised(module) or not methods.isdisjoint(module.__dict__)):
             entry = None
         self[module] = entry
         return entry
@@ -139,8 +139,10 @@ def _is_customised(module: nn.Module) -> bool:
     held = module.__dict__
     if "forward" in held or "parametrizations" in module._modules:
         return True
+    if not is_hooked(module):
+        return False
     hooks = held["_forward_hooks"], held["_forward_pre_hooks"], *GLOBAL
-    return any(hooks) and any(not isinstance(key, Hooks) for registered in hooks for key in registered)
+    return any(not isinstance(key, Hooks) for registered in hooks for key in registered)
 
 
 BASES = (bool, int, float, str, tuple, list, type(None))
