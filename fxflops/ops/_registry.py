@@ -50,7 +50,7 @@ class Formula:
         """The parameters of the function."""
         return parameters_of(self.function)
 
-    @property
+    @cached_property
     def is_ours(self) -> bool:
         """True for a formula of this library, False for a user's."""
         return (

@@ -134,14 +134,21 @@ class PlanningObserver(MetaObserver):
                 except Exception:  # the slow path makes the call again, and reports the error
                     out = Unknown
                 else:
-                    self._storages.add_all(out)
-                    self._register(func, asked, named, out)
-                    target, result = self._spelling.of(func) if func in WRITTEN_AS else func, self._spec(out)
+                    view = self._view(asked, out)
+                    if view is None:
+                        self._storages.add_all(out)
+                        self._register(func, asked, named, out)
+                    target = self._spelling.of(func) if func in WRITTEN_AS else func
+                    result = self._spec(out) if view is None else view.spec
                     ran = entry.op, target, specs, kwspecs, result, EMPTY_MAPPING
                     operation = self._shared_operation((alike(key), target, typed(result)), ran)
             if out is Unknown:
                 return super().function(func, args, kwargs)
             self._called(operation)
+            if view is not None:
+                plan = self._plans[key] = Plan(operation, VIEW, (view,), None, given)
+                plan.names_device = func is torch.Tensor.to or "device" in kwargs
+                return out
         else:
             first, scopes = len(self.calls), len(self.scopes)
             out = super().function(func, args, kwargs)
@@ -154,6 +161,17 @@ class PlanningObserver(MetaObserver):
         if plan is not None:
             plan.names_device = func is torch.Tensor.to or "device" in kwargs
         return out
+
+    def _view(self, args: tuple[Any, ...], out: Any) -> Form | None:
+        """Return the form of a result that is a view of the first argument, which is on meta; None for any other."""
+        base = args[0] if args else None
+        if type(out) is not torch.Tensor or type(base) not in ORDINARY or out is base or base.layout is not torch.strided:
+            return None
+        form = self._mirror.read(out)
+        if form is None or out.untyped_storage()._cdata != base.untyped_storage()._cdata:
+            return None
+        self._mirror.seen[id(out)] = weakref.ref(out), form
+        return form
 
     def _learnt(
         self, key: Any, operation: Operation, given: list[Form], args: Any, kwargs: Any, out: Any, span: Span
