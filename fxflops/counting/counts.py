@@ -107,7 +107,7 @@ class _Counts:
         exact = ran.op == "attention" and self.attention == "exact"
         if exact and "pairs" not in first(ran.out).facts and not leaves_all(entry, ran.args, ran.kwargs):
             return Count(None, "", UNKNOWN_PAIRS)
-        inputs = [*ran.inputs()]
+        inputs = [*specs_in(ran.args), *(specs_in(ran.kwargs) if ran.kwargs else ())]
         tensors = [*inputs, *specs_in(ran.out)]
         rule: Any = entry.reason or entry.function
         convention = self.convention
@@ -123,8 +123,9 @@ class _Counts:
             if not entry.is_ours:
                 raise
             return Count(None, "", str(error))
-        inputs += [value for value in ran.settings.values() if type(value) is Spec]  # a module's own tensors
-        integral = bool(inputs) and all(spec.is_integral for spec in inputs)
+        dtypes = {spec.dtype: spec for spec in inputs}
+        dtypes |= {value.dtype: value for value in ran.settings.values() if type(value) is Spec}  # a module's own tensors
+        integral = bool(dtypes) and all(spec.is_integral for spec in dtypes.values())
         return Count(cost, rule, integer=integral and not convention.integers)
 
     def _registered(self, formula: FormulaFunction, ran: Operation, entry: Formula | None, path: str) -> Count:
@@ -253,6 +254,6 @@ def _part(value: Any, i: int) -> Any:
 
 def weighed(cost: Cost, tensors: Iterable[Spec]) -> Cost:
     """Return the cost in real operations: those on complex numbers are several real ones."""
-    if not any(spec.dtype.is_complex for spec in tensors):
+    if not any(dtype.is_complex for dtype in {spec.dtype for spec in tensors}):
         return cost
     return Cost(*map(operator.mul, cost, COMPLEX))

@@ -73,6 +73,7 @@ class LiveStorages:
     def _hold(self, named: Named, category: str, spec: Callable[[torch.Tensor], Spec]) -> None:
         """Enter tensors that are alive before and after the run."""
         held, entries, changes, strided = self._held, self._entries, self._changes, torch.strided
+        categories, names = entries.categories, entries.names
         for name, whole in named:
             whose = (whole,) if type(whole) in ORDINARY else stored(whole)
             for tensor in whose if whole.layout is strided else ():
@@ -81,7 +82,8 @@ class LiveStorages:
                 if key not in held:
                     nbytes, entry = storage.nbytes(), entries.add(spec(tensor), -1)
                     held[key] = entry
-                    entries.categories[entry], entries.names[entry] = category, name
+                    categories[entry] = category
+                    names[entry] = name
                     changes += (entry, nbytes, -1)
                     self.live += nbytes
         self.peak = self.most = self.live

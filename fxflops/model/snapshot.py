@@ -91,7 +91,9 @@ class Snapshot:
         noted += map(vars, found)
         self._containers += filter(None, (*sets, *noted))
         self._empty: list[Any] = [*filterfalse(None, (*sets, *noted))]
-        self._sizes, self._keys, self._values = _contents(self._dicts)
+        self._sizes = [*map(len, self._dicts)]
+        self._keys: list[str] = [*chain.from_iterable(self._dicts)]
+        self._values: list[Any] = [*chain.from_iterable(map(VALUES, self._dicts))]
         self._copies = [c.copy() if type(c) in CONTAINERS else copy.copy(c) for c in self._containers]
         self._hooks = [(part, _users(part)) for part in hooks] if any(hooks) else []
         self._hookless = [] if self._hooks else hooks
@@ -119,8 +121,12 @@ class Snapshot:
         if self._classes != [*map(type, self._modules)]:
             for module, cls in zip(self._modules, self._classes, strict=True):
                 module.__class__ = cls
-        sizes, keys, values = _contents(self._dicts)
-        if sizes != self._sizes or keys != self._keys or not all(map(operator.is_, values, self._values)):
+        keys, values = chain.from_iterable(self._dicts), chain.from_iterable(map(VALUES, self._dicts))
+        if (
+            self._sizes != [*map(len, self._dicts)]
+            or not all(map(operator.eq, keys, self._keys))
+            or not all(map(operator.is_, values, self._values))
+        ):
             self._refill_dicts()
         for container, items in zip(self._containers, self._copies, strict=True):
             if not _same(container, items):
@@ -230,11 +236,6 @@ def _readers_of(names: tuple[str, ...]) -> list[Reader]:
     held = set(names)
     others = [name for name in names if name not in STANDARD]
     return [*(reader_of([name for name in group if name in held]) for group in (OWN, SETS, HOOKS)), reader_of(others)]
-
-
-def _contents(dicts: Iterable[dict[str, Any]]) -> tuple[list[int], list[str], list[Any]]:
-    """Return the sizes of dicts, and all their keys and values in flat lists."""
-    return [*map(len, dicts)], [*chain.from_iterable(dicts)], [*chain.from_iterable(map(VALUES, dicts))]
 
 
 def _is_plain(value: Any) -> bool:

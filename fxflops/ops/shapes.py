@@ -39,7 +39,7 @@ def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Lying]) -> tuple[Spec
 
     ``tensors`` are the sizes and strides of the tensors given. The strides are None where the result is the first argument.
     """
-    if "out" in ran.kwargs:
+    if ran.kwargs and "out" in ran.kwargs:
         return None
     try:
         args, kwargs = arguments(rule.parameters, ran)
@@ -50,7 +50,7 @@ def shape_of(rule: Rule, ran: Operation, tensors: Sequence[Lying]) -> tuple[Spec
         return None
     if ran.args and out is ran.args[0]:
         return out, None, ()
-    if any(out is value for value in ran.kwargs.values()):
+    if ran.kwargs and any(out is value for value in ran.kwargs.values()):
         return None
     strides = _strides(rule.layout, out, tensors)
     passing = () if rule.passing is None or strides is None else rule.passing(tensors, out, *args, **kwargs)
@@ -61,6 +61,8 @@ def _strides(layout: str, out: Spec, tensors: Sequence[Lying]) -> Strides | None
     """The strides of what comes out; None where they cannot be told."""
     if layout is FORMAT:
         return in_format(out, tensors)
+    if layout is FIRST and len(tensors) == 1:
+        return contiguous(out)
     if layout in (EVEN, KEPT, ORDERED) and any(is_odd(sizes, strides) for sizes, strides in tensors):
         return None
     if layout is ANY or layout is EVEN:

@@ -194,11 +194,8 @@ class Settings:
         are_all_plain = PLAIN.issuperset(kinds)
         if not are_all_plain:  # other objects are no settings
             values = tuple([value if issubclass(type(value), BASES) else None for value in values])
-        key: Any = names, values, kinds  # to Python 1, 1.0 and True are equal
-        if own:
-            key = *key, *own.keys(), self._forms(own.values())
-        if buffers:
-            key = *key, "", *buffers.keys(), self._forms(buffers.values())
+        forms = self._forms((*own.values(), *buffers.values())) if own or buffers else ()
+        key = read, values, kinds, *own, None, *buffers, forms  # kinds, since to Python 1, 1.0 and True are equal
         try:
             found = self._known.get(key)
         except TypeError:  # an attribute is a list, which has no hash
@@ -207,7 +204,7 @@ class Settings:
             if not all(map(_is_plain, values)):
                 return self._read(module)
             found = self._read(module, dict(zip(names, values, strict=True)) if are_all_plain else None)
-            if not any(type(part) is tuple and None in part for part in key[3:]):
+            if None not in forms:
                 self._known[key] = found  # it holds on to no object and no tensor
         return found
 

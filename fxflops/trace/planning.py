@@ -22,6 +22,7 @@ from .operators import ATTENTION, QUERY, RNN_BACKWARD
 from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, forms_in
 from .spelling import WRITTEN_AS
 
+VALUES = {REAL}
 META_DEVICE = torch.device("meta")
 PART = Operation("part of a call", None, (), EMPTY_MAPPING, None)
 """The operation of plans for operators inside a call."""
@@ -93,7 +94,7 @@ class PlanningObserver(MetaObserver):
     ) -> Plan | None:
         """Plan a call by the shape rule of its target, and keep the plan for this key; None if there is none that applies."""
         rule, given = rule_for(target), forms_in(key)
-        if rule is None or all(form.kind is REAL for form in given):  # the call computes values, which no plan has
+        if rule is None or {form.kind for form in given} <= VALUES:  # the call computes values, which no plan has
             return None
         with DisableTorchFunction():
             before = tuple.__new__(Operation, (op, target, self._spec(args), self._spec(kwargs), None, settings))
@@ -101,13 +102,15 @@ class PlanningObserver(MetaObserver):
         if found is None:
             return None
         out, strides, passing = found
-        kind, forms = (
-            (SAME, ()) if strides is None else (NEW, (self._mirror.form_of(tuple(out), strides, out.dtype, META),))
-        )
-        same = forms[0].alike if forms else SAME
+        if strides is None:
+            kind, forms, same = SAME, (), SAME
+        else:
+            form = self._mirror.form_of(tuple(out), strides, out.dtype, META)
+            kind, forms, same = NEW, (form,), form.alike
         ran = self._shared_operation((alike(key), same), (*before[:4], out, settings))
         plan = self._plans[key] = Plan(ran, kind, forms, None, given)
-        plan.passing = tuple([(spec, spec.nbytes) for spec in passing])
+        if passing:
+            plan.passing = tuple([(spec, spec.nbytes) for spec in passing])
         return plan
 
     def _shared_operation(self, alike: Any, fields: tuple[Any, ...]) -> Operation:
