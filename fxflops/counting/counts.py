@@ -123,9 +123,9 @@ class _Counts:
             if not entry.is_ours:
                 raise
             return Count(None, "", str(error))
-        dtypes = {spec.dtype: spec for spec in inputs}
-        dtypes |= {value.dtype: value for value in ran.settings.values() if type(value) is Spec}  # a module's own tensors
-        integral = bool(dtypes) and all(spec.is_integral for spec in dtypes.values())
+        own = [value for value in ran.settings.values() if type(value) is Spec]  # a module's own tensors
+        one_of_each = {spec.dtype: spec for spec in (*inputs, *own)}.values()
+        integral = bool(one_of_each) and all(spec.is_integral for spec in one_of_each)
         return Count(cost, rule, integer=integral and not convention.integers)
 
     def _registered(self, formula: FormulaFunction, ran: Operation, entry: Formula | None, path: str) -> Count:

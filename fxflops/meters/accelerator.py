@@ -76,13 +76,10 @@ class Accelerator:
         return getattr(torch.accelerator, name, None) or getattr(self._module, name)
 
 
-NO_ACCELERATOR = ("cpu", "meta")
-
-
 def accelerator_of(device: torch.device | str) -> Accelerator | None:
     """Return the accelerator that a device is; None for the CPU, meta, and a device that is not in this machine."""
     kind, _, index = str(device).partition(":")
-    if kind in NO_ACCELERATOR:
+    if kind == "meta":
         return None
     # Asked first: torch 2.6 raises if it is asked for the accelerator where there is none.
     if int(index or 0) >= torch.accelerator.device_count():

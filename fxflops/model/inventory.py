@@ -74,7 +74,8 @@ class Inventory:
         for module, path in self.paths.items() if torch.ScriptObject in self._kinds else ():
             self.packed += [(path, weight) for value in attributes_of([module]) for weight in _packed(value)]
         self.shapeless: list[nn.Module] = []
-        if any(issubclass(cls, UninitializedTensorMixin) for cls in {type(t) for _, t in (*self.params, *self.buffers)}):
+        classes = {type(tensor) for _, tensor in (*self.params, *self.buffers)}
+        if any(issubclass(cls, UninitializedTensorMixin) for cls in classes):
             self.shapeless = [
                 module
                 for module in self.paths

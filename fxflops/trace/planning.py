@@ -168,10 +168,12 @@ class PlanningObserver(MetaObserver):
     def _view(self, args: tuple[Any, ...], out: Any) -> Form | None:
         """Return the form of a result that is a view of the first argument, which is on meta; None for any other."""
         base = args[0] if args else None
-        if type(out) is not torch.Tensor or type(base) not in ORDINARY or out is base or base.layout is not torch.strided:
+        if out is base or type(out) is not torch.Tensor or type(base) not in ORDINARY:
             return None
         form = self._mirror.read(out)
-        if form is None or out.untyped_storage()._cdata != base.untyped_storage()._cdata:
+        if form is None or base.layout is not torch.strided:
+            return None
+        if out.untyped_storage()._cdata != base.untyped_storage()._cdata:
             return None
         self._mirror.seen[id(out)] = weakref.ref(out), form
         return form
