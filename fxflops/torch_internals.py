@@ -171,7 +171,7 @@ C_MODULE = "torch._C"
 ATTRIBUTES: dict[Any, tuple[str, ...]] = {
     nn.Module: (
         *HOOKS, "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs",
-        "_parameters", "_buffers", "_modules", "_get_name", "_compiled_call_impl",
+        "_parameters", "_buffers", "_modules", "_get_name", "_call_impl", "_compiled_call_impl",
     ),
     torch.Tensor: ("_values", "_version", "_backward_hooks", "_is_view", "_post_accumulate_grad_hooks"),
     torch.UntypedStorage: ("_cdata",),

@@ -195,7 +195,15 @@ class Settings:
         if not are_all_plain:  # other objects are no settings
             values = tuple([value if issubclass(type(value), BASES) else None for value in values])
         forms = self._forms((*own.values(), *buffers.values())) if own or buffers else ()
-        key = read, values, kinds, *own, None, *buffers, forms  # kinds, since to Python 1, 1.0 and True are equal
+        key = (
+            read,
+            values,
+            kinds,
+            *own.keys(),
+            None,
+            *buffers.keys(),
+            forms,
+        )  # kinds, since to Python 1, 1.0 and True are equal
         try:
             found = self._known.get(key)
         except TypeError:  # an attribute is a list, which has no hash
