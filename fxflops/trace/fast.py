@@ -119,7 +119,7 @@ class FastObserver(PlanningObserver):
         if threading.get_ident() != self._thread:  # the hooks find the observer of another thread
             return self._entered_module(module, *args, **kwargs)
         if "forward" in module.__dict__ or is_hooked(module):  # since the run began
-            del self._leaves[module]
+            self._leaves.pop(module, None)
             return self._entered_module(module, *args, **kwargs)
         key = None
         with self.lock, DisableTorchFunction():

@@ -38,7 +38,8 @@ class StandIns:
 
         Return False, and leave it as it is, if a call of the module runs more than its forward.
         """
-        if not self._is_plain(type(module)) or is_hooked(module):
+        cls: Any = type(module)
+        if not self._is_plain(cls) or is_hooked(module):
             return False
         held = module.__dict__
         self._attached.append((held, held.get(CALLED)))

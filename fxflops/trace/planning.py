@@ -102,11 +102,8 @@ class PlanningObserver(MetaObserver):
         if found is None:
             return None
         out, strides, passing = found
-        if strides is None:
-            kind, forms, same = SAME, (), SAME
-        else:
-            form = self._mirror.form_of(tuple(out), strides, out.dtype, META)
-            kind, forms, same = NEW, (form,), form.alike
+        forms = () if strides is None else (self._mirror.form_of(tuple(out), strides, out.dtype, META),)
+        kind, same = (NEW, forms[0].alike) if forms else (SAME, SAME)
         ran = self._shared_operation((alike(key), same), (*before[:4], out, settings))
         plan = self._plans[key] = Plan(ran, kind, forms, None, given)
         if passing:
@@ -124,7 +121,7 @@ class PlanningObserver(MetaObserver):
         if func is assertion and args[0] is True:
             checked = self._plans[key] = Plan(Operation(entry.op, func, args, kwargs, None), NONE, (), None, given)
             return self._planned(checked, func, args, kwargs)
-        kinds = {form.kind for form in given}
+        kinds, view = {form.kind for form in given}, None
         # A free operation on meta tensors needs nothing of the slow path but its kernel.
         if kinds and REAL not in kinds and entry.reason and entry.op not in ASKED and entry.reason not in LOOKS:
             asked, named = self._mirror.replace(args, kwargs, func) if OWN in kinds else (args, kwargs)
@@ -148,10 +145,6 @@ class PlanningObserver(MetaObserver):
             if out is Unknown:
                 return super().function(func, args, kwargs)
             self._called(operation)
-            if view is not None:
-                plan = self._plans[key] = Plan(operation, VIEW, (view,), None, given)
-                plan.names_device = func is torch.Tensor.to or "device" in kwargs
-                return out
         else:
             first, scopes = len(self.calls), len(self.scopes)
             out = super().function(func, args, kwargs)
@@ -160,14 +153,19 @@ class PlanningObserver(MetaObserver):
             operation = self.calls[first].operation
             if operation.target is not func and operation.target is not WRITTEN_AS.get(func):
                 return out
-        plan = self._learnt(key, operation, given, args, kwargs, out, span)
+        plan: Plan | None
+        if view is None:
+            plan = self._learnt(key, operation, given, args, kwargs, out, span)
+        else:
+            self._storages.end(span)
+            plan = self._plans[key] = Plan(operation, VIEW, (view,), None, given)
         if plan is not None:
             plan.names_device = func is torch.Tensor.to or "device" in kwargs
         return out
 
     def _view(self, args: tuple[Any, ...], out: Any) -> Form | None:
         """Return the form of a result that is a view of the first argument, which is on meta; None for any other."""
-        base = args[0] if args else None
+        base: Any = args[0] if args else None
         if out is base or type(out) is not torch.Tensor or type(base) not in ORDINARY:
             return None
         form = self._mirror.read(out)

@@ -80,3 +80,43 @@ def test_a_static_forward_takes_no_module() -> None:
     report = fxflops.count(nn.Sequential(nn.Linear(64, 64), Static()), X)
     assert report.trace == "counted on the meta device", report.trace_reason
     assert report.total_macs == 4 * 64 * 64
+
+
+class Changes(nn.Module):
+    """Changes its layer in its forward, before it is called: twice the layer's work from then on."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        layer: nn.Module = nn.Linear(64, 64, bias=False)
+        self.layer, self.way = torch.fx.symbolic_trace(layer) if way == "graph" else layer, way
+
+    def twice(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(torch.nn.functional.linear(x, self.layer.weight), self.layer.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        layer = self.layer
+        if self.way == "forward":
+            layer.forward = self.twice  # type: ignore[method-assign]
+        elif self.way == "hook":
+            layer.register_forward_hook(lambda module, args, out: torch.nn.functional.linear(out, module.weight))
+        elif self.way == "compiled":
+            layer.compile(backend="eager")
+        elif self.way == "copied":
+            layer = copy.copy(layer)
+            layer.forward = self.twice  # type: ignore[method-assign]
+        elif self.way == "graph":
+            layer = copy.deepcopy(layer)
+        out = layer(x)
+        return out if self.way in ("forward", "hook", "copied") else layer(out)
+
+
+@pytest.mark.parametrize("way", ["forward", "hook", "compiled", "copied", "graph"])
+def test_a_layer_that_the_forward_changes_is_counted_as_it_then_is(way: str) -> None:
+    model = Changes(way)
+    before = dict(vars(model.layer))
+    report = fxflops.count(model, X)
+    assert report.trace == "observed on meta", report.trace_reason
+    assert report.total_macs == 2 * 4 * 64 * 64
+    assert report.complete
+    assert vars(model.layer) == before
+    assert not model.layer._forward_hooks
