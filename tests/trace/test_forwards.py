@@ -115,7 +115,7 @@ def test_a_layer_that_the_forward_changes_is_counted_as_it_then_is(way: str) -> 
     model = Changes(way)
     before = dict(vars(model.layer))
     report = fxflops.count(model, X)
-    assert report.trace == "observed on meta", report.trace_reason
+    assert report.trace == "counted on the meta device", report.trace_reason
     assert report.total_macs == 2 * 4 * 64 * 64
     assert report.complete
     assert vars(model.layer) == before
