@@ -4,6 +4,7 @@ from .api import analyze, count, read_trace
 from .conventions import list_conventions
 from .errors import (
     ClosedFormError,
+    DistributedError,
     FormulaError,
     FxflopsError,
     InputError,
@@ -23,6 +24,7 @@ from .symbolic.fitting import closed_form
 __all__ = [
     "ClosedFormError",
     "Cost",
+    "DistributedError",
     "FUNCTION_FLOPs_MAPPING",
     "FormulaError",
     "FxflopsError",

@@ -69,6 +69,10 @@ class MissingFormulaError(FxflopsError):
     """The run made calls that have no formula, and ``strict=True`` was given."""
 
 
+class DistributedError(FxflopsError):
+    """A process of the job did not do its part in time; the message has its rank."""
+
+
 E = TypeVar("E", bound=FxflopsError)
 
 

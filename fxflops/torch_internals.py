@@ -7,7 +7,8 @@ torch lacks. The names here are torch's own, without the leading underscore.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial, reduce
 from pathlib import Path
 from types import CodeType
@@ -82,6 +83,11 @@ pop_torch_function_stack = torch._C._pop_torch_function_stack
 push_on_torch_function_stack = torch._C._push_on_torch_function_stack
 # The default __torch_dispatch__, by which classes with one of their own are recognized. Necessary.
 disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
+# The package of DTensor, which has the sharding rules. Without it sharded tensors are counted whole.
+SHARDING = "torch.distributed.tensor"
+# The class that gathers and reduces a group of FSDP's parameters, ahead of time too. Without it, those belong to the
+# module that is called meanwhile.
+FSDP_GROUP = "FSDPParamGroup"
 # Tells whether a tensor wraps other tensors (DTensor), and so has no memory of its own. Necessary.
 is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
 # The active functorch transform (vmap, grad), under which shapes lack the batch dimension. Necessary.
@@ -180,6 +186,52 @@ ATTRIBUTES: dict[Any, tuple[str, ...]] = {
     OpOverloadPacket: ("_qualified_op_name",),
     CustomOpDef: ("_opoverload",),
 }  # fmt: skip
+
+
+def process_group_of(given: Any) -> tuple[Any, bool]:
+    """Return the process group that an operator is given, by name or in an object of C++, and whether all processes are in
+    it; (None, False) if it is given none. Without these functions a collective's group is unknown."""
+    c10d: Any = torch.distributed.distributed_c10d
+    if isinstance(given, str):
+        given = c10d._resolve_process_group(given)
+    elif isinstance(given, torch.ScriptObject):
+        given = c10d.ProcessGroup.unbox(given)
+    if not isinstance(given, c10d.ProcessGroup):
+        return None, False
+    return given, given.size() == c10d.get_world_size()
+
+
+def default_store() -> Any:
+    """Return the store by which torch.distributed brought its processes together. Without it reports are not gathered."""
+    return torch.distributed.distributed_c10d._get_default_store()
+
+
+@contextmanager
+def fake_group(rank: int, size: int) -> Iterator[None]:
+    """Make this process one of so many that do not exist: its collectives return at once. Without it nothing is simulated.
+
+    DTensor remembers meshes, whose groups have other names in the next rank: what it remembers is cleared at the end.
+    """
+    from torch.distributed.tensor import _redistribute, debug
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", rank=rank, world_size=size, store=FakeStore())
+    try:
+        yield
+    finally:
+        torch.distributed.destroy_process_group()
+        debug._clear_sharding_prop_cache()
+        for name, held in vars(_redistribute).items():
+            if name == "_planner_cache":  # not in older versions
+                held.clear()
+            elif hasattr(held, "cache_clear"):
+                held.cache_clear()
+
+
+def processes() -> int:
+    """Return the number of processes that ``torch.distributed`` connects; 1 without it."""
+    is_on = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if is_on else 1
 
 
 def fake_tensors() -> tuple[Any, Any]:

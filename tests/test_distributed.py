@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -114,31 +116,190 @@ def test_collectives_are_free_with_bytes(mesh: Any, run: Callable[[], Any], move
     assert sent == ([] if moved == Traffic() else [moved])
 
 
-TWO = f"""
-import os, sys
-import torch
-import torch._dynamo  # which DistributedDataParallel loads
-from torch import distributed as dist, nn
-import fxflops
+# On several processes: tests/ranks.py runs each case plainly and under fxflops, and tells what each rank's report has.
 
-rank = 1 if os.fork() else 0  # each has torch loaded
-dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=2)
-model = nn.parallel.DistributedDataParallel(nn.Linear({INPUTS}, {OUTPUTS}))
-x = torch.randn({ROWS}, {INPUTS})
-model(x).sum().backward()
-with fxflops.profile(model) as p:
-    model(x).sum().backward()
-with open(f"{{sys.argv[1]}}.{{rank}}", "w") as file:  # Gloo writes to the standard output
-    print(p.report.complete, p.report.total_macs, p.report.total_backward_macs, file=file)
-if rank:
-    os.wait()
-dist.destroy_process_group()
-"""
+F32 = 4
+R, W, H, BATCH, TOKENS = 4, 8, 16, 2, 4  # the sizes of ranks.py: rows, width, hidden width; sequences and their tokens
+UP, DOWN = H * W + H, W * H + W  # elements of the Mlp's layers, with biases
+PART = F32 * BATCH * (TOKENS // 2) * W  # half of the tokens
+MLP = R * W * H * 2
+MLP_BACK = MLP + R * H * W  # both weights' gradients, and that of the layer between
+BLOCK = BATCH * TOKENS * (4 * W * W + 3 * W * H + 2 * TOKENS * W)  # projections; scores and values
+ADAM = 3 * 2  # of each norm's weight, the gradient is a sum over the ranks, which AdamW needs three times
+
+Row = tuple[Any, ...]  # module, phase, collective, group, ranks, calls, bytes sent, bytes received
 
 
-def test_two_processes(tmp_path: Any) -> None:
-    command = [sys.executable, "-W", "ignore", "-c", TWO, str(tmp_path / "store")]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    macs = ROWS * INPUTS * OUTPUTS
-    assert found.returncode == 0, found.stderr
-    assert [(tmp_path / f"store.{rank}").read_text() for rank in (0, 1)] == [f"True {macs} {macs}\n"] * 2
+class Expected(NamedTuple):
+    """What the ranks tell: MACs over both, of the forward and the backward, and of each its parameters and collectives."""
+
+    forward: int
+    backward: int
+    params: list[list[int]]
+    rows: list[list[Row]]
+
+
+def both(*rows: Row) -> list[list[Row]]:
+    return [[*rows], [*rows]]
+
+
+def fsdp_row(path: str, phase: str, op: str, elements: int) -> Row:
+    """Half of the layer's elements comes from the other rank, or goes there."""
+    return (path, phase, op, "dp", 2, 1, F32 * elements // 2, F32 * elements // 2)
+
+
+def tp_row(path: str, phase: str, op: str, nbytes: int, calls: int = 1) -> Row:
+    return (path, phase, op, "tp", 2, calls, nbytes, nbytes)
+
+
+EXPECTED = {
+    # Two batches, one a rank; all gradients are summed up in one bucket: 2 (n-1)/n of them, which is all of them for n = 2.
+    "ddp": Expected(
+        2 * MLP,
+        2 * MLP_BACK,
+        [[UP + DOWN, 0]] * 2,
+        both(("module.up", "backward", "all_reduce", "world", 2, 1, F32 * (UP + DOWN), F32 * (UP + DOWN))),
+    ),
+    # Each layer's weights are gathered for the forward and again for the backward; its gradients are scattered.
+    "fsdp": Expected(
+        2 * MLP,
+        2 * MLP_BACK,
+        [[(UP + DOWN) // 2] * 2] * 2,
+        both(
+            fsdp_row("up", "forward", "all_gather", UP),
+            fsdp_row("down", "forward", "all_gather", DOWN),
+            fsdp_row("down", "backward", "all_gather", DOWN),
+            fsdp_row("up", "backward", "all_gather", UP),  # ahead of time, while down runs
+            fsdp_row("down", "backward", "reduce_scatter", DOWN),
+            fsdp_row("up", "backward", "reduce_scatter", UP),
+        ),
+    ),
+    # One batch on both; the output is summed up in the forward, the input's gradient in the backward. down's bias is whole.
+    "tp": Expected(
+        MLP,
+        2 * MLP,
+        [[(UP + W * H) // 2 + W, (UP + W * H) // 2]] * 2,
+        both(tp_row("down", "forward", "all_reduce", F32 * R * W), tp_row("up", "backward", "all_reduce", F32 * R * W)),
+    ),
+    # Half of the tokens on each rank between the parallel layers: gathered before, summed and scattered after them.
+    "tp_sp": Expected(
+        BLOCK,
+        2 * BLOCK,
+        [[2 * W + (4 * W * W + 3 * W * H) // 2, (4 * W * W + 3 * W * H) // 2]] * 2,
+        both(
+            tp_row("attention", "forward", "all_gather", PART),
+            tp_row("attention.o", "forward", "reduce_scatter", PART),
+            tp_row("gate", "forward", "all_gather", PART),
+            tp_row("up", "forward", "all_gather", PART),
+            tp_row("down", "forward", "reduce_scatter", PART),
+            tp_row("down", "backward", "all_gather", PART),
+            tp_row("up", "backward", "reduce_scatter", PART),
+            tp_row("gate", "backward", "reduce_scatter", PART),
+            tp_row("attention.o", "backward", "all_gather", PART),
+            tp_row("attention.q", "backward", "reduce_scatter", PART),
+            tp_row("", "optimizer", "all_reduce", ADAM * F32 * W, ADAM),
+        ),
+    ),
+    # A layer on each rank, of which the hidden rows go to the second, and their gradients come back, in four parts.
+    "pp": Expected(
+        MLP,
+        MLP_BACK,
+        [[UP, 0], [DOWN, 0]],
+        [
+            [
+                ("", "forward", "send", "world", 2, 4, F32 * R * H, 0),
+                ("", "forward", "recv", "world", 2, 4, 0, F32 * R * H),
+            ],
+            [
+                ("", "forward", "recv", "world", 2, 4, 0, F32 * R * H),
+                ("", "forward", "send", "world", 2, 4, F32 * R * H, 0),
+            ],
+        ],
+    ),
+    # Of each rank's four tokens one is for the first expert, three for the second: the others' come and return.
+    "ep": Expected(
+        2 * R * W * W,
+        2 * 2 * R * W * W,
+        [[W * W, 0]] * 2,
+        [
+            [
+                ("", "forward", "all_to_all", "world", 2, 2, F32 * W * (there + back), F32 * W * (back + there)),
+                ("", "backward", "all_to_all", "world", 2, 2, F32 * W * (there + back), F32 * W * (back + there)),
+            ]
+            for there, back in ((3, 1), (1, 3))
+        ],
+    ),
+    # Scores and values of all tokens; keys and values go around once, and their gradients back.
+    "ring": Expected(
+        2 * BATCH * TOKENS**2 * W,
+        4 * BATCH * TOKENS**2 * W,
+        [[0, 0]] * 2,
+        both(
+            ("", "forward", "send", "world", 2, 2, 2 * PART, 0),
+            ("", "forward", "recv", "world", 2, 2, 0, 2 * PART),
+            ("", "backward", "send", "world", 2, 2, 2 * PART, 0),
+            ("", "backward", "recv", "world", 2, 2, 0, 2 * PART),
+        ),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What both ranks tell of all cases."""
+    return ran(tmp_path_factory.mktemp("ranks"), 2, [*EXPECTED, "analyze_tp", "analyze_fsdp", "gather_all"], ["0", "1"])
+
+
+def ran(folder: Path, processes: int, cases: list[str], names: list[str]) -> list[Any]:
+    """What ``ranks.py`` writes under these names."""
+    script = str(Path(__file__).with_name("ranks.py"))
+    command = [sys.executable, "-W", "ignore", script, str(folder), str(processes), *cases]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((folder / f"{name}.json").read_text()) for name in names]
+
+
+@pytest.mark.parametrize("case", EXPECTED)
+def test_what_two_ranks_compute_hold_and_send(told: list[dict[str, Any]], case: str) -> None:
+    found, expected = [rank[case] for rank in told], EXPECTED[case]
+    assert all(isinstance(rank, dict) for rank in found), found
+    assert [(rank["complete"], rank["same"]) for rank in found] == [(True, True)] * 2
+    assert sum(rank["forward"] for rank in found) == expected.forward
+    assert sum(rank["backward"] for rank in found) == expected.backward
+    assert [rank["params"] for rank in found] == expected.params
+    # DistributedDataParallel also sends its own bookkeeping from rank 0.
+    rows = [[tuple(row) for row in rank["collectives"] if row[2] != "broadcast"] for rank in found]
+    assert [sorted(of_rank) for of_rank in rows] == [sorted(of_rank) for of_rank in expected.rows]
+
+
+def test_analyzed_and_counted_on_two_ranks(told: list[dict[str, Any]]) -> None:
+    for rank in told:
+        macs = [MLP // 2, MLP // 2 + R * H * W // 2, True]  # no gradient of the input
+        assert rank["analyze_tp"] == [macs, macs, True, True]
+        macs = [MLP, MLP_BACK, True]
+        assert rank["analyze_fsdp"] == [macs, macs, True, True]
+
+
+def test_one_report_of_two_ranks(told: list[dict[str, Any]]) -> None:
+    layer, relu = 2 * R * W * H, R * H  # of a rank with R rows, its bias added; the other has three times as many
+    for rank in told:
+        total, most, imbalance, work, late, again = rank["gather_all"]
+        assert (total, most, imbalance) == (4 * MLP, 3 * MLP, 1.5)
+        ones = {"up": layer, "": relu, "down": layer}
+        assert work == {path: [4 * flops, flops, 3 * flops] for path, flops in ones.items()}
+        assert late.startswith("rank 1 of 2 did not call gather() within 0.3 s")
+        assert again
+
+
+def test_simulated_ranks_are_as_the_real_ones(told: list[dict[str, Any]], tmp_path: Path) -> None:
+    cases = ["fsdp", "tp_sp", "pp", "ep", "ring"]
+    (simulated,) = ran(tmp_path, 0, cases, ["simulated"])
+    for case in cases:
+        for real, found in zip((rank[case] for rank in told), simulated[case], strict=True):
+            del real["same"]
+            held, needed = real.pop("memory"), found.pop("memory")
+            assert found == real
+            if case == "fsdp":  # Gloo's threads hold what they send
+                assert sum(needed.values()) <= sum(held.values())
+            else:
+                assert needed == held

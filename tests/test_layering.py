@@ -18,7 +18,7 @@ FLOORS = [
     ["_public"],
     ["adapters", "integrations", "trainers"],
     ["symbolic"],
-    ["notebook"],
+    ["notebook", "distributed"],
     ["api", "profiling"],
     ["report"],
     ["roofline"],

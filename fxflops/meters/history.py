@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from ..records import PARTS, PHASES, Call, Spec
 
-CATEGORIES = ("params", "buffers", "inputs", "activations", "gradients", "optimizer", "temporaries")
+CATEGORIES = ("params", "buffers", "inputs", "activations", "gradients", "optimizer", "temporaries", "gathered")
 """The categories of memory. "gradients" are those of parameters, "optimizer" is optimizer state, "activations" were
-made by the forward, and "temporaries" are all others made by the backward pass and the optimizer."""
+made by the forward, "gathered" are parameters that FSDP has brought together for a while, and "temporaries" are all others
+made by the backward pass and the optimizer."""
 
 
 class LiveTensor(NamedTuple):

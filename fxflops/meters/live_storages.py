@@ -60,6 +60,7 @@ class LiveStorages:
         self.cap = cap
         self._known: dict[int, _Living] = {}
         self._moved: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._resized: dict[int, _Living] = {}
         self._entries = Entries()
         self._changes: list[int] = []
         self.call = -1
@@ -120,6 +121,8 @@ class LiveStorages:
 
     def enter(self, storage: Any, nbytes: int, spec: Spec) -> None:
         """Enter a new storage with the spec of its tensor."""
+        if self._resized:
+            self._read_sizes()
         entries, call = self._entries, self.call
         entry = len(entries.specs)
         entries.specs.append(spec)
@@ -182,6 +185,27 @@ class LiveStorages:
             for tensor in tensors_given(value):
                 for part in stored(tensor):
                     self.add(part)
+
+    def add_gathered(self, tensors: Iterable[torch.Tensor], name: str) -> None:
+        """Enter tensors into which FSDP gathers the parameters of the module ``name``: it frees their memory by resizing."""
+        for tensor in tensors:
+            self.add(tensor)
+            storage = tensor.untyped_storage()
+            known = self._known.get(id(storage))
+            if known is not None:
+                self._resized[id(storage)] = known
+        self.label([(name, tensor) for tensor in tensors], "gathered")
+
+    def _read_sizes(self) -> None:
+        """Notice which of the gathered parameters were freed."""
+        for key, known in [*self._resized.items()]:
+            storage = known()
+            nbytes = 0 if storage is None else storage.nbytes()
+            if storage is not None and nbytes != known.nbytes:
+                self._change(known.entry, nbytes - known.nbytes)
+                known.nbytes = nbytes
+            if not nbytes:
+                del self._resized[key]
 
     def label(self, named: Named, category: str) -> None:
         """Give the storages of these tensors a category and names, unless they have them already."""

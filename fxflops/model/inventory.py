@@ -22,13 +22,18 @@ UNQUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32:
 
 
 class Params(NamedTuple):
-    """The numbers of elements of a model's parameters and buffers, and the parameters' bytes; shared tensors count once."""
+    """The numbers of elements of a model's parameters and buffers, and the parameters' bytes; shared tensors count once.
+
+    Of parameters in several processes (DTensors) they are those that this one holds; ``sharded`` are the elements of those
+    of which it holds a part.
+    """
 
     total: int
     trainable: int
     frozen: int
     buffers: int
     bytes: int
+    sharded: int = 0
 
 
 NO_PARAMS = Params(0, 0, 0, 0, 0)
@@ -91,7 +96,7 @@ class Inventory:
     @cached_property
     def contents(self) -> tuple[tuple[Module, ...], Params]:
         """The contents of the model that a report shows: its modules, and the sums of its parameters."""
-        sizes = [parameter.numel() for _, parameter in self.params]
+        sizes = [_held(parameter) for _, parameter in self.params]
         new, modules = tuple.__new__, []
         functions_of = (lambda module: NONE) if FUNCTIONS.isdisjoint(self._kinds) else _functions_of
         for (module, path), (first, last) in zip(self.paths.items(), pairwise(self._met), strict=True):
@@ -103,7 +108,13 @@ class Inventory:
         parts = [part for _, parameter in [*self.params, *self.packed] for part in stored(parameter)]
         storages = {s._cdata: s for part in parts if is_dense(part) for s in [part.untyped_storage()]}  # each once
         nbytes = sum([storage.nbytes() for storage in storages.values()])
-        return tuple(modules), Params(total, trainable, total - trainable, buffers, nbytes)
+        sharded = sum([size for size, (_, p) in zip(sizes, self.params, strict=True) if size < p.numel()])
+        return tuple(modules), Params(total, trainable, total - trainable, buffers, nbytes, sharded)
+
+
+def _held(parameter: torch.Tensor) -> int:
+    """Return how many elements of a parameter this process holds; not all, if it is a DTensor."""
+    return sum(part.numel() for part in stored(parameter)) if hasattr(parameter, "device_mesh") else parameter.numel()
 
 
 def _is_shapeless(tensor: torch.Tensor | None) -> bool:

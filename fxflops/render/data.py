@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ..counting.collectives import Collective
 from ..counting.rollup import OperatorRow
 from ..counting.steps import StepTime
 from ..counting.uncounted import Missing
@@ -118,6 +119,7 @@ class Summary:
     steps: Mapping[str, StepTime] = field(default_factory=dict)
     instruments: float | None = None
     unsteady: str = ""
+    collectives: Sequence[Collective] = ()
     bytes_peak: int | None = None
     memory: Mapping[str, int] = field(default_factory=dict)
     peak_at: str = ""

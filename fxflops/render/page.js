@@ -10,7 +10,7 @@ const GREY = "#8d95a1";
 const BINDS = { compute: "#4e79a7", memory: "#f28e2b", launch: "#b07aa1", nothing: GREY };
 const CATEGORIES = {
   params: "#4e79a7", buffers: "#76b7b2", inputs: "#59a14f", activations: "#f28e2b", gradients: "#e15759",
-  optimizer: "#b07aa1", temporaries: "#edc948", other: GREY,
+  optimizer: "#b07aa1", temporaries: "#edc948", gathered: "#9c755f", other: GREY,
 };
 // Nothing leaves the page: no button that would send a chart to plotly's server.
 const CONFIG = {

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .. import units
+from ..counting.collectives import Collective
 from ..counting.steps import OUTSIDE, StepTime
 from ..counting.uncounted import PASTE, Missing
 from ..meters.timing import Timing
@@ -81,6 +82,7 @@ def facts(data: Summary) -> list[Fact]:
         found.append(Fact("opt step", units.count(data.optimizer_flops), ["FLOPs of the optimizer"]))
     if data.params is not None:
         details = [f"{name} {units.count(getattr(data.params, name))}" for name in ("trainable", "frozen", "buffers")]
+        details += [f"parts of larger ones {units.count(data.params.sharded)}"] if data.params.sharded else []
         found.append(Fact("params", units.count(data.params.total), [*details, units.size(data.params.bytes)]))
     if data.latency is not None or data.nodes_seconds is not None:
         found.append(_latency("latency", data.latency, data.nodes_seconds, data.root.flops))
@@ -94,6 +96,8 @@ def facts(data: Summary) -> list[Fact]:
         found += _compiled(data.compiled_run)
     elif data.compiled:
         found.append(Fact("compile", "no", ["counted and timed eagerly, not compiled"]))
+    if data.collectives:
+        found.append(_sent(data.collectives))
     if data.bytes_peak is not None:
         held = " + ".join(f"{name} {units.size(part)}" for name, part in data.memory.items() if part)
         place = f"at {plain(data.peak_at)}" if data.peak_at else ""
@@ -163,6 +167,18 @@ def _training(data: Summary, backward: int) -> Fact:
     return Fact(
         "training", ("" if data.complete else ">= ") + units.count(data.root.flops + backward + recompute), details
     )
+
+
+def _sent(rows: Sequence[Collective]) -> Fact:
+    """Return the line for the bytes that this process sends, by collective and group."""
+    known = [row.sent for row in rows if row.sent is not None]
+    bound = ">= " if len(known) < len(rows) else ""
+    details = [
+        f"{row.op} x{row.calls}{f' in {plain(row.group)}' * bool(row.group)}"
+        f"{'' if row.ranks is None else f' ({row.ranks})'} {units.size(row.sent)}"
+        for row in rows
+    ]
+    return Fact("sent", bound + units.size(sum(known)), details)
 
 
 def _latency(label: str, latency: Timing | None, nodes: float | None, flops: int) -> Fact:

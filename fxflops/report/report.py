@@ -36,13 +36,14 @@ from .diff import Diff, diff
 from .explain import Explanation, explain
 from .memory_snapshot import memory_snapshot
 from .model_explorer import graph, node_data
+from .over_processes import OverProcesses
 from .picture import as_png, picture
 from .saved import NAME_ONLY, TOTALS, Saved, to_json_data
 from .tables import TabledRun
 from .views import Tree, summary_of, tree_row
 
 
-class Report(TabledRun, Exports):
+class Report(TabledRun, OverProcesses, Exports):
     """The FLOPs, time and memory of one run of a model, operation by operation.
 
     Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; a value that was not measured is

@@ -30,6 +30,7 @@ import marshal
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import lru_cache, partial
+from itertools import zip_longest
 from operator import itemgetter
 from typing import Any
 
@@ -242,7 +243,9 @@ class Saved:
 
     def _history(self, memory: dict[str, Any]) -> Remembered:
         alive = (LiveTensor(**{**t, "spec": self._value(t["spec"])}) for t in memory["live_at_peak"])
-        moments = (Moment(**{**m, "live": dict(zip(CATEGORIES, m["live"], strict=True))}) for m in memory["timeline"])
+        moments = (
+            Moment(**{**m, "live": dict(zip_longest(CATEGORIES, m["live"], fillvalue=0))}) for m in memory["timeline"]
+        )
         return Remembered(memory["peak"], Place(*memory["at"]), tuple(alive), tuple(moments))
 
     def _call(self, data: dict[str, Any]) -> Call:

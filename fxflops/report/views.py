@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..counting.collectives import by_group, collectives
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import sums_of
 from ..records import grouped, prefixes
@@ -95,6 +96,7 @@ def summary_of(report: TabledRun, tree: TreeRow, utilization: float | None) -> S
         steps=report.step_times(),
         instruments=report.instrument_time,
         unsteady=report.unsteady,
+        collectives=by_group(collectives(report.counted)),
         bytes_peak=report.max_memory,
         memory=report.memory,
         peak_at=report.memory.at,

@@ -19,7 +19,7 @@ from ..meters.accelerator import accelerator_of, waiter
 from ..meters.meter import AcceleratorClock, Clock, Meter
 from ..meters.timing import Timing, Usage, timing, warm_up
 from ..records import Call, spec_of
-from ..torch_internals import len_torch_dispatch_stack, python_kernel
+from ..torch_internals import len_torch_dispatch_stack, processes, python_kernel
 from ..trace.autocast import autocast_state
 from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient, roots_of
 from ..trace.observe import Observer
@@ -208,7 +208,7 @@ def time_nodes(
 ) -> Times:
     """Time each node of the graph, and, in turn with it, the model itself without instruments, and the compiled one.
 
-    ``repeats="auto"`` runs at least 5 times, until the times of the model and of the sum of the nodes are stable
+    ``repeats="auto"`` runs 5 times if there are several processes. Otherwise it runs at least 5 times, until the times of the model and of the sum of the nodes are stable
     (interquartile range under 5% of the median, without the first runs if they were slower), or until 2 s have passed.
     ``inputs()`` returns fresh inputs, ``model()`` a function that runs the model on such, ``compiled()`` the same of the
     compiled model; ``tick()`` is called before each run. ``backward`` times the model's backward pass too,
@@ -271,6 +271,8 @@ def _timed(call: Callable[[], Any], device: torch.device, samples: list[Usage]) 
 
 def _enough(samples: Sequence[list[float]], repeats: int | str, elapsed: float) -> bool:
     taken = len(samples[0])
+    if processes() > 1 and repeats == "auto":  # those that wait for each other's collectives run equally often
+        repeats = LEAST
     if isinstance(repeats, int):
         return taken >= repeats
     measured = (seconds[warm_up(seconds, LEAST) :] for seconds in samples)

@@ -28,6 +28,7 @@ from ..trace.fast import FastObserver
 from ..trace.live import LiveObserver
 from ..trace.meta_mirror import MetaMirror
 from ..trace.observe import Observer
+from ..trace.processes import is_sharded
 from ..trace.record import Recorder
 from ..trace.source import line_that_raised
 from .graph_run import run_error
@@ -236,6 +237,8 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
     if in_fake_mode() or any(map(is_fake, {*map(type, subject.state)})):
         return subject.record_of(observed_run(subject, registry), "predicted", ON_FAKE)
     classes = {*map(type, subject.inventory.paths)}
+    if is_sharded(subject.state) or (subject.backward and nn.parallel.DistributedDataParallel in classes):
+        return _on_real(subject, registry, "its parameters are shared with other processes")
     observe_dispatch = subject.backward or any(issubclass(cls, torch.jit.ScriptModule) for cls in classes)
     on_meta = any(tensor.device.type == "meta" for tensor in subject.state)
     failed: Exception | None = None
@@ -255,6 +258,10 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
         except RunError:
             raise failed from failed.__cause__
         return subject.record_of(watch, "predicted", ON_META)
+    return _on_real(subject, registry, why)
+
+
+def _on_real(subject: Subject, registry: FormulaRegistry, why: str) -> Run:
     subject.snapshot.keep_all()
     watch = observed_run(subject, registry, cap=cap_of(subject.device))
     return subject.record_of(watch, "storages", "counted on real tensors", why)
@@ -286,10 +293,7 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
 def with_seconds(records: Iterable[R]) -> tuple[R, ...]:
     """Return calls or scopes with their seconds as plain numbers."""
     return tuple(
-        [
-            r if r.seconds is None or type(r.seconds) is float else r._replace(seconds=seconds_of(r.seconds))
-            for r in records
-        ]
+        [r if type(s := r.seconds) is float or s is None else r._replace(seconds=seconds_of(s)) for r in records]
     )
 
 

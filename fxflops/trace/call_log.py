@@ -42,12 +42,15 @@ class CallLog:
 
     def call(
         self, entry: Formula | None, target: Any, made: Made, path: str, seconds: float,
-        known: ModuleSettings | None = None,
+        known: ModuleSettings | None = None, is_placed: bool = False,
     ) -> Operation:  # fmt: skip
-        """Record a call made in the module of this path; ``known`` are the settings of a leaf."""
+        """Record a call made in the module of this path; ``known`` are the settings of a leaf.
+
+        With ``is_placed`` the path is that of its module also in the backward pass.
+        """
         op = entry.op if entry is not None else qualified_name(target)
         site = author_line() if entry is None else ""
-        phase, path = self.placed(path)
+        phase, path = (self._now(), path) if is_placed else self.placed(path)
         operation = self._operation(op, target, made, known)
         self.calls.append(Call(operation, path, "", site, seconds, phase))
         return operation

@@ -23,6 +23,7 @@ from .modes import transformed
 from .operators import ATTENTION
 from .planning import PART, PlanningObserver
 from .plans import NEW, SAME, Plan, Unknown, call_key, forms_in
+from .processes import communicates
 
 PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
 QUERIES = METADATA | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES}
@@ -79,7 +80,7 @@ class FastObserver(PlanningObserver):
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with DisableTorchFunction():
             try:
-                if self._unwritten.storages or transformed():
+                if self._unwritten.storages or transformed() or communicates(func):
                     raise Unknown
                 key = call_key((func,), args, kwargs, self._mirror.form_of_meta)
                 plan = self._plans.get(key)

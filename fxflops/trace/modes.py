@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..meters.stopwatch import BUILTIN, GRADIENT, OPERATOR, PYTHON, Stopwatch
 from ..torch_internals import (
+    SHARDING,
     DispatchMode,
     current_graph_task_id,
     disabled_torch_dispatch_impl,
@@ -25,8 +26,6 @@ from ..torch_internals import (
 from .functions import Bodies, own_body
 from .source import frames
 
-SHARDING = "torch.distributed.tensor"
-"""The package of DTensor, which has the sharding rules."""
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 

@@ -21,6 +21,7 @@ from .call_log import CallLog, Made
 from .leaves import Hooks, Leaves, Settings, forms_with_values, holds_tensors
 from .modes import AtenMode, FunctionMode, transformed
 from .phases import BACKWARD, FORWARD, Phases
+from .processes import Collectives, has_shards, is_sharded
 from .record import Recorder
 from .stack import ModuleStack, Running
 from .threads import Threads
@@ -68,6 +69,7 @@ class ModuleObserver:
         self.failed: tuple[str, str, Any] | None = None
         self._modules = modules
         self._leaves = Leaves(registry)
+        self._collectives = Collectives(modules)
         self._settings = Settings(forms or forms_with_values, self._spec)
         self._storages = storages
         self._recorder = recorder
@@ -129,7 +131,11 @@ class ModuleObserver:
         stack = self._stack
         running = stack.enter(module, self._modules[module])
         leaf = self._leaves[module] is not None and not stack.inside_leaf() and not transformed()
-        if leaf and not holds_tensors(module) and self._has_initial_settings(module):
+        if (
+            leaf
+            and not (holds_tensors(module) or has_shards(module) or is_sharded((args, kwargs)))
+            and self._has_initial_settings(module)
+        ):
             stack.leaf_depth = len(stack.running)
             self._begin_leaf(module, running, args, kwargs)
         running.start = self.stopwatch.now()

@@ -32,6 +32,7 @@ from .meta_mirror import MetaMirror
 from .modes import FunctionMode, dispatch_mode_on, function_mode_on, transformed
 from .operators import QUERY, OperatorObserver
 from .phases import BACKWARD, is_comparing
+from .processes import is_between_processes, is_sharded
 from .python_functions import PlainFunctions
 from .record import Recorder
 from .spelling import WRITTEN_AS, Spelling, is_meta_kernel
@@ -155,6 +156,7 @@ class Observer(OperatorObserver):
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return self._plain(func, args, kwargs)
         entry = self._registry.find(func)
+        sharded = is_sharded((args, kwargs))
         if entry is not None and entry.op == ADDRESS:
             if self._spelling.is_compared(ADDRESS):
                 return address_of(args[0])
@@ -169,12 +171,21 @@ class Observer(OperatorObserver):
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
         with self.lock:
-            return self._recorded(func, args, kwargs, given, entry)
+            return self._recorded(func, args, kwargs, given, None if sharded else entry, sharded)
 
     def _recorded(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: Any, entry: Formula | None
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: Any,
+        entry: Formula | None,
+        sharded: bool,
     ) -> Any:
-        """Run a function, and record it as a call, or, if it has no formula, the operators that it dispatches."""
+        """Run a function, and record it as a call, or, if it has no formula, the operators that it dispatches.
+
+        So it is for a ``sharded`` tensor: those operators, on the shard, are what this process computes.
+        """
         if self._mirror is not None and not self._observe_dispatch:
             # A call from a Python meta kernel of torch: its operator came from below all functions, unobserved.
             self._mirror.unknown_origin |= is_meta_kernel()
@@ -182,7 +193,7 @@ class Observer(OperatorObserver):
             args, kwargs = self._device_mirror.redirect(func, args, kwargs)
         # A copy of uninitialized memory is uninitialized itself: it is the copy's reader that counts.
         copies = entry is not None and entry.op in COPIES and self._unwritten.holds(given)
-        if not copies:
+        if not (copies or sharded):
             self._check(entry, func, *given)
         specs, kwspecs, node_args = spec_of(args), spec_of(kwargs), self._before(args, kwargs)
         written = self._spelling.of(func) if func in WRITTEN_AS else func
@@ -204,6 +215,8 @@ class Observer(OperatorObserver):
             self._owns((out, args))
             if entry.op in EMPTY or copies:
                 self._unwritten.add(out)
+        elif sharded and self.calls:
+            self._owns((out, args))
         if node_args is not None and self._recorder is not None:
             self._recorder.function(written, node_args, out, self._stack.keys())
         return out
@@ -235,7 +248,8 @@ class Observer(OperatorObserver):
         known = len(self.calls)
         with self._within(self._in_call, True), dispatch_mode_on(self.aten):
             out = self._run(func, args, kwargs)
-        if len(self.calls) == known and computes(func, specs, kwspecs, spec_of(out)):
+        silent = is_sharded((args, kwargs)) or is_between_processes(func)
+        if len(self.calls) == known and not silent and computes(func, specs, kwspecs, spec_of(out)):
             self.log.call(None, func, (specs, kwspecs, spec_of(out)), self._here(), 0.0)
         return out
 

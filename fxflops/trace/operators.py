@@ -29,6 +29,7 @@ from .functions import with_callables, writes
 from .meta_mirror import MetaMirror
 from .modes import AtenMode, dispatch_mode_on
 from .modules import ModuleObserver
+from .processes import communicates, copies_gathered, is_between_processes
 from .stack import ModuleStack
 from .uninitialized_reads import Unwritten
 
@@ -59,6 +60,8 @@ class OperatorObserver(ModuleObserver):
         """Run one operator that was dispatched, and record it unless it is part of a recorded call."""
         with self.lock, DisableTorchFunction():
             self.phases.on_operator(func, args)
+            if communicates(func):
+                return self._communicated(func, args, kwargs)
             if self._in_call or self._inside_leaf():
                 out = self._track(self._kernel(func, args, kwargs))
                 if current_graph_task_id() != -1:  # kept in case checkpoint stops the call halfway: see _stopped
@@ -80,6 +83,8 @@ class OperatorObserver(ModuleObserver):
             node_args = self._before(args, kwargs)
             start = self.stopwatch.now()
             out = self._run(func, args, kwargs)
+            if copies_gathered(func) and self._storages is not None:
+                self._storages.add_gathered(kwargs["out"], self._collectives.cause() or self._here())
             if not isinstance(func, HigherOrderOperator) if entry is None else entry.reason != QUERY:
                 made = specs, kwspecs, self._result(entry, given, out)
                 self._record(entry, func, made, self.stopwatch.now() - start)
@@ -87,6 +92,26 @@ class OperatorObserver(ModuleObserver):
             if node_args is not None and self._recorder is not None:
                 self._recorder.function(func, node_args, out, self._stack.keys())
             return out
+
+    def _communicated(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run and record an operator that sends or receives, also one that is part of another call."""
+        if self._mirror is not None:
+            args, kwargs = self._mirror.replace(args, kwargs, func)
+        self._announce(func, args, kwargs)
+        entry = self._registry.find(func)
+        self._check(entry, func, args, kwargs)
+        node_args = self._before(args, kwargs)
+        group = self._collectives.group_of(func, args, kwargs)
+        start = self.stopwatch.now()
+        out = self._run(func, args, kwargs)
+        made = spec_of(args), spec_of(kwargs) | group, spec_of(out)
+        cause = self._collectives.cause()
+        seconds = self.stopwatch.now() - start
+        self.log.call(entry, func, made, self._here() if cause is None else cause, seconds, is_placed=cause is not None)
+        self._owns((out, args))
+        if node_args is not None and self._recorder is not None:
+            self._recorder.function(func, node_args, out, self._stack.keys())
+        return out
 
     def backward(self, out: Any, run: Callable[[list[torch.Tensor], list[torch.Tensor]], None]) -> None:
         """Run a backward pass from the sum of the outputs, and record its operators.
@@ -110,7 +135,9 @@ class OperatorObserver(ModuleObserver):
 
     def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record a call without formula if a function reads memory that no observed call has written."""
-        if (entry is None or entry.reason != VIEW) and self._unwritten.is_read_by(func, args, kwargs):
+        if is_between_processes(func):  # neither a schema nor a name tells what it writes to
+            self._unwritten.wrote((args, kwargs))
+        elif (entry is None or entry.reason != VIEW) and self._unwritten.is_read_by(func, args, kwargs):
             self.log.call(None, "unseen write to torch.empty", (*spec_of((args, kwargs)), None), self._here(), 0.0)
 
     def _stopped(self, path: str) -> None:

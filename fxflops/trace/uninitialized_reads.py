@@ -73,6 +73,11 @@ class Unwritten:
         """Remove all: a call whose writes are not observed in detail may have written to any of them."""
         self.storages.clear()
 
+    def wrote(self, value: Any) -> None:
+        """Remove tensors that a call may have written to."""
+        for storage in _storages(value) if self.storages else ():
+            self.storages.pop(id(storage), None)
+
     def holds(self, value: Any) -> bool:
         """Return whether one of these tensors is unwritten."""
         known = self.storages
@@ -85,8 +90,7 @@ class Unwritten:
         written = writes(func, kwargs)
         given = args if written else args[kwargs.get("beta") == 0 :], kwargs  # addmm(x, ..., beta=0) does not read x
         found = not written and self.holds(given)
-        for storage in _storages(given):
-            self.storages.pop(id(storage), None)
+        self.wrote(given)
         return found
 
 

@@ -1,0 +1,182 @@
+"""Collectives: the bytes that a process sends and receives in each, and their sums by module, operation and group.
+
+The bytes are those of the algorithms that need the least, of a ring for a sum: what nccl-tests calls the bus bandwidth is
+such bytes per second (https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md). Of n processes,
+
+- an all_gather, a reduce_scatter and an all_to_all of S bytes in all (S: what is gathered, or given to each) send and receive
+  (n-1)/n of S each, an all_reduce twice that;
+- the root of a broadcast or scatter sends what the others receive, and of a reduce or gather receives what they send.
+
+A transport may send more: a broadcast may pass through other processes, Gloo and trees round up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ..ops import COMMUNICATION
+from ..records import Call, Counted, specs_in
+
+
+class Transfer(NamedTuple):
+    """Bytes that a process sends and receives."""
+
+    sent: int
+    received: int
+
+
+class Collective(NamedTuple):
+    """The calls of one collective in one module and phase, over one group.
+
+    ``group`` is the mesh dimension, or what else is known of the group, of ``ranks`` processes (None: not known).
+    ``sent`` and ``received`` are this process's bytes, None if they are not known; ``seconds`` pass until the calls
+    return, after which the bytes may still be under way.
+    """
+
+    path: str
+    phase: str
+    op: str
+    group: str
+    ranks: int | None
+    calls: int
+    sent: int | None
+    received: int | None
+    seconds: float | None
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        return self[:5]
+
+    def plus(self, other: Collective) -> Collective:
+        """Return the sum of two rows with the same key."""
+        sums: Any = (None if None in pair else sum(pair) for pair in zip(self[5:], other[5:], strict=True))
+        return Collective(*self.key, *sums)
+
+
+def collectives(counted: Iterable[Counted]) -> list[Collective]:
+    """Return a row for each collective of each module and phase, in run order."""
+    found: dict[tuple[Any, ...], Collective] = {}
+    for call in (each.call for each in counted if each.rule == COMMUNICATION):
+        op, transfer = KINDS.get(call.op, (call.op, None))
+        n, rank = call.kwargs.get("ranks"), call.kwargs.get("rank")
+        sent, received = (None, None) if transfer is None or n is None else transfer(call, n, rank)
+        row = Collective(call.path, call.phase, op, call.kwargs.get("group", ""), n, 1, sent, received, call.seconds)
+        found[row.key] = found[row.key].plus(row) if row.key in found else row
+    return list(found.values())
+
+
+def by_group(rows: Iterable[Collective]) -> list[Collective]:
+    """Return the sums of rows over modules and phases."""
+    found: dict[tuple[Any, ...], Collective] = {}
+    for row in (row._replace(path="", phase="") for row in rows):
+        found[row.key] = found[row.key].plus(row) if row.key in found else row
+    return list(found.values())
+
+
+def _bytes(value: Any) -> int:
+    return sum(spec.nbytes for spec in specs_in(value))
+
+
+def _operands(call: Call) -> list[int]:
+    """Return the bytes of the first two arguments and of the result, of those that are tensors."""
+    first, second = (*call.args, (), ())[:2]
+    return [nbytes for value in (first, second, call.out) if (nbytes := _bytes(value))]
+
+
+def _gathered(call: Call, n: int, rank: int) -> Transfer:
+    """The parts of the others, for which each gives its own; or the sums of these."""
+    operands = _operands(call)
+    return Transfer(*2 * (max(operands, default=0) - min(operands, default=0),))
+
+
+def _reduced(call: Call, n: int, rank: int) -> Transfer:
+    """A reduce_scatter, then an all_gather."""
+    return Transfer(*2 * (math.ceil(2 * (n - 1) * _bytes(call.args[0]) / n),))
+
+
+def _exchanged(call: Call, n: int, rank: int) -> Transfer:
+    """What goes to the others, and what comes from them."""
+    given, out = (call.args[1], call.args[0]) if call.op.startswith("alltoall") else (call.args[0], call.out)
+    splits: Any = ((), ())
+    if call.op == "alltoall_base":
+        splits = call.args[4], call.args[3]
+    elif call.op == "all_to_all_single":
+        splits = call.args[2], call.args[1]
+    return Transfer(*(_others(value, sizes, n, rank) for value, sizes in zip((given, out), splits, strict=True)))
+
+
+def _others(value: Any, splits: tuple[int, ...], n: int, rank: int) -> int:
+    """Return the bytes of a tensor, or of a list of one for each process, without this process's part."""
+    parts = [spec.nbytes for spec in specs_in(value)]
+    whole = sum(parts)
+    if len(parts) == n > 1:
+        return whole - parts[rank]
+    return whole - (whole * splits[rank] // max(sum(splits), 1) if splits else whole // n)
+
+
+def _from_root(call: Call, n: int, rank: int) -> Transfer:
+    """A broadcast, or a scatter: its own argument has as much for each."""
+    nbytes = _bytes(call.args[0])
+    if rank != _root(call):
+        return Transfer(0, nbytes)
+    return Transfer(nbytes * (n - 1 if call.op == "scatter" else n > 1), 0)
+
+
+def _to_root(call: Call, n: int, rank: int) -> Transfer:
+    """A reduce, or a gather: every process has as much."""
+    nbytes = _bytes(call.args[1] if call.op.startswith("gather") else call.args[0])
+    if rank != _root(call):
+        return Transfer(nbytes, 0)
+    return Transfer(0, nbytes * (n - 1 if call.op.startswith("gather") else n > 1))
+
+
+def _root(call: Call) -> int:
+    """Return the rank of the root: the first plain number that a collective is given."""
+    return next(value for value in call.args if type(value) is int)
+
+
+def _sent(call: Call, n: int, rank: int) -> Transfer:
+    return Transfer(_bytes(call.args[0]), 0)
+
+
+def _received(call: Call, n: int, rank: int) -> Transfer:
+    return Transfer(0, _bytes(call.args[0]))
+
+
+def _several(call: Call, n: int, rank: int) -> Transfer:
+    ops, tensors = call.args[0], [*specs_in(call.args[3])]
+    moved = [(op, tensor.nbytes) for op, tensor in zip(ops, tensors, strict=True)]
+    return Transfer(*(sum(nbytes for op, nbytes in moved if op == side) for side in ("isend", "irecv")))
+
+
+def _kinds() -> Iterator[tuple[str, tuple[str, Callable[[Call, int, int], Transfer]]]]:
+    for kind, transfer, names in (
+        ("all_reduce", _reduced, "allreduce allreduce_coalesced all_reduce all_reduce_coalesced"),
+        (
+            "all_gather",
+            _gathered,
+            "allgather _allgather_base allgather_coalesced allgather_into_tensor_coalesced all_gather_into_tensor "
+            "all_gather_into_tensor_out all_gather_into_tensor_coalesced",
+        ),
+        (
+            "reduce_scatter",
+            _gathered,
+            "reduce_scatter _reduce_scatter_base reduce_scatter_tensor reduce_scatter_tensor_out "
+            "reduce_scatter_tensor_coalesced",
+        ),
+        ("all_to_all", _exchanged, "alltoall alltoall_base all_to_all_single shard_dim_alltoall"),
+        ("broadcast", _from_root, "broadcast"),
+        ("scatter", _from_root, "scatter"),
+        ("reduce", _to_root, "reduce"),
+        ("gather", _to_root, "gather gather_into_tensor"),
+        ("send", _sent, "send isend"),
+        ("recv", _received, "recv recv_any_source irecv"),
+        ("send_recv", _several, "batch_p2p_ops"),
+    ):
+        yield from ((name, (kind, transfer)) for name in names.split())
+
+
+KINDS = dict(_kinds())
+"""By the name of the operator: the collective that it is, and the function that gives its bytes."""

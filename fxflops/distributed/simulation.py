@@ -1,0 +1,244 @@
+"""A training step of one rank after the other in this process: nothing is sent, no tensor has memory."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+from traceback import walk_stack
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from ..counting.collectives import Collective, by_group, collectives
+from ..errors import InputError, RunError, errors_of_kind
+from ..profiling import profile
+from ..render.columns import Column
+from ..render.exports import Exports, Table
+from ..report.report import Report
+from ..torch_internals import DispatchMode, disable_current_modes, fake_group, fake_tensors, processes
+
+MESHES = "torch.distributed.device_mesh"
+Build = Callable[[Any], tuple["nn.Module | Sequence[nn.Module] | Mapping[str, Any]", Callable[[], Any]]]
+Coordinates = dict[str, int]
+"""The place of a rank in the mesh: its number in each dimension."""
+
+
+class RankKind(NamedTuple):
+    """Ranks that do the same: where one of them is, how many there are, and the report of its training step."""
+
+    at: Mapping[str, int]
+    ranks: int
+    report: Report
+
+    @property
+    def collectives(self) -> list[Collective]:
+        """The sums of its collectives by operation and mesh dimension."""
+        return by_group(collectives(self.report.counted))
+
+
+@dataclass(frozen=True)
+class Simulation(Exports):
+    """What the ranks of a mesh compute, hold and send in a training step; alike ones stand for each other.
+
+    ``mesh`` has the size of each dimension, ``differs`` the dimensions along which ranks differ.
+    """
+
+    mesh: Mapping[str, int]
+    differs: tuple[str, ...]
+    kinds: tuple[RankKind, ...]
+
+    @property
+    def ranks(self) -> int:
+        """The number of all ranks."""
+        return math.prod(self.mesh.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether the counts of all ranks are complete."""
+        return all(kind.report.complete for kind in self.kinds)
+
+    @cached_property
+    def max_memory(self) -> int:
+        """The bytes at the peak of the rank that needs the most."""
+        return max(kind.report.max_memory or 0 for kind in self.kinds)
+
+    @property
+    def table(self) -> Table:
+        """A row for each kind of ranks: how many, what one of them computes, its bytes at the peak by category, and its bytes
+        sent and received."""
+        columns = [Column("rank", "rank"), Column("ranks", "ranks", "number"), Column("macs", "MACs", "flops")]
+        columns += [Column("flops", "FLOPs", "flops"), Column("params", "params", "elements")]
+        columns += [Column("peak", "peak memory", "B"), *(Column(name, name, "B") for name in self._categories)]
+        columns += [Column("sent", "sent", "B"), Column("received", "received", "B")]
+        return Table("ranks", tuple(columns), tuple(map(self._row, self.kinds)))
+
+    @cached_property
+    def collectives(self) -> Table:
+        """The collectives of one rank of each kind: operation, mesh dimension, calls, bytes sent and received."""
+        columns = [
+            Column("rank", "rank"),
+            Column("op", "op"),
+            Column("group", "group"),
+            Column("ranks", "ranks", "number"),
+        ]
+        columns += [
+            Column("calls", "calls", "number"),
+            Column("sent", "sent", "B"),
+            Column("received", "received", "B"),
+        ]
+        rows = ((self._name(kind), *row[2:8]) for kind in self.kinds for row in kind.collectives)
+        return Table("collectives", tuple(columns), tuple(rows))
+
+    @property
+    def _categories(self) -> list[str]:
+        """The categories of the bytes at the peak, of any rank."""
+        return [*dict.fromkeys(name for kind in self.kinds for name in kind.report.memory)]
+
+    def __str__(self) -> str:
+        sizes = " x ".join(f"{name} {size}" for name, size in self.mesh.items())
+        model = self.kinds[0].report.model
+        lines = [f"{model} on {sizes} = {self.ranks} ranks, a training step{'' if self.complete else ', INCOMPLETE'}"]
+        return "\n".join([*lines, str(self.table), *(["", str(self.collectives)] if len(self.collectives) else [])])
+
+    def _name(self, kind: RankKind) -> str:
+        return ", ".join(f"{name} {kind.at[name]}" for name in self.differs) or "each"
+
+    def _row(self, kind: RankKind) -> tuple[Any, ...]:
+        report, rows = kind.report, kind.collectives
+        params = None if report.params is None else report.params.total
+        macs, flops = (sum(getattr(each, name) for each in report.counted) for name in ("macs", "flops"))
+        held = [report.memory.get(name, 0) for name in self._categories]
+        moved = [[getattr(row, name) for row in rows] for name in ("sent", "received")]
+        sums = [None if None in column else sum(column) for column in moved]
+        return (self._name(kind), kind.ranks, macs, flops, params, report.max_memory, *held, *sums)
+
+
+def simulate(build: Build, mesh: Mapping[str, int], *, differs: Sequence[str] | None = None) -> Simulation:
+    """Run a training step of the ranks of a mesh that does not exist, one rank at a time, without memory and without sending.
+
+    Args:
+        build: ``build(device_mesh)`` returns the model (or models) that a rank has, and a function that makes one training
+            step of it: forward, backward, optimizer. It is called for one rank at a time, under a fake process group of all
+            ranks, with a ``DeviceMesh`` whose dimensions have the names of ``mesh``, and parallelizes the model as on the
+            cluster (``fully_shard``, ``parallelize_module``, ``PipelineStage``). Its tensors are fake. The step is made
+            twice, since the first creates the optimizer's state, and the second is observed.
+        mesh: the dimensions by name with their sizes: ``{"dp": 64, "tp": 8, "pp": 4}``.
+        differs: the dimensions along which ranks do different things, such as a pipeline's. By default that is found out, by
+            comparing the first and the last rank along each dimension.
+
+    Raises InputError for a mesh or a ``build`` that does not fit, and where this process has a process group already; RunError
+    if ``build`` or a step raises, with the rank.
+    """
+    if not mesh or not all(isinstance(size, int) and size > 0 for size in mesh.values()):
+        raise InputError(
+            f'mesh must be the sizes of dimensions by name, such as {{"dp": 64, "tp": 8}}, not {mesh!r:.80}'
+        )
+    if unknown := [name for name in differs or () if name not in mesh]:
+        raise InputError(f"differs names {', '.join(map(repr, unknown))}, which the mesh has not: {', '.join(mesh)}")
+    if processes() > 1 or torch.distributed.is_initialized():
+        raise InputError("simulate() makes a process group of its own: call it before torch.distributed is initialized")
+    found: dict[tuple[int, ...], Report] = {}
+
+    def run(at: Mapping[str, int]) -> Report:
+        key = tuple(at.values())
+        if key not in found:
+            found[key] = _report_of(build, mesh, at)
+        return found[key]
+
+    first = dict.fromkeys(mesh, 0)
+    if differs is None:
+        ends = {name: {**first, name: size - 1} for name, size in mesh.items()}
+        differs = [name for name, end in ends.items() if _signature(run(end)) != _signature(run(first))]
+    places = [
+        {**first, **dict(zip(differs, at, strict=True))} for at in product(*(range(mesh[name]) for name in differs))
+    ]
+    alike = math.prod(mesh.values()) // len(places)
+    kinds = [[at for at, _ in equal] for equal in _equal((at, _signature(run(at))) for at in places)]
+    return Simulation(
+        dict(mesh), tuple(differs), tuple(RankKind(equal[0], alike * len(equal), run(equal[0])) for equal in kinds)
+    )
+
+
+def _signature(report: Report) -> Any:
+    """Return what tells ranks apart: their calls, with costs and results, what they send, and what they hold."""
+    calls = [(*each.call[1:], each.call.op, each.flops, repr(each.call.out)) for each in report.counted]
+    return calls, collectives(report.counted), report.params
+
+
+def _equal(pairs: Iterable[tuple[Any, Any]]) -> list[list[tuple[Any, Any]]]:
+    """Return the pairs in lists of those whose second value is equal."""
+    found: list[list[tuple[Any, Any]]] = []
+    for pair in pairs:
+        known = next((equal for equal in found if equal[0][1] == pair[1]), None)
+        if known is None:
+            found.append([pair])
+        else:
+            known.append(pair)
+    return found
+
+
+def _report_of(build: Build, mesh: Mapping[str, int], at: Mapping[str, int]) -> Report:
+    """Return the report of the training step of one rank."""
+    sizes = [*mesh.values()]
+    rank = sum(place * math.prod(sizes[i + 1 :]) for i, place in enumerate(at.values()))
+    with errors_of_kind(), _fake_processes(rank, mesh) as device_mesh:
+        try:
+            made = build(device_mesh)
+            if not (isinstance(made, tuple) and len(made) == 2 and callable(made[1])):
+                raise InputError(f"build returns the model and a function that makes a step, not {type(made).__name__}")
+            model, step = made
+            optimizers = _optimizers_of(step)
+            gc.collect()  # what the first step has left in reference cycles
+            with profile(model, optimizer=optimizers) as p:
+                step()
+        except InputError:
+            raise
+        except Exception as error:
+            where = ", ".join(f"{name} {place}" for name, place in at.items())
+            raise RunError(f"rank {rank} ({where}) raised\n  {type(error).__name__}: {error}") from error
+        return p.report
+
+
+def _optimizers_of(step: Callable[[], Any]) -> list[Optimizer]:
+    """Make a step; return the optimizers that took one in it."""
+    found: dict[Optimizer, None] = {}
+    handle = register_optimizer_step_post_hook(lambda optimizer, args, kwargs: found.setdefault(optimizer))
+    try:
+        step()
+    finally:
+        handle.remove()
+    return [*found]
+
+
+@contextmanager
+def _fake_processes(rank: int, mesh: Mapping[str, int]) -> Iterator[Any]:
+    """Be this rank of a fake process group, with fake tensors; yield its device mesh."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    with fake_group(rank, math.prod(mesh.values())):
+        device_mesh = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
+        with fake_tensors()[1](allow_non_fake_inputs=True), Rank():  # type: ignore[no-untyped-call]
+            yield device_mesh
+
+
+class Rank(DispatchMode):
+    """A dispatch mode for a rank under a FakeTensorMode.
+
+    A DeviceMesh computes with the numbers it is made of. What a collective returned is waited for in its own memory, as on a
+    device; the fake kernel makes a second tensor.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops._c10d_functional.wait_tensor.default:
+            return args[0]
+        is_mesh = any(frame.f_globals.get("__name__") == MESHES for frame, _ in walk_stack(None))
+        with disable_current_modes() if is_mesh else nullcontext():
+            return func(*args, **(kwargs or {}))

@@ -1,0 +1,190 @@
+"""One report over all processes: what each computes, holds and sends, the sums, and how unequal they are."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from .. import units
+from ..counting.collectives import Collective, by_group, collectives
+from ..counting.counted_run import CountedRun
+from ..render.columns import Column
+from ..render.exports import Cells, Exports, Table
+from .exchange import exchanged, rank
+
+LEAST_REPEATED = 0.05
+QUANTITIES = (
+    Column("macs", "MACs", "flops"),
+    Column("flops", "FLOPs", "flops"),
+    Column("params", "params", "elements"),
+    Column("sharded", "sharded", "elements"),
+    Column("memory", "peak memory", "B"),
+    Column("sent", "sent", "B"),
+    Column("received", "received", "B"),
+    Column("seconds", "time", "s"),
+)
+
+
+class RankRow(NamedTuple):
+    """One process: its MACs and FLOPs in all phases, the elements of the parameters that it holds, ``sharded`` those of
+    them that are parts of larger tensors, the bytes at its peak, those that it sends and receives, and its seconds: of a
+    profiled block, or of forward and backward. None if not known."""
+
+    macs: int
+    flops: int
+    params: int | None
+    sharded: int | None
+    memory: int | None
+    sent: int | None
+    received: int | None
+    seconds: float | None
+
+
+class WorkRow(NamedTuple):
+    """The FLOPs of one module's own calls, over all processes and phases: ``needed`` are those of one process that does the
+    work of all, ``repeated`` what the processes compute beyond that, since several of them compute the same."""
+
+    flops: int
+    needed: int
+    repeated: int
+
+
+@dataclass(frozen=True)
+class GatheredReport(Exports):
+    """The reports of all processes of a group.
+
+    ``ranks`` is a row for each process, in the order of their ranks. ``complete`` tells whether all reports are. ``modules``
+    are, if a report of one process for the same work was given, the FLOPs of each module beside that; None otherwise.
+    """
+
+    model: str
+    ranks: tuple[RankRow, ...]
+    rows: tuple[tuple[Collective, ...], ...]
+    complete: bool
+    modules: Mapping[str, WorkRow] | None = None
+
+    @cached_property
+    def sum(self) -> RankRow:
+        """The sums over the processes; None where one is not known."""
+        return RankRow._make(None if None in column else sum(column) for column in zip(*self.ranks, strict=True))
+
+    @cached_property
+    def max(self) -> RankRow:
+        """The largest value of each quantity; None where one is not known."""
+        return RankRow._make(None if None in column else max(column) for column in zip(*self.ranks, strict=True))
+
+    @cached_property
+    def imbalance(self) -> Mapping[str, float]:
+        """The largest value over the mean, for each quantity that is known; 1 if all processes have the same."""
+        columns = zip(RankRow._fields, zip(*self.ranks, strict=True), strict=True)
+        known = {name: column for name, column in columns if None not in column and any(column)}
+        return {name: max(column) / statistics.fmean(column) for name, column in known.items()}
+
+    @cached_property
+    def collectives(self) -> Table:
+        """The collectives of each process: operation, group, calls, bytes sent and received."""
+        columns = (
+            Column("rank", "rank", "number"),
+            *COLLECTIVES[2:],
+        )
+        return Table(
+            "collectives", columns, tuple((i, *r[2:]) for i, rows in enumerate(self.rows) for r in by_group(rows))
+        )
+
+    @property
+    def table(self) -> Table:
+        """A row for each process, and below them sum, largest value and imbalance."""
+        rows: list[Cells] = [(str(rank), *row) for rank, row in enumerate(self.ranks)]
+        shares = [None if name not in self.imbalance else f"{self.imbalance[name]:.2f}x" for name in RankRow._fields]
+        rows += [("sum", *self.sum), ("max", *self.max), ("max/mean", *shares)]
+        return Table("ranks", (Column("rank", "rank"), *QUANTITIES), tuple(rows))
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.model} on {len(self.ranks)} processes{'' if self.complete else ', INCOMPLETE'}",
+            str(self.table),
+        ]
+        if any(self.rows):
+            lines += ["", str(self.collectives)]
+        if self.modules is not None:
+            needed, spent = (sum(getattr(row, name) for row in self.modules.values()) for name in ("needed", "flops"))
+            repeated = [
+                f"{path or '(root)'} {units.count(row.repeated)}" for path, row in self.modules.items() if _shows(row)
+            ]
+            lines += ["", f"FLOPs of all {units.count(spent)}; of one process for the same work {units.count(needed)}"]
+            lines += [f"repeated by several processes: {', '.join(repeated) or 'none'}"]
+        return "\n".join(lines)
+
+    def print_once(self) -> None:
+        """Print the report on rank 0, and nothing on the others."""
+        if rank() == 0:
+            print(self)
+
+
+COLLECTIVES = (
+    Column("module", "module"),
+    Column("phase", "phase"),
+    Column("op", "op"),
+    Column("group", "group"),
+    Column("ranks", "ranks", "number"),
+    Column("calls", "calls", "number"),
+    Column("sent", "sent", "B"),
+    Column("received", "received", "B"),
+    Column("seconds", "time", "s"),
+)
+
+
+def _shows(row: WorkRow) -> bool:
+    """Return whether work is repeated by more than what it takes to add up parts of a sum."""
+    return row.repeated > LEAST_REPEATED * row.needed
+
+
+def gathered(report: CountedRun, whole: CountedRun | None, timeout: float) -> GatheredReport:
+    """Exchange the reports of all processes; see ``Report.gather``."""
+    own: dict[str, Any] = {"row": _row_of(report), "collectives": collectives(report.counted), "model": report.model}
+    own |= {"complete": report.complete, "modules": _flops(report)}
+    found = [json.loads(text) for text in exchanged(json.dumps(own), timeout)]
+    modules = None if whole is None else _work([each["modules"] for each in found], _flops(whole))
+    return GatheredReport(
+        report.model,
+        tuple(RankRow(*each["row"]) for each in found),
+        tuple(tuple(Collective(*row) for row in each["collectives"]) for each in found),
+        all(each["complete"] for each in found),
+        modules,
+    )
+
+
+def _row_of(report: CountedRun) -> RankRow:
+    params = report.params
+    rows = collectives(report.counted)
+    sent, received = ([getattr(row, name) for row in rows] for name in ("sent", "received"))
+    times = [timing.median for timing in (report.timing, report.backward_timing) if timing is not None]
+    return RankRow(
+        sum(each.macs for each in report.counted),
+        sum(each.flops for each in report.counted),
+        None if params is None else params.total,
+        None if params is None else params.sharded,
+        report.max_memory,
+        None if None in sent else sum(sent),
+        None if None in received else sum(received),
+        report.block_time if report.block_time is not None else sum(times) if times else None,
+    )
+
+
+def _flops(report: CountedRun) -> dict[str, int]:
+    """Return the FLOPs of each module's own calls, in all phases; DistributedDataParallel's own name is left out."""
+    found: dict[str, int] = {}
+    for each in report.counted:
+        path = each.call.path.removeprefix("module.")
+        found[path] = found.get(path, 0) + each.flops
+    return {path: flops for path, flops in found.items() if flops}
+
+
+def _work(of_ranks: Sequence[Mapping[str, int]], whole: Mapping[str, int]) -> dict[str, WorkRow]:
+    paths = dict.fromkeys([*whole, *(path for rank in of_ranks for path in rank)])
+    sums = {path: sum(rank.get(path, 0) for rank in of_ranks) for path in paths}
+    return {path: WorkRow(flops, whole.get(path, 0), flops - whole.get(path, 0)) for path, flops in sums.items()}

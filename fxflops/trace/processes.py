@@ -1,0 +1,96 @@
+"""Calls that involve other processes: of sharded tensors, and collectives with their process group and module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, lru_cache
+from typing import Any
+
+from torch import nn
+
+from ..model.pytree import tensors_given
+from ..ops import BASE, COMMUNICATION
+from ..ops.aten import BETWEEN_PROCESSES
+from ..records import ORDINARY
+from ..torch_internals import FSDP_GROUP, SHARDING, OpOverload, OpOverloadPacket, process_group_of
+from .functions import qualified_name
+from .source import frames
+
+MESH = "mesh_"
+"""The beginning of the description that a DeviceMesh gives to the group of one of its dimensions."""
+NOT_DESCRIBED = ("undefined", "default_pg", "mesh_default", "")
+GROUP_ARGUMENTS = ("process_group", "group_name")
+
+
+def is_sharded(value: Any) -> bool:
+    """Return whether a DTensor is among the tensors in nested tuples, lists and dicts: it runs on this process's shard."""
+    return any(type(tensor) not in ORDINARY and _is_dtensor(type(tensor)) for tensor in tensors_given(value))
+
+
+def has_shards(module: nn.Module) -> bool:
+    """Return whether a parameter or buffer of the module's own is a DTensor."""
+    return is_sharded([*module._parameters.values(), *module._buffers.values()])
+
+
+@lru_cache(maxsize=256)
+def _is_dtensor(cls: type) -> bool:
+    return any(base.__name__ == "DTensor" and base.__module__.startswith(SHARDING) for base in cls.__mro__)
+
+
+@lru_cache(maxsize=4096)
+def communicates(func: Any) -> bool:
+    """Return whether an operator sends or receives."""
+    entry = BASE.find(func) if isinstance(func, OpOverload) else None
+    return entry is not None and entry.reason == COMMUNICATION
+
+
+@lru_cache(maxsize=4096)
+def is_between_processes(func: Any) -> bool:
+    """Return whether a function or operator is one of torch.distributed."""
+    if isinstance(func, OpOverload | OpOverloadPacket):
+        return qualified_name(func).partition("::")[0] in (*BETWEEN_PROCESSES, "fsdp")
+    return str(getattr(func, "__module__", "")).startswith("torch.distributed.")
+
+
+@lru_cache(maxsize=4096)
+def copies_gathered(func: Any) -> bool:
+    """Return whether an operator is the one by which FSDP copies gathered parameters to where the model uses them."""
+    return isinstance(func, OpOverload) and func.name() == "fsdp::split_with_sizes_copy"
+
+
+class Collectives:
+    """The groups and the causes of collectives in a run of the modules with these paths."""
+
+    def __init__(self, paths: Mapping[nn.Module, str]) -> None:
+        self._paths = paths
+
+    def group_of(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return what is known of the group of a collective that is called with these arguments.
+
+        "group" is the name of its mesh dimension, or what else describes it; "world" if it is only known to hold all
+        processes, "" if nothing is known. "ranks" is the number of its processes, "rank" the number of this one in it.
+        """
+        names = [argument.name for argument in func._schema.arguments]
+        given = dict(zip(names, args, strict=False)) | kwargs
+        found = next((given[name] for name in GROUP_ARGUMENTS if name in given), None)
+        group, is_world = process_group_of(found)
+        if group is None:
+            return {}
+        described = "" if group.group_desc in NOT_DESCRIBED else group.group_desc.removeprefix(MESH)
+        name = self._dimensions.get(group.group_name) or described or ("world" if is_world else "")
+        return {"group": name, "ranks": group.size(), "rank": group.rank()}
+
+    @cached_property
+    def _dimensions(self) -> dict[str, str]:
+        """The dimensions of the meshes of the model's parameters, by the names of their groups."""
+        own = [parameter for module in self._paths for parameter in module._parameters.values()]
+        meshes = {tensor.device_mesh for tensor in own if tensor is not None and is_sharded(tensor)}  # type: ignore[attr-defined]
+        named = [(mesh, name) for mesh in meshes for name in mesh.mesh_dim_names or ()]
+        return {mesh.get_group(name).group_name: name for mesh, name in named}
+
+    def cause(self) -> str | None:
+        """Return the path of the module whose parameters FSDP gathers now, or whose gradients it reduces; None if it does
+        neither. It may do so ahead of time, in the call of another module."""
+        owners = (frame.f_locals.get("self") for frame in frames())
+        group = next((owner for owner in owners if type(owner).__name__ == FSDP_GROUP), None)
+        return next((self._paths[module] for module in getattr(group, "modules", ()) if module in self._paths), None)

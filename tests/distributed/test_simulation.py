@@ -1,0 +1,105 @@
+"""Simulated ranks: what is asked of ``build`` and of the mesh, which ranks stand for each other, and what is left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from fxflops.distributed import simulate
+from fxflops.errors import InputError, RunError
+
+pytestmark = [
+    pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),  # of torch.distributed itself
+]
+ROWS, WIDTH = 4, 8
+F32 = 4
+
+
+def linear(mesh: Any) -> Any:
+    layer, x = nn.Linear(WIDTH, WIDTH, bias=False), torch.ones(ROWS, WIDTH)
+    return layer, lambda: layer(x).sum().backward()
+
+
+def stages(mesh: Any) -> Any:
+    """The last stage of a pipeline has one layer more, and nothing is sent."""
+    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(1 + (mesh.get_local_rank("pp") == 2))))
+    return model, lambda: model(torch.ones(ROWS, WIDTH))
+
+
+def test_alike_ranks_stand_for_each_other() -> None:
+    found = simulate(stages, {"dp": 4, "pp": 3})
+    assert (found.ranks, found.differs, found.complete) == (12, ("pp",), True)
+    assert [(kind.at["pp"], kind.ranks) for kind in found.kinds] == [(0, 8), (2, 4)]
+    assert [kind.report.total_macs for kind in found.kinds] == [256, 512]  # ROWS * WIDTH * WIDTH a layer
+    assert [row[:3] for row in found.table] == [("pp 0", 8, 256), ("pp 2", 4, 512)]
+    given = simulate(stages, {"dp": 4, "pp": 3}, differs=["pp"])
+    assert [kind.report.total_macs for kind in given.kinds] == [256, 512]
+
+
+def test_a_step_of_2048_ranks() -> None:
+    found = simulate(linear, {"dp": 64, "tp": 8, "pp": 4})
+    assert [(kind.ranks, kind.report.total_macs) for kind in found.kinds] == [(2048, ROWS * WIDTH * WIDTH)]
+    weight = F32 * WIDTH * WIDTH
+    assert found.kinds[0].report.memory["params"] == found.kinds[0].report.memory["gradients"] == weight
+    assert found.max_memory >= 2 * weight
+    assert "dp 64 x tp 8 x pp 4 = 2048 ranks" in str(found)
+
+
+def test_collectives_have_their_mesh_dimension() -> None:
+    def build(mesh: Any) -> Any:
+        x = torch.ones(6)
+
+        def step() -> None:
+            for name in ("dp", "tp"):
+                dist.all_reduce(x, group=mesh.get_group(name))
+
+        return nn.Identity(), step
+
+    found = simulate(build, {"dp": 3, "tp": 2})
+    # 24 bytes: 2 (n-1)/n of them are 32 for n = 3, and 24 for n = 2.
+    assert [row[1:] for row in found.collectives] == [
+        ("all_reduce", "dp", 3, 1, 32, 32),
+        ("all_reduce", "tp", 2, 1, 24, 24),
+    ]
+
+
+@pytest.mark.parametrize("mesh", [{}, {"dp": 0}, {"dp": "2"}])
+def test_a_mesh_has_sizes(mesh: Mapping[str, Any]) -> None:
+    with pytest.raises(InputError, match="mesh must be the sizes of dimensions by name"):
+        simulate(linear, mesh)
+
+
+def test_what_differs_is_in_the_mesh() -> None:
+    with pytest.raises(InputError, match="differs names 'pp', which the mesh has not: dp"):
+        simulate(linear, {"dp": 2}, differs=["pp"])
+
+
+def test_build_returns_a_model_and_a_step() -> None:
+    with pytest.raises(InputError, match="build returns the model and a function that makes a step, not Linear"):
+        simulate(lambda mesh: nn.Linear(1, 1), {"dp": 2})  # type: ignore[arg-type, return-value]
+
+
+def test_an_error_names_the_rank_and_leaves_no_process_group() -> None:
+    def build(mesh: Any) -> Any:
+        if mesh.get_local_rank("tp") == 1:
+            raise ValueError("no such layer")
+        return linear(mesh)
+
+    with pytest.raises(RunError, match=r"rank 1 \(dp 0, tp 1\) raised\n  ValueError: no such layer"):
+        simulate(build, {"dp": 2, "tp": 2})
+    assert not dist.is_initialized()
+
+
+def test_it_needs_a_process_without_a_group() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(InputError, match=r"call it before torch\.distributed is initialized"):
+            simulate(linear, {"dp": 2})
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,357 @@
+"""Training steps on several Gloo processes, each run once plainly and once under fxflops; the cases of test_distributed.py.
+
+``python tests/ranks.py FOLDER PROCESSES [CASE ...]`` forks the processes, runs the cases in each, and writes
+``FOLDER/RANK.json``: by case, what the report of that rank tells. With 0 processes it simulates their ranks, and writes
+``FOLDER/simulated.json``.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # which DistributedDataParallel loads
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+import fxflops
+from fxflops.distributed import simulate
+
+ROWS, WIDTH, HIDDEN = 4, 8, 16
+BATCH, TOKENS, HEADS = 2, 4, 2
+
+
+class Mlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(WIDTH, HIDDEN)
+        self.down = nn.Linear(HIDDEN, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.relu(self.up(x)))  # type: ignore[no-any-return]
+
+
+class Attention(nn.Module):
+    """Causal attention, with the heads that this process has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (each(x).unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2) for each in (self.q, self.k, self.v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(y.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+
+class Block(nn.Module):
+    """A block of a Llama."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.attention = nn.RMSNorm(WIDTH), Attention()
+        self.norm2 = nn.RMSNorm(WIDTH)
+        self.gate, self.up = nn.Linear(WIDTH, HIDDEN, bias=False), nn.Linear(WIDTH, HIDDEN, bias=False)
+        self.down = nn.Linear(HIDDEN, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))  # type: ignore[no-any-return]
+
+
+def rows() -> Tensor:
+    return torch.randn(ROWS, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
+
+
+def ddp(mesh: DeviceMesh) -> Any:
+    model, x = nn.parallel.DistributedDataParallel(Mlp()), rows()
+    return model, lambda: model(x).sum()
+
+
+def fsdp(mesh: DeviceMesh) -> Any:
+    model, x = Mlp(), rows()
+    for part in (model.up, model.down, model):
+        fully_shard(part, mesh=mesh)
+    return model, lambda: model(x).sum()
+
+
+def tp(mesh: DeviceMesh) -> Any:
+    model = parallelize_module(Mlp(), mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+    x = torch.ones(ROWS, WIDTH, requires_grad=True)
+    return model, lambda: model(x).sum()
+
+
+def sequence_parallel(model: nn.Module, mesh: Any) -> nn.Module:
+    """Tensor and sequence parallel blocks, as torchtitan's parallelize_llama has them."""
+    plan = {
+        "norm1": SequenceParallel(),
+        "norm2": SequenceParallel(),
+        "attention": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+        **{f"attention.{name}": ColwiseParallel() for name in "qkv"},
+        "gate": ColwiseParallel(input_layouts=Shard(1)),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "attention.o": RowwiseParallel(output_layouts=Shard(1)),
+        "down": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    return parallelize_module(model, mesh, plan)
+
+
+def tp_sp(mesh: DeviceMesh) -> Any:
+    model = sequence_parallel(Block(), mesh)
+    x = torch.ones(BATCH, TOKENS, WIDTH).chunk(mesh.size(), dim=1)[mesh.get_local_rank()].requires_grad_()
+    return model, lambda: model(x).sum()
+
+
+def pp(mesh: DeviceMesh) -> Any:
+    """Two stages and four microbatches, interleaved as 1F1B."""
+    rank, narrow, wide = dist.get_rank(), torch.ones(1, WIDTH), torch.ones(1, HIDDEN, requires_grad=True)
+    model, given, out = (nn.Linear(HIDDEN, WIDTH), wide, narrow) if rank else (nn.Linear(WIDTH, HIDDEN), narrow, wide)
+    stage = PipelineStage(model, rank, 2, torch.device("cpu"), input_args=given, output_args=out)
+    schedule = Schedule1F1B(stage, n_microbatches=ROWS, loss_fn=lambda y, target: (y - target).square().sum())
+    x, target = torch.ones(ROWS, WIDTH), torch.ones(ROWS, WIDTH)
+
+    def step() -> Tensor:
+        losses: list[Tensor] = []
+        if rank == 0:
+            schedule.step(x)
+        else:
+            schedule.step(target=target, losses=losses)
+        return torch.stack(losses).sum().detach() if losses else torch.zeros(())
+
+    return model, step
+
+
+class Experts(nn.Module):
+    """A mixture of two experts, one a process; a quarter of the tokens goes to the first, the others to the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expert = nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        sent = [len(x) // 4, len(x) - len(x) // 4]
+        received = [sent[dist.get_rank()]] * 2
+        tokens = functional.all_to_all_single_autograd(x, received, sent, dist.group.WORLD)
+        y = self.expert(tokens)
+        return functional.all_to_all_single_autograd(y, sent, received, dist.group.WORLD)
+
+
+def ep(mesh: DeviceMesh) -> Any:
+    model, x = Experts(), torch.ones(ROWS, WIDTH, requires_grad=True)
+    return model, lambda: model(x).sum()
+
+
+class Shift(torch.autograd.Function):
+    """Give a tensor to the next process, and take that of the one before; gradients go back."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return _passed(x, 1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+        return _passed(grad, -1)
+
+
+def _passed(x: Tensor, by: int) -> Tensor:
+    x, rank, size = x.contiguous(), dist.get_rank(), dist.get_world_size()
+    out = torch.empty_like(x)
+    sent = dist.P2POp(dist.isend, x, (rank + by) % size)
+    taken = dist.P2POp(dist.irecv, out, (rank - by) % size)
+    for work in dist.batch_isend_irecv([sent, taken]):
+        work.wait()
+    return out
+
+
+class Ring(nn.Module):
+    """Attention over a sequence of which each process has a part: keys and values go around."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores, values = [], []
+        for turn in range(dist.get_world_size()):
+            if turn:
+                k, v = Shift.apply(k), Shift.apply(v)
+            scores.append(q @ k.mT)
+            values.append(v)
+        parts = torch.cat(scores, -1).softmax(-1).chunk(len(values), -1)
+        y = parts[0] @ values[0]
+        for part, value in zip(parts[1:], values[1:], strict=True):
+            y = y + part @ value
+        return y
+
+
+def ring(mesh: DeviceMesh) -> Any:
+    model = Ring()
+    q, k, v = (torch.ones(BATCH, TOKENS // 2, WIDTH, requires_grad=True) for _ in range(3))
+    model.held = [q, k, v]
+    return model, lambda: model(q, k, v).sum()
+
+
+def fsdp_tp(mesh: DeviceMesh) -> Any:
+    """Blocks that are tensor parallel along one dimension and sharded along the other."""
+    model = nn.Sequential(Block(), Block())
+    for block in model:
+        fully_shard(sequence_parallel(block, mesh["tp"]), mesh=mesh["dp"])
+    fully_shard(model, mesh=mesh["dp"])
+    x = torch.ones(BATCH, TOKENS, WIDTH).chunk(mesh["tp"].size(), dim=1)[mesh.get_local_rank("tp")].requires_grad_()
+    return model, lambda: model(x).sum()
+
+
+CASES = {f.__name__: f for f in (ddp, fsdp, tp, tp_sp, pp, ep, ring, fsdp_tp)}
+MESHES = {"fsdp_tp": {"dp": 2, "tp": 2}, "tp": {"tp": 2}, "tp_sp": {"tp": 2}, "pp": {"pp": 2}}
+"""The meshes of cases; that of the others is {"dp": 2}."""
+
+
+def mesh_of(case: str) -> DeviceMesh:
+    """Return the mesh of a case, of processes that there are."""
+    sizes = MESHES.get(case, {"dp": 2})
+    return init_device_mesh("cpu", tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+
+
+def prepared(case: str, mesh: DeviceMesh) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], Tensor]]:
+    """Return a new model, its optimizer, and a function that makes a training step."""
+    torch.manual_seed(0)
+    model, run = CASES[case](mesh)
+    optimizer = torch.optim.AdamW([*model.parameters()] or [nn.Parameter(torch.ones(()))], lr=0.1)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = run()
+        if loss.requires_grad:
+            loss.backward()
+        optimizer.step()
+        return loss
+
+    return model, optimizer, step
+
+
+def trained(case: str, watch: Callable[..., AbstractContextManager[Any]]) -> tuple[Any, list[Tensor]]:
+    """Train a new model for two steps, the second one watched; return what watched, and the loss, gradients and weights."""
+    model, optimizer, step = prepared(case, mesh_of(case))
+    step()
+    gc.collect()
+    with watch(model, optimizer=optimizer) as seen:
+        loss = step()
+    tensors = [loss, *(p for p in model.parameters()), *(p.grad for p in model.parameters() if p.grad is not None)]
+    tensors += [x.grad for x in getattr(model, "held", ())]
+    return seen, [getattr(tensor, "to_local", lambda tensor=tensor: tensor)().detach().clone() for tensor in tensors]
+
+
+def told(case: str) -> dict[str, Any]:
+    """Return what a report of a training step tells, and whether the step was the same without it."""
+    _, plain = trained(case, lambda *args, **kwargs: nullcontext())
+    seen, watched = trained(case, fxflops.profile)
+    same = len(plain) == len(watched) and all(map(torch.equal, plain, watched))
+    return facts(seen.report) | {"same": same}
+
+
+def facts(report: fxflops.Report) -> dict[str, Any]:
+    assert report.params is not None
+    return {
+        "complete": report.complete,
+        "forward": report.total_macs,
+        "backward": report.total_backward_macs,
+        "flops": sum(each.flops for each in report.counted),
+        "params": [report.params.total, report.params.sharded],
+        "collectives": [list(row)[:-1] for row in report.collectives],
+        "memory": dict(report.memory),
+    }
+
+
+def simulated(case: str) -> list[dict[str, Any]]:
+    """Return the same of each rank, without the processes."""
+
+    def build(mesh: DeviceMesh) -> Any:
+        model, _, step = prepared(case, mesh)
+        return model, step
+
+    sizes = MESHES.get(case, {"dp": 2})
+    kinds = simulate(build, sizes, differs=[*sizes]).kinds
+    return [facts(kind.report) for kind in kinds for _ in range(kind.ranks)]
+
+
+def gathered(_: str) -> list[Any]:
+    """Return what ``gather`` tells on this rank: of different reports, and when rank 1 is late."""
+    mlp, rank = Mlp(), dist.get_rank()
+    reports = [fxflops.count(mlp, torch.ones(rows, WIDTH)) for rows in (ROWS, 3 * ROWS)]
+    found = reports[rank].gather(whole=reports[0])
+    late = ""
+    if rank == 1:
+        dist.barrier()
+    try:
+        reports[rank].gather(timeout=0.3)
+    except fxflops.DistributedError as error:
+        late = str(error)
+    if rank == 0:
+        dist.barrier()
+    again = reports[rank].gather(timeout=60)  # the late one does not spoil the next
+    work = {path: list(row) for path, row in (found.modules or {}).items()}
+    return [found.sum.macs, found.max.macs, found.imbalance["macs"], work, late, again.ranks == found.ranks]
+
+
+def analyzed(case: str) -> list[Any]:
+    """Return the MACs by ``analyze``, timed, of a tensor parallel or sharded model."""
+    model, _ = CASES[case](mesh_of(case))
+    before = [parameter.to_local().clone() for parameter in model.parameters()]
+    report = fxflops.analyze(model, torch.ones(ROWS, WIDTH), backward=True, progress=False)
+    after = [parameter.to_local() for parameter in model.parameters()]
+    timed = report.latency is not None and report.latency > 0
+    same = all(map(torch.equal, before, after))
+    counted = fxflops.count(model, torch.ones(ROWS, WIDTH), backward=True)
+    macs = [[each.total_macs, each.total_backward_macs, each.complete] for each in (report, counted)]
+    return [*macs, timed, same]
+
+
+def ranks_of(folder: Path, size: int) -> Iterator[tuple[int, list[int]]]:
+    """Fork; yield the rank of this process, and the children of rank 0."""
+    children: list[int] = []
+    for rank in range(1, size):
+        child = os.fork()
+        if child == 0:
+            yield rank, []
+            return
+        children.append(child)
+    yield 0, children
+
+
+if __name__ == "__main__":
+    folder, size = Path(sys.argv[1]), int(sys.argv[2])
+    torch.set_num_threads(1)
+    if size == 0:
+        found = {name: simulated(name) for name in sys.argv[3:]}
+        (folder / "simulated.json").write_text(json.dumps(found))
+    for rank, children in ranks_of(folder, size) if size else ():
+        dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=size)
+        told_by: dict[str, Any] = {}
+        for name in sys.argv[3:]:
+            kind, _, case = name.rpartition("_") if name.startswith(("analyze", "gather")) else ("", "", name)
+            try:
+                told_by[name] = {"analyze": analyzed, "gather": gathered}.get(kind, told)(case)
+            except Exception:
+                told_by[name] = traceback.format_exc()[-3000:]
+        (folder / f"{rank}.json").write_text(json.dumps(told_by))
+        for child in children:
+            os.waitpid(child, 0)
+        dist.destroy_process_group()
