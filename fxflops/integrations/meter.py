@@ -5,20 +5,21 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..errors import FxflopsError, InputError
+from ..errors import ClosedFormError, FxflopsError, InputError
 from ..model.inputs import checked_model
 from ..roofline.devices import Device
-from ..torch_internals import current_graph_task_id
+from ..symbolic.forms import ClosedForm
+from ..torch_internals import current_graph_task_id, original_of
 from ..trace.autocast import autocast_state
 from .clock import LapClock
-from .work import Work, work_of
+from .work import Work, work_by_form, work_of
 
 Key = tuple[Any, ...]
 
@@ -43,8 +44,13 @@ class Meter:
         target_tokens: the tokens of the whole training, on all ranks, for the seconds left.
         tokens: a function of a batch that returns its tokens; by default, the elements of ``input_ids``, or of the first
             tensor of integers. A batch without one has no tokens.
+        closed_form: what :func:`fxflops.closed_form` returns for the model with ``backward=True``, made before the model was
+            sharded. A new shape is then evaluated, in less than a millisecond, instead of counted, and all of it taken to run in
+            the dtype of autocast or of the parameters. Outside of the form's domain, or with other parameters trained, it is counted.
+        sizes: a function of a call's inputs, by name or in a tuple, that returns the form's sizes by name; by default they are
+            the dims of what ``tokens`` counts: ``input_ids`` of (batch, seq).
 
-    Raises InputError for a model that is sharded over ranks: counting it on one of them would wait for the others.
+    Raises InputError for a model that is sharded over ranks, without a closed form: counting it on one rank would wait for the others.
     """
 
     def __init__(
@@ -54,12 +60,23 @@ class Meter:
         device: str | Device = "auto",
         target_tokens: int | None = None,
         tokens: Callable[[Any], int] | None = None,
+        closed_form: ClosedForm | None = None,
+        sizes: Callable[[Any], Mapping[str, int]] | None = None,
     ) -> None:
-        model = checked_model(model)
+        checked_model(model)
         self._model: nn.Module = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
         self._parameters = [*self._model.parameters()]
-        if any(hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in self._parameters):
-            raise InputError("the model is sharded over ranks: counting it on one of them would wait for the others")
+        self._is_sharded = any(
+            hasattr(p, "device_mesh") or type(p).__name__ == "FlatParameter" for p in self._parameters
+        )
+        if self._is_sharded and closed_form is None:
+            raise InputError(
+                "the model is sharded over ranks, and counting it on one of them would wait for the others: give Meter a "
+                "closed_form=, made before it was sharded"
+            )
+        self._form = closed_form
+        self._sizes_of = sizes or self._sizes_of_ids
+        self._trained = [p.requires_grad for p in self._parameters]
         self._device = device
         self._target = target_tokens
         self._tokens_of = tokens or tokens_of
@@ -144,7 +161,8 @@ class Meter:
         modes = module.training, torch.is_grad_enabled(), *autocast_state().values()
         key = module, modes, tuple(trained), shapes_of(args), shapes_of(kwargs)
         if key not in self._known:
-            self._known[key] = self._counted(module, args, kwargs)
+            form = self._form if trained == self._trained else None
+            self._known[key] = self._counted(module, args, kwargs, form)
         work = self._known[key]
         if work is None:
             self._is_unknown = True
@@ -159,13 +177,18 @@ class Meter:
         """Return whether a call is none of the loop's: of a count, of checkpoint in the backward pass, or of the compiler."""
         return self._is_counting or current_graph_task_id() != -1 or torch.compiler.is_compiling()
 
-    def _counted(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Work | None:
-        """Count a call outside of the measured time; None, with a warning, if it cannot be counted."""
+    def _counted(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], form: ClosedForm | None
+    ) -> Work | None:
+        """Count a call outside of the measured time, or evaluate its form; None, with a warning, if it cannot be counted."""
         self.clock.lap()
         start = time.perf_counter()
         self._is_counting = True
         try:
-            work = work_of(module, args, kwargs, self._device)
+            work = None if form is None else self._by_form(form, kwargs or args)
+            if work is None and self._is_sharded:
+                raise InputError("it is sharded over ranks, and the closed form does not hold for this call")
+            work = work or work_of(module, args, kwargs, self._device)
         except FxflopsError as error:
             said = f"the meter cannot count {type(module).__name__}, so MFU and FLOPs are unknown: {error}"
             warnings.warn(said, stacklevel=2)
@@ -178,6 +201,22 @@ class Meter:
             said = ", ".join(work.missing)
             warnings.warn(f"the meter's FLOPs are a lower bound: no formula for {said}", stacklevel=2)
         return work
+
+    def _by_form(self, form: ClosedForm, given: Any) -> Work | None:
+        """Evaluate the closed form for a call's inputs; None outside of its domain."""
+        with suppress(ClosedFormError):
+            return work_by_form(form, self._sizes_of(given), self._parameters, self._device)
+        return None
+
+    def _sizes_of_ids(self, given: Any) -> dict[str, int]:
+        assert self._form is not None
+        tokens = ids_in(given)
+        if tokens is None or tokens.ndim != len(self._form.sizes):
+            names = ", ".join(self._form.sizes)
+            raise InputError(
+                f"the sizes {names} of the closed form are no dims of the model's tokens: give Meter sizes="
+            )
+        return dict(zip(self._form.sizes, tokens.shape, strict=True))
 
     def _over_ranks(self, values: Sequence[float]) -> list[float]:
         """Return the sums of values over all ranks."""
@@ -193,7 +232,9 @@ class Meter:
 def callable_parts(model: nn.Module) -> Iterator[nn.Module]:
     """Yield the model and its parts that a loop may call: its children, and theirs if they cannot be called themselves."""
     yield model
-    for child in model.children():
+    for child in (
+        model.children() if original_of(model) is model else ()
+    ):  # the hooks of a compiled one are compiled too
         if type(child).forward is nn.Module.forward:  # a ModuleList
             yield from callable_parts(child)
         else:
@@ -213,8 +254,15 @@ def shapes_of(value: Any) -> Any:
 
 def tokens_of(batch: Any) -> int:
     """Return the elements of ``input_ids`` in a batch, or of its first tensor of integers; 0 if there is none."""
+    found = ids_in(batch)
+    return 0 if found is None else found.numel()
+
+
+def ids_in(batch: Any) -> Any:
+    """Return the ``input_ids`` of a batch, or its first tensor of integers; None if there is none."""
     if isinstance(batch, Mapping):
         batch = (batch["input_ids"],) if "input_ids" in batch else (*batch.values(),)
     if isinstance(batch, torch.Tensor):
-        return 0 if batch.is_floating_point() or batch.is_complex() else batch.numel()
-    return next(filter(None, map(tokens_of, batch)), 0) if isinstance(batch, (tuple, list)) else 0
+        return None if batch.is_floating_point() or batch.is_complex() else batch
+    found = map(ids_in, batch) if isinstance(batch, (tuple, list)) else ()
+    return next((each for each in found if each is not None), None)

@@ -1,20 +1,22 @@
-"""The work of one call of a model in training, forward and backward, counted for the shapes that it is given."""
+"""The work of one call of a model in training, forward and backward, for the shapes that it is given: counted, or by a form."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from ..api import count
-from ..records import Counted
+from ..records import Counted, Spec
 from ..report.report import Report
 from ..roofline.devices import Device
 from ..roofline.measured_peaks import device_for
 from ..roofline.traffic import compute_dtype
 from ..roofline.utilization import seconds_at_peak
+from ..run.outcome import environment_of
+from ..symbolic.forms import ClosedForm
 
 MODEL, RECOMPUTED = ("forward", "gradient", "backward"), ("recompute",)
 
@@ -70,3 +72,22 @@ def work_in(report: Report, device: str | Device) -> Work:
 
 def _flops(counted: list[Counted]) -> int:
     return 2 * sum(each.macs for each in counted)
+
+
+def work_by_form(
+    form: ClosedForm, sizes: Mapping[str, Any], parameters: Sequence[torch.Tensor], device: str | Device
+) -> Work:
+    """Evaluate a closed form of the model at these sizes, as if all ran in the dtype of autocast or of the parameters.
+
+    Raises ClosedFormError outside of its domain.
+    """
+    narrowest = min((p for p in parameters if p.is_floating_point()), key=lambda p: p.dtype.itemsize)
+    place = narrowest.device
+    is_cast = torch.is_autocast_enabled(place.type)
+    dtype = Spec((), torch.get_autocast_dtype(place.type) if is_cast else narrowest.dtype).dtype_name
+    peak = device_for(device, environment_of(place, "", False).device, [dtype])[0].peak(dtype)
+    phase = "training" if torch.is_grad_enabled() else "forward"
+    flops = 2 * form.evaluate("macs", phase=phase, **sizes)
+    has_again = phase == "training" and "recompute" in form.phases
+    again = 2 * form.evaluate("macs", phase="recompute", **sizes) if has_again else 0
+    return Work(flops, again, flops / peak, again / peak)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..errors import InputError, near
+from ..symbolic.forms import ClosedForm
 from . import hugging_face, maxtext, megatron, palm, six_nd, torchtitan, true_count, verl
 from ._source import Source
 from ._terms import Comparison, Difference, Estimate, Term, Trainer, estimated
@@ -32,7 +33,12 @@ def list_trainers() -> dict[str, str]:
 
 
 def estimate(
-    trainer: str, source: Any, lengths: Iterable[int] | None = None, *, images: Iterable[int] = ()
+    trainer: str,
+    source: Any,
+    lengths: Iterable[int] | None = None,
+    *,
+    images: Iterable[int] = (),
+    closed_form: ClosedForm | None = None,
 ) -> Estimate:
     """Return the FLOPs of forward and backward of a batch, term by term, as a trainer counts them.
 
@@ -42,18 +48,26 @@ def estimate(
             config.json). Where parameters are needed, a config's model is built on the meta device; "fxflops" counts it.
         lengths: those of the batch's sequences; by default, those of the report's inputs.
         images: the patches of each image in the batch; verl alone counts the vision encoder.
+        closed_form: that of the model with ``backward=True``, in batch and sequence or in the sequence alone: the true count
+            of a length is then evaluated instead of counted.
 
     Raises InputError for an unknown trainer, and for a source that lacks what its formula reads.
     """
-    return _estimates([trainer], Source(source, images), lengths)[0]
+    return _estimates([trainer], Source(source, images, closed_form), lengths)[0]
 
 
 def explain(
-    a: str, b: str, source: Any, lengths: Iterable[int] | None = None, *, images: Iterable[int] = ()
+    a: str,
+    b: str,
+    source: Any,
+    lengths: Iterable[int] | None = None,
+    *,
+    images: Iterable[int] = (),
+    closed_form: ClosedForm | None = None,
 ) -> Comparison:
     """Explain why two trainers' FLOPs of a batch differ: each term that does, with what both count. The arguments are those
     of :func:`estimate`."""
-    return Comparison(*_estimates([a, b], Source(source, images), lengths))
+    return Comparison(*_estimates([a, b], Source(source, images, closed_form), lengths))
 
 
 def _estimates(names: Iterable[str], source: Source, lengths: Iterable[int] | None) -> list[Estimate]:

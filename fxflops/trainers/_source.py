@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -16,8 +16,11 @@ from ..api import count
 from ..errors import InputError
 from ..model.inputs import checked_model
 from ..model.inventory import Inventory, Module
-from ..records import specs_in
+from ..records import PARTS, specs_in
 from ..report.report import Report
+from ..symbolic.costs import PHASES
+from ..symbolic.forms import ClosedForm
+from ..symbolic.polynomials import value
 
 PLACES = (
     ("vision", r"visual|vision|image"),
@@ -32,14 +35,24 @@ PLACES = (
 """The term of a module by its path; the first that fits."""
 
 
+class Training(NamedTuple):
+    """Forward and backward of ``times`` sequences: path, op and MACs of each product, and the FLOPs of all that runs."""
+
+    times: int
+    products: list[tuple[str, str, int]]
+    flops: int
+
+
 class Source:
     """A report, a model or a config of transformers, with what trainers' formulas read of it.
 
-    ``images`` are the patches of each image in the batch. Raises InputError for anything else.
+    ``images`` are the patches of each image in the batch; ``form`` stands for the counts of further lengths. Raises InputError
+    for anything else.
     """
 
-    def __init__(self, given: Any, images: Iterable[int] = ()) -> None:
+    def __init__(self, given: Any, images: Iterable[int] = (), form: ClosedForm | None = None) -> None:
         self._given = given
+        self._form = form
         self.images = tuple(images)
         self.config: Any = None
         """The model's config; None if it has none."""
@@ -134,23 +147,22 @@ class Source:
         query, value = head_sizes(config)
         return len([kind for kind in layer_kinds(config) if kind != "linear_attention"]) * heads * (query + value)
 
-    def report_of(self, lengths: tuple[int, ...]) -> list[tuple[int, Report]]:
-        """Return reports of forward and backward, with how many of the batch's sequences each stands for."""
+    def training_of(self, lengths: tuple[int, ...]) -> Iterator[Training]:
+        """Yield forward and backward of the batch's sequences: of a report, or of each length, counted or by the closed form."""
         if isinstance(self._given, Report):
             if self._given.total_backward_flops is None:
                 raise InputError("trainers count forward and backward: give a report of count(..., backward=True)")
             if sorted(self.lengths) == sorted(lengths):
-                return [(1, self._given)]
-        model = self.model
-        if model is None:
-            raise InputError(
-                "the report's model is gone, so other lengths cannot be counted: give the model or its config"
-            )
-        counted = Counter(lengths)
-        return [
-            (times, count(model, kwargs=_tokens(length), mode="train", backward=True))
-            for length, times in counted.items()
-        ]
+                yield _training_in(self._given, 1)
+                return
+        for length, times in Counter(lengths).items():
+            if self._form is not None:
+                yield _training_by(self._form, length, times)
+            elif self.model is None:
+                wrong = "the report's model is gone, so other lengths cannot be counted"
+                raise InputError(f"{wrong}: give the model or its config")
+            else:
+                yield _training_in(count(self.model, kwargs=_tokens(length), mode="train", backward=True), times)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -161,6 +173,22 @@ class Source:
                     if len(spec) == 2 and spec.is_integral:
                         return (spec[1],) * spec[0]
         raise InputError("lengths= are those of the batch's sequences: [512, 1024]")
+
+
+def _training_in(report: Report, times: int) -> Training:
+    phases = {phase for name in ("forward", "backward") for phase in PARTS[name]}
+    products = [(c.call.path, c.call.op, c.macs) for c in report.counted if c.macs and c.call.phase in phases]
+    return Training(times, products, report.total_training_flops or 0)
+
+
+def _training_by(form: ClosedForm, length: int, times: int) -> Training:
+    """Evaluate a closed form whose last size is the length, and another the number of sequences."""
+    point = [1, length][-len(form.sizes) :]
+    cell = form.cell_at(point, "macs")
+    wanted = PHASES["training"]
+    products = [(path, op, int(value(p, point))) for (phase, path, op), p in cell.costs.items() if phase in wanted]
+    sizes: dict[str, Any] = dict(zip(form.sizes, point, strict=True))
+    return Training(times, products, form.evaluate("flops", phase="training", **sizes))
 
 
 def _tokens(length: int) -> dict[str, Any]:

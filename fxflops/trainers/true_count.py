@@ -16,19 +16,13 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
     terms_of = {module.path: module_term(module) for module in source.modules}
     weighed = {module.path for module in source.modules if module.params}
     found: Counter[str] = Counter()
-    for times, report in source.report_of(lengths):
-        for each in report.counted:
-            if each.macs and each.call.phase != "recompute":
-                term = terms_of.get(each.call.path, "other")
-                if (
-                    term == "attention projections"
-                    and each.call.path not in weighed
-                    and each.call.op not in WITH_WEIGHTS
-                ):
-                    term = "attention scores"
-                found[term] += times * 2 * each.macs
-        products = 2 * (report.total_macs + (report.total_backward_macs or 0))
-        found["other"] += times * ((report.total_training_flops or 0) - products)
+    for times, products, flops in source.training_of(lengths):
+        for path, op, macs in products:
+            term = terms_of.get(path, "other")
+            if term == "attention projections" and path not in weighed and op not in WITH_WEIGHTS:
+                term = "attention scores"
+            found[term] += times * 2 * macs
+        found["other"] += times * (flops - 2 * sum(macs for _, _, macs in products))
     return found
 
 

@@ -247,3 +247,50 @@ def test_a_sharded_model_is_refused() -> None:
     model.first.weight.device_mesh = "a DTensor's"
     with pytest.raises(fxflops.InputError, match="sharded over ranks"):
         Meter(model)
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.net = nn.Embedding(10, IN), Net()
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.table(ids)
+        return self.net(torch.softmax(x @ x.mT, -1) @ x)
+
+
+def test_a_closed_form_stands_for_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ids = Words(), torch.zeros(2, 6, dtype=torch.long)
+    form = fxflops.closed_form(model, ids, dynamic_shapes={"ids": {0: "batch", 1: "seq"}}, backward=True)
+    batches = [torch.zeros(rows, length, dtype=torch.long) for rows, length in ((1, 4), (3, 9), (2, 7))]
+    counted = flops(model, *batches)
+    monkeypatch.setattr("fxflops.integrations.meter.work_of", None)
+    meter = metered(model, closed_form=form)
+    for x in batches:
+        with meter.step(x):
+            model(x).sum().backward()
+    found = meter.read()
+    assert found["flops_so_far"] == counted
+    assert found["mfu"] == pytest.approx(counted / 1e6 / (3 * SECONDS))
+
+
+def test_a_sharded_model_needs_a_form_and_is_never_counted() -> None:
+    model, ids = Words(), torch.zeros(2, 6, dtype=torch.long)
+    form = fxflops.closed_form(model, ids, dynamic_shapes={"ids": {1: "seq"}}, backward=True)
+    model.table.weight.device_mesh = "a DTensor's"
+    meter = metered(model, closed_form=form, sizes=lambda given: {"seq": given[0].shape[1]})
+    with meter.step():
+        model(ids).sum().backward()
+    assert meter.read()["flops_so_far"] > 0
+    model.net.requires_grad_(False)
+    with pytest.warns(UserWarning, match="sharded over ranks, and the closed form does not hold"), meter.step():
+        model(ids).sum().backward()
+    assert "mfu" not in meter.read()
+    meter = metered(model, closed_form=form)
+    with pytest.warns(UserWarning, match="the sizes seq of the closed form are no dims"), meter.step():
+        model(ids).sum().backward()
+
+
+def test_a_compiled_model_is_counted_as_it_is_written() -> None:
+    model, x = Net(), torch.randn(ROWS, IN)
+    assert flops(torch.compile(model, backend="eager"), x, x) == 2 * ROWS * TRAINED

@@ -103,6 +103,17 @@ def test_the_true_count_of_other_lengths() -> None:
     assert by_term("fxflops", report_of(model), LENGTHS) == found
 
 
+def test_a_closed_form_stands_for_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = built(SMALL)
+    given = {"input_ids": torch.zeros(1, 16, dtype=torch.long), "use_cache": False}
+    shapes = {"input_ids": {1: torch.export.Dim("seq", max=64)}, "use_cache": None}
+    form = fxflops.closed_form(model, kwargs=given, dynamic_shapes=shapes, backward=True)
+    counted = by_term("fxflops", model)
+    monkeypatch.setattr("fxflops.trainers._source.count", None)
+    found = trainers.estimate("fxflops", model, LENGTHS, closed_form=form)
+    assert {term.name: term.flops for term in found.terms} == counted
+
+
 def test_frozen_parts_are_no_trainers_concern() -> None:
     model = built(SMALL)
     model.get_submodule("model").requires_grad_(False)
