@@ -5,12 +5,24 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const words = data.words;
 const $ = (id) => document.getElementById(id);
 const ROW = 28;  // px, as in the style
-const PALETTE = ["#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#e15759", "#76b7b2", "#edc948", "#9c755f", "#ff9da7"];
 const GREY = "#8d95a1";
-const BINDS = { compute: "#4e79a7", memory: "#f28e2b", launch: "#b07aa1", nothing: GREY };
+// A colour means one family of operators, in every page. Bounds and memory have colours of their own.
+const FAMILIES = [
+  ["pooling, resampling", "#edc948", /pool|interpolate|upsample|grid_sample|pixel_/],
+  ["attention", "#b07aa1", /attention/],
+  ["convolution", "#76b7b2", /conv/],
+  ["matrix product", "#4e79a7", /linear|matmul|mm$|mv$|^v?dot$|einsum|inner|outer|tensordot/],
+  ["normalization", "#f28e2b", /norm/],
+  ["softmax, loss", "#ff9da7", /softmax|entropy|loss|logsumexp/],
+  ["activation", "#e15759", /elu|sigmoid|tanh|silu|softplus|swish|mish|glu|shrink|threshold/],
+  ["recurrent", "#9c755f", /lstm|gru|rnn/],
+  ["elementwise", "#59a14f", /^_?(foreach_)?(add|sub|rsub|mul|div|neg|abs|pow|exp|log|sqrt|rsqrt|square|reciprocal|lerp|clamp|where|cos|sin|min|max|eq|ne|lt|le|gt|ge|sign|round|floor|ceil|cumsum)/],
+];
+const OTHER = ["other", GREY];
+const BINDS = { compute: ["#7b6fd0", "circle"], memory: ["#1b9aaa", "square"], launch: ["#c2336e", "diamond"], nothing: [GREY, "circle"] };
 const CATEGORIES = {
-  params: "#4e79a7", buffers: "#76b7b2", inputs: "#59a14f", activations: "#f28e2b", gradients: "#e15759",
-  optimizer: "#b07aa1", temporaries: "#edc948", gathered: "#9c755f", other: GREY,
+  params: "#8da0cb", buffers: "#b3b7e6", inputs: "#a6d854", activations: "#66c2a5", gradients: "#fc8d62",
+  optimizer: "#c3a6e0", temporaries: "#ffd92f", gathered: "#e5c494", other: GREY,
 };
 // Nothing leaves the page: no button that would send a chart to plotly's server.
 const CONFIG = {
@@ -99,20 +111,12 @@ const phases = [...new Set(data.operators.phase.map((i) => words[i]))];
 const phaseChoices = phases.length > 1 ? [...phases.map((p) => [p, p]), ["", "all"]] : [];
 const inPhase = (chosen, phase) => !chosen || chosen === phase;
 
-// Operators have the same colour everywhere.
-
-const colours = new Map();
-(function () {
-  const all = data.operators, timed = all.seconds.some((s) => s), first = all.phase[0];
-  const cost = (i) => (timed ? all.seconds[i] : all.flops[i]) || 0;
-  const ranked = all.op.map((_, i) => i).filter((i) => !words[all.op[i]].startsWith("(")).sort((a, b) => cost(b) - cost(a));
-  const forward = ranked.filter((i) => all.phase[i] === first);
-  for (const i of [...forward.slice(0, 6), ...ranked]) {
-    const op = words[all.op[i]];
-    if (!colours.has(op) && colours.size < PALETTE.length) colours.set(op, PALETTE[colours.size]);
-  }
-})();
-const colour = (op) => colours.get(op) || GREY;
+const families = new Map();
+function familyOf(op) {
+  if (!families.has(op)) families.set(op, FAMILIES.find((family) => family[2].test(op)) || OTHER);
+  return families.get(op);
+}
+const colour = (op) => familyOf(op)[1];
 
 // Where: the modules as tiles.
 
@@ -152,7 +156,7 @@ function folded(tiles) {
   for (const metric of data.metrics) made.own[metric.name] = [];
   (function add(same, parent) {  // same: the tiles at one position in identical modules
     const place = made.parent.length, first = same[0], names = same.map((i) => words[tiles.name[i]]);
-    const name = same.length > 1 && new Set(names).size > 1 ? `${names[0]}..${names[names.length - 1]}` : names[0];
+    const name = same.length > 1 && tiles.cls[first] && new Set(names).size > 1 ? `${names[0]}..${names[names.length - 1]}` : names[0];
     const path = words[tiles.path[first]];
     made.parent.push(parent);
     made.name.push(name);
@@ -188,26 +192,49 @@ function drawWhere() {
   const t = theme(), kind = KINDS[metric.kind], phase = metric.phase ? where.phase : "";
   const drawn = where.alike ? drawings.alike : drawings.each;
   const { own, all } = totals(drawn, metric.key, phase);
-  const inside = insideOf(drawn).map((children) => children.filter((i) => all[i] > 0));
-  // If of a module's children only its "(own)" tile has a value, show the module in its place.
-  const alone = inside.map((children) => (children.length === 1 && !drawn.cls[children[0]] ? children[0] : -1));
-  const isHolder = inside.map((children, i) => children.length > 0 && alone[i] < 0);
-  const shown = all.map((value, i) => i).filter((i) => all[i] > 0 && (i === 0 || alone[drawn.parent[i]] !== i));
-  const opOf = (i) => drawn.op[alone[i] >= 0 ? alone[i] : i];
-  const about = (i) => drawn.path[i] || (drawn.parent[i] > 0 ? drawn.path[drawn.parent[i]] : "the model");
-  const each = (i) => (drawn.times[i] > 1 ? ` x${grouped(drawn.times[i])}` : "");
+  // Beside a module that has all but a thousandth, the rest of what is in the one around them could not be seen.
+  const inside = insideOf(drawn).map((children, i) => {
+    const most = children.find((child) => drawn.cls[child] && all[child] > 0.999 * all[i]);
+    return most === undefined || drawings.each === drawn ? children.filter((child) => all[child] > 0) : [most];
+  });
+  // A tile that holds all that is in the one around it says nothing new: they are one, under the names of both.
+  const top = all.map((_, i) => i), end = all.map((_, i) => i), last = all.map((_, i) => i), names = drawn.name.slice();
+  inside.forEach((children, i) => {
+    if (children.length !== 1 || all[children[0]] < 0.999 * all[i]) return;
+    const [child] = children, into = top[i];
+    top[child] = into;
+    end[into] = child;
+    if (drawn.cls[child]) {
+      last[into] = child;
+      if (into) names[into] += "." + drawn.name[child];
+    }
+  });
+  const isHolder = end.map((i) => inside[i].length > 0);
+  const above = (i) => (drawn.parent[i] < 0 ? -1 : top[drawn.parent[i]]);
+  const inSight = new Set(inside.flat()), kept = [];
+  all.forEach((value, i) => { kept[i] = i ? inSight.has(i) && kept[drawn.parent[i]] : value > 0; });
+  const shown = all.map((_, i) => i).filter((i) => kept[i] && top[i] === i);
+  const opOf = (i) => drawn.op[end[i]];
+  const about = (i) => drawn.path[last[i]] || (drawn.parent[i] > 0 ? drawn.path[drawn.parent[i]] : "the model");
+  const times = (i) => drawn.times[last[i]];
+  const each = (i) => (times(i) > 1 ? ` x${grouped(times(i))}` : "");
+  const depths = new Map();
+  for (const i of shown) depths.set(i, above(i) < 0 ? 1 : depths.get(above(i)) + 1);
+  const narrow = $("where").clientWidth < 560, most = where.shape === "treemap" ? 6 : narrow ? 4 : 8;
+  const letters = narrow ? Math.floor($("where").clientWidth / Math.min(most, Math.max(...depths.values())) / 7.2) - 1 : Infinity;
+  const cut = (text) => (text.length > letters ? text.slice(0, letters - 1) + "…" : text);
   const trace = {
     type: where.shape, branchvalues: "remainder", sort: where.shape === "treemap", leaf: { opacity: 1 },
     ids: shown.map(String),
-    parents: shown.map((i) => (drawn.parent[i] < 0 ? "" : String(drawn.parent[i]))),
-    labels: shown.map((i) => safe(drawn.name[i] + (drawn.parent[i] >= 0 && drawn.times[i] > drawn.times[drawn.parent[i]] ? each(i) : ""))),
-    values: shown.map((i) => (alone[i] >= 0 ? all[i] : own[i])),
+    parents: shown.map((i) => (above(i) < 0 ? "" : String(above(i)))),
+    labels: shown.map((i) => safe(cut(names[i] + (above(i) >= 0 && times(i) > times(above(i)) ? each(i) : "")))),
+    values: shown.map((i) => (isHolder[i] ? own[end[i]] : all[i])),
     customdata: shown.map((i) => [
-      safe(about(i)), safe((drawn.cls[i] || drawn.name[i]) + each(i)), kind.show(all[i]), kind.exact(all[i]), percent(all[i] / all[0]),
-      (drawn.times[i] > 1 ? `<br>${kind.show(all[i] / drawn.times[i])} each on average` : "") +
-      (drawn.calls[i] > 1 ? `<br>called ${grouped(drawn.calls[i])} times` : ""),
+      safe(about(i)), safe((drawn.cls[last[i]] || drawn.name[i]) + each(i)), kind.show(all[i]), kind.exact(all[i]), percent(all[i] / all[0]),
+      (times(i) > 1 ? `<br>${kind.show(all[i] / times(i))} each on average` : "") +
+      (drawn.calls[last[i]] > 1 ? `<br>called ${grouped(drawn.calls[last[i]])} times` : ""),
     ]),
-    texttemplate: where.shape === "treemap" ? "%{label}<br>%{customdata[2]}" : "%{label}  %{customdata[4]}",
+    texttemplate: where.shape === "treemap" ? "%{label}<br>%{customdata[2]}" : narrow ? "%{label}<br>%{customdata[4]}" : "%{label}  %{customdata[4]}",
     hovertemplate: "<b>%{customdata[0]}</b><br>%{customdata[1]}<br>%{customdata[2]}, %{customdata[4]} of all" +
       "<br>%{customdata[3]}%{customdata[5]}<extra></extra>",
     marker: {
@@ -216,20 +243,60 @@ function drawWhere() {
     },
     tiling: where.shape === "icicle" ? { orientation: "h", pad: 0 } : { pad: 2 },
     pathbar: { visible: true, thickness: 22 },
-    maxdepth: where.shape === "icicle" ? 8 : 6,
+    maxdepth: most,
     textposition: where.shape === "icicle" ? "middle left" : "top left",
   };
   const layout = { ...base({ t: 4, b: 4, l: 4, r: 4 }), uniformtext: { minsize: 10.5, mode: "hide" } };
   Plotly.react("where", [trace], layout, CONFIG);
-  const used = new Set(shown.filter((i) => !isHolder[i]).map(opOf));
-  const legend = [...colours].filter(([op]) => used.has(op)).map(([op, c]) => [op, c]);
-  if ([...used].some((op) => !colours.has(op))) legend.push(["other", GREY]);
-  $("legend").replaceChildren(...legend.map(([op, c]) =>
-    element("li", {}, element("span", { class: "dot", style: { background: c } }), op)));
-  const notes = [`${metric.label}${phase ? " of the " + phase : ""}: ${metric.kind === "count" && !data.complete && metric.key !== "params" ? "≥ " : ""}${kind.show(all[0])} in all. Click a module to enter it.`];
+  listen();
+  const used = new Set(shown.filter((i) => !isHolder[i]).map((i) => familyOf(opOf(i))));
+  $("legend").replaceChildren(...[...FAMILIES, OTHER].filter((family) => used.has(family)).map(([name, c]) =>
+    element("li", {}, element("span", { class: "dot", style: { background: c } }), name)));
+  const notes = [`${metric.label}${phase ? " of the " + phase : ""}: ${metric.kind === "count" && !data.complete && metric.key !== "params" ? "≥ " : ""}${kind.show(all[0])} in all. Click a module to enter it, or go with the arrow keys and press Enter.`];
   if (metric.key === "memory") notes.push("Bytes alive at the peak: those that the module allocated, and its parameters.");
   if (data.tiles_left_out) notes.push(`${grouped(data.tiles_left_out)} modules further inside are not drawn apart.`);
   $("where-note").textContent = notes.join(" ");
+}
+
+// The tiles by keyboard: one of them can be reached by Tab, the others from it by the arrow keys; Enter clicks.
+let focused = null;
+function listen() {
+  if (listen.done) return;
+  listen.done = true;
+  $("where").on("plotly_afterplot", reachable);
+  $("where").addEventListener("keydown", (event) => {
+    const slice = event.target.closest("g.slice");
+    if (!slice) return;
+    const node = slice.__data__, beside = node.parent ? node.parent.children : [node];
+    const to = {
+      ArrowRight: () => node.children && node.children[0], ArrowLeft: () => node.parent,
+      ArrowDown: () => beside[beside.indexOf(node) + 1], ArrowUp: () => beside[beside.indexOf(node) - 1],
+    }[event.key];
+    if (event.key === "Enter" || event.key === " ") {
+      focused = idOf(slice);
+      slice.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+    } else if (to) {
+      const next = to(), found = next && [...$("where").querySelectorAll("g.slice")].find((each) => idOf(each) === next.data.id);
+      if (found) focus(found);
+    } else return;
+    event.preventDefault();
+  });
+}
+const idOf = (slice) => slice.__data__.data.id;
+function focus(slice) {
+  for (const each of $("where").querySelectorAll("g.slice")) each.setAttribute("tabindex", each === slice ? 0 : -1);
+  slice.focus();
+}
+function reachable() {
+  const slices = [...$("where").querySelectorAll("g.slice")];
+  for (const slice of slices) {
+    slice.setAttribute("role", "button");
+    slice.setAttribute("tabindex", slice === slices[0] ? 0 : -1);
+    slice.setAttribute("aria-label", slice.querySelector("text")?.textContent.trim() || String(slice.__data__.data.data.label));
+  }
+  const again = focused && slices.find((slice) => idOf(slice) === focused);
+  focused = null;
+  if (again) focus(again);
 }
 
 // How fast: the calls under the device's ceilings.
@@ -255,7 +322,7 @@ function drawSpeed() {
     return {
       type: "scatter", mode: "markers", name: kind === "nothing" ? kind : "bound by " + kind, x: mine.map(x), y: mine.map(y),
       marker: {
-        color: BINDS[kind], opacity: 0.7, line: { color: t.panel, width: 0.7 },
+        color: BINDS[kind][0], symbol: BINDS[kind][1], opacity: 0.7, line: { color: t.panel, width: 0.7 },
         size: mine.map((i) => 5 + 17 * Math.sqrt(took(i) / most)),
       },
       customdata: mine.map((i) => [
@@ -304,6 +371,18 @@ function drawSpeed() {
     type: "log", range: range(bottom, 2.5 * Math.max(top, ...points.map(y))), title: { text: found.is_prediction ? "FLOP/s at most" : "FLOP/s" },
     ...ticks(bottom, top * 3, short),
   });
+  const high = 2.5 * Math.max(top, ...points.map(y)), width = $("roofline").clientWidth, height = $("roofline").clientHeight;
+  const place = (i) => [width * Math.log(x(i) / left) / Math.log(right / left), height * Math.log(y(i) / bottom) / Math.log(high / bottom)];
+  const labelled = [];
+  for (const i of points) {  // the dearest of each kind, where there is room
+    const kind = words[calls.op[i]] + words[calls.path[i]].replace(/\d+/g, "*"), [px, py] = place(i);
+    if (labelled.length > 4 || labelled.some((other) => other[0] === kind || (Math.abs(other[1] - px) < 190 && Math.abs(other[2] - py) < 26))) continue;
+    labelled.push([kind, px, py]);
+    annotations.push({
+      x: Math.log10(x(i)), y: Math.log10(y(i)), text: safe(`${words[calls.op[i]]} ${words[calls.path[i]]}`), font: { size: 11, color: t.ink },
+      bgcolor: t.panel, opacity: 0.85, ax: px > width / 2 ? -26 : 26, ay: 18, xanchor: px > width / 2 ? "right" : "left", arrowwidth: 1, arrowhead: 0, arrowcolor: t.soft,
+    });
+  }
   layout.annotations = annotations;
   Plotly.react("roofline", traces, layout, CONFIG);
   $("bounds").textContent = boundsText(found) + (inAll > points.length ? ` The ${grouped(points.length)} longest calls are drawn.` : "") +
@@ -336,59 +415,85 @@ const memory = { all: !(course && fixed.length && sum(fixed.map((n) => course.li
 
 function drawMemory() {
   if (!course) return;
-  const t = theme(), layout = base({ t: 34, b: 40, l: 70, r: 16 });
+  const t = theme(), layout = base({ t: 52, b: 40, l: 70, r: 16 });
   const names = Object.keys(course.live).filter((name) => memory.all || !fixed.includes(name));
-  const hidden = memory.all ? 0 : sum(fixed.map((name) => (course.live[name][0] || 0)));
-  const traces = names.map((name) => ({
-    type: "scatter", mode: "lines", stackgroup: "live", name, x: course.at, y: course.live[name], hoverinfo: "skip",
-    line: { shape: "hv", width: 0.5, color: CATEGORIES[name] || GREY }, fillcolor: CATEGORIES[name] || GREY,
-  }));
   const heights = course.at.map((_, i) => sum(names.map((name) => course.live[name][i])));
+  // What is the same throughout is a band at the bottom, not to scale: ticks above it say what it holds with the rest.
+  const hidden = memory.all ? 0 : sum(fixed.map((name) => course.live[name][0]));
+  const peak = course.peak - hidden, band = hidden ? 0.16 * Math.max(peak, ...heights, 1) : 0;
+  const kept = fixed.filter((name) => course.live[name][0]);
+  const area = (name, values, more) => ({
+    type: "scatter", mode: "lines", stackgroup: "live", name, x: course.at, y: values, hoverinfo: "skip",
+    line: { shape: "hv", width: 0.5, color: CATEGORIES[name] || GREY }, fillcolor: CATEGORIES[name] || GREY, ...more,
+  });
+  const traces = names.map((name) => area(name, course.live[name]));
+  if (band) {
+    const most = kept.reduce((a, b) => (course.live[b][0] > course.live[a][0] ? b : a));
+    traces.unshift(area(most, course.at.map(() => band), { showlegend: false }));
+  }
   traces.push({
-    type: "scatter", mode: "lines", x: course.at, y: heights, line: { width: 0, color: t.ink }, showlegend: false,
+    type: "scatter", mode: "lines", x: course.at, y: heights.map((v) => v + band), line: { width: 0, color: t.ink }, showlegend: false,
     customdata: course.at.map((_, i) => [
       safe(words[course.op[i]]), safe(words[course.path[i]] || "the model"), size(heights[i] + hidden),
       names.filter((name) => course.live[name][i]).map((name) => `<br>${safe(name)} ${size(course.live[name][i])}`).join(""),
     ]),
     hovertemplate: "<b>%{customdata[2]}</b> after %{customdata[0]} in %{customdata[1]}%{customdata[3]}<extra></extra>",
   });
-  const peak = course.peak - hidden, at = course.at[course.peak_place] || 0;
-  const text = `peak ${size(course.peak)}` + (words[course.peak_at] ? ` in ${words[course.peak_at]}` : "");
+  const at = course.at[course.peak_place] || 0;
+  const end = course.at[course.at.length - 1] || 1, room = $("course").clientWidth - 90;
+  const whole = `peak ${size(course.peak)}` + (words[course.peak_at] ? ` in ${words[course.peak_at]}` : "");
+  const text = 6.6 * whole.length < room ? whole : `peak ${size(course.peak)}`, half = 3.3 * text.length;
   traces.push({
-    type: "scatter", mode: "markers", x: [at], y: [peak], showlegend: false, hoverinfo: "skip",
+    type: "scatter", mode: "markers", x: [at], y: [peak + band], showlegend: false, cliponaxis: false, hoverinfo: "skip",
     marker: { color: t.ink, size: 9, symbol: "diamond", line: { color: t.panel, width: 1.5 } },
   });
-  const end = course.at[course.at.length - 1] || 1;
-  layout.annotations = [{
-    x: at, y: peak, text: safe(text), showarrow: false, yanchor: "bottom", yshift: 6,
-    xanchor: at < end / 4 ? "left" : at > 0.75 * end ? "right" : "center", font: { color: t.ink, size: 12 },
-  }];
-  layout.shapes = [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: peak, y1: peak, line: { color: t.soft, dash: "dot", width: 1 } }];
+  const line = (more) => ({ type: "line", line: { color: t.soft, dash: "dash", width: 1 }, ...more });
+  const label = (more) => ({ showarrow: false, font: { color: t.soft, size: 11 }, ...more });
+  layout.annotations = [label({
+    x: at, y: peak + band, text: safe(text), yanchor: "bottom", yshift: 6, bgcolor: t.panel, opacity: 0.9,
+    xanchor: room * at / end < half ? "left" : room * at / end > room - half ? "right" : "center", font: { color: t.ink, size: 12 },
+  })];
+  layout.shapes = [line({ xref: "paper", x0: 0, x1: 1, y0: peak + band, y1: peak + band, line: { color: t.soft, dash: "dot", width: 1 } })];
+  if (band) {
+    layout.shapes.push(line({ xref: "paper", x0: 0, x1: 1, y0: band, y1: band, line: { color: t.panel, dash: "dashdot", width: 3 } }));
+    const said = kept.map((name) => `${name} ${size(course.live[name][0])}`);
+    const text = room < 420 ? said[0] + (said.length > 1 ? " …" : "") : said.join(" · ") + ", throughout (not to scale)";
+    layout.annotations.push(label({ xref: "paper", x: 0.5, y: band / 2, text: safe(text), font: { color: "#1b1f27", size: 12 } }));
+  }
+  let free = -1;  // the labels of phases stand above the chart, each where the one before leaves room
   course.phase.forEach((phase, i) => {
-    if (i && phase !== course.phase[i - 1]) {
-      layout.shapes.push({ type: "line", yref: "paper", y0: 0, y1: 1, x0: course.at[i], x1: course.at[i], line: { color: t.soft, dash: "dash", width: 1 } });
-      layout.annotations.push({ x: course.at[i], y: 1, yref: "paper", yanchor: "top", xanchor: "left", xshift: 4, text: safe(words[phase]) + " →", showarrow: false, font: { color: t.soft, size: 11 } });
-    }
+    if (i && phase === course.phase[i - 1]) return;
+    const x = course.at[i], px = room * x / end, name = words[phase];
+    if (i) layout.shapes.push(line({ yref: "paper", y0: 0, y1: 1, x0: x, x1: x }));
+    if (px < free || phases.length < 2) return;
+    free = px + 7 * name.length + 14;
+    layout.annotations.push(label({ x, y: 1, yref: "paper", yanchor: "bottom", xanchor: "left", xshift: 2, text: safe(name) + " →" }));
   });
   const high = 1.15 * Math.max(peak, ...heights, 1);
-  Object.assign(layout.yaxis, { range: [0, high], fixedrange: true, tickmode: "array", ...byteTicks(high) });
-  Object.assign(layout.xaxis, { title: { text: "calls, in run order" }, rangemode: "tozero" });
+  const ticks = byteTicks(high, hidden);
+  Object.assign(layout.yaxis, { range: [0, high + band], fixedrange: true, tickmode: "array", tickvals: ticks.tickvals.map((v) => v + band), ticktext: ticks.ticktext });
+  if (band) {
+    layout.yaxis.tickvals.unshift(0);
+    layout.yaxis.ticktext = ["0 B", ...layout.yaxis.ticktext];
+  }
+  layout.legend.y = 1.09;
+  Object.assign(layout.xaxis, { title: { text: "calls, in run order" }, range: [0, end] });
   layout.hovermode = "x";
   Plotly.react("course", traces, layout, CONFIG);
   const notes = [];
-  if (hidden) notes.push(`Not drawn, the same throughout: ${fixed.map((n) => `${n} ${size(course.live[n][0])}`).join(", ")}.`);
+  if (band) notes.push(`The same throughout: ${kept.map((name) => `${name} ${size(course.live[name][0])}`).join(", ")}.`);
   if (course.in_all > course.at.length) notes.push(`${grouped(course.at.length)} of ${grouped(course.in_all)} states drawn, the highest of each stretch.`);
   if (peak > Math.max(...heights, 0)) notes.push("The area is what is alive after each call; within one it may be more, as at the peak.");
   notes.push(`Read from: ${course.source}.`);
   $("memory-note").textContent = notes.join(" ");
 }
 
-function byteTicks(high) {
+function byteTicks(high, from) {
   let step = 1;
   while (high / step > 6) step *= 2;
   const tickvals = [];
   for (let v = 0; v <= high; v += step) tickvals.push(v);
-  return { tickvals, ticktext: tickvals.map((v) => size(v).replace(/\.0+ /, " ")) };
+  return { tickvals, ticktext: tickvals.map((v) => (from && v ? "+" : "") + size(v || from).replace(/\.0+ /, " ")) };
 }
 
 function fillOwners() {
@@ -396,7 +501,8 @@ function fillOwners() {
   const cells = (tag, texts) => element("tr", {}, ...texts.map((text, i) => element(tag, { class: i === 0 ? "n" : null }, text)));
   const rows = course.owners.map((held) => {
     const many = held.tensors > 1 ? `${grouped(held.tensors)} tensors` : held.shape;
-    const row = cells("td", [size(held.bytes), percent(held.bytes / course.peak), held.category, held.path, held.op, many]);
+    const by = held.path || held.tensors < 2 ? ["", held.op] : [held.op && " " + held.op, ""];  // the kind of optimizer state, or the operator
+    const row = cells("td", [size(held.bytes), percent(held.bytes / course.peak), held.category + by[0], held.path, by[1], many]);
     row.cells[0].title = exactly(held.bytes) + " bytes";
     row.cells[2].prepend(element("span", { class: "dot", style: { background: CATEGORIES[held.category] || GREY } }));
     return row;

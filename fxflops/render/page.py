@@ -7,13 +7,16 @@ name from a model get into the page as markup, it could still not run.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from html import escape
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from .. import units
+from ..counting.steps import TIMED, StepTime
+from .conclusion import conclusion
 from .costs import OTHER, costs, operator_shares
 from .data import Summary
 from .exports import as_json
@@ -22,6 +25,7 @@ from .summary import facts, missing_lines, paste_where
 from .text import escaped, plain
 
 HERE = Path(__file__).parent
+MOST_STEPS = 100
 PERCENT_OF_PEAK = "of what the device does at most"
 
 
@@ -48,7 +52,7 @@ def page(data: Page, plotly: str) -> str:
             f'<meta http-equiv="Content-Security-Policy" content="{policy(scripts)}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
-            f"<title>{escaped(data.summary.title)} · fxflops</title>",
+            f"<title>{escaped(data.title or data.summary.title)} · fxflops</title>",
             f"<style>{style}</style>",
             "</head>",
             "<body>",
@@ -131,7 +135,9 @@ def _count(label: str, value: int, bound: str, said: str) -> Card:
 
 def _head(page: Page) -> list[str]:
     data = page.summary
-    about = [f"input {data.inputs}"] if data.inputs else []
+    about = [data.title] if page.title else []
+    about += [f"input {data.inputs}"] if data.inputs else []
+    said_first = conclusion(data, None if page.roofline is None else page.roofline.mfu)
     badge, said = "good", f"complete: {data.counted_calls:,} of {data.calls:,} calls counted"
     if not data.complete:
         badge, said = "bad", f"INCOMPLETE: {data.calls - data.counted_calls:,} of {data.calls:,} calls not counted"
@@ -146,9 +152,10 @@ def _head(page: Page) -> list[str]:
         for fact in facts(data)
     )
     return [
-        f'<header><h1>{escaped(data.title)}</h1><span class="badge {badge}">{said}</span>',
+        f'<header><h1>{escaped(page.title or data.title)}</h1><span class="badge {badge}">{said}</span>',
         f'<p class="about">{" · ".join(map(escaped, [*about, data.setting]))}</p></header>',
         "<main>",
+        f'<p class="conclusion">{escaped(said_first)}</p>' if said_first else "",
         *_missing(data),
         f'<dl class="cards">{boxes}</dl>',
         f'<ul class="lines">{"".join(f"<li>{line}</li>" for line in _lines(data))}</ul>',
@@ -191,18 +198,51 @@ def _lines(data: Summary) -> list[str]:
     return lines + [f"<span>{escaped(name)}</span> {escaped(' · '.join(said))}" for name, said in operator_shares(data)]
 
 
+def _steps(steps: Mapping[str, StepTime]) -> str:
+    """Return the section of the steps of a profiled block: a bar for each, with its parts."""
+    if not steps:
+        return ""
+    longest = max(step.seconds for step in steps.values()) or 1.0
+    rows = "".join(
+        f'<tr><th scope="row">{escaped(name)}</th><td class="n">{units.seconds(step.seconds)}</td><td class="bars">{_bar(step, longest)}</td></tr>'
+        for name, step in islice(steps.items(), MOST_STEPS)
+    )
+    more = f'<p class="note">The first {MOST_STEPS} of {len(steps)} steps.</p>' if len(steps) > MOST_STEPS else ""
+    legend = "".join(f'<li><span class="dot part {part}"></span>{part}</li>' for part in TIMED)
+    body = f'<ul class="legend">{legend}</ul><div class="scroll" tabindex="0" role="region" aria-label="time of each step"><table class="plain steps"><tbody>{rows}</tbody></table></div>{more}'
+    return _section("steps", "Steps", "", body)
+
+
+def _bar(step: StepTime, longest: float) -> str:
+    parts = {part: getattr(step, part) for part in TIMED if getattr(step, part)}
+    return "".join(
+        f'<span class="part {part}" style="width:{100 * seconds / longest:.2f}%" title="{part} {units.seconds(seconds)}"></span>'
+        for part, seconds in parts.items()
+    )
+
+
+def _picture(svg: str) -> str:
+    """Return the graph, folded up. As an image its styles stay its own."""
+    if not svg:
+        return ""
+    source = b64encode(svg.encode()).decode()
+    image = f'<img alt="the graph of the model, coloured by FLOPs" src="data:image/svg+xml;base64,{source}">'
+    return f'<details class="graph"><summary>The graph, coloured by FLOPs</summary><div class="scroll" tabindex="0" role="region" aria-label="graph">{image}</div></details>'
+
+
 def _sections(page: Page) -> list[str]:
-    """Return the empty elements that the script draws into."""
+    """Return the steps and the graph, and the empty elements that the script draws into."""
     speed = '<p id="bounds" class="note"></p><div id="roofline" class="plot"></div>'
     return [
         _section("where", "Where", '<div id="where-controls" class="controls"></div>', '<div id="where" class="plot"></div>'
-                 '<ul id="legend" class="legend" aria-label="colours"></ul><p id="where-note" class="note"></p>'),
+                 '<ul id="legend" class="legend" aria-label="colours"></ul><p id="where-note" class="note"></p>' + _picture(page.picture)),
+        _steps(page.summary.steps),
         _section("speed", "How fast", '<div id="speed-controls" class="controls"></div>', speed)
         if page.roofline is not None
         else _section("speed", "How fast", "", f'<p class="note">No roofline: {escaped(page.why_no_roofline)}.</p>'),
         _section("memory", "Memory over the run", '<div id="memory-controls" class="controls"></div>',
                  '<div id="course" class="plot"></div><p id="memory-note" class="note"></p>'
-                 '<h3>Alive at the peak</h3><div class="scroll"><table id="owners" class="plain"></table></div>')
+                 '<h3>Alive at the peak</h3><div class="scroll" tabindex="0" role="region" aria-label="alive at the peak"><table id="owners" class="plain"></table></div>')
         if page.memory is not None
         else "",
         _section("ops", "Operations", '<div id="ops-controls" class="controls"></div>',

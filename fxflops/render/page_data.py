@@ -113,7 +113,8 @@ class RooflineData:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Everything on the page. ``why_no_roofline`` is the reason if there is no roofline."""
+    """Everything on the page. ``why_no_roofline`` is the reason if there is no roofline, ``title`` the user's own title,
+    ``picture`` the graph as SVG, "" if there is none."""
 
     summary: Summary
     metrics: Sequence[Metric]
@@ -123,6 +124,8 @@ class Page:
     memory: MemoryTimeline | None = None
     roofline: RooflineData | None = None
     why_no_roofline: str = ""
+    title: str = ""
+    picture: str = ""
 
 
 class StringTable:

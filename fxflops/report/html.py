@@ -9,10 +9,11 @@ from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, Sums
 from ..errors import FxflopsError
 from ..model.inventory import NO_PARAMS
-from ..records import PARTS, PHASES, Counted, per_operation, prefixes, specs_in
+from ..records import PARTS, PHASES, Counted, grouped, per_operation, prefixes, specs_in
 from ..render.data import Summary, TreeRow
 from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, Tile
 from ..roofline.result import Roofline
+from .picture import picture
 
 MOST_CALLS = 200
 CALL_HEADER = ("operator", "module", "macs", "flops", "time(s)", "tensors")
@@ -20,6 +21,8 @@ SIZES = (("flops", "FLOPs", "count"), ("macs", "MACs", "count"), ("time", "time"
 PARAMS, MEMORY = Metric("params", "params", "count"), Metric("memory", "memory at the peak", "B")
 SHOWN_AS = {"gradient": "forward"}
 """Phases that the page shows as another one: gradients taken inside the forward are a part of it."""
+PICTURED = "flops"
+"""The cost that colours the graph on the page."""
 ONE_ROW = ("params", "buffers", "optimizer", "gradients")
 """Categories of memory with many tensors, which the page shows as one row each."""
 
@@ -51,6 +54,7 @@ def page_of(
     rooflines: Mapping[str, Roofline],
     mfu: float | None,
     why: str,
+    title: str = "",
 ) -> Page:
     """Return the data of the page. ``rooflines`` are by phase; if there are none, ``why`` says the reason."""
     phases = [phase for phase in report._phases if phase not in SHOWN_AS]
@@ -69,6 +73,8 @@ def page_of(
         _memory(report) if report.max_memory else None,
         _roofline_data(rooflines, mfu) if rooflines else None,
         why,
+        title,
+        picture(report, summary.root, PICTURED, None) if report.nodes else "",
     )
 
 
@@ -192,9 +198,11 @@ def _memory(report: CountedRun) -> MemoryTimeline:
     """Return the memory over the run, with one owner for all tensors of a category in :data:`ONE_ROW`."""
     tensors = report.live_at_peak
     owners = [Owner(t.category, t.path, t.op, repr(t.spec), t.bytes) for t in tensors if t.category not in ONE_ROW]
-    for name in ONE_ROW:
-        sizes = [tensor.bytes for tensor in tensors if tensor.category == name]
-        owners += [Owner(name, "", "", "", sum(sizes), len(sizes))] if sizes else []
+    # Optimizer state by its kinds: "exp_avg".
+    kept = grouped(
+        ((t.category, t.name if t.category == "optimizer" else ""), t.bytes) for t in tensors if t.category in ONE_ROW
+    )
+    owners += [Owner(category, "", name, "", sum(sizes), len(sizes)) for (category, name), sizes in kept.items()]
     other = report.memory.get("other", 0)
     if other > 0:
         owners.append(Owner("other", "", "", "held by the allocator", other, 0))

@@ -165,17 +165,18 @@ class Report(TabledRun, OverProcesses, Exports):
         options = {"depth": depth, "sort_by": sort_by, "fold": fold, "columns": columns, "units": units}
         return Tree(tree_row(self, phase), options)
 
-    def to_html(self, path: Path | None = None, *, device: str | Device = "auto") -> str | None:
+    def to_html(self, path: Path | None = None, *, device: str | Device = "auto", title: str = "") -> str | None:
         """Return the report as one HTML page, or write it to ``path``. The page opens from disk and loads nothing.
 
-        plotly draws its charts (``pip install plotly``). ``device`` is as for :meth:`roofline`.
+        plotly draws its charts (``pip install plotly``). ``device`` is as for :meth:`roofline`; ``title`` heads
+        the page in place of the model's class.
         """
         from ..render.page import page
         from .html import plotly_script
 
-        return written(page(self._page(device), plotly_script()), path)
+        return written(page(self._page(device, title), plotly_script()), path)
 
-    def _page(self, device: str | Device = "auto") -> Page:
+    def _page(self, device: str | Device = "auto", title: str = "") -> Page:
         """Return the data of the page. With ``device="auto"`` it has a roofline only if the run was timed."""
         from .html import page_of
 
@@ -189,7 +190,7 @@ class Report(TabledRun, OverProcesses, Exports):
                     raise
                 why = str(error).partition("\n")[0]
         mfu = self.mfu(device) if rooflines else None
-        return page_of(self, self._summary, rooflines, mfu, why)
+        return page_of(self, self._summary, rooflines, mfu, why, title)
 
     def __str__(self) -> str:
         from ..render.summary import summary

@@ -288,10 +288,39 @@ def test_the_summary_says_how_much_where_how_fast(trained):
     assert "by operator" in text
 
 
+def test_the_conclusion_and_a_title_come_first(trained):
+    text = Elements(str(trained.to_html(device=DEVICE, title="Mine <1>"))).text
+    assert text.index("Mine <1>") < text.index("Sequential ·") < text.index("slowest: ") < text.index("training FLOPs")
+    assert "<title>Mine &lt;1&gt; · fxflops</title>" in str(trained.to_html(title="Mine <1>"))
+
+
+def test_steps_have_their_parts():
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with profile(model, optimizer=optimizer) as p:
+        for _ in range(3):
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+    text = str(p.report.to_html())
+    steps = p.report.step_times()
+    longest = max(step.seconds for step in steps.values())
+    for name, step in steps.items():
+        assert f'<th scope="row">{name}</th>' in text
+        if step.backward:
+            assert f'class="part backward" style="width:{100 * step.backward / longest:.2f}%"' in text
+
+
+def test_optimizer_state_is_listed_by_its_kinds():
+    shown = count(nn.Linear(8, 8), torch.ones(2, 8), backward=True, optimizer=torch.optim.Adam)._page()
+    kinds = {owner.op: (owner.bytes, owner.tensors) for owner in shown.memory.owners if owner.category == "optimizer"}
+    assert kinds == {"exp_avg": (4 * 72, 2), "exp_avg_sq": (4 * 72, 2), "step": (4 * 2, 2)}
+
+
 def test_it_loads_nothing_and_admits_only_its_own_scripts(trained):
     text = trained.to_html(device=DEVICE)
     found = Elements(text)
-    assert not [tag for tag, attributes in found.seen if {"src", "href", "srcset", "data"} & set(attributes)]
+    links = [a[name] for _, a in found.seen for name in ("src", "href", "srcset", "data") if name in a]
+    assert [str(link).partition(",")[0] for link in links] == ["data:image/svg+xml;base64"]  # the graph
     rule = next(a["content"] for t, a in found.seen if t == "meta" and a.get("http-equiv") == "Content-Security-Policy")
     assert rule is not None
     assert rule.startswith("default-src 'none'; script-src 'sha256-")

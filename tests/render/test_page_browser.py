@@ -236,7 +236,7 @@ def test_modules_alike_are_together_whatever_took_longest_in_them(browser, tmp_p
         tiles.append(Tile("fc", "Linear", f"{i}.fc", place, 1, "linear", {metric.name: 80}))
         tiles.append(Tile(f"(own: {'add' if i else 'mul'} +1)", "", str(i), place, 0, "add", {metric.name: 20}))
     tiles.append(Tile("3", "Block", "3", 0, 1, "linear", {metric.name: 100}))
-    summary = Summary("M", "", "", 0, 400, "fxflops", "dense", 1, 1)
+    summary = Summary("M", "", "", TreeRow("", "M", "", 1, 0, 0, 400), "fxflops", "dense", 1, 1)
     data = Page(summary, [metric], tiles, [], [Op("forward", "linear", "", 4, 0, 400)])
     opened = Opened(browser, rendered(data, plotly_script()), tmp_path / "alike.html")
     drawn = opened.page.locator("#where text").all_text_contents()
@@ -248,6 +248,81 @@ def test_modules_alike_are_together_whatever_took_longest_in_them(browser, tmp_p
     assert opened.wrong == []
 
 
+def test_a_level_that_says_nothing_new_is_not_drawn(browser, tmp_path):
+    net = nn.Sequential(nn.Sequential(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 4))), nn.Linear(4, 40))
+    opened = Opened(browser, count(net, torch.ones(2, 4)).to_html(), tmp_path / "nested.html")
+    drawn = opened.page.locator("#where text").all_text_contents()
+    assert "0.0  28.6%" in drawn  # 2 x 4 x 8 + 2 x 8 x 4 = 128 products of 448
+    assert opened.page.locator("#where g.slice").count() == 5
+    assert opened.wrong == []
+
+
+def test_tiles_are_entered_by_the_keyboard(opened):
+    opened.choose("icicle", "#where-controls")
+    opened.choose("FLOPs", "#where-controls")
+    opened.page.wait_for_timeout(300)
+    assert opened.page.locator("#where g.slice[tabindex='0']").count() == 1
+    opened.page.locator("#where g.slice[tabindex='0']").focus()
+
+    def label():
+        return opened.page.evaluate("document.activeElement.getAttribute('aria-label')")
+
+    assert label().startswith("Small")
+    opened.page.keyboard.press("ArrowRight")
+    first = label()
+    opened.page.keyboard.press("ArrowDown")
+    opened.page.keyboard.press("ArrowUp")
+    assert label() == first != "Small"
+    opened.page.keyboard.press("ArrowDown")
+    entered = label()
+    opened.page.keyboard.press("Enter")
+    opened.page.wait_for_timeout(1500)
+    path = " ".join(opened.page.locator("#where g.pathbar text").all_text_contents())
+    assert entered.split("  ")[0].split(" ")[0] in path + " ".join(
+        opened.page.locator("#where g.slice").first.all_text_contents()
+    )
+    opened.page.keyboard.press("Enter")
+    assert opened.wrong == []
+
+
+def test_the_dearest_calls_are_labelled(opened, trained):
+    opened.page.locator("#roofline").scroll_into_view_if_needed()
+    opened.page.wait_for_selector("#roofline svg.main-svg")
+    forward = [each for each in trained.counted if each.call.phase == "forward" and each.flops]
+    dearest = max(forward, key=lambda each: each.call.seconds).call
+    assert f"{dearest.op} {dearest.path}" in opened.page.locator("#roofline .annotation-text").all_text_contents()
+
+
+def test_memory_begins_at_zero_and_has_the_constant_part(browser, tmp_path):
+    big = nn.Sequential(nn.Linear(512, 512), nn.ReLU())
+    opened = Opened(browser, count(big, torch.ones(1, 512)).to_html(), tmp_path / "big.html")
+    opened.page.locator("#course").scroll_into_view_if_needed()
+    opened.page.wait_for_selector("#course svg.main-svg")
+    # 4 x (512 x 512 + 512) bytes of parameters, and 4 x 512 of the input.
+    ticks = opened.page.locator("#course .ytick text").all_text_contents()
+    assert ticks[:2] == ["0 B", "1 MiB"]
+    assert any(
+        "params 1.00 MiB · inputs 2.00 KiB" in t for t in opened.page.locator("#course text").all_text_contents()
+    )
+    opened.choose("everything", "#memory-controls")
+    assert opened.page.locator("#course .ytick text").all_text_contents()[0] == "0 B"
+    assert opened.wrong == []
+
+
+def test_a_narrow_page_keeps_its_labels(browser, trained, tmp_path):
+    opened = Opened(browser, trained.to_html(device=DEVICE), tmp_path / "narrow.html")
+    opened.page.set_viewport_size({"width": 400, "height": 800})
+    opened.page.reload()
+    opened.page.locator("#where").scroll_into_view_if_needed()
+    opened.page.wait_for_selector("#where g.slice text", state="attached")
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == 400
+    shown = opened.page.locator("#where g.slice text").evaluate_all(
+        "texts => texts.filter(text => text.getBoundingClientRect().width > 0).map(text => text.textContent)"
+    )
+    assert any("100.0%" in text for text in shown)
+    assert any("0..3" in text for text in shown)
+
+
 def test_without_scripts_the_summary_can_be_read(browser, trained, tmp_path):
     path = tmp_path / "plain.html"
     path.write_text(trained.to_html(device=DEVICE), encoding="utf8")
@@ -256,6 +331,7 @@ def test_without_scripts_the_summary_can_be_read(browser, trained, tmp_path):
     page.goto(path.as_uri())
     text = page.locator("body").inner_text()
     assert "complete:" in text
+    assert "slowest: " in text.split("training FLOPs")[0]  # the conclusion comes first
     assert "training FLOPs" in text
     assert "does not run here" in text
 
