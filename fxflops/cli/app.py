@@ -1,4 +1,4 @@
-"""The command line: ``fxflops run``, ``explain``, ``diff``, ``check``, ``ops``, ``conventions``.
+"""The command line: ``fxflops run``, ``explain``, ``diff``, ``check``, ``closed-form``, ``ops``, ``conventions``.
 
 Only results are printed on stdout; notes and errors go to stderr. The exit code is 0 for success, 1 if a budget is
 exceeded or ``--strict`` finds an operation without a formula, 2 for wrong arguments. The commands import torch when they
@@ -19,6 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..errors import FxflopsError, InputError, MissingFormulaError
+from . import closed_forms
 from . import options as option
 from .options import Asked, Limits, examples, spread
 from .shown import Shown, check_suffix, colored, incomplete_lines, listed, ops_text, write
@@ -286,6 +287,11 @@ def check(
         typer.echo("\n".join([*map(str, budgets), *incomplete_lines(report, allow_incomplete)]))
     if not all(budget.kept for budget in budgets) or not (report.complete or allow_incomplete):
         raise typer.Exit(OVER)
+
+
+app.command(
+    "closed-form", short_help="Print a model's costs as formulas in the sizes of its inputs.", epilog=closed_forms.EXAMPLES
+)(closed_forms.closed_form)
 
 
 @app.command(

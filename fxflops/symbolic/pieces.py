@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from .polynomials import interpolation, value
@@ -15,6 +16,8 @@ from .polynomials import interpolation, value
 MAX_DEGREE = 4
 MAX_PIECES = 4
 MAX_PERIOD = 512
+COMMON = 1, 32
+"""The periods of most models: of those without strides, and of convolutional networks."""
 USUAL = 448, 384, 320, 512
 """Periods to try if the example's length is a multiple of none that fits: their divisors are those of most models."""
 PRIMES = 2, 3, 5, 7, 11, 13, 17, 19, 23
@@ -43,33 +46,60 @@ def columns(samples: Sequence[Sample]) -> dict[tuple[tuple[int, ...], ...], list
 
 
 def period_and_pieces(costs: Costs, example: int, low: int, high: int) -> tuple[int, list[Piece]] | None:
-    """Return the least period with which ``low`` to ``high`` falls into few pieces, and these; None if there is none."""
-    tried: dict[int, list[Piece] | None] = {}
+    """Return the least period with which ``low`` to ``high`` falls into few pieces, and these.
 
-    def pieces(period: int) -> list[Piece] | None:
-        if period not in tried:
-            tried[period] = _pieces(costs, example, low, high, period)
-        return tried[period]
+    If that is none or a long one, also try with which one the piece of the example reaches up to ``high``: the form then
+    holds from its first length on. What holds for more lengths is taken; None if nothing does.
+    """
+    whole = _least(lambda period: _pieces(costs, example, low, high, period), example)
+    if whole is not None and whole[0] <= max(COMMON):
+        return whole
+    upper = _least(lambda period: _upper_piece(costs, example, low, high, period), example)
+    found = [each for each in (whole, upper) if each is not None]
+    return max(found, key=_lengths, default=None)
 
+
+def _least(find: Callable[[int], list[Piece] | None], example: int) -> tuple[int, list[Piece]] | None:
+    """Return the least period for which there are pieces, and these: one that fits is divided as long as it does."""
+    known = cache(find)
     divisors = [p for p in range(MAX_PERIOD, 1, -1) if example % p == 0]
-    period = next(filter(pieces, (1, 32, *divisors, *USUAL)), None)
+    period = next(filter(known, (*COMMON, *divisors, *USUAL)), None)
     if period is None:
         return None
-    while less := next((period // prime for prime in PRIMES if period % prime == 0 and pieces(period // prime)), 0):
+    while less := next((period // p for p in PRIMES if period % p == 0 and known(period // p)), 0):
         period = less
-    return period, pieces(period) or []
+    return period, known(period) or []
+
+
+def _lengths(found: tuple[int, list[Piece]]) -> int:
+    period, pieces = found
+    return sum(1 + (piece.last - piece.first) // period for piece in pieces)
 
 
 def _pieces(costs: Costs, example: int, low: int, high: int, period: int) -> list[Piece] | None:
     """Return the pieces of ``low`` to ``high``, the one with the example found first; None if they are too many."""
-    nodes = _fit(costs, example, high, period) or _fit(costs, example, low, -period) or (example,)
-    first, last = (_reach(costs, nodes, example, end, step) for end, step in ((low, -period), (high, period)))
-    up = _along(costs, last + period, high, period, is_single=first == last)
-    down = None if up is None else _along(costs, first - period, low, -period, is_single=first == last)
+    middle = _piece(costs, example, low, high, period)
+    is_single = middle.first == middle.last
+    up = _along(costs, middle.last + period, high, period, is_single)
+    down = None if up is None else _along(costs, middle.first - period, low, -period, is_single)
     if up is None or down is None or len(up) + len(down) >= MAX_PIECES:
         return None
-    found = [*reversed(down), Piece(first, last, nodes), *up]
+    found = [*reversed(down), middle, *up]
     return found if any(piece.first < piece.last for piece in found) else None
+
+
+def _upper_piece(costs: Costs, example: int, low: int, high: int, period: int) -> list[Piece] | None:
+    """Return the piece with the example if it reaches up to ``high``, and holds more lengths than determine it."""
+    piece = _piece(costs, example, low, high, period)
+    is_long = piece.last - piece.first > len(piece.nodes) * period
+    return [piece] if piece.last + period > high and is_long else None
+
+
+def _piece(costs: Costs, example: int, low: int, high: int, period: int) -> Piece:
+    """Return the piece with the example."""
+    nodes = _fit(costs, example, high, period) or _fit(costs, example, low, -period) or (example,)
+    first, last = (_reach(costs, nodes, example, end, step) for end, step in ((low, -period), (high, period)))
+    return Piece(first, last, nodes)
 
 
 def _along(costs: Costs, start: int, end: int, step: int, is_single: bool) -> list[Piece] | None:

@@ -142,7 +142,7 @@ def _words(sizes: Sequence[str], ranges: Sequence[Range]) -> str:
 
 def _line(title: str, sizes: Sequence[str], polynomial: Polynomial) -> str:
     terms = " + ".join(_readable(sizes, each, polynomial[each]) for each in sorted(polynomial, reverse=True)) or "0"
-    return f"{title:<16} {terms.replace('+ -', '- ')}"
+    return f"{title:<17} {terms.replace('+ -', '- ')}"
 
 
 def _readable(sizes: Sequence[str], monomial: Monomial, coefficient: Fraction) -> str:

@@ -537,7 +537,7 @@ def test_a_json_file_that_is_no_report(tmp_path: Path) -> None:
 
 # Help, completion, processes
 
-COMMANDS = ("run", "explain", "diff", "check", "ops", "conventions")
+COMMANDS = ("run", "explain", "diff", "check", "closed-form", "ops", "conventions")
 
 # Commands that README and docs show, and more.
 DOCUMENTED = """
@@ -585,8 +585,8 @@ def test_every_example_runs(tmp_path: Path) -> None:
 
 def test_shared_options_are_those_of_each_command() -> None:
     assert invoke("explain model.py:make_model thop torch --backward").exit_code == 2
-    assert [command for command in COMMANDS if "--backward" in out(f"{command} --help")] == ["run"]
-    assert [command for command in COMMANDS if "--attention" in out(f"{command} --help")] == [*COMMANDS[:4]]
+    assert [command for command in COMMANDS if "--backward" in out(f"{command} --help")] == ["run", "closed-form"]
+    assert [command for command in COMMANDS if "--attention" in out(f"{command} --help")] == [*COMMANDS[:5]]
 
 
 def test_version() -> None:

@@ -106,8 +106,8 @@ def test_text() -> None:
         "holds for    batch from 1 to 64, seq from 8 to 96 in steps of 8 and from 104 to 800 in steps of 8; "
         "equal to count() at 9 points that were not used",
         "in 2 pieces; this is the largest, batch from 1 to 64, seq from 104 to 800 in steps of 8",
-        "MACs             389/4 batch seq + 3",
-        "FLOPs            389/4 batch seq + 3",
+        "MACs              389/4 batch seq + 3",
+        "FLOPs             389/4 batch seq + 3",
     ]
 
 

@@ -52,6 +52,11 @@ def test_a_piece_ends_where_the_model_raises() -> None:
     assert found(lambda n: None if n > 512 or n < 9 else n, 64) == (1, [(9, 512)])
 
 
+def test_what_is_no_polynomial_below_holds_from_there_on() -> None:
+    assert found(lambda n: n * -(-max(1000, n) // n), 1024) == (1, [(1000, 3000)])
+    assert found(lambda n: n // 16 * -(-max(1000, n) // n), 1024) == (16, [(1008, 2992)])
+
+
 def test_no_polynomial_has_no_pieces() -> None:
     assert found(lambda n: 2 ** (n % 61), 64) is None
     assert found(lambda n: 2 ** (n % 11), 8, high=400) is None  # a period of the whole range would tell nothing

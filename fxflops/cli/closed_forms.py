@@ -1,0 +1,65 @@
+"""``fxflops closed-form``: the costs of a model as formulas in the sizes of its inputs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import redirect_stdout
+from typing import Annotated
+
+import typer
+
+from ..errors import InputError
+from . import options as option
+from .options import Asked, examples, spread
+
+NAMED = re.compile(r"(_|[A-Za-z]\w*)(?::(\d+))?")
+EXAMPLES = examples(
+    "fxflops closed-form hf:path/to/config.json --dynamic batch,seq",
+    "fxflops closed-form hf:path/to/config.json --dynamic _,seq:8192 --attention exact --latex",
+    "fxflops closed-form torchvision:resnet18 --dynamic batch:64,_,height:512,width:512",
+)
+
+
+@spread()
+def closed_form(
+    model: option.Model,
+    *,
+    dynamic: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,NAME,...",
+            help="A name for each dim of the inputs, in order, _ for one that is fixed; seq:8192 with the largest size to check.",
+        ),
+    ],
+    python: Annotated[
+        bool, typer.Option("--python", help="Print the FLOPs as a Python function that needs no package.")
+    ] = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Print the FLOPs in LaTeX.")] = False,
+    asked: Asked,
+) -> None:
+    """Print a model's costs as polynomials in the sizes of its inputs, with the sizes for which they hold.
+
+    With --python or --latex it is the FLOPs alone: those of training, forward and backward, with --backward.
+    """
+    names = [NAMED.fullmatch(each.strip()) for each in dynamic.split(",")]
+    if None in names or (python and latex):
+        wrong = (
+            "--python or --latex, not both" if None not in names else f"--dynamic {dynamic!r}: names, such as batch,seq"
+        )
+        raise InputError(wrong)
+    from torch.export import Dim
+
+    from ..symbolic.fitting import closed_form as fitted
+    from .runs import settings_of, subject
+
+    dims = {
+        i: Dim(each[1], max=int(each[2]) if each[2] else None)
+        for i, each in enumerate(names)
+        if each and each[1] != "_"
+    }
+    with redirect_stdout(sys.stderr):  # what a model prints: stdout is for results
+        net, args, kwargs = subject(model, asked, on_meta=asked.device in (None, "meta"))
+        form = fitted(net, args, kwargs, dynamic_shapes=[dims] * (len(args) + len(kwargs)), **settings_of(asked))
+    phase = "training" if asked.backward else "forward"
+    typer.echo(form.to_python(phase=phase) if python else form.latex(phase=phase) if latex else str(form))
