@@ -114,7 +114,7 @@ CASES = {
         {"input_ids": {0: "batch", 1: "source"}, "decoder_input_ids": {0: "batch", 1: "target"}},
         {"batch": FEW, "source": SHORT, "target": SHORT}, (2, 64, 32),
     ),
-    "vit-b/16": Case(vit, image, IMAGE, {"batch": FEW, "height": range(32, 513, 16), "width": range(32, 513, 16)}, (2, 224, 256)),
+    "vit-b/16": Case(vit, image, IMAGE, {"batch": FEW, "height": range(224, 513, 16), "width": range(224, 513, 16)}, (2, 224, 256)),
     "resnet-50": Case(resnet, image, IMAGE, {"batch": FEW, "height": range(32, 1025, 32), "width": range(32, 1025, 32)}, (2, 224, 256)),
     "swin-t": Case(swin, image, IMAGE, {"batch": FEW, "height": range(224, 1345, 224), "width": range(224, 1345, 224)}, (2, 448, 672)),
     "unet-sd-1.5": Case(
