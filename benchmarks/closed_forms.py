@@ -89,7 +89,11 @@ def image(batch: int, height: int, width: int, name: str = "x") -> dict[str, Any
 
 def latent(batch: int, height: int, width: int, text: int) -> dict[str, Any]:
     states = torch.empty(batch, text, 768, device="meta")
-    return {"sample": torch.empty(batch, 4, height, width, device="meta"), "timestep": 10, "encoder_hidden_states": states}
+    return {
+        "sample": torch.empty(batch, 4, height, width, device="meta"),
+        "timestep": 10,
+        "encoder_hidden_states": states,
+    }
 
 
 def sequence(time: int, batch: int) -> dict[str, Any]:
@@ -150,14 +154,21 @@ def measure(name: str, points: int) -> dict[str, Any]:
     for backward in (False, True):
         started = time.perf_counter()
         form = fxflops.closed_form(model, kwargs=case.inputs(**sizes), dynamic_shapes=dims, backward=backward)
-        row |= {f"seconds {backward}": time.perf_counter() - started, "domain": form.domain(), "pieces": len(form.pieces())}
+        row |= {
+            f"seconds {backward}": time.perf_counter() - started,
+            "domain": form.domain(),
+            "pieces": len(form.pieces()),
+        }
         for at in drawn:
             counted = numbers_of(fxflops.count(model, kwargs=case.inputs(**at), backward=backward))
             phases = {"backward": "backward", "training": "training"} if backward else {}
             found = {what: form.evaluate(what, **at) for what in ("flops", "macs", "activations")}
             found |= {what: form.evaluate("flops", phase=phase, **at) for what, phase in phases.items()}
             row["wrong"] += [(backward, at, what) for what, value in found.items() if value != counted[what]]
-    row |= {"points": len(drawn), "flops": str(form.flops) if row["pieces"] == 1 else str(form).splitlines()[4][8:].strip()}
+    row |= {
+        "points": len(drawn),
+        "flops": str(form.flops) if row["pieces"] == 1 else str(form).splitlines()[4][8:].strip(),
+    }
     return row
 
 
@@ -178,9 +189,16 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]  # fmt: skip
     for row in rows:
-        equal = [row["points"] - len({str(at) for back, at, _ in row["wrong"] if back == asked}) for asked in (False, True)]
+        equal = [
+            row["points"] - len({str(at) for back, at, _ in row["wrong"] if back == asked}) for asked in (False, True)
+        ]
         cells = [row["name"], *(f"{n} of {row['points']} equal" for n in equal), row["pieces"]]
-        cells += [f"{row['seconds False']:.1f}", f"{row['seconds True']:.1f}", row["domain"], f"`{row['flops'].replace('**', '^')}`"]
+        cells += [
+            f"{row['seconds False']:.1f}",
+            f"{row['seconds True']:.1f}",
+            row["domain"],
+            f"`{row['flops'].replace('**', '^')}`",
+        ]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join([*lines, ""])
 

@@ -290,7 +290,9 @@ def check(
 
 
 app.command(
-    "closed-form", short_help="Print a model's costs as formulas in the sizes of its inputs.", epilog=closed_forms.EXAMPLES
+    "closed-form",
+    short_help="Print a model's costs as formulas in the sizes of its inputs.",
+    epilog=closed_forms.EXAMPLES,
 )(closed_forms.closed_form)
 
 

@@ -91,11 +91,31 @@ def closed_form(
 def _form(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
     """Return the form of what ``samples`` count, with the periods and pieces that ``scanned`` show."""
     axes = [_axis(scanned, i) for i in range(len(samples.sizes))]
-    cells: dict[str, list[Cell]] = {what: [] for what in QUANTITIES}
-    for pieces in product(*(found for _, found in axes)):
-        _enter_cells(cells, samples, [period for period, _ in axes], pieces)
+    periods = [period for period, _ in axes]
+    try:
+        cells = _cells(samples, periods, [found for _, found in axes])
+    except ClosedFormError:
+        # A size may matter only where another is at its least, which the lengths of the example did not show.
+        apart = [[part for piece in found for part in _first_apart(piece, period)] for period, found in axes]
+        cells = _cells(samples, periods, apart)
     first, ends = samples.first, dict(zip((size.name for size in samples.sizes), scanned.ends, strict=True))
     return ClosedForm(first.model, samples.sizes, cells, first.convention, attention, len(samples.checked), ends)
+
+
+def _cells(samples: Samples, periods: Sequence[int], axes: Sequence[Sequence[Piece]]) -> dict[str, list[Cell]]:
+    """Return the polynomials of all pieces of the domain, by quantity."""
+    cells: dict[str, list[Cell]] = {what: [] for what in QUANTITIES}
+    for pieces in product(*axes):
+        _enter_cells(cells, samples, periods, pieces)
+    return cells
+
+
+def _first_apart(piece: Piece, period: int) -> list[Piece]:
+    """Return the first length of a piece and the rest as two pieces, if the rest has lengths enough."""
+    rest = _from(piece, piece.first + period, period)
+    return (
+        [Piece(piece.first, piece.first, (piece.first,)), rest] if len(rest.nodes) == len(piece.nodes) > 1 else [piece]
+    )
 
 
 class Samples:
