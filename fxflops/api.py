@@ -5,12 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping
 from os import PathLike
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import fx, nn
 
 from .conventions import Convention, check_attention, find_convention
-from .errors import InputError, OutOfMemoryError, RunError, TraceError, of_kind
+from .errors import InputError, OutOfMemoryError, RunError, TraceError, check_flags, not_taken, of_kind
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .ops import BASE, FormulaRegistry
 from .records import FormulaFunction
@@ -25,6 +25,9 @@ from .run.uncompiled import once_loaded
 NO_OPTIMIZER = """analyze() takes no optimizer; these do:
   fxflops.count(model, args, backward=True, optimizer=optimizer) counts its step, without computing
   fxflops.profile(model, optimizer=optimizer) counts a training step of your own, in a with block"""
+INPUTS = """its inputs are given as the model takes them,
+  count(model, torch.zeros(1, 3, 224, 224)), several as a tuple, those with names as kwargs={...}
+fxflops.summary(model, input_size=(1, 3, 224, 224)) makes them from their shapes"""
 Formulas = Mapping[Any, FormulaFunction]
 
 
@@ -44,6 +47,7 @@ def analyze(
     strict: bool = False,
     progress: bool | None = None,
     optimizer: None = None,
+    **unknown: NoReturn,
 ) -> Report:
     """Trace ``model`` and run it node by node on real tensors; count every operation, and measure its time and memory.
 
@@ -78,6 +82,9 @@ def analyze(
     """
     if optimizer is not None:
         raise of_kind(InputError(NO_OPTIMIZER), TypeError)
+    if unknown:
+        raise not_taken("analyze", unknown, analyze.__kwdefaults__ or (), INPUTS)
+    check_flags(backward=backward, kernels=kernels, strict=strict)
     return analyzed(
         model,
         args,
@@ -162,6 +169,7 @@ def count(
     attention: str = "dense",
     formulas: Formulas | None = None,
     strict: bool = False,
+    **unknown: NoReturn,
 ) -> Report:
     """Count without computing: the model runs once on the meta device, whatever device it is on, without a graph.
 
@@ -176,6 +184,9 @@ def count(
     The other arguments and errors are those of :func:`analyze`. InputError is also raised if a run on real tensors needs
     more than half of the memory.
     """
+    if unknown:
+        raise not_taken("count", unknown, count.__kwdefaults__ or (), INPUTS)
+    check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
@@ -210,6 +221,7 @@ def read_trace(
         InputError: there is no such file, it is not a trace, or it has no shapes; or the convention counts no operators.
         MissingFormulaError: with ``strict``.
     """
+    check_flags(strict=strict)
     registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
     report = Report(run_of_trace(path, registry, device), found, registry, None, attention)

@@ -138,6 +138,20 @@ def near(name: str, known: Iterable[str]) -> str:
     return f"; near: {', '.join(found)}" if name and found else ""
 
 
-def not_installed(package: str) -> InputError:
-    """Return the error for a missing package, with the line that installs it."""
-    return InputError(f"{package} is not installed: pip install {package}")
+def not_installed(package: str, extra: str = "") -> InputError:
+    """Return the error for a missing package, with the line that installs it; ``extra`` is the set of ours that it is in."""
+    of_ours = f", or in a clone of fxflops  pip install -e '.[{extra}]'" if extra else ""
+    return InputError(f"{package} is not installed: pip install {package}{of_ours}")
+
+
+def check_flags(**flags: object) -> None:
+    """Raise InputError for an argument that is no bool: of a word such as "no" any would be taken for True."""
+    for name, value in flags.items():
+        if not isinstance(value, (bool, int)):
+            raise of_kind(InputError(f"{name} is True or False, not {value!r:.80}"), TypeError)
+
+
+def not_taken(function: str, names: Iterable[str], known: Iterable[str], advice: str) -> InputError:
+    """Return the error for arguments that a function does not take: which one is meant, or else the ``advice``."""
+    meant = "".join(near(name, known) for name in names) or f": {advice}"
+    return of_kind(InputError(f"{function}() takes no {', '.join(names) or 'inputs'}{meant}"), TypeError)

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerAction
 
 from .conventions import Convention, check_attention, find_convention
 from .counting.steps import OUTSIDE
-from .errors import FxflopsError, InputError, near, of_kind
+from .errors import FxflopsError, InputError, check_flags, not_taken
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
 from .model.optimizer import states_of
@@ -78,13 +78,12 @@ class profile:
         **unknown: NoReturn,
     ) -> None:
         if inputs or unknown:
-            meant = "".join(near(name, profile.__init__.__kwdefaults__ or ()) for name in unknown)
-            raise of_kind(
-                InputError(f"profile() takes no {', '.join(unknown) or 'inputs'}{meant or ': ' + INSTEAD}"), TypeError
-            )
+            raise not_taken("profile", unknown, profile.__init__.__kwdefaults__ or (), INSTEAD)
+        check_flags(strict=strict)
         self._model = _one_model(models)
         self._parts = [*self._model.children()] if isinstance(self._model, Models) else [self._model]
         given = models.values() if isinstance(models, Mapping) else models if isinstance(models, Sequence) else [models]
+        self._name = " + ".join(type(part).__name__ for part in self._parts) or "(no model)"
         self._compiled = any(is_compiled(model.modules()) for model in given if isinstance(model, nn.Module))
         self._optimizers = _optimizers(optimizer)
         self._convention = find_convention(convention)
@@ -104,6 +103,10 @@ class profile:
         self._is_on = self._is_open = False
         self._report: Report | None = None
         self._why = "there is no report until the with block has ended"
+
+    def __repr__(self) -> str:
+        state = "its with block is running" if self._is_open else self._why if self._report is None else ""
+        return f"<profile of {self._name}: {state}>" if state else f"<profile: {self._report!r} in p.report>"
 
     @property
     def report(self) -> Report:
@@ -190,9 +193,8 @@ class profile:
             return
         self._label_gradients()
         self._storages.label(self._optimizer_states(), "optimizer")
-        name = " + ".join(type(part).__name__ for part in self._parts) or "(no model)"
         mode = ("train" if self._model.training else "eval") if self._parts else ""
-        run = self._watch.run_of(name, mode, self._compiled, Inventory(self._model), self._steps)
+        run = self._watch.run_of(self._name, mode, self._compiled, Inventory(self._model), self._steps)
         self._report = Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
         self._report.checked(self._strict)
 

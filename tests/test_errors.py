@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from traceback import walk_tb
 from types import TracebackType
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import fxflops
-from fxflops.errors import near, without_ours
+from fxflops.errors import near, not_installed, without_ours
 
 
 @pytest.mark.parametrize(
@@ -92,3 +93,34 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
     *others, last = functions_in(without_ours(error.tb))
     assert last == "*checked_model"
     assert not [name for name in others if name.startswith("*")]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            lambda net, x: fxflops.count(net, input_size=(2, 4)),
+            r"count\(\) takes no input_size: its inputs are given as",
+        ),
+        (lambda net, x: fxflops.analyze(net, x, backwards=True), r"analyze\(\) takes no backwards; near: backward"),
+        (lambda net, x: fxflops.count(net, x, strict="yes"), "strict is True or False, not 'yes'"),
+        (lambda net, x: fxflops.analyze(net, x, kernels="no"), "kernels is True or False, not 'no'"),
+        (lambda net, x: fxflops.profile(net, strict="no"), "strict is True or False, not 'no'"),
+        (lambda net, x: fxflops.count(net, x).table.select(top="3"), "top='3': an int of at least 1, or None for all"),
+        (lambda net, x: fxflops.count(net, x).tree(depth="2"), "depth='2': an int of at least 0, or None for all"),
+    ],
+)
+def test_arguments_of_the_wrong_kind(wrong: Any, said: str) -> None:
+    with pytest.raises(fxflops.InputError, match=said) as error:
+        wrong(nn.Linear(4, 4), torch.ones(2, 4))
+    assert isinstance(error.value, TypeError)
+
+
+def test_a_formula_of_no_operation_is_told_at_once() -> None:
+    with pytest.raises(fxflops.FormulaError, match=r"torch\.Tensor has no method 'nope'"):
+        fxflops.formula("nope")
+
+
+def test_an_extra_is_named_as_the_readme_does() -> None:
+    said = str(not_installed("plotly", "report"))
+    assert said == "plotly is not installed: pip install plotly, or in a clone of fxflops  pip install -e '.[report]'"

@@ -83,6 +83,13 @@ def timing_of(run: Run, times: Mapping[str, StepTime], phase: str) -> Timing | N
     return Timing(seconds, seconds, seconds, 1) if seconds else None
 
 
+def outside(run: Run, counted: Sequence[Counted], phase: str) -> list[Counted]:
+    """Return the calls of a phase that a profiled block made outside every call of its models: of a loss, of a batch."""
+    inside = {i for step in run.steps for i in step.calls}
+    made = enumerate(counted[: len(run.calls)] if run.steps else ())
+    return [each for i, each in made if i not in inside and not each.call.path and each.call.phase in PARTS[phase]]
+
+
 def unsteady(run: Run, nodes: float | None) -> str:
     """Return the reasons not to rely on a run's times, in words; ``nodes`` is the sum of those of its graph's nodes."""
     compiled = None if run.compiled is None else run.compiled.latency

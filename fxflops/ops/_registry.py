@@ -198,10 +198,12 @@ def formula(*targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) 
 
     Raises FormulaError for a target that is none of these.
     """
+    if not targets:
+        raise FormulaError("formula() needs at least one target: @formula(MyModule) or @formula(my_function)")
+    for target in targets:
+        _keys(target)
 
     def register(function: Callable[Q, S]) -> Op[Q, S]:
-        if not targets:
-            raise FormulaError("formula() needs at least one target: @formula(MyModule) or @formula(my_function)")
         entry = entry_for(list(targets), function, op)
         for target in targets:
             BASE.add(target, entry)

@@ -9,7 +9,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
 
 from .. import units as readable
-from ..errors import InputError
+from ..errors import InputError, of_kind
 from .text import plain
 
 if TYPE_CHECKING:
@@ -198,9 +198,9 @@ def check_units(units: str | None) -> None:
 
 
 def check_number(name: str, value: int | None, least: int) -> None:
-    """Raise InputError for a ``top`` or ``depth`` that is too small to show anything."""
-    if value is not None and value < least:
-        raise InputError(f"{name}={value!r}: an int of at least {least}, or None for all")
+    """Raise InputError for a ``top`` or ``depth`` that is no int, or too small to show anything."""
+    if value is not None and (not isinstance(value, Integral) or value < least):
+        raise of_kind(InputError(f"{name}={value!r}: an int of at least {least}, or None for all"), TypeError)
 
 
 def module_values(row: TreeRow, whole: TreeRow) -> dict[str, float | None]:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import FxflopsError, InputError, near
-from .columns import EXPENDABLE, Column, pick
+from ..errors import InputError, near, not_installed
+from .columns import EXPENDABLE, Column, check_number, pick
 from .table import grid, ordered
 from .text import plain
 
@@ -31,6 +31,8 @@ Cells = tuple[Any, ...]
 V = TypeVar("V")
 
 MOST_SHOWN = 60
+MOST_COLUMNS = 7
+"""Columns of a table in a notebook; a wider one does without some of :data:`EXPENDABLE`."""
 EMPTY = (None, 0, "")
 FORMATS = {
     ".trace.json": "to_chrome_trace",
@@ -65,12 +67,12 @@ class Exports:
     def to_dataframe(self) -> pandas.DataFrame:
         """Return a ``pandas.DataFrame`` of the raw values; its columns are the keys (``flops``, ``seconds``).
 
-        Raises FxflopsError if pandas is not installed.
+        Raises InputError if pandas is not installed.
         """
         try:
             import pandas
         except ImportError as error:
-            raise FxflopsError("to_dataframe() needs pandas: pip install pandas") from error
+            raise not_installed("pandas", "report") from error
         table = self._as_table()
         frame = {}
         for i, column in enumerate(table.columns):
@@ -106,8 +108,17 @@ class Exports:
         return written("\n".join(lines), path)
 
 
-class Tabular(Exports):
-    """A result that is a table: it can be selected from and exported; notebooks show the text that it prints as."""
+class View:
+    """A result that shows itself where an expression ends: as its text at the prompt, as a table in a notebook."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Tabular(View, Exports):
+    """A result that is a table: it can be selected from and exported."""
 
     def select(
         self, columns: Sequence[str] | str | None = None, *, sort_by: str | None = None, top: int | None = None
@@ -116,6 +127,7 @@ class Tabular(Exports):
 
         A column is named by its key or its header. InputError for an unknown one lists them all.
         """
+        check_number("top", top, least=1)
         table = self._as_table()
         shown = pick(table.columns, columns)
         rows = ordered(table.columns, table.rows, sort_by)[:top]
@@ -140,10 +152,10 @@ class Tabular(Exports):
         return written(table._html(table.rows), path)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        return self._as_table()._repr_html_()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table(Tabular):
     """Rows under columns; iterating yields the rows, tuples of raw values. A value that was not measured is None.
 
@@ -169,9 +181,7 @@ class Table(Tabular):
     def __str__(self) -> str:
         """Return the table as readable text: in units that suit the values, the first rows only if there are many, without
         columns that hold nothing."""
-        idle = [(*EMPTY, USUAL.get(column.key)) for column in self.columns]
-        used = [i for i, _ in enumerate(self.columns) if any(row[i] not in idle[i] for row in self.rows)]
-        shown = used or range(len(self.columns))
+        shown = self._used()
         header = [self.columns[i] for i in shown]
         rows = [tuple(row[i] for i in shown) for row in self.rows[:MOST_SHOWN]]
         longest = {
@@ -182,7 +192,25 @@ class Table(Tabular):
         return "\n".join([table, *self._left_out()])
 
     def _repr_html_(self) -> str:
-        return self._html(self.rows[:MOST_SHOWN]) + "".join(f"<p>{html.escape(note)}</p>" for note in self._left_out())
+        """Return an HTML table of the values in units; of a wide one not all columns, which is said below it."""
+        from .html import block, cells_table, note
+
+        shown = self._used()
+        expendable = [i for key in EXPENDABLE for i in shown if self.columns[i].key == key]
+        lost = {*expendable[: max(len(shown) - MOST_COLUMNS, 0)]}
+        kept = [i for i in shown if i not in lost]
+        rows = [[row[i] for i in kept] for row in self.rows[:MOST_SHOWN]]
+        notes = self._left_out()
+        if lost:
+            names = ", ".join(self.columns[i].key for i in shown if i in lost)
+            notes.append(f"no room for {names}: select(columns) chooses, to_dataframe() has all")
+        return block(cells_table([self.columns[i] for i in kept], rows, "auto"), *map(note, notes))
+
+    def _used(self) -> Sequence[int]:
+        """Return the positions of the columns that say something; all if none does."""
+        idle = [(*EMPTY, USUAL.get(column.key)) for column in self.columns]
+        used = [i for i, _ in enumerate(self.columns) if any(row[i] not in idle[i] for row in self.rows)]
+        return used or range(len(self.columns))
 
     def _left_out(self) -> list[str]:
         return [f"first {MOST_SHOWN} of {len(self)} {self.name}"] if len(self) > MOST_SHOWN else []
@@ -238,8 +266,7 @@ class Rows(dict[str, V], Tabular):
     def __str__(self) -> str:
         return str(self.table)
 
-    def _repr_html_(self) -> str:
-        return self.table._repr_html_()
+    __repr__ = Tabular.__repr__  # that of dict comes first
 
 
 def written(text: str, path: Path | None) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -63,10 +63,8 @@ def own_row(row: TreeRow) -> TreeRow | None:
     """Return a row ``(own: add x2)`` for what a module with children computes outside them; None if that is nothing."""
     if not row.children or not (row.own_flops or row.own_seconds or row.own_missing):
         return None
-    ops = [plain(op) + (f" x{calls}" if calls > 1 else "") for op, calls in row.own_ops.items()]
-    more = [f"+{len(ops) - 3} more"] if len(ops) > 3 else []
     return row._replace(
-        name=f"(own: {', '.join(ops[:3] + more)})" if ops else "(own)",
+        name=work_name("own", row.own_ops),
         params=row.own_params,
         macs=row.own_macs,
         flops=row.own_flops,
@@ -75,6 +73,13 @@ def own_row(row: TreeRow) -> TreeRow | None:
         bytes_peak=None,
         children=(),
     )
+
+
+def work_name(whose: str, ops: Mapping[str, int]) -> str:
+    """Return a name for work that no module does, with its operators: ``(own: add x2)``."""
+    said = [plain(op) + (f" x{calls}" if calls > 1 else "") for op, calls in ops.items()]
+    more = [f"+{len(said) - 3} more"] if len(said) > 3 else []
+    return f"({whose}: {', '.join(said[:3] + more)})" if said else f"({whose})"
 
 
 def fingerprint(row: TreeRow) -> Hashable:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from numbers import Real
 from typing import Any
@@ -15,7 +15,7 @@ from .data import Summary, TreeRow
 from .fold import Fold, folded, own_row
 from .summary import facts, missing_lines, paste_where
 from .text import escaped
-from .tree import measured
+from .tree import measured, rows_of
 
 # Half-transparent greys and the page's own text colour are legible on a light and on a dark page.
 STYLE = """
@@ -38,6 +38,8 @@ STYLE = """
 .fxflops .bar{align-self:center;height:.7em;margin-left:8px;
  background:linear-gradient(#4c8bf5,#4c8bf5) no-repeat;background-color:rgba(128,128,128,.15)}
 .fxflops p{margin:.3em 0}
+.fxflops .tree td{border-bottom:1px solid rgba(128,128,128,.15);white-space:nowrap}
+.fxflops .guide{font-family:ui-monospace,monospace;white-space:pre;opacity:.5}
 .fxflops .missing{color:#d9483b;white-space:pre-wrap}
 """
 
@@ -68,7 +70,42 @@ def html(
     ``of`` is the total number if ``rows`` are only some; ``units`` is as for :func:`~fxflops.render.table.grid`.
     """
     table = "" if header is None or rows is None else _table(header, rows, noun, of or len(rows), units)
-    return f'<div class="fxflops"><style>{STYLE}</style>{_head(summary)}{_tree(summary.root)}{_operators(summary)}{table}</div>'
+    return block(_head(summary), _tree(summary.root), _operators(summary), table)
+
+
+def block(*parts: str) -> str:
+    """Return HTML in one element with our styles."""
+    return f'<div class="fxflops"><style>{STYLE}</style>{"".join(parts)}</div>'
+
+
+def note(text: str) -> str:
+    """Return a paragraph of the text."""
+    return f"<p>{escaped(text)}</p>"
+
+
+def cells_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], units: str | None) -> str:
+    """Return a table that a click on a header sorts, with the columns of numbers aligned to the right."""
+    titles = "".join(
+        f'<th{_side(column)}><button type="button">{escaped(column.title(units))}</button></th>' for column in columns
+    )
+    body = "".join(
+        f"<tr>{''.join(_cell(c, value, units) for c, value in zip(columns, row, strict=True))}</tr>" for row in rows
+    )
+    return f'<table class="ops"><thead onclick="{escape(SORT)}"><tr>{titles}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def tree_table(root: TreeRow, **options: Any) -> str:
+    """Return the module tree as a table; the ``options`` are those of :func:`fxflops.render.tree.tree`."""
+    columns, lines, texts = rows_of(root, **options)
+    titles = "".join(f"<th{_side(column)}>{escaped(column.header)}</th>" for column in columns)
+    rows = (
+        f'<tr><td title="{escaped(line.row.path)}"><span class="guide">{line.guide}</span>{escaped(line.name)} '
+        f"<small>{escaped('  '.join(filter(None, [line.cls, line.note])))}</small></td>"
+        f"{''.join(f'<td{_side(column)}>{escaped(text)}</td>' for column, text in zip(columns, row, strict=True))}</tr>"
+        for line, row in zip(lines, texts, strict=True)
+    )
+    head = f"<thead><tr><th>module</th>{titles}</tr></thead>"
+    return f'<table class="tree">{head}<tbody>{"".join(rows)}</tbody></table>'
 
 
 def _operators(data: Summary) -> str:
@@ -146,17 +183,9 @@ def _table(
 ) -> str:
     """Return a table that can be unfolded, and that a click on a header sorts."""
     columns = [column_of(title, (row[i] for row in rows)) for i, title in enumerate(header)]
-    titles = "".join(
-        f'<th{_side(column)}><button type="button">{escaped(column.title(units))}</button></th>' for column in columns
-    )
-    body = "".join(
-        f"<tr>{''.join(_cell(c, value, units) for c, value in zip(columns, row, strict=True))}</tr>" for row in rows
-    )
     count = f"{of:,} {noun}" if len(rows) == of else f"first {len(rows):,} of {of:,} {noun}"
-    return (
-        f"<details{' open' if is_open else ''}><summary>{count}</summary>"
-        f'<table class="ops"><thead onclick="{escape(SORT)}"><tr>{titles}</tr></thead><tbody>{body}</tbody></table></details>'
-    )
+    table = cells_table(columns, rows, units)
+    return f"<details{' open' if is_open else ''}><summary>{count}</summary>{table}</details>"
 
 
 def _cell(column: Column, value: Any, units: str | None) -> str:

@@ -78,6 +78,9 @@ def _inside(part: Part) -> Iterator[Part]:
             latest[key] = number, other = (number, other) if _are_alike(other, child) else (number + 1, child)
             kinds.setdefault((*key, number), []).append(child)
     for (name, cls, _), modules in kinds.items():
+        if not cls:  # work outside the model
+            yield Part(_together(modules, "", name))
+            continue
         names = [*dict.fromkeys(module.name for module in modules)]
         siblings = {child.name for module in part.modules for child in module.children if pattern(child.name) == name}
         last = names[0] if len(names) == 1 else name if siblings == {*names} else common_name(names)

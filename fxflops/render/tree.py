@@ -49,6 +49,35 @@ def tree(
         units: one unit ("G", "MiB", "ms") for the columns it fits; otherwise each value has the unit that suits it.
         width: cells in a line; by default the terminal's.
     """
+    shown, lines, texts = rows_of(root, depth=depth, sort_by=sort_by, fold=fold, columns=columns, units=units)
+    printed = [(column, [column.header, *(row[i] for row in texts)]) for i, column in enumerate(shown)]
+    limit = terminal_width() if width is None else width
+    if limit is not None and not columns:
+        wanted = min(LABEL_ROOM, max(cells(f"{line.guide}{line.name}  {line.cls}  {line.note}") for line in lines))
+        for key in EXPENDABLE:
+            if sum(max(map(cells, texts)) + 2 for _, texts in printed) + wanted <= limit:
+                break
+            printed = [each for each in printed if each[0].key != key]
+    right = (
+        align([*zip(*(texts for _, texts in printed), strict=True)], [column.is_number for column, _ in printed])
+        if printed
+        else [""] * (len(lines) + 1)
+    )
+    room = None if limit is None else max(limit - max(map(cells, right)) - 2, 12)
+    left = [paint("module", "bold", color), *(_label(line, room, color) for line in lines)]
+    return "\n".join(align(list(zip(left, right, strict=True)), [False, False]))
+
+
+def rows_of(
+    root: TreeRow,
+    *,
+    depth: int | None = None,
+    sort_by: str | None = None,
+    fold: bool = True,
+    columns: Sequence[str] | str | None = None,
+    units: str | None = None,
+) -> tuple[list[Column], list[Line], list[list[str]]]:
+    """Return the columns of the tree, its lines, and the texts of each line's cells; the arguments are those of :func:`tree`."""
     check_units(units)
     check_number("depth", depth, least=0)
     key = None if sort_by is None else MODULE_COLUMNS[find(MODULE_COLUMNS, sort_by)].key
@@ -56,23 +85,8 @@ def tree(
     shown = (
         [MODULE_COLUMNS[i] for i in pick(MODULE_COLUMNS, columns)] if columns else measured(line.row for line in lines)
     )
-    limit = terminal_width() if width is None else width
     values = [(module_values(line.row, root), line.row.missing) for line in lines]
-    printed = [
-        (column.key, [column.header, *(module_cell(column, each, units, missing) for each, missing in values)])
-        for column in shown
-    ]
-    if limit is not None and not columns:
-        wanted = min(LABEL_ROOM, max(cells(f"{line.guide}{line.name}  {line.cls}  {line.note}") for line in lines))
-        for key in EXPENDABLE:
-            if sum(max(map(cells, texts)) + 2 for _, texts in printed) + wanted <= limit:
-                break
-            printed = [each for each in printed if each[0] != key]
-    numbers = zip(*(texts for _, texts in printed), strict=True)
-    right = align([*numbers], [True] * len(printed)) if printed else [""] * (len(lines) + 1)
-    room = None if limit is None else max(limit - max(map(cells, right)) - 2, 12)
-    left = [paint("module", "bold", color), *(_label(line, room, color) for line in lines)]
-    return "\n".join(align(list(zip(left, right, strict=True)), [False, True]))
+    return shown, lines, [[module_cell(column, each, units, missing) for column in shown] for each, missing in values]
 
 
 def measured(rows: Iterable[TreeRow]) -> list[Column]:

@@ -13,7 +13,7 @@ from ..meters.timing import Timing
 from ..records import prefixes
 from ..render.columns import COMPILED
 from ..render.data import CompiledRun
-from ..render.exports import Rows
+from ..render.exports import Rows, View
 from ..run.compiled import Break, Compiled, Recompilation
 from ..run.compiled_kernels import CompiledKernel
 
@@ -39,8 +39,8 @@ class ModuleGain(NamedTuple):
         return self.seconds / self.compiled_seconds if self.seconds and self.compiled_seconds else None
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledView:
+@dataclass(frozen=True, slots=True, repr=False)
+class CompiledView(View):
     """A compiled model's own run. Times are in seconds, and None if they were not measured; ``missing`` says why.
 
     ``speedup`` is the eager latency over the compiled one, both of the forward. ``by_module`` needs the kernels:

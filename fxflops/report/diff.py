@@ -40,6 +40,7 @@ TOTALS: dict[str, tuple[str, Readable]] = {
 COMPARED: dict[str, Readable] = {"flops": count, "params": count, "seconds": seconds}
 """The quantities in which modules and operators are compared, in this order: the first one that differs."""
 TOP_MODULES, TOP_OPERATORS = 10, 5
+NUMBERS = ("a", "b", "difference", "ratio")
 
 
 class Change(NamedTuple):
@@ -83,7 +84,7 @@ class DiffRow:
     own: Changes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Diff(Tabular):
     """Report ``b`` compared with report ``a``: ``totals`` by name, and a row for each module and each operator.
 
@@ -111,18 +112,33 @@ class Diff(Tabular):
         return self.by_module().table
 
     def __str__(self) -> str:
-        width = terminal_width()
-        names = [wrapped(f"{name}  {plain(each)}", width, 3) for name, each in (("a", self.a), ("b", self.b))]
-        totals = [
-            _line(name, change, TOTALS[name][1]) for name, change in self.totals.items() if change != (None, None)
-        ]
-        return "\n".join([*names, *_aligned(["", "a", "b", "difference", "ratio"], totals), *self._parts()])
+        lines = [wrapped(name, terminal_width(), 3) for name in self._names()]
+        for header, rows, more in self._tables():
+            numbers = [title in NUMBERS for title in header]
+            lines += ["", *align([header, *rows], numbers), *([more] if more else [])]
+        del lines[2]  # none above the totals
+        return "\n".join(lines)
 
-    def _parts(self) -> Iterator[str]:
-        """Yield the lines that say in which modules (grouped by pattern) and operators the difference is.
+    def _repr_html_(self) -> str:
+        from ..render.html import block, cells_table, note
 
-        They compare FLOPs; if those are equal, parameters; if those are equal too, seconds.
+        parts = [*map(note, self._names())]
+        for header, rows, more in self._tables():
+            columns = [Column(title, title, "number" if title in NUMBERS else "text") for title in header]
+            parts += [cells_table(columns, rows, None), note(more)]
+        return block(*parts)
+
+    def _names(self) -> list[str]:
+        return [f"{name}  {plain(each)}" for name, each in (("a", self.a), ("b", self.b))]
+
+    def _tables(self) -> Iterator[tuple[list[str], list[list[str]], str]]:
+        """Yield tables of texts with what they leave out: the totals, and in which modules (grouped by pattern) and
+        operators the difference is.
+
+        Those compare FLOPs; if those are equal, parameters; if those are equal too, seconds.
         """
+        totals = ((name, change) for name, change in self.totals.items() if change != (None, None))
+        yield ["", *NUMBERS], [_line(name, change, TOTALS[name][1]) for name, change in totals], ""
         for title, groups, top in (
             ("module", grouped((pattern(row.key), row) for row in self.modules), TOP_MODULES),
             ("operator", {row.key: [row] for row in self.operators}, TOP_OPERATORS),
@@ -136,11 +152,9 @@ class Diff(Tabular):
                 continue
             largest = sorted(changed, key=lambda name: -abs(changed[name].difference or 0))
             lines = [[*_line(name, changed[name], COMPARED[key]), _whereabouts(groups[name])] for name in largest[:top]]
-            yield ""
-            yield from _aligned([f"{TITLES[key][0]} by {title}", "a", "b", "difference", "ratio", ""], lines)
             rest = [changed[name].difference or 0 for name in largest[top:]]
-            if rest:
-                yield f"{len(rest)} more: {_signed(sum(rest), COMPARED[key])}"
+            more = f"{len(rest)} more: {_signed(sum(rest), COMPARED[key])}" if rest else ""
+            yield [f"{TITLES[key][0]} by {title}", *NUMBERS, ""], lines, more
 
 
 def _value(report: TabledRun, attribute: str) -> float | None:
@@ -250,7 +264,3 @@ def _signed(number: float | None, readable: Readable) -> str:
     if number == 0:
         return "0"
     return readable(number) if number is None or number < 0 else f"+{readable(number)}"
-
-
-def _aligned(header: list[str], lines: list[list[str]]) -> list[str]:
-    return align([header, *lines], [title in ("a", "b", "difference", "ratio") for title in header])

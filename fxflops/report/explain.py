@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..counting.module_charges import NOT_COUNTED
 from ..records import Counted, grouped
 from ..render.columns import Column, Kind
-from ..render.exports import Table, Tabular
+from ..render.exports import Cells, Table, Tabular
 from ..render.fold import pattern
 from ..render.table import grid
 from ..render.text import cells, plain, terminal_width, wrapped
@@ -54,7 +54,7 @@ class Difference(NamedTuple):
         return ", ".join(places[:MOST_PLACES]) + (f", {more} more" if more > 0 else "")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Tabular):
     """The difference between the totals of conventions ``a`` and ``b``: a table, the largest difference first.
 
@@ -80,16 +80,29 @@ class Explanation(Tabular):
 
     def __str__(self) -> str:
         limit = terminal_width()
-        totals = f"{self.a} {self.total_a:,}   {self.b} {self.total_b:,}   {self.total_b - self.total_a:+,}"
-        top = wrapped(totals, limit, 4)
+        top, bottom = self._around()
         if not self.rows:
-            return f"{top}\nno call is valued differently"
+            return f"{wrapped(top, limit, 4)}\n{bottom}"
         header = [column.header for column in self.table.columns]
-        lines = [(*row[:-2], *map(_brief, row[-2:])) for row in self.table.rows]
-        table = grid(header, lines, elidable=("where",))
+        table = grid(header, self._brief(), elidable=("where",))
         if limit is not None and max(map(cells, table.splitlines())) > limit:
             table = "\n".join(self._narrow(limit))
-        return f"{top}\n{table}\nthe same under both: {readable(self.same)}"
+        return f"{wrapped(top, limit, 4)}\n{table}\n{bottom}"
+
+    def _repr_html_(self) -> str:
+        from ..render.html import block, cells_table, note
+
+        top, bottom = map(note, self._around())
+        return block(top, cells_table(self.table.columns, self._brief(), None) if self.rows else "", bottom)
+
+    def _around(self) -> tuple[str, str]:
+        """Return the lines above and below the table."""
+        totals = f"{self.a} {self.total_a:,}   {self.b} {self.total_b:,}   {self.total_b - self.total_a:+,}"
+        same = f"the same under both: {readable(self.same)}" if self.rows else "no call is valued differently"
+        return totals, same
+
+    def _brief(self) -> list[Cells]:
+        return [(*row[:-2], *map(_brief, row[-2:])) for row in self.table.rows]
 
     def _narrow(self, limit: int) -> Iterator[str]:
         """Yield each row as three lines, for a terminal that is too narrow for the table."""

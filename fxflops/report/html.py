@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, Sums
-from ..errors import FxflopsError
+from ..errors import not_installed
 from ..model.inventory import NO_PARAMS
 from ..records import PARTS, PHASES, Counted, grouped, per_operation, prefixes, specs_in
 from ..render.data import Summary, TreeRow
@@ -40,11 +40,11 @@ def notebook(counted: Sequence[Counted], summary: Summary) -> str:
 
 
 def plotly_script() -> str:
-    """Return the source of plotly.js from the installed plotly; FxflopsError if it is not installed."""
+    """Return the source of plotly.js from the installed plotly; InputError if it is not installed."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise FxflopsError("the page is drawn with plotly, which is not installed:\n  pip install plotly") from error
+        raise not_installed("plotly", "report") from error
     return str(get_plotlyjs())
 
 

@@ -23,6 +23,7 @@ from ..errors import FormulaError, InputError, MissingFormulaError, near
 from ..model.inputs import checked_model
 from ..ops import BASE
 from ..records import PARTS, PHASES, FormulaFunction
+from ..render.columns import check_number
 from ..render.data import Summary
 from ..render.exports import FORMATS, Exports, Path, as_json, written, written_bytes
 from ..render.page_data import Page
@@ -160,6 +161,7 @@ class Report(TabledRun, OverProcesses, Exports):
         ``depth`` is the number of levels; ``sort_by`` is "flops", "time", "memory" or "params" (default: run order);
         ``columns`` are the columns to show; ``units`` is "G", "M" ... for counts; ``phase`` is as for :meth:`by_module`.
         """
+        check_number("depth", depth, least=0)
         if check_phase(phase) != PHASES[0] and phase not in self._phases:
             raise InputError(f"the run made no calls in its {phase}")
         options = {"depth": depth, "sort_by": sort_by, "fold": fold, "columns": columns, "units": units}

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..counting.collectives import by_group, collectives
 from ..counting.counted_run import CountedRun
-from ..counting.rollup import sums_of
-from ..records import grouped, prefixes
+from ..counting.rollup import items_of, sums_of, together
+from ..counting.steps import OUTSIDE, outside
+from ..records import Counted, grouped, prefixes
 from ..render.data import Summary, TreeRow
+from ..render.exports import View
+from ..render.fold import work_name
 from .compiled import compiled_view
 from .rows import highest
 from .tables import TabledRun
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """A report's modules as a tree: text by ``str``, HTML in notebooks."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Tree(View):
+    """A report's modules as a tree: it prints itself, and is a table in a notebook."""
 
     root: TreeRow
     options: Mapping[str, Any]
@@ -31,7 +33,9 @@ class Tree:
         return tree(self.root, **self.options)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(str(self))}</pre>"
+        from ..render.html import block, tree_table
+
+        return block(tree_table(self.root, **self.options))
 
 
 def tree_row(report: CountedRun, phase: str) -> TreeRow:
@@ -66,7 +70,26 @@ def tree_row(report: CountedRun, phase: str) -> TreeRow:
             children=tuple(map(of, children.get(path, ()))),
         )
 
-    return of("")._replace(cls=report.model)
+    return _without(of("")._replace(cls=report.model), outside(report._run, report.counted, phase))
+
+
+def _without(root: TreeRow, others: Sequence[Counted]) -> TreeRow:
+    """Return the root with the calls made outside the model as a row of their own, instead of in the model's own work."""
+    if not others:
+        return root
+    by_op = sums_of((item.op, item.sums) for item in items_of(others))
+    sums = together([*by_op.values()])
+    ops = {op: each.calls for op, each in by_op.items() if each.flops or each.missing}
+    row = TreeRow(
+        work_name("outside", ops), "", OUTSIDE, 1, 0, sums.macs, sums.flops, missing=sums.missing, seconds=sums.seconds
+    )
+    return root._replace(
+        own_macs=root.own_macs - sums.macs,
+        own_flops=root.own_flops - sums.flops,
+        own_seconds=None if root.own_seconds is None else root.own_seconds - (sums.seconds or 0.0),
+        own_ops={op: left for op, calls in root.own_ops.items() if (left := calls - ops.get(op, 0))},
+        children=(*root.children, row),
+    )
 
 
 def summary_of(report: TabledRun, tree: TreeRow, utilization: float | None) -> Summary:

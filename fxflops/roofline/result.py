@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from ..errors import InputError
 from ..records import prefixes
-from ..render.columns import Column
+from ..render.columns import Column, column_of
 from ..render.exports import Rows, Table, Tabular
+from ..render.text import terminal_width, wrapped
 from ..units import amount, seconds, size
 from .devices import Device
 
@@ -20,6 +21,8 @@ TOP = 12
 HEADER = ("op", "where", "calls", "dtype", "flops", "bytes(B)", "FLOP/B", "bound(ms)", "binds")
 SAME_IN_ALL = {"call": "calls", "operator": "where", "module": "op"}
 """The column that has the same value in all rows, for each way to sum: it is left out."""
+DETAILS = ("dtype", "FLOP/B", "GFLOP/s", "GB/s")
+"""Columns that a notebook has no room for."""
 TIMED = ("time(ms)", "GFLOP/s", "GB/s", "peak%", "efficiency%")
 
 COLUMNS = (
@@ -97,7 +100,7 @@ class Row(NamedTuple):
         return self.bound_seconds / self.seconds if self.seconds else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Roofline(Tabular):
     """The calls of a phase compared with a device's ceilings: a table that can be printed and exported.
 
@@ -163,21 +166,36 @@ class Roofline(Tabular):
         """
         from ..render.table import grid
 
+        header, cells = self._longest(by)
+        shares = ("bound(ms)",) if self.is_prediction else ("time(ms)", "bound(ms)")
+        return grid(
+            header, cells, sort_by=sort_by, top=top, columns=columns, units=units,
+            tablefmt=tablefmt, noun=f"{by}s", shares=() if by == "module" else shares, elidable=("where", "op"),
+        )  # fmt: skip
+
+    def _longest(self, by: str) -> tuple[list[str], list[list[object]]]:
+        """Return the header and the cells of the rows that take time, the longest first."""
         if by not in SAME_IN_ALL:
             raise InputError(f"cannot sum by {by!r}: one of {', '.join(map(repr, SAME_IN_ALL))}")
         rows = self.rows if by == "call" else (self.by_operator() if by == "operator" else self.by_module()).values()
         longest = sorted((row for row in rows if row.binds != NOTHING), key=_longest_first)
         header = HEADER if self.is_prediction else HEADER + TIMED
         shown = [i for i, title in enumerate(header) if title != SAME_IN_ALL[by]]
-        cells = [[found[i] for i in shown] for found in map(_cells, longest)]
-        shares = ("bound(ms)",) if self.is_prediction else ("time(ms)", "bound(ms)")
-        return grid(
-            [header[i] for i in shown], cells, sort_by=sort_by, top=top, columns=columns, units=units,
-            tablefmt=tablefmt, noun=f"{by}s", shares=() if by == "module" else shares, elidable=("where", "op"),
-        )  # fmt: skip
+        return [header[i] for i in shown], [[found[i] for i in shown] for found in map(_cells, longest)]
 
     def __str__(self) -> str:
-        return "\n".join([*_summary(self), self.table(), *_notes(self)])
+        head = (wrapped(line, terminal_width(), 4) for line in _summary(self))
+        return "\n".join([*head, self.table(), *_notes(self)])
+
+    def _repr_html_(self) -> str:
+        from ..render.html import block, cells_table, note
+
+        header, cells = self._longest("operator")
+        kept = [i for i, title in enumerate(header) if title not in DETAILS]
+        columns = [column_of(header[i], (row[i] for row in cells)) for i in kept]
+        rest = "no room for {}: table() has them, for each call, operator or module".format(", ".join(DETAILS))
+        rows = [[row[i] for i in kept] for row in cells]
+        return block(*map(note, _summary(self)), cells_table(columns, rows, "auto"), *map(note, [*_notes(self), rest]))
 
 
 def _as_rows(rows: Mapping[str, Row], name: str) -> Rows[Row]:

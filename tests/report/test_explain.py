@@ -81,7 +81,7 @@ def test_text() -> None:
     text = str(REPORT.explain("torch", "torch_flops"))
     assert text.splitlines()[0] == "torch 960   torch_flops 1,104   +144"
     assert "the same under both: 960" in text
-    assert "<pre>" in REPORT.explain("torch", "torch_flops")._repr_html_()
+    assert "<table" in REPORT.explain("torch", "torch_flops")._repr_html_()
 
 
 def test_a_narrow_terminal_has_the_rows_below_each_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,146 @@
+"""Views show themselves where an expression ends: as their text at the prompt, as tables in a notebook."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+
+
+class Tables(HTMLParser):
+    """The rows of the tables in a page, cell by cell, and whether each column is aligned to the right."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.numbers: list[list[bool]] = []
+        self.tags: set[str] = set()
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+        if tag == "tr":
+            self.rows.append([])
+            self.numbers.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+            self.numbers[-1].append(("class", "n") in attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "table":
+            self.rows.append([])
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def model(width: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(8, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 8))
+
+
+class Attention(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x)
+
+
+@pytest.fixture(scope="module")
+def report() -> fxflops.Report:
+    return fxflops.count(model(16), torch.ones(2, 8))
+
+
+@pytest.fixture(scope="module")
+def views(report: fxflops.Report) -> dict[str, Any]:
+    return {
+        "tree": report.tree(),
+        "diff": report.diff(fxflops.count(model(32), torch.ones(2, 8))),
+        "explain": report.explain("fvcore", "thop"),
+        "roofline": report.roofline("H100"),
+        "table": report.table,
+        "by_module": report.by_module(),
+    }
+
+
+@pytest.mark.parametrize("name", ["tree", "diff", "explain", "roofline", "table", "by_module"])
+def test_a_view_is_its_text_at_the_prompt_and_tables_in_a_notebook(views: dict[str, Any], name: str) -> None:
+    view = views[name]
+    assert repr(view) == str(view)
+    found = Tables(view._repr_html_())
+    assert "table" in found.tags
+    assert "pre" not in found.tags
+    text = str(view)
+    for cell in (cell.strip(" │├└─") for row in found.rows for cell in row):
+        # A roofline sums up in a notebook, and a column of numbers does not say that it has none there.
+        assert name == "roofline" or cell in ("", "-") or cell.split("  ")[0].split()[0] in text
+
+
+def test_numbers_have_units_and_stand_at_the_right(views: dict[str, Any]) -> None:
+    # Linear(8, 16) on 2 rows: 2 x 16 outputs of 8 multiplies, 7 additions and the bias
+    found = Tables(views["table"]._repr_html_())
+    header, first = found.rows[:2]
+    assert first[header.index("FLOPs")] == "512"
+    assert found.numbers[1] == [title in ("params", "MACs", "FLOPs") for title in header]
+    found = Tables(views["tree"]._repr_html_())
+    assert found.rows[0] == ["module", "params", "MACs", "FLOPs", "%"]
+    assert found.rows[1][:3] == ["Sequential ", "312", "512"]
+
+
+def test_a_wide_table_chooses_its_columns_and_says_so(report: fxflops.Report) -> None:
+    timed = fxflops.analyze(model(16), torch.ones(2, 8), repeats=1, progress=False)
+    shown = timed.table._repr_html_()
+    assert len(Tables(shown).rows[0]) == 7
+    (note,) = re.findall(r"<p>(no room for .*?)</p>", shown)
+    assert {"node", "target", "counts"} <= {*re.findall(r"\w+", note)}
+    assert "no room" not in report.table.select("op, flops")._repr_html_()
+
+
+def test_a_loss_is_no_work_of_the_model() -> None:
+    net = nn.Sequential(nn.Linear(8, 4))
+    with fxflops.profile(net) as p:
+        nn.functional.cross_entropy(net(torch.ones(2, 8)), torch.zeros(2, dtype=torch.long)).backward()
+    text = str(p.report.tree())
+    assert "(outside: cross_entropy)" in text
+    assert "(own: " not in text
+    assert sum(row.flops for row in p.report.tree().root.children) == p.report.total_flops
+
+
+def test_a_profile_tells_its_state() -> None:
+    net = nn.Linear(8, 4)
+    p = fxflops.profile(net)
+    assert repr(p) == "<profile of Linear: there is no report until the with block has ended>"
+    with p:
+        assert repr(p) == "<profile of Linear: its with block is running>"
+        net(torch.ones(2, 8))
+    assert repr(p) == f"<profile: {p.report!r} in p.report>"
+
+
+def test_a_report_has_the_name_that_was_asked_for(report: fxflops.Report) -> None:
+    named = report.named("timm:resnet18")
+    assert str(named).startswith("Sequential (timm:resnet18)   input")
+    assert repr(named).startswith("<Report Sequential (timm:resnet18): ")
+    assert named.provenance.startswith("timm:resnet18 · fxflops ")
+    assert fxflops.Report.from_dict(named.to_dict()).provenance == named.provenance
+    assert named.model == report.model == "Sequential"
+
+
+def test_provenance(report: fxflops.Report) -> None:
+    where = report.environment
+    assert (where.fxflops, where.torch, where.threads) == (
+        fxflops.__version__,
+        torch.__version__,
+        torch.get_num_threads(),
+    )
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", where.date)
+    assert where.processor
+    assert report == fxflops.count(model(16), torch.ones(2, 8))  # whenever they were made
+
+
+def test_attention_is_named_where_there_is_any(report: fxflops.Report) -> None:
+    assert "attention" not in str(report)
+    assert "(convention fxflops, attention dense)" in str(fxflops.count(Attention(), torch.ones(1, 2, 4, 8)))
