@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from fxflops.records import Cost, Operation, spec_of
+from fxflops.records import Cost, Operation
+from fxflops.records.tensors import spec_of
 
 
 @dataclass

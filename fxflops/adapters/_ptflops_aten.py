@@ -10,7 +10,7 @@ from torch import nn
 
 from ..conventions.ptflops_aten import OPERATORS
 from ..model.snapshot import Snapshot, holding
-from ..records import spec_of
+from ..records.tensors import spec_of
 from ..run.uncompiled import uncompiled
 from ..torch_internals import OpOverload
 from ..trace.leaves import Hooks

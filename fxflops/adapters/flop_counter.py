@@ -27,7 +27,8 @@ from ..conventions.torch import COUNTED
 from ..counting.counts import count_calls
 from ..model.pytree import tensors_in
 from ..ops import BASE
-from ..records import Call, Operation, spec_of
+from ..records import Call, Operation
+from ..records.tensors import spec_of
 from ..torch_internals import (
     HigherOrderOperator,
     TorchDispatchMode,

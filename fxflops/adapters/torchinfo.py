@@ -21,7 +21,7 @@ from ..api import count
 from ..errors import InputError, errors_of_kind, of_kind
 from ..model.inputs import checked_model
 from ..model.pytree import replaced
-from ..records import spec_of
+from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction
 from ..trace.leaves import Hooks
 from ._arguments import one_of

@@ -2,14 +2,13 @@
 
 Only results are printed on stdout; notes and errors go to stderr. The exit code is 0 for success, 1 if a budget is
 exceeded or ``--strict`` finds an operation without a formula, 2 for wrong arguments. The commands import torch when they
-run, so that help and completion are fast.
+make a report of a model: all else is answered without it, since torch's import takes seconds.
 """
 
 from __future__ import annotations
 
 import sys
 from dataclasses import asdict, fields, replace
-from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from ..conventions import check_convention, list_conventions
 from ..errors import FxflopsError, InputError, MissingFormulaError
 from . import closed_forms
 from . import options as option
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..report.report import Report
 
 OVER, USAGE = 1, 2
+TRACERS = ("auto", "symbolic", "record")
 OPTIONS = {
     'fxflops.analyze(model, args, trace="record")': "--trace record",
     "count(model, args) takes": "--counts-only takes",
@@ -119,9 +120,9 @@ def run(
     trace: Annotated[
         str,
         typer.Option(
-            metavar="auto|symbolic|record",
+            metavar="|".join(TRACERS),
             help="The way to make the graph: trace symbolically, record a run, or auto.",
-            autocompletion=lambda: ["auto", "symbolic", "record"],
+            autocompletion=lambda: list(TRACERS),
         ),
     ] = "auto",
     repeats: Annotated[
@@ -147,17 +148,19 @@ def run(
     Given a report saved as JSON, show that report.
     """
     shown.check()
-    from .runs import analyzed, counted, is_saved, loaded_or
+    from .reports import is_saved, report_of
 
     for path in save or ():
         check_suffix(path)
     if (counts_only or is_saved(model)) and (trace, repeats) != ("auto", "auto"):
         reason = "--counts-only does not run the model" if counts_only else f"{model} is a saved report"
         raise InputError(f"--trace and --repeats are for running a model; {reason}")
+    if trace not in TRACERS:
+        raise InputError(f"--trace {trace!r}: one of {', '.join(TRACERS)}")
     if repeats != "auto" and not repeats.isdecimal():
         raise InputError(f"--repeats {repeats!r}: auto or a whole number from 0")
-    runs = partial(analyzed, trace=trace, repeats=repeats if repeats == "auto" else int(repeats))
-    report = loaded_or(counted if counts_only else runs, model, asked)
+    timed = {"trace": trace, "repeats": repeats if repeats == "auto" else int(repeats)}
+    report = report_of(model, asked, None if counts_only else timed)
     typer.echo(shown.text(report, colored()))
     for path in save or ():
         write(report, path)
@@ -193,12 +196,11 @@ def explain(
     asked: Asked,
 ) -> None:
     """Explain why two conventions give different totals for a model: op by op, with what each of them counts."""
-    from ..conventions import find_convention
-    from .runs import counted, loaded_or
+    from .reports import report_of
 
     for each in (a, b):
-        find_convention(each)
-    typer.echo(str(loaded_or(counted, model, asked).explain(a, b)))
+        check_convention(each)
+    typer.echo(str(report_of(model, asked).explain(a, b)))
 
 
 @app.command(
@@ -227,7 +229,7 @@ def diff(
 ) -> None:
     """Show what grew, and where, from one model or saved report to another."""
     from ..render.exports import as_json
-    from .runs import both
+    from .reports import both
 
     one, other = both(a, b, asked)
     found = one.diff(other)
@@ -276,9 +278,9 @@ def check(
         raise InputError(f"no budget is given: one or more of {names}")
     from ..render.exports import as_json
     from ..report.budget import budgets_of
-    from .runs import analyzed, counted, loaded_or
+    from .reports import report_of
 
-    report = loaded_or(counted if limits.max_time is None else analyzed, model, asked)
+    report = report_of(model, asked, None if limits.max_time is None else {})
     budgets = budgets_of(report, **asdict(limits))
     if json:
         kept = [{"name": b.name, "value": b.value, "limit": b.limit, "kept": b.kept} for b in budgets]
@@ -306,14 +308,12 @@ def ops(
     search: Annotated[str, typer.Argument(metavar="[SEARCH]", help="Part of an op's name or spelling.")] = "",
 ) -> None:
     """List the operations that are counted: what is counted for each, and which functions and modules it stands for."""
-    from ..counting import catalogue
+    from ..counting import catalogue_page
 
-    typer.echo(ops_text(catalogue.search(search) if search else catalogue.catalogue(), brief=not search))
+    typer.echo(ops_text(catalogue_page.search(search) if search else catalogue_page.catalogue(), brief=not search))
 
 
 @app.command(short_help="List the counters whose numbers fxflops gives.", epilog=examples("fxflops conventions"))
 def conventions() -> None:
     """List the conventions, one for each counter whose numbers papers quote, with what each counts."""
-    from ..conventions import list_conventions
-
     typer.echo(listed(repr(list_conventions()).splitlines()))

@@ -11,8 +11,8 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -24,14 +24,8 @@ from torch import nn
 from ..errors import FxflopsError, InputError, near, not_installed
 from ..trace.source import is_library
 from .inputs import TOKENS, Given
+from .libraries import FORMS, is_from_a_library, near_or_all, unknown, unknown_to_transformers
 
-FORMS = """\
-  timm:resnet50                    a model of timm
-  torchvision:swin_t               a model of torchvision
-  hf:bert  hf:LlamaForCausalLM     a model type or class of transformers, with its config's defaults
-  hf:path/to/config.json           the same with a config of yours
-  file.py:make_model               a module, or a function that returns one, or (model, args), or (model, args, kwargs)
-  package.module:make_model        the same from a package"""
 DEFAULT_TOKENS, DEFAULT_FRAMES, DEFAULT_SIDE = 128, 16, 224
 """Sizes of inputs for models that do not say which they take: tokens, frames of a video, pixels of an image's side."""
 
@@ -49,10 +43,6 @@ class Loaded(NamedTuple):
     given: tuple[Any, Any] | None = None
 
 
-def is_from_a_library(name: str) -> bool:
-    return name.partition(":")[0] in LIBRARIES and ":" in name
-
-
 def load(name: str, on_meta: bool = False) -> Loaded:
     """Load the model of this name; with ``on_meta`` its weights are not allocated.
 
@@ -67,7 +57,7 @@ def load(name: str, on_meta: bool = False) -> Loaded:
             raise InputError(
                 f"which model of {name}? {f'one of {makers}' if makers else 'no module and no function is in it'}"
             )
-        raise InputError(f"unknown model {name!r}{_known_to_timm(name)}. A model is one of\n{FORMS}")
+        raise InputError(f"unknown model {name!r}. A model is one of\n{FORMS}")
     library, _, rest = name.partition(":")
     with _offline(), _built(on_meta):
         try:
@@ -89,7 +79,7 @@ def _built(on_meta: bool) -> Iterator[None]:
 def _of_timm(name: str) -> Loaded:
     timm = _package("timm")
     if not timm.is_model(name):
-        raise InputError(f"timm has no model {name!r}{_near(name.partition('.')[0], timm.list_models())}")
+        raise unknown("timm", name, timm.list_models())
     model = timm.create_model(name, pretrained=False)
     size = (getattr(model, "pretrained_cfg", None) or {}).get("input_size", (3, DEFAULT_SIDE, DEFAULT_SIDE))
     return Loaded(model, (Given("", (1, *size)),))
@@ -98,7 +88,7 @@ def _of_timm(name: str) -> Loaded:
 def _of_torchvision(name: str) -> Loaded:
     models = _package("torchvision").models
     if name not in models.list_models():
-        raise InputError(f"torchvision has no model {name!r}{_near(name, models.list_models())}")
+        raise unknown("torchvision", name, models.list_models())
     builder = models.get_model_builder(name)
     # Detection and segmentation would otherwise download a backbone.
     backbone = {"weights_backbone": None} if "weights_backbone" in inspect.signature(builder).parameters else {}
@@ -137,17 +127,9 @@ def _of_transformers(name: str) -> Loaded:
         config, cls = auto.CONFIG_MAPPING[name](), None
     elif (found := _architecture(transformers, name)) is not None:
         config, cls = found.config_class(), found
-    elif path.suffix == ".json" or "/" in name:
-        raise InputError(
-            f"hf:{name}: there is no file {str(path)!r}; nothing is downloaded: give the path of a config.json"
-        )
     else:
         words = (word for word in dir(transformers) if word[:1].isupper() and (word.endswith("Model") or "For" in word))
-        known = [*auto.CONFIG_MAPPING_NAMES, *words]
-        kind = max((each for each in known if name.startswith(each)), key=len, default="")
-        of_hub = f"; nothing is downloaded: hf:{kind} is one with its defaults, hf:path/to/config.json as that says"
-        close = "" if kind and not name[len(kind) :][:1].isalnum() else _near(name, known)
-        raise InputError(f"transformers has no model type or model class {name!r}{close or of_hub if kind else close}")
+        raise unknown_to_transformers(name, auto.CONFIG_MAPPING_NAMES, words)
     model = transformers.AutoModel.from_config(config) if cls is None else cls(config)
     model = model.to(getattr(config, "dtype", None) or torch.float32)
     return Loaded(model, *_inputs_of_transformers(model, config))
@@ -204,7 +186,7 @@ def _own(place: str, attribute: str, on_meta: bool) -> Loaded:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise InputError(f"{place} has no {attribute!r}{_near(attribute, _makers(module))}")
+            raise InputError(f"{place} has no {attribute!r}{near_or_all(attribute, _makers(module))}")
         found = getattr(found, part)
     if not isinstance(found, nn.Module) and callable(found):
         with _user_errors(f"{name}()"), _built(on_meta):
@@ -300,19 +282,6 @@ def _offline() -> Iterator[None]:
             del os.environ["HF_HUB_OFFLINE"]
         else:
             os.environ["HF_HUB_OFFLINE"] = before
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    """Return ``; near: a, b`` with the known names similar to this one; if there are none, all known names if they are few."""
-    names = list(known)
-    return near(name, names) or (f"; it has {', '.join(names)}" if 0 < len(names) <= 8 else "")
-
-
-def _known_to_timm(name: str) -> str:
-    """Return a hint with the whole name, if timm has a model of this name."""
-    with suppress(InputError):
-        return f"; timm has it: timm:{name}" if _package("timm").is_model(name) else ""
-    return ""
 
 
 def _message(error: Exception, at: str = "") -> str:

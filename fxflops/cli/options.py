@@ -6,20 +6,20 @@ Options that belong together are the fields of a dataclass; :func:`spread` gives
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from .. import units
-from ..errors import InputError, not_installed
+from ..conventions import CONVENTIONS
+from .inputs import Given, read_input, read_tokens
+from .libraries import check_model
 
 T = TypeVar("T")
+ATTENTION = "dense"
 
 
 def read_by(read: Callable[[str], T]) -> Callable[[str], T]:
@@ -70,8 +70,6 @@ def examples(*lines: str) -> str:
 
 
 def conventions() -> list[str]:
-    from ..conventions import CONVENTIONS
-
     return list(CONVENTIONS)
 
 
@@ -81,22 +79,6 @@ HELP_MODEL = (
     "timm:NAME, torchvision:NAME, hf:TYPE or hf:CLASS or hf:CONFIG.json, FILE.py:NAME or PACKAGE.MODULE:NAME; "
     "or a report saved as FILE.json."
 )
-
-PACKAGES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
-"""The package to install for each prefix of a model's name."""
-
-
-def check_model(name: str) -> str:
-    """Return a model's name; raise InputError, before torch is loaded, if its library or file does not exist."""
-    library, colon, _ = name.partition(":")
-    package = PACKAGES.get(library, "") if colon else ""
-    if package and package not in sys.modules and find_spec(package) is None:
-        raise not_installed(package)
-    place = name.rpartition(":")[0]
-    if place.endswith(".py") and not Path(place).expanduser().is_file():
-        raise InputError(f"there is no file {place!r}")
-    return name
-
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=HELP_MODEL, show_default=False, callback=check_model)]
 TableAsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for other programs.")]
@@ -149,6 +131,12 @@ class Asked:
     def of_saved(self) -> Asked:
         """Return the options that apply to a saved report: convention and attention."""
         return Asked(convention=self.convention, attention=self.attention)
+
+
+def given_by(asked: Asked) -> tuple[Given, ...]:
+    """Return the inputs given by ``--input`` and ``--input-ids``."""
+    tokens = [] if asked.input_ids is None else [read_tokens(asked.input_ids)]
+    return (*map(read_input, asked.input or ()), *tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, redirect_stdout
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from .. import api
-from ..conventions import check_attention, find_convention
+from ..conventions import BASE_CONVENTION
 from ..counting.counts import UNKNOWN_PAIRS
 from ..errors import FxflopsError, InputError
 from ..model.inputs import bind, checked_model, signature_of
@@ -23,16 +22,16 @@ from ..report.report import Report
 from ..run.model_run import cap_of
 from ..run.progress import working
 from ..units import size
-from .inputs import Given, device_of, dtype_of, read_input, read_tokens, tensors_of
-from .models import Loaded, is_from_a_library, load
-from .options import Asked
-
-CONVENTION, ATTENTION = "fxflops", "dense"
+from .inputs import TOKENS, Given
+from .models import Loaded, load
+from .options import ATTENTION, Asked, given_by
+from .shown import note
+from .tensors import device_of, dtype_of, tensors_of
 
 
 def counted(name: str, asked: Asked) -> Report:
     """Return the report of a model counted on meta; on real tensors if the model needs values and has room."""
-    check(asked)
+    _check(asked)
     if asked.device is not None:
         return _counted(name, asked, asked.device == "meta")
     try:
@@ -52,7 +51,7 @@ def counted(name: str, asked: Asked) -> Report:
 
 def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str = "auto") -> Report:
     """Return the report of a model run on real tensors, with every operation counted and timed."""
-    check(asked)
+    _check(asked)
     weights = _weights_of(name) if name.startswith("hf:") and asked.device != "meta" else None
     if weights is not None and weights > 2 * cap_of(torch.device("cpu")):
         raise InputError(
@@ -62,34 +61,6 @@ def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str
         model, args, kwargs = subject(name, asked, asked.device == "meta")
         report = api.analyze(model, args, kwargs, trace=trace, repeats=repeats, **settings_of(asked))
     return report.named(name)
-
-
-def is_saved(target: str) -> bool:
-    """Return True if a target is a saved report, not a model."""
-    return target.endswith(".json") and not is_from_a_library(target)
-
-
-def loaded_or(make: Callable[[str, Asked], Report], target: str, asked: Asked) -> Report:
-    """Return the report saved in a file, recounted if a convention or attention is given; for a model, call ``make``."""
-    if not is_saved(target):
-        return make(target, asked)
-    if not Path(target).is_file():
-        raise InputError(f"there is no file {target!r}")
-    if asked != asked.of_saved():
-        raise InputError(
-            f"{target} is taken for a saved report: only --convention and --attention can be given for it; "
-            f"the config of a transformers model is hf:{target}"
-        )
-    report = Report.load(target)
-    if (asked.convention, asked.attention) == (None, None):
-        return report
-    return report.recount(asked.convention, attention=asked.attention)
-
-
-def both(a: str, b: str, asked: Asked) -> tuple[Report, Report]:
-    """Return the reports of two targets; for a saved report, options of inputs apply to the other one only."""
-    one, other = (asked.of_saved() if is_saved(x) and not is_saved(y) else asked for x, y in ((a, b), (b, a)))
-    return loaded_or(counted, a, one), loaded_or(counted, b, other)
 
 
 def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
@@ -107,18 +78,12 @@ def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[An
     return model, *_inputs(name, loaded, asked, model, place, dtype or _precision_of(model))
 
 
-def check(asked: Asked) -> None:
-    """Raise InputError for a value that is not known, before the model is loaded."""
-    given_by(asked)
-    find_convention(asked.convention or CONVENTION)
-    check_attention(asked.attention or ATTENTION)
+def _check(asked: Asked) -> None:
+    """Raise InputError for a dtype or device that is not known, before the model is loaded."""
+    for each in given_by(asked):
+        if each.dtype not in ("", TOKENS):
+            dtype_of(each.dtype)
     placed(asked)
-
-
-def given_by(asked: Asked) -> tuple[Given, ...]:
-    """Return the inputs given by ``--input`` and ``--input-ids``."""
-    tokens = [] if asked.input_ids is None else [read_tokens(asked.input_ids)]
-    return (*map(read_input, asked.input or ()), *tokens)
 
 
 def placed(asked: Asked) -> tuple[torch.device | None, torch.dtype | None]:
@@ -132,14 +97,9 @@ def settings_of(asked: Asked) -> dict[str, Any]:
     return {
         "mode": "train" if asked.train else "eval",
         "backward": asked.backward,
-        "convention": asked.convention or CONVENTION,
+        "convention": asked.convention or BASE_CONVENTION,
         "attention": asked.attention or ATTENTION,
     }
-
-
-def note(text: str) -> None:
-    """Print a note for the user to stderr: stdout is for results."""
-    print(f"fxflops: {text}", file=sys.stderr)
 
 
 def _counted(name: str, asked: Asked, on_meta: bool) -> Report:

@@ -24,7 +24,7 @@ from ..render.text import align, terminal_width, wrapped
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..counting.catalogue import Row
+    from ..counting.catalogue_page import Row
     from ..report.report import Report
 
 DEFAULT_COLUMNS = ("phase", "op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
@@ -132,7 +132,7 @@ def listed(lines: Iterable[str]) -> str:
 
 def ops_text(rows: Iterable[Row], brief: bool) -> str:
     """Return ops with what each counts; without ``brief``, also with the functions and modules that are counted as it."""
-    from ..counting.catalogue import counts
+    from ..counting.catalogue_page import counts
 
     if brief:
         return listed(align([(row.op, counts(row)) for row in rows], [False, False]))
@@ -169,13 +169,16 @@ def check_suffix(path: Path) -> None:
 
 def write(report: Report, path: Path) -> None:
     """Write the report to a file, in the format of its suffix."""
-    from .runs import note
-
     try:
         report.save(path)
     except OSError as error:
         raise InputError(f"--save {path}: {error.strerror or error}") from None
     note(f"wrote {path}")
+
+
+def note(text: str) -> None:
+    """Print a note for the user to stderr: stdout is for results."""
+    print(f"fxflops: {text}", file=sys.stderr)
 
 
 def colored() -> bool:

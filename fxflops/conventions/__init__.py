@@ -1,62 +1,32 @@
-"""Conventions: the rules by which other tools count. One file for each tool; it holds what differs from the base formulas."""
+"""Conventions: the rules by which other tools count. One file for each tool; it holds what differs from the base formulas.
+
+A file is imported when its convention is asked for; their names and summaries are known without, and without torch.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from ..errors import InputError, near
-from . import (
-    calflops,
-    deepspeed,
-    deepspeed_macs,
-    flops_profiler,
-    flops_profiler_macs,
-    flowflops_eager,
-    flowflops_graph,
-    fvcore,
-    fxflops,
-    ptflops,
-    ptflops_aten,
-    pytorch_profiler,
-    thop,
-    torch,
-    torch_flops,
-    torchinfo,
-)
-from ._convention import Convention, ModuleRule, macs_alone, nothing
+from ._convention import CONVENTIONS, Convention, ModuleRule, macs_alone, nothing
 
 __all__ = [
     "ATTENTIONS",
+    "BASE_CONVENTION",
     "CONVENTIONS",
     "MAIN",
     "Convention",
     "ModuleRule",
     "check_attention",
+    "check_convention",
     "find_convention",
     "list_conventions",
     "macs_alone",
     "nothing",
 ]
 
-CONVENTIONS: dict[str, Convention] = {
-    file.CONVENTION.name: file.CONVENTION
-    for file in (
-        fxflops,
-        torch_flops,
-        torch,
-        fvcore,
-        thop,
-        deepspeed,
-        deepspeed_macs,
-        flops_profiler,
-        flops_profiler_macs,
-        pytorch_profiler,
-        ptflops,
-        ptflops_aten,
-        torchinfo,
-        calflops,
-        flowflops_eager,
-        flowflops_graph,
-    )
-}
+BASE_CONVENTION = "fxflops"
+"""The convention without rules of its own: every formula counts as it stands."""
 ATTENTIONS = ("dense", "exact")
 MAIN = ("fxflops", "torch_flops", "torch", "fvcore", "thop", "deepspeed")
 
@@ -78,15 +48,21 @@ def check_attention(attention: str) -> str:
     return attention
 
 
-def find_convention(name: str | Convention) -> Convention:
-    """Return the convention of this name; InputError for an unknown one lists them all. A Convention is returned as it is."""
-    if isinstance(name, Convention):
-        return name
+def check_convention(name: str) -> str:
+    """Return ``name``. Raises InputError for an unknown convention, which lists them all."""
     if name not in CONVENTIONS:
         raise InputError(
             f"unknown convention {name!r}{near(str(name), CONVENTIONS)}; one of {', '.join(map(repr, CONVENTIONS))}"
         )
-    return CONVENTIONS[name]
+    return name
+
+
+def find_convention(name: str | Convention) -> Convention:
+    """Return the convention of this name; InputError is that of :func:`check_convention`. A Convention is returned as it is."""
+    if isinstance(name, Convention):
+        return name
+    found: Convention = import_module(f".{check_convention(name)}", __name__).CONVENTION
+    return found
 
 
 def list_conventions() -> Conventions:
@@ -95,4 +71,4 @@ def list_conventions() -> Conventions:
     >>> list_conventions()["thop"]
     'thop: the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element'
     """
-    return Conventions({name: convention.summary for name, convention in CONVENTIONS.items()})
+    return Conventions(CONVENTIONS)

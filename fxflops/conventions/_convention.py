@@ -1,16 +1,15 @@
-"""The Convention: a table of the rules by which a tool counts, over the base formulas; and rules that several tools share."""
+"""The Convention: a table of the rules by which a tool counts, over the base formulas; and the list of ours.
+
+Torch is not imported for it: a saved report names its convention, and the list is shown without one.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import nn
-
-from ..ops._cost import first
-from ..records import Cost, FormulaFunction, Operation, Scope, Spec, specs_in
+from ..records import Cost, FormulaFunction, Operation, Scope
 
 ModuleRule = Callable[[Scope], "int | None"]
 """A function that returns the charge of one call of a module; None if the tool ignores the module."""
@@ -54,20 +53,6 @@ class Convention:
     by_name: bool = False
 
 
-def given(scope: Scope) -> Spec:
-    """Return the first tensor among a module call's arguments."""
-    return next(specs_in((scope.args, dict(scope.kwargs))))
-
-
-def flops_of_einsum(equation: str, operands: Iterable[Spec]) -> float:
-    """Return the flops that numpy prints for its best order of products, rounded by it to four digits."""
-    import numpy as np
-
-    zeros = [np.broadcast_to(np.zeros(()), tuple(operand)) for operand in operands]
-    lines = str(np.einsum_path(equation, *zeros, optimize="optimal")[1]).lower().split("\n")
-    return float(next(line for line in lines if "optimized flop" in line).rpartition(":")[2])
-
-
 def nothing(cost: Cost, ran: Operation) -> Cost:
     """Count nothing; keep the MACs."""
     return Cost(macs=cost.macs)
@@ -78,39 +63,22 @@ def macs_alone(cost: Cost, ran: Operation) -> Cost:
     return Cost(macs=cost.macs, others=cost.macs)
 
 
-# Rules of hooked modules
-
-
-def each_input(scope: Scope) -> int:
-    """x[*] -> out: 1 per input."""
-    return given(scope).numel()
-
-
-def each_output(scope: Scope) -> int:
-    """x -> out[*]: 1 per output."""
-    return first(scope.out).numel()
-
-
-POINTWISE = {nn.RNN: 1, nn.GRU: 7, nn.LSTM: 10, nn.RNNCell: 1, nn.GRUCell: 7, nn.LSTMCell: 10}
-"""Operations for each hidden unit in a step of an RNN, beside its products."""
-
-
-def recurrent(scope: Scope, product: Callable[[Spec], int] = Spec.numel) -> int:
-    """x[a, b, i] -> out[a, b, h]: the step of an RNN for each of a*b, twice in both directions.
-
-    A step is, layer by layer, ``product`` of each weight, 1 per bias, and 1 (RNN), 7 (GRU) or 10 (LSTM) per hidden unit.
-    """
-    x, settings = given(scope), scope.settings
-    layers = [f"_l{layer}" for layer in range(settings["num_layers"])] if "num_layers" in settings else [""]
-    step: int = len(layers) * POINTWISE[scope.cls] * settings["hidden_size"]
-    for name in (f"{side}{layer}" for layer in layers for side in ("_ih", "_hh")):
-        step += product(scope.params[f"weight{name}"])
-        step += scope.params[f"bias{name}"].numel() if settings["bias"] else 0
-    if "num_layers" not in settings:
-        return step * math.prod(x[:-1])
-    return step * math.prod(x[:2]) * (2 if settings["bidirectional"] else 1)
-
-
-def recurrent_with_sums(scope: Scope) -> int:
-    """x[a, b, i] -> out[a, b, h]: the step of an RNN for each of a*b, its products of a weight[g, i] 2gi - g each."""
-    return recurrent(scope, lambda weight: 2 * weight.numel() - weight[0])
+CONVENTIONS = {
+    "fxflops": "every arithmetic operation of the forward, the same however an op is written, but for normalizations' mean and deviation",
+    "torch_flops": "the totals torch_flops publishes: as fxflops, but for int kernel sizes of max pools and torch._assert",
+    "torch": "torch.utils.flop_counter.FlopCounterMode: 2 per multiply-accumulate of products, convolutions, attention",
+    "fvcore": "fvcore's FlopCountAnalysis: 1 per multiply-accumulate, and normalizations, adaptive pooling and upsampling",
+    "thop": "thop: the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element",
+    "deepspeed": "DeepSpeed's flops profiler: 2 per multiply-accumulate, and what functions of torch are charged",
+    "deepspeed_macs": "DeepSpeed's flops profiler: the MACs it prints beside its flops",
+    "flops_profiler": "flops-profiler: DeepSpeed's profiler of 2023, to which operators (x @ y) and attention are free",
+    "flops_profiler_macs": "flops-profiler: the MACs it prints beside its flops",
+    "pytorch_profiler": "pytorch-profiler: multiply-adds and some pointwise operations of modules without children",
+    "ptflops": 'ptflops\'s "pytorch" backend: hooked modules, and the functions that they and others call',
+    "ptflops_aten": 'ptflops\'s "aten" backend: multiply-accumulates of mm, addmm, bmm and convolution, and their biases',
+    "torchinfo": "torchinfo's mult-adds: the parameters of modules without children, biases too, times their output's positions",
+    "calflops": "calflops: as flops_profiler, but for mm and bmm, which are free, and the steps of RNNs",
+    "flowflops_eager": 'OneFlow\'s flowflops, mode "eager": multiply-accumulates and elementwise operations of hooked modules',
+    "flowflops_graph": "OneFlow's flowflops, mode \"graph\": multiply-accumulates and elementwise operations of its graph's operators",
+}
+"""Our conventions, each with a line on what it counts. The rules are in the file of that name, read at its first use."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..ops.shapes import each
 from ..records import Cost, Spec
-from ._convention import flops_of_einsum
 
 DIMS = (1, 2, 3)
 POOLINGS = ("avg_pool", "max_pool", "adaptive_avg_pool", "adaptive_max_pool")
@@ -114,3 +113,12 @@ def windows(input: Spec, weight: Spec, places: Spec) -> int:
 def einsum(equation: str, *operands: Spec, out: Spec) -> Cost:
     """a[m, k], b[k, n] -> out[m, n]: the flops that numpy prints, in four digits, for its best order of products; no macs."""
     return Cost(others=int(flops_of_einsum(equation.replace(" ", ""), operands)))
+
+
+def flops_of_einsum(equation: str, operands: Iterable[Spec]) -> float:
+    """Return the flops that numpy prints for its best order of products, rounded by it to four digits."""
+    import numpy as np
+
+    zeros = [np.broadcast_to(np.zeros(()), tuple(operand)) for operand in operands]
+    lines = str(np.einsum_path(equation, *zeros, optimize="optimal")[1]).lower().split("\n")
+    return float(next(line for line in lines if "optimized flop" in line).rpartition(":")[2])

@@ -11,14 +11,15 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from ._convention import POINTWISE, recurrent_with_sums
+from ._convention import CONVENTIONS
+from ._modules import POINTWISE, recurrent_with_sums
 from ._replaced import REPLACED, convention_of
 from ._rows import conv_padded_alike
 
 UNSEEN = (torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm, torch.Tensor.baddbmm)
 CONVENTION = convention_of(
     "calflops",
-    "calflops: as flops_profiler, but for mm and bmm, which are free, and the steps of RNNs",
+    CONVENTIONS["calflops"],
     {
         **{function: row for function, row in REPLACED.items() if function not in UNSEEN},
         **dict.fromkeys((F.conv1d, F.conv2d, F.conv3d), conv_padded_alike),

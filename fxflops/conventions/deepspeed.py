@@ -23,7 +23,8 @@ import torch
 import torch.nn.functional as F
 
 from ..records import Cost, Spec
-from ._convention import POINTWISE, recurrent_with_sums
+from ._convention import CONVENTIONS
+from ._modules import POINTWISE, recurrent_with_sums
 from ._replaced import REPLACED as BEFORE
 from ._replaced import Row, convention_of
 from ._rows import DIMS, conv_padded_alike, product
@@ -78,7 +79,7 @@ REPLACED: dict[Any, Row] = {
 
 CONVENTION = convention_of(
     "deepspeed",
-    "DeepSpeed's flops profiler: 2 per multiply-accumulate, and what functions of torch are charged",
+    CONVENTIONS["deepspeed"],
     REPLACED,
     dict.fromkeys(POINTWISE, recurrent_with_sums),
 )

@@ -6,9 +6,8 @@ torch.baddbmm, without those of einsum and RNNs.
 
 from __future__ import annotations
 
+from ._convention import CONVENTIONS
 from ._replaced import convention_of, macs_of
 from .deepspeed import REPLACED
 
-CONVENTION = convention_of(
-    "deepspeed_macs", "DeepSpeed's flops profiler: the MACs it prints beside its flops", macs_of(REPLACED)
-)
+CONVENTION = convention_of("deepspeed_macs", CONVENTIONS["deepspeed_macs"], macs_of(REPLACED))

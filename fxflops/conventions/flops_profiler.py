@@ -17,12 +17,13 @@ two parents under each.
 
 from __future__ import annotations
 
-from ._convention import POINTWISE, recurrent
+from ._convention import CONVENTIONS
+from ._modules import POINTWISE, recurrent
 from ._replaced import REPLACED, convention_of
 
 CONVENTION = convention_of(
     "flops_profiler",
-    "flops-profiler: DeepSpeed's profiler of 2023, to which operators (x @ y) and attention are free",
+    CONVENTIONS["flops_profiler"],
     REPLACED,
     dict.fromkeys(POINTWISE, recurrent),
 )

@@ -6,8 +6,7 @@ without those of ``x @ y``, scaled_dot_product_attention, einsum and RNNs.
 
 from __future__ import annotations
 
+from ._convention import CONVENTIONS
 from ._replaced import REPLACED, convention_of, macs_of
 
-CONVENTION = convention_of(
-    "flops_profiler_macs", "flops-profiler: the MACs it prints beside its flops", macs_of(REPLACED)
-)
+CONVENTION = convention_of("flops_profiler_macs", CONVENTIONS["flops_profiler_macs"], macs_of(REPLACED))

@@ -15,7 +15,8 @@ from torch import nn
 from ..ops._cost import first
 from ..records import Scope
 from . import ptflops
-from ._convention import Convention, given, nothing
+from ._convention import CONVENTIONS, Convention, nothing
+from ._modules import given
 
 
 def linear(scope: Scope) -> int:
@@ -47,7 +48,7 @@ HOOKS: dict[type, Callable[[Scope], int]] = {
 
 CONVENTION = Convention(
     "flowflops_eager",
-    'OneFlow\'s flowflops, mode "eager": multiply-accumulates and elementwise operations of hooked modules',
+    CONVENTIONS["flowflops_eager"],
     of=nothing,
     modules=HOOKS.get,
     integers=True,

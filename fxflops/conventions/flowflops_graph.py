@@ -15,7 +15,7 @@ from typing import Any
 
 from ..ops.shapes import each
 from ..records import FormulaFunction, Spec
-from ._convention import Convention, nothing
+from ._convention import CONVENTIONS, Convention, nothing
 
 
 def per_input(input: Spec, *, out: Any) -> int:
@@ -87,7 +87,7 @@ ROWS: dict[Any, FormulaFunction] = {
 
 CONVENTION = Convention(
     "flowflops_graph",
-    "OneFlow's flowflops, mode \"graph\": multiply-accumulates and elementwise operations of its graph's operators",
+    CONVENTIONS["flowflops_graph"],
     ROWS,
     of=nothing,
     integers=True,

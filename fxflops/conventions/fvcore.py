@@ -24,8 +24,8 @@ from torch import nn
 
 from ..records import FormulaFunction, Spec, specs_in
 from ..torch_internals import C_nn, convolution_with_flags
-from ._convention import Convention, flops_of_einsum, nothing
-from ._rows import batch_norm, normalized, per_input, windows
+from ._convention import CONVENTIONS, Convention, nothing
+from ._rows import batch_norm, flops_of_einsum, normalized, per_input, windows
 
 # Contractions
 
@@ -160,7 +160,7 @@ ROWS: dict[Any, FormulaFunction] = {
 
 CONVENTION = Convention(
     "fvcore",
-    "fvcore's FlopCountAnalysis: 1 per multiply-accumulate, and normalizations, adaptive pooling and upsampling",
+    CONVENTIONS["fvcore"],
     ROWS,
     of=nothing,
     integers=True,

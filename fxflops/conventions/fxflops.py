@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from ._convention import Convention
+from ._convention import CONVENTIONS, Convention
 
 CONVENTION = Convention(
     "fxflops",
-    "every arithmetic operation of the forward, the same however an op is written, "
-    "but for normalizations' mean and deviation",
+    CONVENTIONS["fxflops"],
 )

@@ -23,7 +23,8 @@ from torch import nn
 
 from ..ops._cost import first
 from ..records import FormulaFunction, Scope, Spec, specs_in
-from ._convention import POINTWISE, Convention, each_input, each_output, given, nothing
+from ._convention import CONVENTIONS, Convention, nothing
+from ._modules import POINTWISE, each_input, each_output, given
 from ._rows import DIMS, POOLINGS, elementwise, local_response_norm, lp_pool, per_input
 
 # Rules of hooked modules
@@ -184,7 +185,7 @@ ROWS: dict[Any, FormulaFunction] = {
 
 CONVENTION = Convention(
     "ptflops",
-    'ptflops\'s "pytorch" backend: hooked modules, and the functions that they and others call',
+    CONVENTIONS["ptflops"],
     ROWS,
     of=nothing,
     modules=hook_of,

@@ -19,7 +19,7 @@ import torch
 from ..ops.einsum import steps
 from ..records import Cost, Operation, Spec
 from ..torch_internals import OpOverloadPacket, convolution_with_flags
-from ._convention import Convention
+from ._convention import CONVENTIONS, Convention
 from ._rows import windows
 
 aten = torch.ops.aten
@@ -101,7 +101,7 @@ OPERATORS: dict[OpOverloadPacket, Callable[..., int]] = {
 
 CONVENTION = Convention(
     "ptflops_aten",
-    'ptflops\'s "aten" backend: multiply-accumulates of mm, addmm, bmm and convolution, and their biases',
+    CONVENTIONS["ptflops_aten"],
     {
         "linear": linear,
         "matmul": product,

@@ -17,7 +17,7 @@ from torch import nn
 
 from ..ops._cost import first
 from ..records import Cost, Spec
-from ._convention import Convention, nothing
+from ._convention import CONVENTIONS, Convention, nothing
 from ._rows import per_input
 
 POINTWISE = {1: 1, 3: 7, 4: 10}
@@ -86,7 +86,7 @@ def cell(weight_ih: Spec, inputs: int, hidden: int, outputs: int, bias: bool) ->
 
 CONVENTION = Convention(
     "pytorch_profiler",
-    "pytorch-profiler: multiply-adds and some pointwise operations of modules without children",
+    CONVENTIONS["pytorch_profiler"],
     {
         nn.Linear: linear,
         F.linear: linear,

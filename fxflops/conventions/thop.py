@@ -18,7 +18,8 @@ from torch import nn
 
 from ..ops._cost import first
 from ..records import Scope, specs_in
-from ._convention import Convention, each_input, each_output, given, nothing
+from ._convention import CONVENTIONS, Convention, nothing
+from ._modules import each_input, each_output, given
 
 
 def zero(scope: Scope) -> int:
@@ -121,7 +122,7 @@ RULES: Mapping[type, Callable[[Scope], int]] = {
 
 CONVENTION = Convention(
     "thop",
-    "thop: the modules it knows, 1 per multiply-accumulate without biases; norms 2 or 4 per element",
+    CONVENTIONS["thop"],
     of=nothing,
     modules=RULES.get,
     integers=True,

@@ -24,7 +24,7 @@ from ..ops._cost import COMPLEX, first
 from ..ops.einsum import steps
 from ..records import Cost, FormulaFunction, Operation, Spec, specs_in
 from ..torch_internals import OpOverload, OpOverloadPacket
-from ._convention import Convention
+from ._convention import CONVENTIONS, Convention
 
 FLOP_COUNTER = "torch.utils.flop_counter"
 """The module with torch's registry. It is read only if somebody has imported it: before, nothing can be registered."""
@@ -152,7 +152,7 @@ def conv_backward(
 
 CONVENTION = Convention(
     "torch",
-    "torch.utils.flop_counter.FlopCounterMode: 2 per multiply-accumulate of products, convolutions, attention",
+    CONVENTIONS["torch"],
     {"einsum": einsum, "conv_backward": conv_backward},
     of=doubled,
     registered=registered,

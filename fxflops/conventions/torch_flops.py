@@ -9,7 +9,7 @@ from typing import Any
 
 from ..ops._cost import first
 from ..records import Cost, Spec
-from ._convention import Convention
+from ._convention import CONVENTIONS, Convention
 
 
 def max_pool(input: Spec, kernel_size: Any, *, out: Any) -> Cost:
@@ -32,6 +32,6 @@ def assertion(condition: Any, *, out: Any) -> Cost:
 
 CONVENTION = Convention(
     "torch_flops",
-    "the totals torch_flops publishes: as fxflops, but for int kernel sizes of max pools and torch._assert",
+    CONVENTIONS["torch_flops"],
     {"max_pool": max_pool, "_assert": assertion},
 )

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..records import Scope, Spec
-from ._convention import Convention, nothing
+from ._convention import CONVENTIONS, Convention, nothing
 
 
 def by_parameters(scope: Scope) -> int | None:
@@ -58,7 +58,7 @@ def size_of(value: Any) -> tuple[int, ...]:
 
 CONVENTION = Convention(
     "torchinfo",
-    "torchinfo's mult-adds: the parameters of modules without children, biases too, times their output's positions",
+    CONVENTIONS["torchinfo"],
     of=nothing,
     modules=lambda cls: by_parameters,
     integers=True,

@@ -7,43 +7,26 @@ import operator
 import sys
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import groupby
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
 from .. import conventions
-from ..conventions import CONVENTIONS
-from ..errors import InputError, near
+from ..conventions import CONVENTIONS, find_convention
 from ..ops._registry import BASE, is_method
+from .catalogue_page import FORMULAS, README, REASONS, ZEROS, Row, bare, place_of
 
-README = Path(__file__).parents[1] / "ops" / "README.md"
 FAMILIES = "fxflops.ops."
-REASONS = {
-    "view": "The result is a view of the input, or a copy of it in another shape.",
-    "move": "Values are moved or copied, and none is computed.",
-    "create": "Values are made from nothing.",
-    "query": "A property is read, and no tensor is made.",
-}
-
 HEADER = ("op", "counted", "why")
-NAMESPACES: tuple[tuple[str, Any], ...] = (
-    ("F", nn.functional), ("torch", torch), ("torch.special", torch.special), ("torch.linalg", torch.linalg),
-    ("torch.fft", torch.fft), ("operator", operator), ("Tensor", torch.Tensor),
-)  # fmt: skip
+OBJECTS: dict[str, Any] = {
+    "F": nn.functional, "torch": torch, "torch.special": torch.special, "torch.linalg": torch.linalg,
+    "torch.fft": torch.fft, "operator": operator, "Tensor": torch.Tensor,
+}  # fmt: skip
+"""What each of :data:`NAMESPACES` but nn stands for."""
 
 
-class Row(NamedTuple):
-    """An op with its formula, or one that is declared to compute nothing (``family`` is "", ``doc`` the reason)."""
-
-    op: str
-    family: str
-    doc: str
-    targets: tuple[str, ...]
-
-
-def catalogue() -> list[Row]:
+def registered() -> list[Row]:
     """Return a row for each formula of this package and each of its ops, by family in the order of the family's file.
 
     The ops declared to compute nothing follow, by reason and name.
@@ -60,38 +43,17 @@ def catalogue() -> list[Row]:
     return [Row(op, family, doc, _shown(found)) for (family, _, op, doc), found in ordered if family or found]
 
 
-def search(word: str) -> list[Row]:
-    """Return the rows whose op or spelling contains the word: the op of that name first, then the nearest spellings.
-
-    Modules come before functions and operators. Raises InputError with similar names if there is no such row.
-    """
-    wanted, rows = word.lower(), catalogue()
-    found = [row for row in rows if any(wanted in name.lower() for name in (row.op, *row.targets))]
-    if not found:
-        names = {_bare(name).lower() for row in rows for name in (row.op, *row.targets)}
-        raise InputError(f"no op has {word!r} in its name{near(wanted, sorted(names))}")
-    return sorted(found, key=lambda row: _distance(wanted, row))
-
-
-def counts(row: Row) -> str:
-    """Return a sentence on what a row counts, or why it computes nothing."""
-    if row.family:
-        return row.doc
-    reason = REASONS.get(row.doc)
-    return f"nothing ({row.doc}). {reason}" if reason else f"nothing: {row.doc}"
-
-
 def markdown() -> str:
     """Return the catalogue as a page of Markdown."""
-    rows = catalogue()
+    rows = registered()
     formulas = [row for row in rows if row.family]
     zeros = [row for row in rows if not row.family]
     version = ".".join(torch.__version__.split(".")[:2])
     parts = [
         INTRODUCTION.format(ops=len({row.op for row in formulas}), version=version),
-        "## Formulas",
+        f"## {FORMULAS}",
         *(_family(name, found) for name, found in groupby(formulas, operator.attrgetter("family"))),
-        "## Declared to compute nothing",
+        f"## {ZEROS}",
         *(_reason(reason, found) for reason, found in groupby(zeros, operator.attrgetter("doc"))),
         _conventions(),
         EXCEPTIONS,
@@ -100,23 +62,13 @@ def markdown() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _distance(wanted: str, row: Row) -> tuple[int, int, int]:
-    """Return the sort key of a row found by a word: the shorter its spelling with the word, the nearer."""
-    names = row.targets or (row.op,)
-    place = min(map(_place, names))
-    length = min(
-        (len(each) for name in names for each in (name, _bare(name)) if wanted in each.lower()), default=sys.maxsize
-    )
-    return (0, place, length) if row.op.lower() == wanted else (1, length, place)
-
-
 # Names of targets
 
 
 def _names() -> dict[Any, list[str]]:
     """Return the names under which torch has its functions, methods and module classes, by the object."""
     names: dict[Any, list[str]] = {}
-    for prefix, namespace in NAMESPACES:
+    for prefix, namespace in OBJECTS.items():
         for name in dir(namespace):
             value = getattr(namespace, name, None)
             special = name.startswith("__") and namespace is not torch.Tensor
@@ -148,10 +100,10 @@ def _exists(overload: str) -> bool:
 
 def _shown(spellings: Iterable[str]) -> tuple[str, ...]:
     """Return the names to show, modules first, without in-place, reflected and private forms of other names."""
-    every = sorted(set(spellings), key=lambda name: (_place(name), name))
-    plain = {_bare(name) for name in every if not _is_private(name)}
+    every = sorted(set(spellings), key=lambda name: (place_of(name), name))
+    plain = {bare(name) for name in every if not _is_private(name)}
     return tuple(
-        name for name in every if not (_is_variant(name, every) or (_is_private(name) and _bare(name) in plain))
+        name for name in every if not (_is_variant(name, every) or (_is_private(name) and bare(name) in plain))
     )
 
 
@@ -171,17 +123,6 @@ def _is_private(name: str) -> bool:
     return "::" not in name and any(part.startswith("_") and not part.startswith("__") for part in parts)
 
 
-def _place(name: str) -> int:
-    """Return the rank of a spelling in a list, by its namespace."""
-    places = ["nn", *(prefix for prefix, _ in NAMESPACES)]
-    prefix = name.rpartition(".")[0]
-    return places.index(prefix) if prefix in places else len(places)
-
-
-def _bare(name: str) -> str:
-    return name.replace("::", ".").rpartition(".")[2].strip("_")
-
-
 # The page
 
 
@@ -198,7 +139,7 @@ def _reason(reason: str, rows: Iterable[Row]) -> str:
 
 def _conventions() -> str:
     parts = ["## Conventions", CONVENTIONS_INTRODUCTION]
-    for convention in CONVENTIONS.values():
+    for convention in map(find_convention, CONVENTIONS):
         spelled: dict[Any, list[str]] = {}
         for key, function in convention.rows.items():
             spelled.setdefault(function, []).append(str(getattr(key, "__name__", key)))

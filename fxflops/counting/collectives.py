@@ -16,8 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from ..ops import COMMUNICATION
-from ..records import Call, Counted, specs_in
+from ..records import COMMUNICATION, Call, Counted, specs_in
 
 
 class Transfer(NamedTuple):

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from torch import nn
-
-from ..conventions import Convention, find_convention
+from ..conventions import BASE_CONVENTION, Convention
 from ..meters.history import LiveTensor, Moment
 from ..meters.nodes import Node
 from ..meters.timing import Timing
-from ..model.inventory import Params
-from ..ops import FormulaRegistry
-from ..records import PARTS, PHASES, Call, Counted
+from ..records import PARTS, PHASES, Call, Counted, Params
 from ..run.outcome import Environment, Memory, Run
-from .counts import count_calls, is_users, overlooked
-from .executed import executed, remark
 from .rollup import Item, ModuleRow, OperatorRow, Sums, by_module, by_operator, check_phase, items_of
 from .saved_module import SavedModule
 from .steps import StepTime, by_step, host_items, step_times, unsteady
-from .uncounted import IMPORT, NO_FORMULA, Missing, check_counts_operators, missing_in, recipe_for
+from .uncounted import IMPORT, NO_FORMULA, Missing, missing_in, recipe_for
 
-BASE_CONVENTION = "fxflops"
-"""The convention without rules of its own: every formula counts as it stands."""
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..ops import FormulaRegistry
+
 NO_OPERATION = "(no op)"
 """The op of graph nodes that make no call: an input, indexing a tuple, reading a shape."""
 
 
 class CountedRun:
     """A run whose calls are counted, with its totals; a Report adds tables, views and files.
+
+    The formulas are imported where calls are counted: torch comes with them, and a run from a file has its counts.
 
     Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; a value that was not measured is
     None.
@@ -43,7 +41,7 @@ class CountedRun:
         self,
         run: Run,
         convention: Convention,
-        registry: FormulaRegistry,
+        registry: FormulaRegistry | None,
         model: weakref.ref[nn.Module] | None,
         attention: str = "dense",
         counted: tuple[Counted, ...] | None = None,
@@ -51,31 +49,23 @@ class CountedRun:
     ) -> None:
         """Count the calls of ``run``, unless ``counted`` has their counts already (as a file does).
 
-        ``model`` may be None for a run read from a file. ``known`` has the counts that formulas of the user's own gave,
-        by the index of the call: a file cannot hold those formulas.
+        ``registry`` and ``model`` may be None for a run read from a file. ``known`` has the counts that formulas of the
+        user's own gave, by the index of the call: a file cannot hold those formulas.
         """
         self._run = run
         self.attention = attention
         self._convention = convention
-        self._registry = registry
+        if registry is not None:
+            self._registry = registry
         self._model = model
         self._known = known or {}
         self._items_by_phase: dict[str, list[Item]] = {}
         self._rows_by_phase: dict[str, dict[str, ModuleRow]] = {}
-        self.counted: tuple[Counted, ...] = counted or count_calls(
-            run.calls,
-            convention,
-            registry,
-            self._module_at,
-            attention,
-            run.scopes,
-            {(module.path, function) for module in run.modules for function in module.keeps},
-            self._known,
-        )
-        if run.params is None:
-            check_counts_operators(convention.name, self.counted)
-        for sentence in overlooked(self.counted, registry, convention):
-            warnings.warn(sentence, stacklevel=4)
+        if counted is None:
+            from .counts import count_run
+
+            counted = count_run(run, convention, self._registry, self._module_at, attention, self._known)
+        self.counted: tuple[Counted, ...] = counted
 
     # Totals
 
@@ -303,6 +293,10 @@ class CountedRun:
     @cached_property
     def remarks(self) -> dict[Counted, str]:
         """Sentences on calls for which torch ran other work than is counted: an einsum that opt_einsum reordered."""
+        if self._executed is self.counted:
+            return {}
+        from .executed import remark
+
         said = ((each, remark(each, run)) for each, run in zip(self.counted, self._executed, strict=True))
         return {each: sentence for each, sentence in said if sentence}
 
@@ -313,6 +307,10 @@ class CountedRun:
     @cached_property
     def _executed(self) -> tuple[Counted, ...]:
         """The calls with the cost of the work that torch really ran for them."""
+        if not self._run.may_reorder:
+            return self.counted
+        from .executed import executed
+
         return executed(self.counted, self.environment.einsum)
 
     @cached_property
@@ -335,12 +333,16 @@ class CountedRun:
 
         They are those under the base convention: a file keeps them, and they hold under every convention.
         """
-        numbers = [i for i, call in enumerate(self.calls) if i not in self._known and is_users(call, self._registry)]
-        counted = self.counted
-        if numbers and self.convention != BASE_CONVENTION:
-            base = find_convention(BASE_CONVENTION)
-            counted = count_calls(self.calls, base, self._registry, self._module_at, self.attention, known=self._known)
-        return {**self._known, **{i: counted[i] for i in numbers}}
+        from .counts import users_counts
+
+        counted = self.counted if self.convention == BASE_CONVENTION else None
+        return users_counts(self.calls, counted, self._registry, self._module_at, self.attention, self._known)
+
+    @cached_property
+    def _registry(self) -> FormulaRegistry:
+        from ..ops import BASE
+
+        return BASE
 
     @cached_property
     def _settings(self) -> dict[str, Mapping[str, Any]]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
-from ..conventions import Convention
+from ..conventions import BASE_CONVENTION, Convention, find_convention
 from ..errors import FormulaError, near
 from ..names import name_of
 from ..ops import ESCAPE, Formula, FormulaRegistry, apply
@@ -18,8 +19,10 @@ from ..ops._cost import COMPLEX, first
 from ..ops._masks import leaves_all
 from ..ops._registry import entry_for
 from ..records import Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
+from ..run.outcome import Run
+from .dense import dense
 from .module_charges import NOT_COUNTED, seen_by_tool
-from .uncounted import NO_FORMULA
+from .uncounted import NO_FORMULA, check_counts_operators
 
 UNKNOWN_PAIRS = 'the attention mask was not read: count(..., attention="exact") or analyze() reads it'
 
@@ -50,6 +53,45 @@ def count_calls(
     else:
         counted = counts.of_all(calls)
     return tuple(seen_by_tool(counted, convention, scopes, kept))
+
+
+def count_run(
+    run: Run,
+    convention: Convention,
+    registry: FormulaRegistry,
+    module_at: Callable[[str], nn.Module],
+    attention: str,
+    known: Mapping[int, Counted],
+) -> tuple[Counted, ...]:
+    """Return the counts of a run, as :func:`count_calls` does; warn of formulas of the user's that counted nothing.
+
+    Raises InputError for a convention that counts none of the operators of a trace.
+    """
+    kept = {(module.path, function) for module in run.modules for function in module.keeps}
+    counted = count_calls(run.calls, convention, registry, module_at, attention, run.scopes, kept, known)
+    if run.params is None:
+        check_counts_operators(convention.name, counted)
+    for sentence in overlooked(counted, registry, convention):
+        warnings.warn(sentence, stacklevel=5)
+    return counted
+
+
+def users_counts(
+    calls: Sequence[Call],
+    counted: Sequence[Counted] | None,
+    registry: FormulaRegistry,
+    module_at: Callable[[str], nn.Module],
+    attention: str,
+    known: Mapping[int, Counted],
+) -> dict[int, Counted]:
+    """Return the counts that formulas of the user's own give under the base convention, by the index of the call.
+
+    ``counted`` are the counts under it, None if they are not there yet; ``known`` are those of such formulas.
+    """
+    numbers = [i for i, call in enumerate(calls) if i not in known and is_users(call, registry)]
+    if numbers and counted is None:
+        counted = count_calls(calls, find_convention(BASE_CONVENTION), registry, module_at, attention, known=known)
+    return {**known, **{i: counted[i] for i in numbers if counted is not None}}
 
 
 @dataclass
@@ -205,18 +247,6 @@ def entry_of(ran: Operation, registry: FormulaRegistry) -> Formula | None:
 
 def _entry_at(target: Any, registry: FormulaRegistry) -> Formula | None:
     return registry.find_class(target)[1] if isinstance(target, type) else registry.find(target)
-
-
-def dense(ran: Operation) -> Operation:
-    """Return an operation of attention without the fact ``pairs``, so that its formula counts all pairs."""
-    if ran.op != "attention" or not any("pairs" in spec.facts for spec in specs_in(ran.out)):
-        return ran
-    specs = [_without(spec, "pairs") for spec in specs_in(ran.out)]
-    return ran._replace(out=specs[0] if isinstance(ran.out, Spec) else tuple(specs))
-
-
-def _without(spec: Spec, fact: str) -> Spec:
-    return Spec(spec, spec.dtype, spec.layout, {name: value for name, value in spec.facts.items() if name != fact})
 
 
 def _key_of(ran: Operation, rows: Mapping[Any, FormulaFunction]) -> Any:

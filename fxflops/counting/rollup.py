@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from ..errors import InputError
-from ..model.inventory import Module
-from ..records import PHASES, Counted, per_operation, prefixes, specs_in
+from ..records import PHASES, Counted, Module, per_operation, prefixes, specs_in
 
 K = TypeVar("K")
 

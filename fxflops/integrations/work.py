@@ -15,7 +15,7 @@ from ..roofline.devices import Device
 from ..roofline.measured_peaks import device_for
 from ..roofline.traffic import compute_dtype
 from ..roofline.utilization import seconds_at_peak
-from ..run.outcome import environment_of
+from ..run.environment import environment_of
 from ..symbolic.forms import ClosedForm
 
 MODEL, RECOMPUTED = ("forward", "gradient", "backward"), ("recompute",)

@@ -10,7 +10,8 @@ import torch
 
 from ..errors import InputError
 from ..model.pytree import stored, tensors_given
-from ..records import ORDINARY, Call, Spec, spec_of
+from ..records import Call, Spec
+from ..records.tensors import ORDINARY, spec_of
 from ..torch_internals import DisableTorchFunction
 from ..units import size
 from .history import Entries, History, triples

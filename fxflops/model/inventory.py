@@ -5,51 +5,21 @@ from __future__ import annotations
 from functools import cached_property
 from itertools import pairwise
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]
 
 from ..errors import InputError
-from ..records import is_dense
+from ..records import Module, Params
+from ..records.tensors import is_dense
 from .pytree import attributes_of, modules_of, stored, unpacked
 
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 NONE: frozenset[Any] = frozenset()
 UNQUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 """Plain dtypes of the same width as quantized ones."""
-
-
-class Params(NamedTuple):
-    """The numbers of elements of a model's parameters and buffers, and the parameters' bytes; shared tensors count once.
-
-    Of parameters in several processes (DTensors) they are those that this one holds; ``sharded`` are the elements of those
-    of which it holds a part.
-    """
-
-    total: int
-    trainable: int
-    frozen: int
-    buffers: int
-    bytes: int
-    sharded: int = 0
-
-
-NO_PARAMS = Params(0, 0, 0, 0, 0)
-
-
-class Module(NamedTuple):
-    """A module of the model: its path, class name, and the number of its own parameters' elements; None if it is not known.
-
-    A shared parameter counts in the first module that has it. ``keeps`` are the functions among its attributes, such as
-    ``self.act = F.gelu``.
-    """
-
-    path: str
-    cls: str
-    params: int | None = 0
-    keeps: frozenset[Any] = frozenset()
 
 
 class Inventory:

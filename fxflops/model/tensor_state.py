@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ..records import is_dense
+from ..records.tensors import is_dense
 from ..torch_internals import DisableTorchFunction, disable_current_modes
 from .pytree import stored, tensors_given
 

@@ -28,9 +28,6 @@ Style = Literal["op", "module", "mapping"]
 ESCAPE = "escape"
 """The reason of an op that hands data to code that torch does not see: it is free, but what comes of it is unknown."""
 
-COMMUNICATION = "communication"
-"""The reason of an op that sends data to other processes, or receives it."""
-
 
 @dataclass(frozen=True)
 class Formula:

@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from ..records import Cost, FormulaFunction, Operation, Spec
+from ..records import COMMUNICATION, Cost, FormulaFunction, Operation, Spec
 from ..torch_internals import OpOverload, OpOverloadPacket
 from ._apply import apply
-from ._registry import BASE, COMMUNICATION, Formula, zero
+from ._registry import BASE, Formula, zero
 from ._traits import EMPTY
 from .elementwise import pointwise
 from .free import CHECK, QUERY

@@ -9,7 +9,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import SPARSE, Cost, Spec
+from ..records import Cost, Spec
+from ..records.tensors import SPARSE
 from ._cost import contraction, summed, when
 from ._registry import formula
 from ._rules import ANY, Passing

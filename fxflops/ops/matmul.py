@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from ..records import SPARSE, Cost, Spec, specs_in
+from ..records import Cost, Spec, specs_in
+from ..records.tensors import SPARSE
 from ._cost import added_up, contraction, when
 from ._registry import formula
 from ._rules import ANY, Passing, spelled

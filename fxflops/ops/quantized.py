@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from ..records import QUANTIZED, Cost, Spec, specs_in
+from ..records import Cost, Spec, specs_in
+from ..records.tensors import QUANTIZED
 from ._cost import times
 from ._registry import formula, zero
 from ._spellings import named

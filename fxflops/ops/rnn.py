@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from ..records import Cost, Spec, spec_of, specs_in
+from ..records import Cost, Spec, specs_in
+from ..records.tensors import spec_of
 from ._cost import contraction, first, summed, times
 from ._registry import formula
 from ._spellings import named

@@ -1,6 +1,7 @@
 """The records that a run leaves behind, call by call: tensors as specs, operations, calls and their costs."""
 
 from .calls import (
+    COMMUNICATION,
     EMPTY_MAPPING,
     PARTS,
     PHASES,
@@ -16,30 +17,30 @@ from .calls import (
     per_operation,
     prefixes,
 )
-from .specs import DTYPE_NAMES, ORDINARY, QUANTIZED, SPARSE, Spec, is_dense, spec_of, specs_in, typed
+from .modules import NO_PARAMS, Module, Params
+from .specs import DTYPE_NAMES, Spec, specs_in, typed
 
 __all__ = [
+    "COMMUNICATION",
     "DTYPE_NAMES",
     "EMPTY_MAPPING",
-    "ORDINARY",
+    "NO_PARAMS",
     "PARTS",
     "PHASES",
-    "QUANTIZED",
-    "SPARSE",
     "Call",
     "Cost",
     "Count",
     "Counted",
     "FormulaFunction",
+    "Module",
     "Operation",
+    "Params",
     "Scope",
     "Spec",
     "Step",
     "grouped",
-    "is_dense",
     "per_operation",
     "prefixes",
-    "spec_of",
     "specs_in",
     "typed",
 ]

@@ -41,6 +41,8 @@ PHASES = ("forward", "backward", "recompute", "optimizer", "gradient")
 is that of gradients taken inside the forward, and belongs to it."""
 PARTS = {phase: (phase,) for phase in PHASES} | {"forward": ("forward", "gradient")}
 """For each phase, the phases of calls that belong to it."""
+COMMUNICATION = "communication"
+"""The reason why an op costs nothing that sends data to other processes, or receives it."""
 BY_IDENTITY = object.__eq__, object.__ne__, object.__hash__
 
 

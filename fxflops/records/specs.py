@@ -1,20 +1,19 @@
-"""Tensors as formulas see them: specs."""
+"""Tensors as formulas see them: specs. They are plain data: torch is not imported for them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from ..torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass, disable_current_modes
+if TYPE_CHECKING:
+    import torch
 
 
 class Spec(tuple[int, ...]):
     """A tensor as a formula sees it: a tuple of its sizes, with ``dtype``, ``layout`` and ``facts``.
 
-    ``facts`` are numbers that the shape does not have, such as the ``nnz`` of a sparse tensor.
+    The default is a dense float32. ``facts`` are numbers that the shape does not have, such as the ``nnz`` of a sparse tensor.
 
     >>> Spec((2, 3)).numel()
     6
@@ -27,10 +26,14 @@ class Spec(tuple[int, ...]):
     def __new__(
         cls,
         shape: tuple[int, ...] | torch.Size,
-        dtype: torch.dtype = torch.float32,
-        layout: torch.layout = torch.strided,
+        dtype: torch.dtype | None = None,
+        layout: torch.layout | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> Spec:
+        if dtype is None or layout is None:
+            import torch
+
+            dtype, layout = dtype or torch.float32, layout or torch.strided
         spec = super().__new__(cls, shape)
         spec.dtype = dtype
         spec.layout = layout
@@ -56,7 +59,7 @@ class Spec(tuple[int, ...]):
     @property
     def is_integral(self) -> bool:
         """True for integers and booleans; False for quantized tensors, which represent real numbers."""
-        return not (self.dtype.is_floating_point or self.dtype.is_complex or self.dtype in QUANTIZED)
+        return not (self.dtype.is_floating_point or self.dtype.is_complex or str(self.dtype).startswith("torch.q"))
 
     def numel(self) -> int:
         return math.prod(self)
@@ -64,79 +67,19 @@ class Spec(tuple[int, ...]):
     @property
     def dtype_name(self) -> str:
         """The short name of the dtype: f32."""
-        return DTYPE_NAMES.get(self.dtype) or str(self.dtype).removeprefix("torch.")
+        name = str(self.dtype).removeprefix("torch.")
+        return DTYPE_NAMES.get(name, name)
 
     def __repr__(self) -> str:
         return f"{self.dtype_name}[{','.join(map(str, self))}]"
 
 
-QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 DTYPE_NAMES = {
-    torch.float32: "f32", torch.float64: "f64", torch.float16: "f16", torch.bfloat16: "bf16",
-    torch.int64: "i64", torch.int32: "i32", torch.int16: "i16", torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool",
-    torch.complex64: "c64", torch.complex128: "c128",
+    "float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16",
+    "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool",
+    "complex64": "c64", "complex128": "c128",
 }  # fmt: skip
-
-
-def spec_of(value: Any) -> Any:
-    """Return the value with a :class:`Spec` in place of each tensor in nested tuples, lists and dicts.
-
-    Plain Python values and specs are kept. Any other object becomes ``"<its class>"``, so that a Call keeps none alive.
-    """
-    kind = type(value)
-    if kind in NUMBERS:
-        return value
-    if kind in ORDINARY:
-        return _spec_of_tensor(value)
-    if isinstance(value, torch.Tensor):  # the __torch_function__ of a subclass may raise even for x.shape
-        with DisableTorchFunctionSubclass():
-            return _spec_of_tensor(value)
-    if isinstance(value, Spec):
-        return value
-    if isinstance(value, (tuple, list)):
-        return tuple(spec_of(item) for item in value)
-    if isinstance(value, dict):
-        return {key: spec_of(item) for key, item in value.items()}
-    if value is None or isinstance(value, PLAIN):
-        return value
-    if isinstance(value, torch.ScriptObject) and hasattr(value, "unpack"):  # a quantized layer's weight and bias
-        with DisableTorchFunction(), disable_current_modes():
-            return spec_of(value.unpack())
-    return f"<{type(value).__name__}>"
-
-
-def _spec_of_tensor(tensor: torch.Tensor) -> Spec:
-    if is_dense(tensor) or tensor.layout not in SPARSE | {torch.jagged, torch.strided}:
-        return Spec(tensor.shape, tensor.dtype, tensor.layout)
-    return _with_facts(tensor)
-
-
-def _with_facts(tensor: Any) -> Spec:
-    """Return the spec of a sparse tensor, with its ``nnz``, or of a nested one, with the specs of its ``parts``."""
-    with disable_current_modes():
-        if tensor.layout is torch.jagged and tensor.offsets().device.type == "meta":
-            return Spec(tensor.values().shape, tensor.dtype, tensor.layout)
-        if tensor.is_nested:
-            parts = tuple(Spec(part.shape, part.dtype) for part in tensor.unbind())
-            shape = (len(parts), *(max(sizes) for sizes in zip(*parts, strict=True)))
-            return Spec(shape, tensor.dtype, tensor.layout, {"parts": parts})
-        values = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
-        known = tensor.device.type != "meta"
-        return Spec(tensor.shape, tensor.dtype, tensor.layout, {"nnz": values.numel()} if known else {})
-
-
-def is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is neither sparse nor nested, so that its shape gives the number of its elements."""
-    return tensor.layout is torch.strided and not tensor.is_nested
-
-
-NUMBERS = frozenset({int, float, bool, type(None)})
-ORDINARY = frozenset({torch.Tensor, torch.nn.Parameter})
-SPARSE = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
-PLAIN = (
-    bool, int, float, complex, str, slice, type(...), type,
-    torch.dtype, torch.device, torch.layout, torch.memory_format,
-)  # fmt: skip
+"""The short names of torch's dtypes."""
 
 
 def typed(value: Any) -> Any:

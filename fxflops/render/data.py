@@ -11,8 +11,8 @@ from ..counting.rollup import OperatorRow
 from ..counting.steps import StepTime
 from ..counting.uncounted import Missing
 from ..meters.timing import Timing
-from ..model.inventory import Params
-from ..run.compiled import Compiled
+from ..records import Params
+from ..run.outcome import Compiled
 
 
 class TreeRow(NamedTuple):

@@ -14,8 +14,7 @@ from ..records import prefixes
 from ..render.columns import COMPILED
 from ..render.data import CompiledRun
 from ..render.exports import Rows, View
-from ..run.compiled import Break, Compiled, Recompilation
-from ..run.compiled_kernels import CompiledKernel
+from ..run.outcome import Break, Compiled, CompiledKernel, Recompilation
 
 OUTSIDE = "(no kernel)"
 """The row of the compiled model's time outside its kernels: guards, Python around the graphs, code between them."""

@@ -14,7 +14,6 @@ from ..counting.collectives import Collective, by_group, collectives
 from ..counting.counted_run import CountedRun
 from ..render.columns import Column
 from ..render.exports import Cells, Exports, Table
-from .exchange import exchanged, rank
 
 LEAST_REPEATED = 0.05
 QUANTITIES = (
@@ -121,6 +120,8 @@ class GatheredReport(Exports):
 
     def print_once(self) -> None:
         """Print the report on rank 0, and nothing on the others."""
+        from .exchange import rank
+
         if rank() == 0:
             print(self)
 
@@ -145,6 +146,8 @@ def _shows(row: WorkRow) -> bool:
 
 def gathered(report: CountedRun, whole: CountedRun | None, timeout: float) -> GatheredReport:
     """Exchange the reports of all processes; see ``Report.gather``."""
+    from .exchange import exchanged
+
     own: dict[str, Any] = {"row": _row_of(report), "collectives": collectives(report.counted), "model": report.model}
     own |= {"complete": report.complete, "modules": _flops(report)}
     found = [json.loads(text) for text in exchanged(json.dumps(own), timeout)]

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, Sums
 from ..errors import not_installed
-from ..model.inventory import NO_PARAMS
-from ..records import PARTS, PHASES, Counted, grouped, per_operation, prefixes, specs_in
+from ..records import NO_PARAMS, PARTS, PHASES, Counted, grouped, per_operation, prefixes, specs_in
 from ..render.data import Summary, TreeRow
 from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, Tile
 from ..roofline.result import Roofline

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import weakref
@@ -11,26 +10,19 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from torch import nn
-
-from ..conventions import Convention, check_attention, find_convention
-from ..counting.counted_run import BASE_CONVENTION
-from ..counting.counts import is_users
+from ..conventions import BASE_CONVENTION, Convention, check_attention, find_convention
 from ..counting.rollup import check_phase
 from ..counting.steps import timing_of
 from ..counting.uncounted import incomplete
 from ..errors import FormulaError, InputError, MissingFormulaError, near
-from ..model.inputs import checked_model
-from ..ops import BASE
+from ..names import is_torch_loaded
 from ..records import PARTS, PHASES, FormulaFunction
 from ..render.columns import check_number
 from ..render.data import Summary
 from ..render.exports import FORMATS, Exports, Path, as_json, written, written_bytes
 from ..render.page_data import Page
-from ..roofline.devices import Device
-from ..roofline.measured_peaks import listed_at
+from ..roofline.devices import Device, listed_at
 from ..roofline.result import Roofline
-from ..roofline.utilization import mfu, roofline
 from .chrome_trace import chrome_trace
 from .compiled import CompiledView, compiled_view
 from .diff import Diff, diff
@@ -39,9 +31,12 @@ from .memory_snapshot import memory_snapshot
 from .model_explorer import graph, node_data
 from .over_processes import OverProcesses
 from .picture import as_png, picture
-from .saved import NAME_ONLY, TOTALS, Saved, to_json_data
+from .saved import NAME_ONLY, TOTALS, Saved, data_in, to_json_data
 from .tables import TabledRun
 from .views import Tree, summary_of, tree_row
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class Report(TabledRun, OverProcesses, Exports):
@@ -50,6 +45,8 @@ class Report(TabledRun, OverProcesses, Exports):
     Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; a value that was not measured is
     None. Two reports are equal if all their data but the date are equal; a report read back from a file equals the one saved.
     """
+
+    _data: Mapping[str, Any] | None = None  # what it was read from, if that was done in a process without torch
 
     def recount(
         self,
@@ -71,6 +68,10 @@ class Report(TabledRun, OverProcesses, Exports):
             raise InputError(
                 f"the file has the name of the convention {self.convention!r}, not its rules: give recount(convention)"
             )
+        if self._data is not None:
+            return self._whole().recount(convention, attention=attention, formulas=formulas)
+        from ..counting.counts import is_users
+
         found = self._convention if convention is None else find_convention(convention)
         attention = self.attention if attention is None else check_attention(attention)
         registry = self._registry.derive(formulas)
@@ -95,10 +96,12 @@ class Report(TabledRun, OverProcesses, Exports):
 
         ``device`` is a name, a Device, or "auto" for the device of the run; ``phase`` is as for :meth:`by_module`.
         """
+        from ..roofline.utilization import roofline
+
         # The device executes all operations, whatever the report's convention counts.
         dense, exact = (self.recount(BASE_CONVENTION, attention=each)._executed for each in ("dense", "exact"))
         timing = timing_of(self._run, self._step_times, check_phase(phase))
-        return roofline(self._executed, exact, dense, self.environment.device, device, phase, timing)
+        return roofline(self._whole()._executed, exact, dense, self.environment.device, device, phase, timing)
 
     def mfu(self, device: str | Device = "auto") -> float | None:
         """Return the model FLOPs utilization: 2 x MACs of forward and backward, as a share of the most that the device
@@ -113,9 +116,12 @@ class Report(TabledRun, OverProcesses, Exports):
         return self._mfu(device, executed=True)
 
     def _mfu(self, device: str | Device, executed: bool = False) -> float | None:
-        timings, place = (self.timing, self.backward_timing), self.environment.device
-        known = self.complete or self.total_macs > 0
-        return mfu(self._executed, place, device, *timings, executed=executed, block=self.block_time) if known else None
+        timings, block = (self.timing, self.backward_timing), self.block_time
+        if not (self.complete or self.total_macs > 0) or (*timings, block) == (None, None, None):
+            return None
+        from ..roofline.utilization import mfu
+
+        return mfu(self._whole()._executed, self.environment.device, device, *timings, executed=executed, block=block)
 
     def diff(self, other: Report, phase: str = "forward") -> Diff:
         """Compare ``other`` with this report: in total, by module and by operator. Either may be read from a file.
@@ -243,11 +249,7 @@ class Report(TabledRun, OverProcesses, Exports):
         Raises InputError for a file that holds no report, or one of a schema that this version does not know; OSError
         if the file cannot be read.
         """
-        with open(path, encoding="utf8") as file:
-            try:
-                data = json.load(file)
-            except (ValueError, RecursionError) as error:
-                raise InputError(f"{os.fspath(path)} is not JSON: {error}") from error
+        data = data_in(path)
         try:
             return cls.from_dict(data, model)
         except InputError as error:
@@ -255,6 +257,8 @@ class Report(TabledRun, OverProcesses, Exports):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the whole report as data that JSON can hold; :mod:`fxflops.report.saved` documents its schema."""
+        if self._data is not None:
+            return dict(self._data)
         totals = {name: getattr(self, name) for name in TOTALS}
         return to_json_data(self._run, self.counted, self.convention, self.attention, self._users_counts(), totals)
 
@@ -262,8 +266,21 @@ class Report(TabledRun, OverProcesses, Exports):
     def from_dict(cls, data: Mapping[str, Any], model: nn.Module | None = None) -> Report:
         """Return the report that :meth:`to_dict` was called on; arguments and errors are as for :meth:`load`."""
         saved = Saved(data)
-        kept = None if model is None else weakref.ref(checked_model(model))
-        return cls(saved.run, saved.convention, BASE, kept, saved.attention, saved.counted, saved.users)
+        report = cls(saved.run, saved.convention, None, None, saved.attention, saved.counted, saved.users)
+        if model is not None:
+            from ..model.inputs import checked_model
+
+            report._model = weakref.ref(checked_model(model))
+        report._data = None if is_torch_loaded() else data
+        return report._whole() if saved.run.may_reorder else report
+
+    def _whole(self) -> Report:
+        """Return this report; if it was read without torch, whose functions it then knows by name alone, read it again."""
+        if self._data is None:
+            return self
+        import torch  # noqa: F401
+
+        return Report.from_dict(self._data)
 
     def to_json(self, path: Path | None = None) -> str | None:
         """Return the whole report as JSON, as :meth:`save` writes it, or write it to ``path``."""

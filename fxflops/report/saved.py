@@ -18,15 +18,17 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
 - ``nodes``: the graph's nodes, each a :class:`~fxflops.meters.nodes.Node`; ``calls`` is ``[first, last + 1]``.
 - ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1,
   seconds by phase]``; ``instruments``: the seconds of observing them.
-- ``compiled``: the compiled model's own run, a :class:`~fxflops.run.compiled.Compiled`, or null.
+- ``compiled``: the compiled model's own run, a :class:`~fxflops.run.outcome.Compiled`, or null.
 - ``memory``: ``peak``, ``at`` (a module and a phase), ``source``, ``categories``, ``live_at_peak``, ``timeline``; ``live``
-  has one number for each of ``fxflops.meters.live_storages.CATEGORIES``, in that order.
+  has one number for each of ``fxflops.meters.history.CATEGORIES``, in that order.
 - ``classes``: for each class that is not torch's, the names of its bases and of the parameters of its ``forward``.
 """
 
 from __future__ import annotations
 
+import json
 import marshal
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import lru_cache, partial
@@ -34,18 +36,16 @@ from itertools import zip_longest
 from operator import itemgetter
 from typing import Any
 
-from ..conventions import CONVENTIONS, Convention
-from ..counting.counts import dense
+from ..conventions import CONVENTIONS, Convention, find_convention
+from ..counting.dense import dense
 from ..errors import InputError
 from ..meters.history import CATEGORIES, LiveTensor, Moment, Place, Remembered
 from ..meters.nodes import Kernel, Node
 from ..meters.timing import Timing
-from ..model.inventory import Module, Params
-from ..names import Absent, Classes, described, name_of, target_of
-from ..records import PARTS, PHASES, Call, Cost, Count, Counted, Operation, Scope, Step, per_operation
-from ..run.compiled import Break, Compiled, Recompilation
-from ..run.compiled_kernels import CompiledKernel
-from ..run.outcome import Environment, Run
+from ..names import Absent, Classes, described, is_torch_loaded, name_of, target_of
+from ..records import PARTS, PHASES, Call, Cost, Count, Counted, Module, Operation, Params, Scope, Step, per_operation
+from ..render.exports import Path
+from ..run.outcome import Break, Compiled, CompiledKernel, Environment, Recompilation, Run
 from .values import decoded, encoded
 
 SCHEMA, VERSION = "fxflops.report", 1
@@ -181,6 +181,15 @@ def _compiled(compiled: Compiled) -> dict[str, Any]:
     return {**data, **times, **records}
 
 
+def data_in(path: Path) -> Any:
+    """Return the JSON data in a file; InputError if it holds none, OSError if it cannot be read."""
+    with open(path, encoding="utf8") as file:
+        try:
+            return json.load(file)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{os.fspath(path)} is not JSON: {error}") from error
+
+
 class Saved:
     """The contents of a file: the run, its counts, and their convention and attention. InputError for damaged data, data
     that is no report, and another schema version."""
@@ -227,7 +236,9 @@ class Saved:
         )
         self.attention: str = data["attention"]
         # A convention that this process does not have keeps its name and gets no rules: the counts are in the file.
-        self.convention = CONVENTIONS.get(data["convention"]) or Convention(data["convention"], NAME_ONLY)
+        name = data["convention"]
+        has_rules = name in CONVENTIONS and is_torch_loaded()
+        self.convention = find_convention(name) if has_rules else Convention(name, CONVENTIONS.get(name, NAME_ONLY))
         seen = (c._replace(operation=dense(c.operation)) for c in calls) if self.attention == "dense" else calls
         charged = map(self._call, data["charges"])
         self.counted = tuple(

@@ -9,17 +9,45 @@ unless they are the defaults), ``dict`` (pairs), ``slice``, ``complex``, ``float
 from __future__ import annotations
 
 import math
+import re
+import sys
+from dataclasses import dataclass
 from functools import lru_cache
 from types import EllipsisType, NoneType
 from typing import Any
 
-import torch
-
-from ..names import Classes, name_of
+from ..names import Classes, is_torch_loaded, name_of
 from ..records import Spec
 
 JSON_TYPES = frozenset({NoneType, bool, int, str})
-TORCH_TYPES = {"dtype": torch.dtype, "layout": torch.layout, "memory_format": torch.memory_format}
+TORCH_KINDS = ("dtype", "layout", "memory_format")
+"""The kinds of values that are attributes of torch, each a class of torch's of that name."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """A stand-in for a dtype, layout, memory format or device of torch, in a process that has not imported it.
+
+    As a dtype it says what its name says.
+    """
+
+    name: str
+
+    @property
+    def itemsize(self) -> int:
+        bits = re.search(r"\d+", self.name)
+        return max(1, int(bits[0]) // 8) if bits else 1
+
+    @property
+    def is_floating_point(self) -> bool:
+        return "float" in self.name
+
+    @property
+    def is_complex(self) -> bool:
+        return "complex" in self.name
+
+    def __str__(self) -> str:
+        return f"torch.{self.name}"
 
 
 def encoded(value: Any) -> Any:
@@ -47,16 +75,17 @@ def encoded(value: Any) -> Any:
             return {"class": name_of(value)}
         case EllipsisType():
             return {"ellipsis": True}
-        case torch.device():
-            return {"device": str(value)}
-    kind = next((kind for kind, cls in TORCH_TYPES.items() if isinstance(value, cls)), None)
-    return f"<{type(value).__name__}>" if kind is None else {kind: _torch_name(value)}
+    kind = type(value).__name__
+    if type(value).__module__ != "torch" or kind not in (*TORCH_KINDS, "device"):
+        return f"<{kind}>"
+    return {kind: _torch_name(value)}
 
 
 def _tensor(spec: Spec) -> list[Any]:
     parts: list[Any] = [[*spec], _torch_name(spec.dtype)]
-    if spec.layout is not torch.strided or spec.facts:
-        parts += [_torch_name(spec.layout), encoded(dict(spec.facts))]
+    layout = _torch_name(spec.layout)
+    if layout != "strided" or spec.facts:
+        parts += [layout, encoded(dict(spec.facts))]
     return parts
 
 
@@ -82,7 +111,7 @@ def decoded(value: Any, classes: Classes) -> Any:
             return {decoded(key, classes): decoded(item, classes) for key, item in held}
         case "class":
             return classes[held]
-        case _ if kind in TORCH_TYPES:
+        case _ if kind in TORCH_KINDS:
             return _from_torch(kind, held)
         case "slice":
             return slice(*decoded(held, classes))
@@ -91,7 +120,7 @@ def decoded(value: Any, classes: Classes) -> Any:
         case "float":
             return float(held)
         case "device":
-            return torch.device(held)
+            return sys.modules["torch"].device(held) if is_torch_loaded() else Named(held)
         case "ellipsis":
             return ...
     raise ValueError(f"there is no value of kind {kind!r}")
@@ -99,7 +128,10 @@ def decoded(value: Any, classes: Classes) -> Any:
 
 def _from_torch(kind: str, name: str) -> Any:
     """Return torch's dtype, layout or memory format of this name."""
+    if not is_torch_loaded():
+        return Named(name)
+    torch: Any = sys.modules["torch"]
     value = vars(torch).get(name)
-    if not isinstance(value, TORCH_TYPES[kind]):
+    if not isinstance(value, getattr(torch, kind)):
         raise ValueError(f"torch has no {kind} {name!r}")
     return value

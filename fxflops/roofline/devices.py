@@ -137,3 +137,14 @@ DEVICES = (
     _device("Jetson AGX Orin 64GB", ORIN, "f32 5.3 f16 42.5 bf16 42.5 i8 85", 204.8, "Jetson AGX Orin", "Jetson Orin"),
 )
 """The table of devices. torch calls every Orin "Orin", whatever its memory: its ceilings are measured instead."""
+
+
+def listed_at(place: str) -> Device | None:
+    """Return the device of a run made at ``place`` if the table lists it, as no device has to be measured for that."""
+    return listed(parts_of(place)[1])
+
+
+def parts_of(place: str) -> tuple[str, str]:
+    """Return the device that torch calls so, and the name of its hardware."""
+    where, _, described = place.partition(" (")
+    return where, where if where == "cpu" else described.removesuffix(")") or where

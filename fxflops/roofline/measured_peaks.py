@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from ..errors import InputError
 from ..meters.accelerator import accelerator_of, waiter
-from .devices import Device, find_device, listed
+from .devices import Device, find_device, listed, parts_of
 
 SECONDS_PER_SIZE = 0.03
 SIDE = 16
@@ -67,7 +67,7 @@ def device_for(wanted: str | Device, place: str, dtypes: Iterable[str] = ("f32",
 
     Raises InputError for a name that no table lists, and for "auto" if the device is neither listed nor in this machine.
     """
-    where, hardware = _where(place)
+    where, hardware = parts_of(place)
     if isinstance(wanted, Device):
         return wanted, wanted.is_called(hardware)
     if wanted == "auto":
@@ -76,16 +76,6 @@ def device_for(wanted: str | Device, place: str, dtypes: Iterable[str] = ("f32",
         return measured("cpu", dtypes), where == "cpu"
     device = find_device(wanted)
     return device, device.is_called(hardware)
-
-
-def listed_at(place: str) -> Device | None:
-    """Return the device of a run made at ``place`` if the table lists it, as no device has to be measured for that."""
-    return listed(_where(place)[1])
-
-
-def _where(place: str) -> tuple[str, str]:
-    where, _, described = place.partition(" (")
-    return where, where if where == "cpu" else described.removesuffix(")") or where
 
 
 def _at_hand(where: str, hardware: str, dtypes: Iterable[str]) -> Device:

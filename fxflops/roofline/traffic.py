@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..ops import COMMUNICATION
 from ..ops._traits import EMPTY, LOOKUPS, MAYBE_NOTHING, OVERWRITES
-from ..records import Call, Counted, Spec, specs_in
+from ..records import COMMUNICATION, Call, Counted, Spec, specs_in
 
 UNREAD = {"num_batches_tracked"}
 """Buffers of modules that are not read."""

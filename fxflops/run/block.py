@@ -17,8 +17,9 @@ from ..ops import FormulaRegistry
 from ..records import Step
 from ..trace.module_times import ModuleTimes
 from .calibration import entry_costs, is_timed
+from .environment import environment_of
 from .model_run import Watch
-from .outcome import Run, environment_of
+from .outcome import Run
 
 OPERATIONS, MODULES, STEPS = DETAILS = ("operations", "modules", "steps")
 """What is observed of a block, each with what follows it."""

@@ -6,59 +6,23 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from ..meters.timing import Timing
 from ..torch_internals import COMPILED_CODE, RESUMED_CODE, compilations, compilations_begun
 from ..trace.source import is_library
-from .compiled_kernels import CompiledKernel, words_of
+from .compiled_kernels import words_of
 from .graph_run import Times
+from .outcome import Break, Compiled, Recompilation
 from .uncompiled import ran_compiled
 
 OTHER_THREAD = "another thread's run made torch run compiled code eagerly meanwhile"
 SETTLING = 2
 """Runs before a compiled model is watched: the first may compile it, and on CUDA the second records its CUDA graphs."""
-
-
-class Break(NamedTuple):
-    """A place where the compiler ended a graph, ``file:line``, and torch's reason, "" if torch has no record of it."""
-
-    reason: str
-    where: str
-
-
-class Recompilation(NamedTuple):
-    """A compilation of code that had been compiled before: the guard that failed, and ``file:line`` of it or the code.
-
-    ``reason`` is "" if torch has no record of it.
-    """
-
-    reason: str
-    where: str
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A compiled model's own times, with its forward's breaks and recompilations.
-
-    ``graphs`` are those that one run calls; ``compiling`` is the seconds of the runs that compiled it, None if it had been
-    compiled for these inputs before. ``missing`` says why it has no ``latency``, ``kernels_missing`` why no ``kernels``.
-    """
-
-    latency: Timing | None = None
-    backward_latency: Timing | None = None
-    compiling: float | None = None
-    graphs: int = 0
-    breaks: tuple[Break, ...] = ()
-    recompilations: tuple[Recompilation, ...] = ()
-    missing: str = ""
-    kernels: tuple[CompiledKernel, ...] = ()
-    kernels_missing: str = "they were not asked for: analyze(..., kernels=True)"
 
 
 Functions = dict[CodeType, dict[str, Any]]

@@ -24,6 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 from ..records import grouped
 from ..torch_internals import GRAPH_CALL, compile_afresh
 from ..trace.autocast import autocast_state
+from .outcome import CompiledKernel
 
 LIMIT = 600.0
 """Seconds after which the other process is ended."""
@@ -31,14 +32,6 @@ RUNS, SECONDS_CAP = 20, 5.0
 """Runs under the profiler, at most; no other begins after so many seconds."""
 PREFIX = "graph_"
 """The beginning of a generated kernel's name in a profile: ``graph_3_cpp_fused_relu_0``."""
-
-
-class CompiledKernel(NamedTuple):
-    """A kernel's call in the compiled model: its name and seconds, and the modules whose operations it computes."""
-
-    name: str
-    seconds: float
-    paths: tuple[str, ...]
 
 
 class Emitted(NamedTuple):

@@ -18,7 +18,8 @@ from ..errors import OutOfMemoryError, RunError
 from ..meters.accelerator import accelerator_of, waiter
 from ..meters.meter import AcceleratorClock, Clock, Meter
 from ..meters.timing import Timing, Usage, timing, warm_up
-from ..records import Call, spec_of
+from ..records import Call
+from ..records.tensors import spec_of
 from ..torch_internals import len_torch_dispatch_stack, processes, python_kernel
 from ..trace.autocast import autocast_state
 from ..trace.autograd_owners import AutogradOwners, backward_from, requires_gradient, roots_of

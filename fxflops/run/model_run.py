@@ -20,7 +20,8 @@ from ..model.optimizer import OptimizerLike, stand_in, states_of
 from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
 from ..ops import FormulaRegistry
-from ..records import Call, Scope, spec_of, specs_in
+from ..records import Call, Scope, specs_in
+from ..records.tensors import spec_of
 from ..torch_internals import in_fake_mode, is_fake
 from ..trace.autograd_owners import AutogradOwners, backward_from
 from ..trace.device_mirror import DeviceMirror
@@ -31,8 +32,9 @@ from ..trace.observe import Observer
 from ..trace.processes import is_sharded
 from ..trace.record import Recorder
 from ..trace.source import line_that_raised
+from .environment import environment_of
 from .graph_run import run_error
-from .outcome import Environment, Run, environment_of
+from .outcome import Environment, Run
 from .uncompiled import uncompiled
 
 GIVE = ": give a model with real tensors"
@@ -317,10 +319,9 @@ def cap_of(device: torch.device) -> int:
 
 def _on_meta(subject: Subject, registry: FormulaRegistry, facts: bool, observe_dispatch: bool) -> Watch:
     """Observe a run of the model on meta."""
-    mirror = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write)
-    return subject.watch(
-        registry, mirror=mirror, device=subject.device, observe_dispatch=observe_dispatch, facts=facts
-    ).observe(subject)
+    mirror, place = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write), subject.device
+    watch = subject.watch(registry, mirror=mirror, device=place, observe_dispatch=observe_dispatch, facts=facts)
+    return watch.observe(subject)
 
 
 def _watch(subject: Subject, observer: Observer) -> Any:
@@ -345,6 +346,5 @@ def _advice(error: Exception) -> str:
         return "\n  its input is token ids: give integers, of dtype torch.long"
     if "'Meta'" in str(error) or "no fake impl" in str(error):
         return f"\n  it has no kernel on the meta device (torch.library.register_fake gives it one){GIVE}"
-    if "meta tensor" not in str(error).lower() and "meta_nonzero" not in str(error):
-        return ""
-    return f"\n  it needs values, which the meta device does not have{GIVE}"
+    needs_values = "meta tensor" in str(error).lower() or "meta_nonzero" in str(error)
+    return f"\n  it needs values, which the meta device does not have{GIVE}" if needs_values else ""

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from functools import cache, cached_property
+from functools import cached_property
 from typing import NamedTuple
 
-import torch
-import torch.backends.opt_einsum as optimizer
-
-from .. import __version__
-from ..meters.accelerator import accelerator_of
 from ..meters.history import CATEGORIES, History, Place, Remembered
 from ..meters.nodes import Node
 from ..meters.timing import Timing
-from ..model.inventory import Module, Params
-from ..records import Call, Scope, Step
-from .compiled import Compiled
+from ..records import Call, Module, Params, Scope, Step
 
 ALWAYS = ("params", "buffers", "inputs", "activations")
 """The categories of memory that are shown even if they are 0."""
@@ -70,6 +59,50 @@ class Memory(dict[str, int]):
         self.at, self.phase = place
 
 
+class CompiledKernel(NamedTuple):
+    """A kernel's call in the compiled model: its name and seconds, and the modules whose operations it computes."""
+
+    name: str
+    seconds: float
+    paths: tuple[str, ...]
+
+
+class Break(NamedTuple):
+    """A place where the compiler ended a graph, ``file:line``, and torch's reason, "" if torch has no record of it."""
+
+    reason: str
+    where: str
+
+
+class Recompilation(NamedTuple):
+    """A compilation of code that had been compiled before: the guard that failed, and ``file:line`` of it or the code.
+
+    ``reason`` is "" if torch has no record of it.
+    """
+
+    reason: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled model's own times, with its forward's breaks and recompilations.
+
+    ``graphs`` are those that one run calls; ``compiling`` is the seconds of the runs that compiled it, None if it had been
+    compiled for these inputs before. ``missing`` says why it has no ``latency``, ``kernels_missing`` why no ``kernels``.
+    """
+
+    latency: Timing | None = None
+    backward_latency: Timing | None = None
+    compiling: float | None = None
+    graphs: int = 0
+    breaks: tuple[Break, ...] = ()
+    recompilations: tuple[Recompilation, ...] = ()
+    missing: str = ""
+    kernels: tuple[CompiledKernel, ...] = ()
+    kernels_missing: str = "they were not asked for: analyze(..., kernels=True)"
+
+
 @dataclass(frozen=True)
 class Run:
     """The record of one run of a model.
@@ -102,6 +135,11 @@ class Run:
     interrupted: str = ""
     compiled: Compiled | None = None
 
+    @property
+    def may_reorder(self) -> bool:
+        """True if torch may have run products in another order than they are counted in: an einsum's, by opt_einsum."""
+        return bool(self.environment.einsum) and any(call.op == "einsum" for call in self.calls)
+
     @cached_property
     def memory(self) -> Memory:
         """The bytes alive at the peak by category; "other" are those of the allocator beyond the known storages."""
@@ -113,49 +151,3 @@ class Run:
         found = {category: nbytes for category, nbytes in held.items() if nbytes or category in ALWAYS}
         other = self.peak - sum(held.values())
         return Memory(found | ({"other": other} if other else {}), self.source, self.history.peak_in)
-
-
-def environment_of(device: torch.device, mode: str, compiled: bool) -> Environment:
-    """Return the environment of a run made now."""
-    accelerator = accelerator_of(device)
-    hardware = accelerator.name if accelerator else _cores() if device.type == "cpu" else ""
-    place = f"{device} ({hardware})" if hardware else str(device)
-    grad = "grad" if torch.is_grad_enabled() else "no_grad"
-    strategy = str(optimizer.strategy) if optimizer.is_available() and optimizer.enabled else ""
-    return Environment(
-        place,
-        mode,
-        grad,
-        torch.__version__,
-        strategy,
-        compiled,
-        __version__,
-        _now(),
-        _processor(),
-        torch.get_num_threads(),
-    )
-
-
-def environment_of_trace(device: str) -> Environment:
-    """Return the environment of a run on ``device`` that a trace tells of."""
-    return Environment(device, "", "", "", fxflops=__version__, date=_now())
-
-
-def _now() -> str:
-    return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-@cache
-def _processor() -> str:
-    """Return the name of the processor; its architecture where the system does not tell more."""
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf8", errors="replace") as lines:
-        for line in lines:
-            if line.startswith("model name"):
-                return " ".join(line.partition(":")[2].split())
-    return platform.machine()
-
-
-def _cores() -> str:
-    """Return the number of cores in words, with torch's threads if there is not one for each core."""
-    cores, threads = os.cpu_count(), torch.get_num_threads()
-    return f"{cores} cores" if threads == cores else f"{cores} cores, {threads} thread{'s' * (threads > 1)}"

@@ -23,11 +23,11 @@ from ..trace.autograd_owners import backward_from, roots_of
 from ..trace.record import Recorder
 from ..trace.source import is_library
 from ..trace.symbolic import constants_of, symbolic
-from .compiled import Compiled, first_runs, with_times
+from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, run_graph, time_nodes
 from .model_run import Subject, Watch, observed_run, with_seconds
-from .outcome import Run
+from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
 from .uncompiled import uncompiled
 

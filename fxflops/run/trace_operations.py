@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..ops import COMMUNICATION, FormulaRegistry
-from ..records import Operation, Spec, spec_of, specs_in, typed
+from ..ops import FormulaRegistry
+from ..records import COMMUNICATION, Operation, Spec, specs_in, typed
+from ..records.tensors import spec_of
 from ..torch_internals import OpOverload, OpOverloadPacket, is_composite, tree_map
 from .trace_file import SHAPES, Event, TraceFile
 

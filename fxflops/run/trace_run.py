@@ -15,10 +15,10 @@ from ..meters.kernels import summed
 from ..meters.nodes import Node
 from ..meters.stopwatch import BETWEEN
 from ..meters.timing import Timing
-from ..model.inventory import Module
 from ..ops import FormulaRegistry
-from ..records import Call, Operation, Scope, Step, grouped
-from .outcome import Run, environment_of_trace
+from ..records import Call, Module, Operation, Scope, Step, grouped
+from .environment import environment_of_trace
+from .outcome import Run
 from .trace_file import TraceFile, read_file
 from .trace_operations import Operations, commonest_dtype
 from .trace_places import BACKWARD, FORWARD, GRADIENT, RECOMPUTE, Places, Seen, busy, events_of

@@ -11,7 +11,8 @@ import torch
 
 from ..ops import Formula
 from ..ops._masks import MASKS, STARTS, given_to
-from ..records import Spec, spec_of, specs_in
+from ..records import Spec, specs_in
+from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes
 
 NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)

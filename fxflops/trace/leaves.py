@@ -14,7 +14,8 @@ from torch import fx, nn
 
 from ..model.pytree import Reader, reader_of
 from ..ops import Formula, FormulaRegistry
-from ..records import Spec, is_dense, spec_of
+from ..records import Spec
+from ..records.tensors import is_dense, spec_of
 from .forwards import GLOBAL, StandIn, is_hooked
 
 

@@ -18,7 +18,8 @@ from ..meters.live_storages import LiveStorages, Span
 from ..model.pytree import tensors_given
 from ..ops import ESCAPE, Formula
 from ..ops._traits import EMPTY
-from ..records import ORDINARY, Call, Operation, Scope, Spec, is_dense, spec_of, typed
+from ..records import Call, Operation, Scope, Spec, typed
+from ..records.tensors import ORDINARY, is_dense, spec_of
 from ..torch_internals import (
     COMPILER,
     DisableTorchDispatch,

@@ -14,7 +14,8 @@ from torch import nn
 
 from ..model.pytree import tensors_given, tensors_in
 from ..ops._traits import RESHAPING
-from ..records import ORDINARY, SPARSE, Spec, is_dense, spec_of
+from ..records import Spec
+from ..records.tensors import ORDINARY, SPARSE, is_dense, spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes, len_torch_dispatch_stack
 from .functions import writes
 from .source import in_function

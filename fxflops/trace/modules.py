@@ -14,7 +14,8 @@ from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import MODULE, PhaseTimes, Stopwatch
 from ..model.pytree import tensors_in
 from ..ops import Formula, FormulaRegistry
-from ..records import Operation, Scope, Spec, Step, spec_of
+from ..records import Operation, Scope, Spec, Step
+from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, current_graph_task_id
 from .autograd_owners import AutogradOwners
 from .call_log import CallLog, Made

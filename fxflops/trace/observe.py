@@ -21,7 +21,7 @@ from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import Stopwatch
 from ..ops import ESCAPE, Formula, FormulaRegistry
 from ..ops._traits import COPIES, EMPTY
-from ..records import spec_of
+from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, EnableTorchFunction
 from .autocast import Autocast
 from .autograd_owners import AutogradOwners

@@ -11,7 +11,8 @@ import torch
 from ..model.pytree import tensors_given
 from ..ops._rules import STORED
 from ..ops.shapes import rule_for, shape_of
-from ..records import Operation, spec_of
+from ..records import Operation
+from ..records.tensors import spec_of
 from ..torch_internals import OpOverload, batch_norm_backward
 from .device_kernels import DeviceKernels
 from .modes import dispatch_mode_on

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..ops import Formula
-from ..records import spec_of
+from ..records.tensors import spec_of
 from ..torch_internals import (
     DisableTorchFunction,
     HigherOrderOperator,

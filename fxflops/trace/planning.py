@@ -13,7 +13,8 @@ from ..model.pytree import tensors_given
 from ..ops import ESCAPE, Formula
 from ..ops._traits import EMPTY
 from ..ops.shapes import rule_for, shape_of
-from ..records import EMPTY_MAPPING, ORDINARY, Call, Operation, spec_of, typed
+from ..records import EMPTY_MAPPING, Call, Operation, typed
+from ..records.tensors import ORDINARY, spec_of
 from ..torch_internals import DisableTorchFunction, assertion
 from .device_mirror import DeviceMirror
 from .meta_mirror import META, OWN, REAL, Form, MetaMirror

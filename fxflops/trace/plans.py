@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ..records import ORDINARY, Operation, Spec
+from ..records import Operation, Spec
+from ..records.tensors import ORDINARY
 from .meta_mirror import OWN, REAL, Form
 
 NEW, SAME, VIEW, NONE = "new", "the first argument", "view", "nothing"

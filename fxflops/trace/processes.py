@@ -9,9 +9,10 @@ from typing import Any
 from torch import nn
 
 from ..model.pytree import tensors_given
-from ..ops import BASE, COMMUNICATION
+from ..ops import BASE
 from ..ops.aten import BETWEEN_PROCESSES
-from ..records import ORDINARY
+from ..records import COMMUNICATION
+from ..records.tensors import ORDINARY
 from ..torch_internals import FSDP_GROUP, SHARDING, OpOverload, OpOverloadPacket, process_group_of
 from .functions import qualified_name
 from .source import frames

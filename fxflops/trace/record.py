@@ -20,7 +20,8 @@ from torch import fx, nn
 from ..model.inputs import signature_of
 from ..model.pytree import Step, fill, template_of, tensors_in, walk
 from ..ops._registry import is_method
-from ..records import Call, is_dense
+from ..records import Call
+from ..records.tensors import is_dense
 from ..torch_internals import (
     DisableTorchFunction,
     OpOverload,

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..model.pytree import tensors_in
 from ..ops._traits import SHARING
-from ..records import is_dense
+from ..records.tensors import is_dense
 from ..torch_internals import DisableTorchFunction
 from .functions import writes
 

@@ -15,8 +15,8 @@ from torch import nn
 from ..api import count
 from ..errors import InputError
 from ..model.inputs import checked_model
-from ..model.inventory import Inventory, Module
-from ..records import PARTS, specs_in
+from ..model.inventory import Inventory
+from ..records import PARTS, Module, specs_in
 from ..report.report import Report
 from ..symbolic.costs import PHASES
 from ..symbolic.forms import ClosedForm

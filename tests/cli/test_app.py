@@ -19,7 +19,7 @@ import torch
 from typer.testing import CliRunner
 
 import fxflops
-from fxflops.cli import options as cli_options
+from fxflops.cli import libraries
 from fxflops.cli.app import OPTIONS, app
 
 # The sums below are worked out from it: a convolution 3 to 8 channels, 3 x 3, on 64 x 64 pixels, and a linear 8 to 10.
@@ -110,12 +110,18 @@ def out(command: str) -> str:
     return str(result.stdout)
 
 
-def process(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def process(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """A real process, as a user starts it."""
     variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     variables["PYTHONPATH"] = os.pathsep.join([str(Path(fxflops.__file__).parents[1]), variables.get("PYTHONPATH", "")])
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, env=variables, check=False, encoding="utf8"
+        [sys.executable, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        env=variables,
+        check=False,
+        encoding="utf8",
     )
 
 
@@ -522,7 +528,7 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (result.exit_code, result.stderr) == (2, "fxflops: timm is not installed: pip install timm\n")
     assert "unknown model 'resnet50'. A model is one of" in invoke("run resnet50").stderr
     monkeypatch.delitem(sys.modules, "timm")
-    monkeypatch.setattr(cli_options, "find_spec", lambda name: None)
+    monkeypatch.setattr(libraries, "find_spec", lambda name: None)
     for command in ("run timm:resnet50", "diff model.py:make_model timm:resnet50"):
         result = invoke(command)
         assert (result.exit_code, result.stderr) == (2, "fxflops: timm is not installed: pip install timm\n")
@@ -593,19 +599,53 @@ def test_version() -> None:
     assert out("--version") == f"fxflops {fxflops.__version__} (torch {torch.__version__.partition('+')[0]})\n"
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["check", "--help"], ["--version"]])
-def test_help_loads_no_torch(arguments: list[str]) -> None:
-    code = f"""
-import sys
+WITHOUT_TORCH = """
+import shlex, sys
 from fxflops.cli.app import app
-try:
-    app({arguments!r}, prog_name="fxflops")
-finally:
-    print({{"torch", "numpy", "timm"}} & set(sys.modules), file=sys.stderr)
+for line in sys.stdin.read().splitlines():
+    try:
+        app(shlex.split(line), prog_name="fxflops")
+    except SystemExit as ended:
+        print("ENDED", ended.code, {"torch", "numpy", "timm", "torchvision", "transformers"} & set(sys.modules), flush=True)
 """
-    run = process("-c", code)
-    assert run.stderr == "set()\n"
-    assert "fxflops" in run.stdout
+
+
+def test_torch_is_loaded_only_to_make_a_report_of_a_model() -> None:
+    """In one process, whose time is mostly its start; the last line shows that torch would be seen."""
+    out("run model.py:with_args --repeats 1 --backward --save a.json")
+    answers = {
+        "--help": 0,
+        "--version": 0,
+        **{f"{command} --help": 0 for command in COMMANDS},
+        "conventions": 0,
+        "ops": 0,
+        "ops softmax": 0,
+        "ops sofmax": 2,
+        "run a.json --tree --table --save b.json --save b.csv --save b.md": 0,
+        "run a.json --json": 0,
+        "diff a.json b.json": 0,
+        "check a.json --max-flops 1": 1,
+        "run nothing.json": 2,
+        "run a.json --convention fvcor": 2,
+        "explain a.json fvcor thop": 2,
+        "run resnet50": 2,
+        "run timm:resnet5": 2,
+        "run torchvision:resnet5": 2,
+        "run hf:bret": 2,
+        "run hf:LlamaForCausal": 2,
+        "run none.py:model": 2,
+        "run model.py:model --input 1,3,a": 2,
+        "run model.py:model --attention some": 2,
+        "run model.py:model --trace jit": 2,
+        "run model.py:model --colums op": 2,
+        "runn": 2,
+        "run model.py:with_args --counts-only": 0,
+    }
+    run = process("-c", WITHOUT_TORCH, stdin="\n".join(answers))
+    ended = re.findall(r"^ENDED (\d) (.*)$", run.stdout, re.M)
+    assert [int(code) for code, _ in ended] == [*answers.values()]
+    assert {loaded for _, loaded in ended[:-1]} == {"set()"}
+    assert "torch" in ended[-1][1]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

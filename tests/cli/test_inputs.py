@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fxflops import InputError
-from fxflops.cli.inputs import Given, dtype_of, read_input, tensors_of
+from fxflops.cli.inputs import Given, read_input
+from fxflops.cli.tensors import dtype_of, tensors_of
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 

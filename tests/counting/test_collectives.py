@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fxflops.counting.collectives import KINDS, Collective, by_group, collectives
-from fxflops.ops import COMMUNICATION
-from fxflops.records import Call, Count, Counted, Operation, Spec
+from fxflops.records import COMMUNICATION, Call, Count, Counted, Operation, Spec
 
 N = 4
 PART, WHOLE = Spec((3,)), Spec((N * 3,))  # 12 and 48 bytes

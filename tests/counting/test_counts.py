@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fxflops import InputError
-from fxflops.conventions import CONVENTIONS, Convention, check_attention
+from fxflops.conventions import Convention, check_attention, find_convention
 from fxflops.counting.counts import count_calls, overlooked
 from fxflops.ops import BASE, FormulaRegistry
 from fxflops.records import Call, Cost, Counted, Operation, Spec
@@ -19,6 +19,7 @@ from fxflops.records import Call, Cost, Counted, Operation, Spec
 X, W, OUT = Spec((2, 8), torch.float32), Spec((4, 8), torch.float32), Spec((2, 4), torch.float32)
 LINEAR = Call(Operation("linear", F.linear, (X, W), {}, OUT))
 MACS = 2 * 4 * 8
+BASE_RULES = find_convention("fxflops")
 
 
 class Renamed(nn.ReLU):
@@ -34,7 +35,7 @@ def no_module(path: str) -> nn.Module:
 
 def counts(
     *calls: Call,
-    convention: Convention = CONVENTIONS["fxflops"],
+    convention: Convention = BASE_RULES,
     table: FormulaRegistry = BASE,
     at: Callable[[str], nn.Module] = no_module,
     attention: str = "dense",

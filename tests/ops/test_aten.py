@@ -13,7 +13,8 @@ import torch
 import fxflops
 from fxflops.ops import BASE, apply
 from fxflops.ops.aten import ASKED, CHECKED, CREATE, MOVE, VIEW, aten_rule
-from fxflops.records import Cost, Operation, spec_of
+from fxflops.records import Cost, Operation
+from fxflops.records.tensors import spec_of
 from tests.oracle import numbers, tallying
 
 aten = torch.ops.aten

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from fxflops.records import Cost, Spec, spec_of
+from fxflops.records import Cost, Spec
+from fxflops.records.tensors import spec_of
 from tests.ops.textbook import computes, tally_of
 from tests.oracle import Tally, cost_by_name, cost_of, numbers, tallying
 

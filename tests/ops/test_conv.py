@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fxflops.records import Spec, spec_of
+from fxflops.records import Spec
+from fxflops.records.tensors import spec_of
 from tests.ops.test_conv_transpose import scatter
 from tests.ops.textbook import Sums, agrees, is_counting
 from tests.oracle import Tally, cost_by_name, cost_of, numbers, tallying

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from fxflops.records import Cost, Spec, spec_of
+from fxflops.records import Cost, Spec
+from fxflops.records.tensors import spec_of
 from tests.ops import through_time
 from tests.ops.test_rnn import gru, lstm
 from tests.ops.textbook import computes, tally_of

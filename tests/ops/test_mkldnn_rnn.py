@@ -10,7 +10,8 @@ from torch import nn
 
 import fxflops
 from fxflops.ops.mkldnn_rnn import mkldnn_rnn_workspace
-from fxflops.records import Spec, spec_of
+from fxflops.records import Spec
+from fxflops.records.tensors import spec_of
 from tests.ops import through_time
 from tests.ops.test_fused_rnn import BACKWARD_KINDS, KINDS, STATES, B, D, T, X, example
 from tests.ops.textbook import tally_of

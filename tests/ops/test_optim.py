@@ -10,7 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fxflops.ops import BASE, apply
-from fxflops.records import Cost, Operation, Spec, spec_of, specs_in
+from fxflops.records import Cost, Operation, Spec, specs_in
+from fxflops.records.tensors import spec_of
 from tests.oracle import Tally, numbers, tallying
 
 SHAPE = (3, 4)

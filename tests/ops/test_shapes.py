@@ -17,7 +17,8 @@ import fxflops.ops  # noqa: F401
 from fxflops.model.pytree import tensors_in
 from fxflops.ops._rules import RULES
 from fxflops.ops.shapes import rule_for, shape_of
-from fxflops.records import Operation, spec_of
+from fxflops.records import Operation
+from fxflops.records.tensors import spec_of
 from fxflops.torch_internals import DispatchMode
 from fxflops.trace.leaves import settings_of
 from tests.ops.draws import META, case_of, rule_of

@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fxflops.ops import BASE, apply
-from fxflops.records import Cost, Operation, spec_of
+from fxflops.records import Cost, Operation
+from fxflops.records.tensors import spec_of
 
 aten = torch.ops.aten
 

@@ -6,7 +6,7 @@ import pytest
 
 from fxflops.counting.rollup import OperatorRow, Sums
 from fxflops.meters.timing import Timing
-from fxflops.model.inventory import Params
+from fxflops.records import Params
 from fxflops.render.data import Summary, TreeRow
 
 MIB = 2**20

@@ -10,8 +10,7 @@ from fxflops.errors import InputError
 from fxflops.meters.nodes import Timing
 from fxflops.report.compiled import OUTSIDE, CompiledView
 from fxflops.report.saved import _compiled, _compiled_from
-from fxflops.run.compiled import Break, Compiled, Recompilation
-from fxflops.run.compiled_kernels import CompiledKernel
+from fxflops.run.outcome import Break, Compiled, CompiledKernel, Recompilation
 
 EAGER = Timing(0.010, 0.009, 0.011, 5)
 RUN = Compiled(

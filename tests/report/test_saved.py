@@ -20,8 +20,9 @@ from fxflops import InputError, Report, analyze, count, profile
 from fxflops.conventions import CONVENTIONS, Convention
 from fxflops.names import Absent
 from fxflops.records import PHASES, Cost, Count, Spec
+from fxflops.report.budget import budgets_of
 from fxflops.report.saved import VERSION
-from fxflops.report.values import encoded
+from fxflops.report.values import Named, encoded
 
 LIBRARY = torch.library.Library("fxflops_saved", "DEF")
 LIBRARY.define("scan(Tensor x) -> Tensor")
@@ -285,6 +286,65 @@ def test_in_a_process_that_lacks_the_model_and_the_formulas(tmp_path: Path) -> N
     assert there["text"] == str(report)
     assert there["flops"] == {c: report.recount(c).total_flops for c in CONVENTIONS}
     assert there["types"].count("Linear") == 2  # two calls of a class that is one by its base
+
+
+WITHOUT_TORCH = """
+import json, sys
+from fxflops.counting import steps
+steps.TOO_FAR_APART = float("inf")  # as in this process
+from fxflops.report.report import Report
+from fxflops.report.budget import budgets_of
+reports = {path: Report.load(path) for path in sys.argv[1:]}
+first = next(iter(reports.values()))
+seen = {path: [
+    str(report), str(report.table), str(report.by_module()), str(report.by_operator()), str(report.by_dtype()),
+    str(report.by_step()), str(report.tree()), report._repr_html_(), str(report.diff(first)), repr(report),
+    report.to_json(), report.to_chrome_trace(), str(budgets_of(report, max_flops=1)),
+] for path, report in reports.items()}
+assert "torch" not in sys.modules
+flops = {path: report.recount("torch").total_flops for path, report in reports.items()}
+bounds = {path: str(report.roofline("H100")) for path, report in reports.items() if report.calls and report.complete}
+assert "torch" in sys.modules
+print(json.dumps([seen, flops, bounds]))
+"""
+
+
+def test_in_a_process_without_torch(tmp_path: Path) -> None:
+    """All kinds of reports show the same; what needs the formulas loads them, and torch with them."""
+    reports = {}
+    for number, (name, make) in enumerate(REPORTS.items()):
+        reports[str(tmp_path / f"{number}.json")] = report = make()
+        report.save(tmp_path / f"{number}.json")
+        assert not report._run.may_reorder, name
+    run = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *reports],
+        capture_output=True, text=True, check=False, cwd=Path(fxflops.__file__).parents[1],
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    seen, flops, bounds = json.loads(run.stdout)
+    first = next(iter(reports.values()))
+    for path, report in reports.items():
+        views = (
+            report, report.table, report.by_module(), report.by_operator(), report.by_dtype(), report.by_step(),
+            report.tree(), report._repr_html_(), report.diff(first), repr(report), report.to_json(),
+            report.to_chrome_trace(), budgets_of(report, max_flops=1),
+        )  # fmt: skip
+        for there, here in zip(seen[path], map(str, views), strict=True):
+            assert there == here
+        assert flops[path] == Report.load(path).recount("torch").total_flops
+        if path in bounds:
+            assert bounds[path] == str(report.roofline("H100"))
+    assert len(bounds) > 10
+
+
+def test_a_dtype_by_its_name_is_as_torch_s() -> None:
+    dtypes = [dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)]
+    assert len(dtypes) > 20
+    for dtype in dtypes:
+        named = Named(str(dtype).removeprefix("torch."))
+        for fact in ("itemsize", "is_floating_point", "is_complex", "__str__"):
+            there, here = getattr(dtype, fact), getattr(named, fact)
+            assert (there() if callable(there) else there) == (here() if callable(here) else here), (dtype, fact)
 
 
 def test_formulas_of_ones_own_for_a_report_that_was_read() -> None:

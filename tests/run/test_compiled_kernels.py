@@ -14,7 +14,8 @@ from torch.nn import functional as F
 
 import fxflops
 from fxflops.run import compiled_kernels as kernels
-from fxflops.run.compiled_kernels import CompiledKernel, Emitted, called, compiled_kernels
+from fxflops.run.compiled_kernels import Emitted, called, compiled_kernels
+from fxflops.run.outcome import CompiledKernel
 
 X = torch.randn(4, 8)
 

@@ -1,36 +1,18 @@
 """Functions and classes by name, for files: ``torch.nn.functional:gelu``, ``torch:Tensor.add``, ``aten::add.Tensor``.
 
 Names are looked up only among modules that this process has imported. Nothing is imported, called or evaluated because
-a file names it: a stand-in takes the place of a name that is not found.
+a file names it: a stand-in takes the place of a name that is not found. Torch is no exception: its own functions are in
+``of_torch.py``, which is asked where torch is loaded.
 """
 
 from __future__ import annotations
 
 import inspect
-import operator
 import sys
 import types
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import InitVar, dataclass
-from functools import cache
 from typing import Any
-
-import torch
-from torch import nn
-
-from .torch_internals import FUNCTION_MODULES, HigherOrderOperator, OpOverload, OpOverloadPacket, TensorBase
-
-NAMESPACES = {
-    "operator": operator,
-    "torch": torch,
-    "torch.nn.functional": nn.functional,
-    "torch.special": torch.special,
-    "torch.linalg": torch.linalg,
-    "torch.fft": torch.fft,
-    **FUNCTION_MODULES,
-}
-"""The modules in which functions are looked up, since their ``__module__`` may not be where they are found."""
 
 
 @dataclass(unsafe_hash=True, repr=False)
@@ -51,30 +33,33 @@ class Absent:
 
 def name_of(target: Any) -> str:
     """Return the name of a function or class, by which :func:`target_of` finds it again if it can be found."""
-    match target:
-        case Absent():
-            return target.name
-        case OpOverload():
-            return f"{target._schema.name}.{target._overloadname}"
-        case OpOverloadPacket():
-            return str(target._qualified_op_name)
-        case HigherOrderOperator():
-            return f"higher_order::{target.name()}"
-    with suppress(TypeError):  # cannot be hashed
-        if not isinstance(target, type) and target in _names():
-            return _names()[target]
+    if isinstance(target, Absent):
+        return target.name
+    if is_torch_loaded():
+        from .of_torch import name_in_torch
+
+        if found := name_in_torch(target):
+            return found
     named = target if getattr(target, "__qualname__", None) else type(target)
     return f"{named.__module__}:{named.__qualname__}"
 
 
 def target_of(name: str) -> Any:
-    """Return the function of this name, or an :class:`Absent` if there is none."""
-    if "::" in name:
-        found = _operator(name)
-    else:
-        found = _functions().get(name) or _looked_up(name)
+    """Return the function of this name, or an :class:`Absent` if there is none; always one where torch is not loaded."""
+    if not is_torch_loaded():
+        return Absent(name)
+    from .of_torch import found_in_torch
+
+    found = found_in_torch(name)
+    if found is None and "::" not in name:
+        found = _looked_up(name)
         found = found if callable(found) and not isinstance(found, type) else None
     return Absent(name) if found is None else found
+
+
+def is_torch_loaded() -> bool:
+    """Return whether this process has imported torch: a report is read from a file, and shown, without it."""
+    return "torch" in sys.modules
 
 
 class Classes(dict[str, type]):
@@ -137,6 +122,8 @@ def _forward_of(names: list[str]) -> Any:
 
 
 def _bases(cls: type) -> list[type]:
+    from torch import nn  # a class that is described is one of its modules
+
     return [base for base in cls.__bases__ if issubclass(base, nn.Module)]
 
 
@@ -155,38 +142,3 @@ def _looked_up(name: str) -> Any:
         scopes = found.__mro__ if isinstance(found, type) else (found,)
         found = next((vars(scope)[part] for scope in scopes if part in vars(scope)), None)
     return found
-
-
-def _operator(name: str) -> Any:
-    try:
-        found = operator.attrgetter(name.replace("::", "."))(torch.ops)
-    except (AttributeError, RuntimeError):
-        return None
-    return found if isinstance(found, (OpOverload, OpOverloadPacket, HigherOrderOperator)) else None
-
-
-@cache
-def _functions() -> dict[str, Any]:
-    """Return torch's functions and Tensor's methods by name."""
-    return dict(_torchs())
-
-
-@cache
-def _names() -> dict[Any, str]:
-    """Return the first name of each of torch's functions and Tensor's methods."""
-    return {function: name for name, function in reversed(list(_torchs()))}
-
-
-def _torchs() -> Iterator[tuple[str, Any]]:
-    for path, namespace in NAMESPACES.items():
-        for name in dir(namespace) if path.endswith("Functions") else vars(namespace):
-            value = getattr(namespace, name)
-            if isinstance(value, (types.FunctionType, types.BuiltinFunctionType)):
-                yield f"{path}:{name}", value
-    for cls in (torch.Tensor, TensorBase):
-        for name, value in vars(cls).items():
-            path = "torch:Tensor" if getattr(torch.Tensor, name) is value else name_of(TensorBase)
-            if isinstance(value, types.GetSetDescriptorType):
-                yield f"{path}.{name}.__get__", value.__get__
-            elif callable(value) and not isinstance(value, type):
-                yield f"{path}.{name}", value

@@ -1,0 +1,96 @@
+"""Ctrl-C at random moments in the life of commands: whether each ended, with what exit code, how soon, and what it said.
+
+    python benchmarks/interrupts.py [--tries 200]
+
+Each try starts a command in a process of its own and sends it SIGINT after a random time, up to what it took undisturbed;
+a try that comes after its end is made again. The table is ``benchmarks/results/interrupts.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+COMMANDS = (
+    "--help",
+    "ops softmax",
+    "run resnet18.json --tree",
+    "run timm:resnet18",
+    "run timm:resnet18 --counts-only",
+    "run hf:bert --counts-only",
+)
+PATIENCE = 20.0
+"""Seconds after which a process counts as one that did not end."""
+
+
+def started(command: str, folder: str) -> subprocess.Popen[str]:
+    arguments = [sys.executable, "-m", "fxflops", *command.split()]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        arguments, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def tried(command: str, folder: str, longest: float) -> tuple[str, float] | None:
+    """Return how a process ended and the seconds from the signal to its end; None if it had ended before the signal."""
+    run = started(command, folder)
+    time.sleep(random.uniform(0.0, longest))
+    ended_before = run.poll() is not None
+    run.send_signal(signal.SIGINT)
+    begun = time.perf_counter()
+    try:
+        _, said = run.communicate(timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        run.kill()
+        run.communicate()
+        return "did not end", PATIENCE
+    if ended_before or run.returncode == 0:
+        return ("exit code 0 after the signal", time.perf_counter() - begun) if not ended_before else None
+    traceback = " with a traceback" if "Traceback" in said else ""
+    return f"exit code {run.returncode}{traceback}", time.perf_counter() - begun
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tries", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    random.seed(asked.seed)
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        started("run timm:resnet18 --counts-only --save resnet18.json", folder).communicate()
+        for number, command in enumerate(COMMANDS):
+            begun = time.perf_counter()
+            started(command, folder).communicate()
+            longest = time.perf_counter() - begun
+            found: Counter[str] = Counter()
+            slowest = 0.0
+            wanted = asked.tries // len(COMMANDS) + (number < asked.tries % len(COMMANDS))
+            while found.total() < wanted:
+                if (ended := tried(command, folder, longest)) is not None:
+                    found[ended[0]] += 1
+                    slowest = max(slowest, ended[1])
+            how = ", ".join(f"{kind} x{times}" for kind, times in found.most_common())
+            rows.append(f"| `fxflops {command}` | {longest:.1f} s | {wanted} | {how} | {slowest:.2f} s |")
+            print(rows[-1], flush=True)
+    head = "| command | undisturbed | tries | ended with | slowest to end |\n| --- | --- | --- | --- | --- |\n"
+    about = (
+        f"SIGINT at random times: `python benchmarks/interrupts.py --tries {asked.tries}`, torch {torch.__version__}.\n"
+    )
+    (RESULTS / "interrupts.md").write_text(f"{about}\n{head}" + "\n".join(rows) + "\n", encoding="utf8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The models of timm, torchvision and transformers by name, read from the sources that are installed.
+
+To import these libraries takes seconds, and torch with them; to tell that a name is misspelt needs neither.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+
+from ..errors import InputError, near, not_installed
+
+PACKAGES = {"timm": "timm", "torchvision": "torchvision", "hf": "transformers"}
+"""The package to install for each prefix of a model's name."""
+REGISTERED = {
+    "timm": re.compile(r"^@register_model\n(?:@.*\n)*def (\w+)", re.M),
+    "torchvision": re.compile(r'^@register_model\((?:name="(\w+)")?\)\n(?:[^d].*\n)*?def (\w+)', re.M),
+}
+"""The patterns of the names under which a library's sources register models."""
+TYPE, CLASS = re.compile(r'"([\w.-]+)"[:,] "\w+Config"'), re.compile(r'"([A-Z]\w*(?:Model|For\w+))"')
+"""In the sources of transformers' auto classes, a model type with its config, and a model class."""
+FORMS = """\
+  timm:resnet50                    a model of timm
+  torchvision:swin_t               a model of torchvision
+  hf:bert  hf:LlamaForCausalLM     a model type or class of transformers, with its config's defaults
+  hf:path/to/config.json           the same with a config of yours
+  file.py:make_model               a module, or a function that returns one, or (model, args), or (model, args, kwargs)
+  package.module:make_model        the same from a package"""
+
+
+def is_from_a_library(name: str) -> bool:
+    return name.partition(":")[0] in PACKAGES and ":" in name
+
+
+def check_model(name: str) -> str:
+    """Return a model's name. Raises InputError if its library or file does not exist, or no such model is in the library's
+    sources; one that they may have passes, and the library itself tells."""
+    place, colon, rest = name.rpartition(":")
+    if is_from_a_library(name):
+        library, _, rest = name.partition(":")
+        if find_spec(PACKAGES[library]) is None:
+            raise not_installed(PACKAGES[library])
+        if library == "hf":
+            _check_transformers(rest)
+        elif not _is_written(rest, library):
+            raise unknown(library, rest, registered(library))
+    elif place.endswith(".py") and not Path(place).expanduser().is_file():
+        raise InputError(f"there is no file {place!r}")
+    elif not (colon and place and rest) and not name.endswith((".py", ".json")):
+        known = f"; timm has it: timm:{name}" if name in registered("timm") else ""
+        raise InputError(f"unknown model {name!r}{known}. A model is one of\n{FORMS}")
+    return name
+
+
+def registered(library: str) -> list[str]:
+    """Return the names of timm's or torchvision's models; none if its sources are not where they usually are."""
+    found = REGISTERED[library].findall(_sources(library, "models/**/*.py"))
+    return [name if isinstance(name, str) else name[0] or name[1] for name in found]
+
+
+def unknown(library: str, name: str, known: Iterable[str]) -> InputError:
+    """Return the error for a model that timm or torchvision does not have."""
+    return InputError(f"{library} has no model {name!r}{near_or_all(name.partition('.')[0], known)}")
+
+
+def near_or_all(name: str, known: Iterable[str]) -> str:
+    """Return ``; near: a, b`` with the known names similar to this one; if there are none, all known names if they are few."""
+    names = list(known)
+    return near(name, names) or (f"; it has {', '.join(names)}" if 0 < len(names) <= 8 else "")
+
+
+def unknown_to_transformers(name: str, types: Iterable[str], classes: Iterable[str]) -> InputError:
+    """Return the error for a name that is neither a config's path nor a model type nor a model class of transformers."""
+    if name.endswith(".json") or "/" in name:
+        path = str(Path(name).expanduser())
+        return InputError(
+            f"hf:{name}: there is no file {path!r}; nothing is downloaded: give the path of a config.json"
+        )
+    known = [*types, *classes]
+    kind = max((each for each in known if name.startswith(each)), key=len, default="")
+    of_hub = f"; nothing is downloaded: hf:{kind} is one with its defaults, hf:path/to/config.json as that says"
+    close = "" if kind and not name[len(kind) :][:1].isalnum() else near_or_all(name, known)
+    return InputError(f"transformers has no model type or model class {name!r}{close or of_hub if kind else close}")
+
+
+def _check_transformers(name: str) -> None:
+    auto = _sources("transformers", "models/auto/*.py")
+    if not auto or f'"{name}"' in auto or Path(name).expanduser().exists():
+        return
+    if name[:1].isupper() and f"\nclass {name}(" in _sources("transformers", "models/**/modeling_*.py"):
+        return
+    raise unknown_to_transformers(name, dict.fromkeys(TYPE.findall(auto)), dict.fromkeys(CLASS.findall(auto)))
+
+
+def _is_written(name: str, library: str) -> bool:
+    """Return whether a library's sources name a model; True if they are not where they usually are."""
+    sources, bare = _sources(library, "models/**/*.py"), name.partition(".")[0]
+    return not sources or any(form.format(bare) in sources for form in ("def {}(", '"{}"', "'{}'"))
+
+
+def _sources(package: str, pattern: str) -> str:
+    """Return the text of a package's files that the pattern matches; "" if it is not there, or not as files."""
+    spec = find_spec(package)
+    return _read(tuple((spec and spec.submodule_search_locations) or ()), pattern)
+
+
+@cache
+def _read(folders: tuple[str, ...], pattern: str) -> str:
+    files = chain.from_iterable(sorted(Path(folder).glob(pattern)) for folder in folders)
+    return b"\n".join(file.read_bytes() for file in files).decode("utf8", errors="replace")

@@ -1,0 +1,59 @@
+"""The report of what a command names: one read from a file, which needs no torch, or one made of a model by ``runs.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..conventions import BASE_CONVENTION, check_attention, check_convention
+from ..errors import InputError
+from ..report.report import Report
+from .libraries import is_from_a_library
+from .options import ATTENTION, Asked, given_by
+
+
+def report_of(target: str, asked: Asked, timed: Mapping[str, Any] | None = None) -> Report:
+    """Return the report saved in a file, recounted if a convention or attention is given; that of a model is counted, or
+    if ``timed`` has the arguments of :func:`~fxflops.cli.runs.analyzed`, timed.
+
+    Raises InputError for values that are not known, before the model is loaded.
+    """
+    check(asked)
+    if is_saved(target):
+        return _loaded(target, asked)
+    from . import runs
+
+    return runs.counted(target, asked) if timed is None else runs.analyzed(target, asked, **timed)
+
+
+def both(a: str, b: str, asked: Asked) -> tuple[Report, Report]:
+    """Return the reports of two targets; for a saved report, options of inputs apply to the other one only."""
+    one, other = (asked.of_saved() if is_saved(x) and not is_saved(y) else asked for x, y in ((a, b), (b, a)))
+    return report_of(a, one), report_of(b, other)
+
+
+def is_saved(target: str) -> bool:
+    """Return True if a target is a saved report, not a model."""
+    return target.endswith(".json") and not is_from_a_library(target)
+
+
+def check(asked: Asked) -> None:
+    """Raise InputError for an input, a convention or an attention that cannot be; without torch, that knows the dtypes."""
+    given_by(asked)
+    check_convention(asked.convention or BASE_CONVENTION)
+    check_attention(asked.attention or ATTENTION)
+
+
+def _loaded(target: str, asked: Asked) -> Report:
+    if not Path(target).is_file():
+        raise InputError(f"there is no file {target!r}")
+    if asked != asked.of_saved():
+        raise InputError(
+            f"{target} is taken for a saved report: only --convention and --attention can be given for it; "
+            f"the config of a transformers model is hf:{target}"
+        )
+    report = Report.load(target)
+    if (asked.convention, asked.attention) == (None, None):
+        return report
+    return report.recount(asked.convention, attention=asked.attention)

@@ -1,0 +1,84 @@
+"""The tensors that are made for inputs, with their dtypes and devices by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..errors import InputError, near
+from ..records import DTYPE_NAMES, Spec
+from ..run.model_run import cap_of
+from ..units import size
+from .inputs import TOKENS, Given
+
+DTYPES = {name: dtype for name, dtype in vars(torch).items() if isinstance(dtype, torch.dtype)}
+DTYPES |= {short: DTYPES[name] for name, short in DTYPE_NAMES.items()}
+
+
+def dtype_of(name: str, of_weights: bool = False) -> torch.dtype:
+    """Return the dtype of this name: "f16", "fp16", "float16" or "torch.float16".
+
+    Raises InputError for an unknown name and, with ``of_weights``, for a dtype that is neither real nor complex.
+    """
+    bare = re.sub(r"^fp(?=\d)", "f", name.removeprefix("torch."))
+    found = DTYPES.get(bare)
+    known = {each: dtype for each, dtype in DTYPES.items() if not of_weights or _is_inexact(dtype)}
+    if found is None:
+        some = ", ".join(each for each in DTYPE_NAMES.values() if each in known)
+        raise InputError(f"unknown dtype {name!r}{near(bare, known)}; one of {some} ...")
+    if bare not in known:
+        raise InputError(f"dtype {name!r} cannot be that of weights: give a real or complex one, such as f16 or bf16")
+    return found
+
+
+def _is_inexact(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def device_of(name: str) -> torch.device:
+    """Return the device of this name; InputError if torch finds none."""
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise InputError(f"unknown device {name!r}: cpu, cuda, cuda:1, meta ...") from None
+    if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
+        raise InputError(f"no device {name!r}: torch finds {torch.cuda.device_count()} CUDA devices here")
+    return device
+
+
+def tensors_of(
+    inputs: Iterable[Given], device: torch.device, dtype: torch.dtype, vocabulary: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Make the positional and the named inputs: real numbers and tokens are random, booleans true, integers 0 (1 in a
+    mask).
+
+    For a model on meta, integers and booleans are on the CPU, so that masks and positions have values. Raises InputError
+    for an input that cannot be made, or that has no room in memory.
+    """
+    made = [(each.name, _made(each, device, dtype, vocabulary)) for each in inputs]
+    return tuple(tensor for name, tensor in made if not name), {name: tensor for name, tensor in made if name}
+
+
+def _made(given: Given, device: torch.device, dtype: torch.dtype, vocabulary: int) -> torch.Tensor:
+    dtype = torch.int64 if given.dtype == TOKENS else dtype_of(given.dtype) if given.dtype else dtype
+    spec = Spec(given.shape, dtype)
+    device = torch.device("cpu") if device.type == "meta" and not _is_inexact(dtype) else device
+    try:
+        if device.type == "cpu" and spec.nbytes > 2 * cap_of(device):
+            raise MemoryError(f"{size(spec.nbytes)}, more than this machine's memory")
+        return _filled(given, spec, device, vocabulary)
+    # torch raises RuntimeError for sizes that it cannot count, TypeError for dtypes that it cannot fill.
+    except (RuntimeError, TypeError, MemoryError) as error:
+        raise InputError(f"no input of shape {spec!r} can be made on {device}: {str(error).splitlines()[0]}") from error
+
+
+def _filled(given: Given, spec: Spec, device: torch.device, vocabulary: int) -> torch.Tensor:
+    if given.dtype == TOKENS:
+        return torch.randint(vocabulary, spec, device=device)
+    if _is_inexact(spec.dtype):
+        drawn = spec.dtype if spec.dtype.itemsize > 1 else torch.float32  # torch.randn makes no float8
+        return torch.randn(spec, device=device, dtype=drawn).to(spec.dtype)
+    return torch.full(spec, int(spec.dtype is torch.bool or "mask" in given.name), device=device, dtype=spec.dtype)

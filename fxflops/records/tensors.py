@@ -1,0 +1,71 @@
+"""Tensors as the records of a run keep them: the spec of each, and what else a tensor tells of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..torch_internals import DisableTorchFunction, DisableTorchFunctionSubclass, disable_current_modes
+from .specs import Spec
+
+QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
+NUMBERS = frozenset({int, float, bool, type(None)})
+ORDINARY = frozenset({torch.Tensor, torch.nn.Parameter})
+SPARSE = frozenset({torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc})
+PLAIN = (
+    bool, int, float, complex, str, slice, type(...), type,
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+)  # fmt: skip
+
+
+def spec_of(value: Any) -> Any:
+    """Return the value with a :class:`Spec` in place of each tensor in nested tuples, lists and dicts.
+
+    Plain Python values and specs are kept. Any other object becomes ``"<its class>"``, so that a Call keeps none alive.
+    """
+    kind = type(value)
+    if kind in NUMBERS:
+        return value
+    if kind in ORDINARY:
+        return _spec_of_tensor(value)
+    if isinstance(value, torch.Tensor):  # the __torch_function__ of a subclass may raise even for x.shape
+        with DisableTorchFunctionSubclass():
+            return _spec_of_tensor(value)
+    if isinstance(value, Spec):
+        return value
+    if isinstance(value, (tuple, list)):
+        return tuple(spec_of(item) for item in value)
+    if isinstance(value, dict):
+        return {key: spec_of(item) for key, item in value.items()}
+    if value is None or isinstance(value, PLAIN):
+        return value
+    if isinstance(value, torch.ScriptObject) and hasattr(value, "unpack"):  # a quantized layer's weight and bias
+        with DisableTorchFunction(), disable_current_modes():
+            return spec_of(value.unpack())
+    return f"<{type(value).__name__}>"
+
+
+def _spec_of_tensor(tensor: torch.Tensor) -> Spec:
+    if is_dense(tensor) or tensor.layout not in SPARSE | {torch.jagged, torch.strided}:
+        return Spec(tensor.shape, tensor.dtype, tensor.layout)
+    return _with_facts(tensor)
+
+
+def _with_facts(tensor: Any) -> Spec:
+    """Return the spec of a sparse tensor, with its ``nnz``, or of a nested one, with the specs of its ``parts``."""
+    with disable_current_modes():
+        if tensor.layout is torch.jagged and tensor.offsets().device.type == "meta":
+            return Spec(tensor.values().shape, tensor.dtype, tensor.layout)
+        if tensor.is_nested:
+            parts = tuple(Spec(part.shape, part.dtype) for part in tensor.unbind())
+            shape = (len(parts), *(max(sizes) for sizes in zip(*parts, strict=True)))
+            return Spec(shape, tensor.dtype, tensor.layout, {"parts": parts})
+        values = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+        known = tensor.device.type != "meta"
+        return Spec(tensor.shape, tensor.dtype, tensor.layout, {"nnz": values.numel()} if known else {})
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is neither sparse nor nested, so that its shape gives the number of its elements."""
+    return tensor.layout is torch.strided and not tensor.is_nested

@@ -1,0 +1,62 @@
+"""The environment of a run that is made now: its device, modes, versions and machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import suppress
+from datetime import datetime, timezone
+from functools import cache
+
+import torch
+import torch.backends.opt_einsum as optimizer
+
+from .. import __version__
+from ..meters.accelerator import accelerator_of
+from .outcome import Environment
+
+
+def environment_of(device: torch.device, mode: str, compiled: bool) -> Environment:
+    """Return the environment of a run made now."""
+    accelerator = accelerator_of(device)
+    hardware = accelerator.name if accelerator else _cores() if device.type == "cpu" else ""
+    place = f"{device} ({hardware})" if hardware else str(device)
+    grad = "grad" if torch.is_grad_enabled() else "no_grad"
+    strategy = str(optimizer.strategy) if optimizer.is_available() and optimizer.enabled else ""
+    return Environment(
+        place,
+        mode,
+        grad,
+        torch.__version__,
+        strategy,
+        compiled,
+        __version__,
+        _now(),
+        _processor(),
+        torch.get_num_threads(),
+    )
+
+
+def environment_of_trace(device: str) -> Environment:
+    """Return the environment of a run on ``device`` that a trace tells of."""
+    return Environment(device, "", "", "", fxflops=__version__, date=_now())
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+@cache
+def _processor() -> str:
+    """Return the name of the processor; its architecture where the system does not tell more."""
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf8", errors="replace") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return " ".join(line.partition(":")[2].split())
+    return platform.machine()
+
+
+def _cores() -> str:
+    """Return the number of cores in words, with torch's threads if there is not one for each core."""
+    cores, threads = os.cpu_count(), torch.get_num_threads()
+    return f"{cores} cores" if threads == cores else f"{cores} cores, {threads} thread{'s' * (threads > 1)}"
