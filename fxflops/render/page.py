@@ -42,6 +42,21 @@ def page(data: Page, plotly: str) -> str:
     """Return the page as text; ``plotly`` is the source of plotly.js."""
     # An HTML parser turns "\r\n" into "\n", and the browser hashes the result.
     scripts = [plotly.replace("\r\n", "\n"), (HERE / "page.js").read_text(encoding="utf8")]
+    return document(
+        data.title or data.summary.title,
+        [
+            *_head(data),
+            *_sections(data),
+            f'<script type="application/json" id="data">{embedded(payload(data))}</script>',
+            f"<script>{scripts[1]}</script>",
+            f'<script type="text/plain" id="plotly">{scripts[0]}</script>',
+        ],
+        scripts,
+    )
+
+
+def document(title: str, body: Sequence[str], scripts: Sequence[str] = ()) -> str:
+    """Return a page in our style with these lines in its body, which may run these scripts only."""
     style = (HERE / "page.css").read_text(encoding="utf8")
     return "\n".join(
         [
@@ -52,15 +67,11 @@ def page(data: Page, plotly: str) -> str:
             f'<meta http-equiv="Content-Security-Policy" content="{policy(scripts)}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
-            f"<title>{escaped(data.title or data.summary.title)} · fxflops</title>",
+            f"<title>{escaped(title)} · fxflops</title>",
             f"<style>{style}</style>",
             "</head>",
             "<body>",
-            *_head(data),
-            *_sections(data),
-            f'<script type="application/json" id="data">{embedded(payload(data))}</script>',
-            f"<script>{scripts[1]}</script>",
-            f'<script type="text/plain" id="plotly">{scripts[0]}</script>',
+            *body,
             "</body>",
             "</html>",
             "",
@@ -70,7 +81,9 @@ def page(data: Page, plotly: str) -> str:
 
 def policy(scripts: Sequence[str]) -> str:
     """Return the content security policy: the page may run these scripts and load nothing."""
-    hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
+    hashes = (
+        " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts) or "'none'"
+    )
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'none'"
 
 

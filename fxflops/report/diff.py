@@ -11,7 +11,7 @@ from ..counting.counted_run import NO_OPERATION
 from ..errors import InputError
 from ..records import PARTS, grouped, prefixes
 from ..render.columns import Column, Kind
-from ..render.exports import Cells, Rows, Table, Tabular
+from ..render.exports import Cells, Path, Rows, Table, Tabular, written
 from ..render.fold import pattern
 from ..render.text import align, plain, terminal_width, wrapped
 from ..units import count, seconds, size
@@ -88,7 +88,7 @@ class DiffRow:
 class Diff(Tabular):
     """Report ``b`` compared with report ``a``: ``totals`` by name, and a row for each module and each operator.
 
-    It prints as one screen; its ``to_*`` methods export the table of the modules.
+    It prints as one screen; ``to_html`` is a page, and the other ``to_*`` methods export the table of the modules.
     """
 
     a: str
@@ -139,22 +139,49 @@ class Diff(Tabular):
         """
         totals = ((name, change) for name, change in self.totals.items() if change != (None, None))
         yield ["", *NUMBERS], [_line(name, change, TOTALS[name][1]) for name, change in totals], ""
-        for title, groups, top in (
-            ("module", grouped((pattern(row.key), row) for row in self.modules), TOP_MODULES),
-            ("operator", {row.key: [row] for row in self.operators}, TOP_OPERATORS),
-        ):
-            for key in COMPARED:
-                sums = {name: _sum(group, key) for name, group in groups.items()}
-                changed = {name: change for name, change in sums.items() if change.difference}
-                if changed:
-                    break
-            else:
+        for title, groups, top in self._groups():
+            changes = ((key, _changed(groups, key)) for key in COMPARED)
+            key, largest = next(((key, changed) for key, changed in changes if changed), ("", {}))
+            if not largest:
                 continue
-            largest = sorted(changed, key=lambda name: -abs(changed[name].difference or 0))
-            lines = [[*_line(name, changed[name], COMPARED[key]), _whereabouts(groups[name])] for name in largest[:top]]
-            rest = [changed[name].difference or 0 for name in largest[top:]]
+            names = [*largest]
+            lines = [[*_line(name, largest[name], COMPARED[key]), _whereabouts(groups[name])] for name in names[:top]]
+            rest = [largest[name].difference or 0 for name in names[top:]]
             more = f"{len(rest)} more: {_signed(sum(rest), COMPARED[key])}" if rest else ""
             yield [f"{TITLES[key][0]} by {title}", *NUMBERS, ""], lines, more
+
+    def _groups(self) -> Iterator[tuple[str, Mapping[str, Sequence[DiffRow]], int]]:
+        """Yield the modules by the patterns of their paths, then the operators: in words, grouped, and how many are shown."""
+        yield "module", grouped((pattern(row.key), row) for row in self.modules), TOP_MODULES
+        yield "operator", {row.key: [row] for row in self.operators}, TOP_OPERATORS
+
+    def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
+        """Return both reports side by side as one HTML page, or write it to ``path``. The page opens from disk, loads nothing
+        and runs no script. ``title`` heads it in place of the models' names."""
+        from ..render.diff_page import Compared, diff_page
+
+        totals = [
+            Compared(_line(name, change, TOTALS[name][1]), *change)
+            for name, change in self.totals.items()
+            if change != (None, None)
+        ]
+        parts = {
+            f"{TITLES[key][0]} by {kind}": [
+                Compared(_line(name, change, readable), *change, _whereabouts(groups[name]))
+                for name, change in _changed(groups, key).items()
+            ]
+            for key, readable in COMPARED.items()
+            for kind, groups, _ in self._groups()
+        }
+        shown = {heading: rows for heading, rows in parts.items() if rows}
+        return written(diff_page(title, self.a, self.b, totals, shown), path)
+
+
+def _changed(groups: Mapping[str, Sequence[DiffRow]], key: str) -> dict[str, Change]:
+    """Return the sums of the groups that differ in a quantity, the largest difference first."""
+    sums = {name: _sum(group, key) for name, group in groups.items()}
+    changed = [name for name in sums if sums[name].difference]
+    return {name: sums[name] for name in sorted(changed, key=lambda name: -abs(sums[name].difference or 0))}
 
 
 def _value(report: TabledRun, attribute: str) -> float | None:

@@ -1,0 +1,80 @@
+"""Two reports side by side as an HTML page without a script: a table for each quantity, with a bar for each report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from .page import document
+from .text import escaped, plain
+
+HEADER = ("a", "b", "difference", "ratio")
+FIRST = ("FLOPs", "training FLOPs", "params", "latency", "peak memory")
+"""The totals that the conclusion names, if they differ."""
+MOST_ROWS = 25
+"""The most rows of a table; those with the largest differences come first."""
+
+
+class Compared(NamedTuple):
+    """A quantity in both reports. ``shown`` are its name, both values, their difference and ratio as text; ``note`` says
+    where it is."""
+
+    shown: Sequence[str]
+    a: float | None
+    b: float | None
+    note: str = ""
+
+
+def diff_page(title: str, a: str, b: str, totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]]) -> str:
+    """Return the page. ``a`` and ``b`` are the reports in words, ``parts`` the differences by the headings of their tables."""
+    names = "".join(
+        f'<div class="card"><dt><span class="dot side {side}"></span>{side}</dt><dd class="said">{escaped(said)}</dd></div>'
+        for side, said in (("a", a), ("b", b))
+    )
+    title = title or f"{plain(a).split('  ')[0]} and {plain(b).split('  ')[0]}"
+    said = conclusion(totals, parts)
+    return document(
+        title,
+        [
+            f"<header><h1>{escaped(title)}</h1></header><main>",
+            f'<p class="conclusion">{escaped(said)}</p>',
+            f'<dl class="cards pair">{names}</dl>',
+            _section("In all", totals),
+            *(_section(heading, rows) for heading, rows in parts.items()),
+            "</main>",
+        ],
+    )
+
+
+def conclusion(totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]]) -> str:
+    """Return ``FLOPs 2.25x, latency 1.80x; most in *.mlp.*, +2.01 G``: the totals that differ, and the largest difference."""
+    differing = (each.shown for each in totals if each.shown[0] in FIRST and each.a != each.b)
+    changed = [f"{name} {ratio or difference}" for name, _, _, difference, ratio in differing if ratio or difference]
+    largest = next((rows[0] for rows in parts.values() if rows), None)
+    where = "" if largest is None else f"; most in {largest.shown[0]}, {largest.shown[3]}"
+    return ", ".join(changed) + where if changed or where else "no difference in what both reports tell"
+
+
+def _section(heading: str, rows: Sequence[Compared]) -> str:
+    """Return a table. In that of the totals, whose units differ, each row has bars of its own scale."""
+    name = "-".join(heading.lower().split())
+    most = max((value or 0 for row in rows for value in (row.a, row.b)), default=0)
+    head = "".join(f'<th scope="col" class="n">{text}</th>' for text in HEADER)
+    body = "".join(_row(row, max(row.a or 0, row.b or 0) if heading == "In all" else most) for row in rows[:MOST_ROWS])
+    more = f'<p class="note">{len(rows) - MOST_ROWS} more differ by less.</p>' if len(rows) > MOST_ROWS else ""
+    return (
+        f'<section aria-labelledby="{name}"><h2 id="{name}">{escaped(heading)}</h2><div class="scroll" tabindex="0" role="region" '
+        f'aria-label="table of {escaped(heading)}"><table class="plain steps"><thead><tr><td></td>{head}<td></td></tr></thead><tbody>{body}</tbody></table></div>{more}</section>'
+    )
+
+
+def _row(row: Compared, most: float) -> str:
+    name, *values = row.shown
+    note = f" <small>{escaped(row.note)}</small>" if row.note else ""
+    cells = "".join(f'<td class="n">{escaped(value)}</td>' for value in values)
+    bars = "".join(
+        f'<span class="side {side}" style="width:{100 * value / most:.2f}%"></span>'
+        for side, value in (("a", row.a), ("b", row.b))
+        if value
+    )
+    return f'<tr><th scope="row">{escaped(name)}{note}</th>{cells}<td class="bars">{bars}</td></tr>'
