@@ -1,102 +1,204 @@
-"""The cost of the live meter: the CPU time of a training step with it and without, in interleaved pairs.
+"""The cost of the live meter in real training: its own CPU time in a step, and that of steps with it and without, in pairs.
 
-    python -m benchmarks.meter
+    OMP_NUM_THREADS=1 python -m benchmarks.meter
 
-Writes ``benchmarks/results/meter.md``. Needs transformers and peft.
+Writes ``benchmarks/results/meter.md``. Needs transformers, accelerate, peft and lightning.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import statistics
+import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import lightning.pytorch
 import peft
 import torch
 import transformers
+from torch import nn
 
 from benchmarks.machine import processor
-from fxflops.integrations import Meter
+from fxflops.integrations import LightningMeter, Meter, MeterCallback
 from fxflops.roofline.devices import Device
 
 PAIRS, WARM_UP = 20, 3
+STEPS = WARM_UP + 2 * PAIRS
 RESULTS = Path(__file__).parent / "results" / "meter.md"
 DEVICE = Device("any", {"f32": 1e12}, 1e11)
+OWN = ("watch", "unwatch", "add_tokens", "_before", "_after")
+"""The methods of a Meter that run in a step."""
 
 
-def training(rows: int, length: int) -> tuple[Meter, Callable[[bool], float]]:
-    """A step of GPT-2, 4 layers and 256 wide with LoRA; it returns its CPU seconds."""
+class Spent:
+    """CPU seconds of the meter's own code, and of each step; every second step is without the meter."""
+
+    def __init__(self) -> None:
+        self.own: list[float] = []
+        self.steps: list[float] = []
+        self._depth = 0
+        for name in OWN:
+            setattr(Meter, name, self._timed(getattr(Meter, name)))
+
+    @property
+    def is_metered(self) -> bool:
+        """Whether the step that begins is with the meter."""
+        return len(self.steps) < WARM_UP or len(self.steps) % 2 == 0
+
+    def _timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        method = getattr(method, "__wrapped__", method)
+
+        @functools.wraps(method)
+        def timed(meter: Meter, *args: Any, **kwargs: Any) -> Any:
+            self._depth += 1
+            start = time.thread_time()
+            try:
+                return method(meter, *args, **kwargs)
+            finally:
+                self._depth -= 1
+                if not self._depth:
+                    self.own[-1] += time.thread_time() - start
+
+        return timed
+
+    def begin(self) -> None:
+        self.own.append(0.0)
+        self._start = time.process_time()
+
+    def end(self) -> None:
+        self.steps.append(time.process_time() - self._start)
+
+    def row(self, where: str, batch: str, meter: Meter | None) -> str:
+        steps, own = self.steps[WARM_UP:], self.own[WARM_UP:]
+        odd = WARM_UP % 2  # the number of the first step is odd, and without the meter
+        without, with_it, of_meter = steps[1 - odd :: 2], steps[odd::2], own[odd::2]
+        step, mine = statistics.median(without), statistics.median(of_meter)
+        difference = statistics.median(a - b for a, b in zip(with_it, without, strict=True))
+        counting = 0.0 if meter is None else meter.counting_seconds
+        return (
+            f"| {where} | {batch} | {step * 1e3:.1f} | {mine * 1e6:.0f} | {mine / step:.2%} | {difference / step:+.2%} | "
+            f"{counting * 1e3:.0f} |"
+        )
+
+
+def model() -> nn.Module:
+    """GPT-2 of 4 layers, 256 wide, with LoRA."""
     torch.manual_seed(0)
     config = transformers.GPT2Config(n_layer=4, n_embd=256, n_head=4, vocab_size=5000, loss_type="ForCausalLM")
     lora = peft.LoraConfig(r=8, target_modules=["c_attn"], task_type="CAUSAL_LM", fan_in_fan_out=True)
-    model = peft.get_peft_model(transformers.GPT2LMHeadModel(config), lora)
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    made: nn.Module = peft.get_peft_model(transformers.GPT2LMHeadModel(config), lora)
+    return made
+
+
+def in_a_loop(rows: int, length: int) -> str:
+    net, spent = model(), Spent()
+    optimizer = torch.optim.AdamW([p for p in net.parameters() if p.requires_grad])
     tokens = torch.randint(0, 5000, (rows, length))
     batch = {"input_ids": tokens, "labels": tokens}
-    meter = Meter(model, device=DEVICE)
+    meter = Meter(net, device=DEVICE)
 
     def step() -> None:
-        model(**batch).loss.backward()
+        net(**batch).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
-    def timed(metered: bool) -> float:
-        start = time.process_time()
-        if metered:
+    for _ in range(STEPS):
+        is_metered = spent.is_metered
+        spent.begin()
+        if is_metered:
             with meter.step(batch):
                 step()
         else:
             step()
-        return time.process_time() - start
+        spent.end()
+    return spent.row("a loop", f"{rows} x {length}", meter)
 
-    return meter, timed
+
+def in_trainer(rows: int, length: int) -> str:
+    spent = Spent()
+
+    class Alternating(MeterCallback):
+        def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+            self.is_metered = spent.is_metered
+            spent.begin()
+            if self.is_metered:
+                super().on_step_begin(*args, **kwargs)
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            if self.is_metered:
+                super().on_step_end(*args, **kwargs)
+            spent.end()
+
+    callback = Alternating(device=DEVICE)
+    tokens = torch.randint(0, 5000, (length,))
+    arguments = transformers.TrainingArguments(
+        tempfile.mkdtemp(), per_device_train_batch_size=rows, gradient_accumulation_steps=2, max_steps=STEPS,
+        logging_steps=10**6, report_to=[], use_cpu=True, disable_tqdm=True, save_strategy="no",
+    )  # fmt: skip
+    data = [{"input_ids": tokens, "labels": tokens}] * (2 * rows * STEPS)
+    transformers.Trainer(model(), arguments, train_dataset=data, callbacks=[callback]).train()
+    return spent.row("transformers' Trainer", f"2 x {rows} x {length}", callback.meter)
 
 
-def own_seconds(meter: Meter, rows: int, length: int) -> float:
-    """The CPU seconds of the meter's own code in a step: a step with it in which the model does nothing, less one without."""
-    model = meter._model
-    tokens = torch.zeros(rows, length, dtype=torch.long)
-    batch = {"input_ids": tokens, "labels": tokens}
-    model.forward = lambda **given: None
+def in_lightning(rows: int, length: int) -> str:
+    spent = Spent()
 
-    def seconds(metered: bool, times: int = 200) -> float:
-        start = time.process_time()
-        for _ in range(times):
-            if metered:
-                with meter.step(batch):
-                    model(**batch)
-            else:
-                model(**batch)
-        return (time.process_time() - start) / times
+    class Module(lightning.pytorch.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = model()
 
-    with_it = seconds(True)
-    return with_it - seconds(False)
+        def training_step(self, batch: Any, number: int) -> torch.Tensor:
+            loss: torch.Tensor = self.net(input_ids=batch, labels=batch).loss
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW([p for p in self.parameters() if p.requires_grad])
+
+    class Alternating(LightningMeter):
+        def on_train_batch_start(self, *args: Any) -> None:
+            self.is_metered = spent.is_metered
+            spent.begin()
+            if self.is_metered:
+                super().on_train_batch_start(*args)
+
+        def on_train_batch_end(self, *args: Any) -> None:
+            if self.is_metered:
+                super().on_train_batch_end(*args)
+            spent.end()
+
+    callback = Alternating(device=DEVICE)
+    data = torch.utils.data.DataLoader([torch.randint(0, 5000, (rows, length))] * STEPS, batch_size=None)
+    lightning.pytorch.Trainer(
+        max_epochs=1, callbacks=[callback], accelerator="cpu", logger=False, log_every_n_steps=10**6,
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+    ).fit(Module(), data)  # fmt: skip
+    return spent.row("Lightning's Trainer", f"{rows} x {length}", callback.meter)
 
 
 def main() -> None:
+    warnings.filterwarnings("ignore")
+    logging.disable()
     rows = []
-    for batch, length in ((1, 128), (4, 128), (8, 256)):
-        meter, timed = training(batch, length)
-        for _ in range(WARM_UP):
-            timed(True), timed(False)
-        pairs = [(timed(True), timed(False)) for _ in range(PAIRS)]
-        step = statistics.median(without for _, without in pairs)
-        difference = statistics.median(with_it - without for with_it, without in pairs)
-        own = own_seconds(meter, batch, length)
-        rows.append(
-            f"| {batch} x {length} | {step * 1e3:.1f} | {own * 1e6:.0f} | {own / step:.2%} | {difference / step:+.2%} | "
-            f"{meter.counting_seconds * 1e3:.0f} |"
-        )
-        print(rows[-1])
+    for run, batch, length in (
+        (in_a_loop, 1, 128), (in_a_loop, 4, 128), (in_a_loop, 8, 256), (in_trainer, 4, 128), (in_lightning, 4, 128)
+    ):  # fmt: skip
+        rows.append(run(batch, length))
+        print(rows[-1], flush=True)
     RESULTS.write_text(
         "# What the live meter costs\n\n"
-        f"GPT-2 of 4 layers, 256 wide, with LoRA, forward, backward and AdamW, in CPU time; the median of {PAIRS} interleaved\n"
-        "pairs, from the second step of a shape on. The meter's own time is measured in steps in which the model does\n"
-        "nothing. The count of a new shape is made once, and lies in no step's time.\n\n"
-        f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} threads.\n\n"
-        "| batch | a step, ms | the meter's own, us | of a step | difference of the pairs | a new shape's count, ms |\n"
-        "|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+        "GPT-2 of 4 layers, 256 wide, with LoRA: forward, backward and AdamW; in CPU time, the median from the fourth step of a\n"
+        f"shape on. Every second step is without the meter: {PAIRS} interleaved pairs. The meter's own time is that of its methods. Its\n"
+        "count of a new shape lies in no step's time.\n\n"
+        f"{processor()}, torch {torch.__version__}, {torch.get_num_threads()} thread(s).\n\n"
+        "| in | batch | a step, ms | the meter's own, us | of a step | difference of the pairs | the count of the shape, ms |\n"
+        "|---|---|---:|---:|---:|---:|---:|\n" + "\n".join(rows) + "\n",
+        encoding="utf8",
     )
 
 

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -76,7 +77,8 @@ class Meter:
             )
         self._form = closed_form
         self._sizes_of = sizes or self._sizes_of_ids
-        self._trained = [p.requires_grad for p in self._parameters]
+        self._trained = self._trained_now()
+        self._parts = [*dict.fromkeys(callable_parts(self._model))]
         self._device = device
         self._target = target_tokens
         self._tokens_of = tokens or tokens_of
@@ -134,7 +136,7 @@ class Meter:
         self._has_tokens = tokens
         if not self._handles:
             self._depth, self._has_called = 0, False
-            for module in {*callable_parts(self._model)}:
+            for module in self._parts:
                 self._handles.append(module.register_forward_pre_hook(self._before, with_kwargs=True))
                 self._handles.append(module.register_forward_hook(self._after, always_call=True))
 
@@ -157,9 +159,9 @@ class Meter:
             return
         if self._has_tokens and torch.is_grad_enabled():
             self.add_tokens(kwargs or args)
-        trained = [parameter.requires_grad for parameter in self._parameters]
+        trained = self._trained_now()
         modes = module.training, torch.is_grad_enabled(), *autocast_state().values()
-        key = module, modes, tuple(trained), shapes_of(args), shapes_of(kwargs)
+        key = module, modes, trained, shapes_of(args), shapes_of(kwargs)
         if key not in self._known:
             form = self._form if trained == self._trained else None
             self._known[key] = self._counted(module, args, kwargs, form)
@@ -172,6 +174,10 @@ class Meter:
 
     def _after(self, *_: Any) -> None:
         self._depth -= not self._is_unseen()
+
+    def _trained_now(self) -> bytes:
+        """Return which parameters are trained, a byte for each."""
+        return bytes(map(attrgetter("requires_grad"), self._parameters))
 
     def _is_unseen(self) -> bool:
         """Return whether a call is none of the loop's: of a count, of checkpoint in the backward pass, or of the compiler."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from fractions import Fraction
 from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -69,11 +70,11 @@ class Source:
             wrong = f"{type(given).__name__} is no report, model or config of transformers ({given!r:.60})"
             raise InputError(f"{wrong}; a config.json is given as a dict: json.load(file)")
 
-    def needed_config(self, trainer: str) -> Any:
+    def needed_config(self, what: str) -> Any:
         """Return the config. Raises InputError if there is none."""
         if self.config is None:
             raise InputError(
-                f"{trainer}'s formula reads the model's config, which this has not: give the config of transformers, or its dict"
+                f"the formula of {what} reads the model's config, which this has not: give that of transformers, or its dict"
             )
         return self.config
 
@@ -93,10 +94,13 @@ class Source:
             from transformers import AutoConfig, AutoModelForCausalLM
         except ImportError as error:
             raise InputError("a model is built from its config by transformers: pip install transformers") from error
-        held = self.text if isinstance(self.text, SimpleNamespace) else None
-        config = self.text if held is None else AutoConfig.for_model(**vars(held))
-        with torch.device("meta"):
-            made: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        given = self.text
+        try:
+            config = AutoConfig.for_model(**vars(given)) if isinstance(given, SimpleNamespace) else given
+            with torch.device("meta"):
+                made: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"transformers builds no language model of this config: {error!s:.200}") from error
         return made
 
     @cached_property
@@ -125,20 +129,13 @@ class Source:
         return found
 
     @property
-    def active_parameters(self) -> Mapping[str, float]:
+    def active_parameters(self) -> Mapping[str, Fraction]:
         """The parameters that a token meets: of the experts, those of the ones it is sent to."""
-        return {name: n * (self.routed_share if name == "experts" else 1) for name, n in self.parameters.items()}
-
-    @property
-    def routed_share(self) -> float:
-        """The experts that a token is sent to, as a share of all; 1 without experts."""
-        if not self.parameters["experts"]:
-            return 1.0
-        if self.config is None:
-            raise InputError(
-                "how many experts a token is sent to is in the model's config, which this has not: give that"
-            )
-        return read(self.text, *TOP_K) / read(self.text, *EXPERTS)
+        found = {name: Fraction(n) for name, n in self.parameters.items()}
+        if found.get("experts"):
+            self.needed_config("a mixture of experts")
+            found["experts"] *= Fraction(read(self.text, *TOP_K), read(self.text, *EXPERTS))
+        return found
 
     def width_of_scores(self, trainer: str) -> int:
         """Return heads x (query's + value's size a head), summed over all layers with attention."""
@@ -162,7 +159,12 @@ class Source:
                 wrong = "the report's model is gone, so other lengths cannot be counted"
                 raise InputError(f"{wrong}: give the model or its config")
             else:
-                yield _training_in(count(self.model, kwargs=_tokens(length), mode="train", backward=True), times)
+                yield _training_in(self._counted(self.model, length), times)
+
+    def _counted(self, model: nn.Module, length: int) -> Report:
+        place = next((p.device for p in model.parameters() if not p.is_meta), None)
+        tokens = torch.zeros(1, length, dtype=torch.long, device=place)
+        return count(model, kwargs={"input_ids": tokens, "use_cache": False}, mode="train", backward=True)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -189,10 +191,6 @@ def _training_by(form: ClosedForm, length: int, times: int) -> Training:
     products = [(path, op, int(value(p, point))) for (phase, path, op), p in cell.costs.items() if phase in wanted]
     sizes: dict[str, Any] = dict(zip(form.sizes, point, strict=True))
     return Training(times, products, form.evaluate("flops", phase="training", **sizes))
-
-
-def _tokens(length: int) -> dict[str, Any]:
-    return {"input_ids": torch.zeros(1, length, dtype=torch.long), "use_cache": False}
 
 
 def _namespace(given: Mapping[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import InputError
@@ -30,7 +31,7 @@ class Trainer:
 
     name: str
     summary: str
-    terms: Callable[[Source, tuple[int, ...]], Mapping[str, float]]
+    terms: Callable[[Source, tuple[int, ...]], Mapping[str, float | Fraction]]
     how: Mapping[str, str]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 
 from ._source import Source
 from ._terms import TERMS, Trainer
 
 
-def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
+def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float | Fraction]:
     """Return 6 x parameters x tokens; of experts the parameters that a token meets."""
     return {name: 6 * n * sum(lengths) for name, n in source.active_parameters.items()}
 

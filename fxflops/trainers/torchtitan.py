@@ -16,9 +16,8 @@ from ._terms import Trainer
 def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
     """Return 6 x parameters x tokens without the input table and vision, and the scores of every pair in attention layers."""
     tokens, squares = sum(lengths), sum(length**2 for length in lengths)
-    active = {name: n for name, n in source.active_parameters.items() if name not in ("input table", "vision")}
-    if "experts" in active:  # rounded down there
-        active["experts"] = int(active["experts"])
+    # Those of experts are rounded down there.
+    active = {name: int(n) for name, n in source.active_parameters.items() if name not in ("input table", "vision")}
     scores = 6 * source.width_of_scores("torchtitan") * squares
     return {name: 6 * n * tokens for name, n in active.items()} | {"attention scores": scores}
 

@@ -155,6 +155,39 @@ def test_each_operation_has_the_peak_of_its_dtype() -> None:
     assert meter.read()["mfu"] == pytest.approx((narrow / 4e6 + wide / 1e6) / SECONDS)
 
 
+class InF8(torch.autograd.Function):
+    """A product in FP8, whose gradients are computed in bf16, as in FP8 training."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        scale, f8 = torch.ones((), device=x.device), torch.float8_e4m3fn
+        return torch._scaled_mm(x.to(f8), weight.to(f8).t(), scale, scale, out_dtype=torch.bfloat16)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, weight = ctx.saved_tensors
+        return gradients[0] @ weight, gradients[0].t() @ x
+
+
+def test_fp8_has_its_own_peak() -> None:
+    class Narrow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.empty(32, 16, dtype=torch.bfloat16, device="meta"))
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return InF8.apply(x, self.weight)
+
+    meter = Meter(Narrow(), device=Device("test", {"f32": 1e6, "bf16": 2e6, "f8": 4e6}, 1e9))
+    meter.clock = FixedClock()
+    x = torch.empty(16, 16, dtype=torch.bfloat16, device="meta", requires_grad=True)
+    with meter.step():
+        meter._model(x).sum().backward()
+    product = 2 * 16 * 16 * 32
+    assert meter.read()["mfu"] == pytest.approx((product / 4e6 + 2 * product / 2e6) / SECONDS)
+
+
 def test_tokens_and_the_time_left() -> None:
     class Language(Net):
         def forward(self, input_ids: torch.Tensor) -> torch.Tensor:

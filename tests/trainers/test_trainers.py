@@ -160,7 +160,7 @@ def test_active_parameters_of_published_models(name: str) -> None:
 def test_what_is_missing_is_said() -> None:
     report = fxflops.count(nn.Linear(4, 4), torch.ones(1, 4), backward=True)
     for source, lengths, message in (
-        (report, [8], "reads the model's config, which this has not"),
+        (report, [8], "the formula of megatron reads the model's config, which this has not"),
         (report, None, "lengths= are those of the batch's sequences"),
         (SMALL, [], "lengths are those of the batch's sequences"),
         (report_of(built(SMALL), backward=False), None, "count forward and backward"),
@@ -169,6 +169,8 @@ def test_what_is_missing_is_said() -> None:
     ):
         with pytest.raises(InputError, match=message):
             trainers.estimate("fxflops" if lengths is None else "megatron", source, lengths)
+    with pytest.raises(InputError, match="transformers builds no language model of this config"):
+        trainers.estimate("6nd", {"model_type": "vit"}, [8])
     with pytest.raises(InputError, match="unknown trainer 'megatrn'; near: megatron"):
         trainers.estimate("megatrn", SMALL, [8])
     assert "verl" in trainers.list_trainers()
