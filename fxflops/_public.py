@@ -1,6 +1,6 @@
 """The public names, each imported from the module that defines it; ``fxflops`` shows these and no others."""
 
-from .api import analyze, count, read_trace
+from .api import analyze, count, read_trace, summary
 from .conventions import list_conventions
 from .errors import (
     ClosedFormError,
@@ -44,4 +44,5 @@ __all__ = [
     "list_conventions",
     "profile",
     "read_trace",
+    "summary",
 ]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, NoReturn
 
+import torch
 from torch import fx, nn
 
 from .conventions import Convention, check_attention, find_convention
 from .errors import InputError, OutOfMemoryError, RunError, TraceError, check_flags, not_taken, of_kind
+from .model.inputs import checked_model, zeros_of
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .ops import BASE, FormulaRegistry
 from .records import FormulaFunction
+from .report.model_summary import ModelSummary
 from .report.report import Report
 from .run.model_run import Subject, counted_run
 from .run.passes import Traced, author_lines, measure, traced
@@ -28,6 +31,7 @@ NO_OPTIMIZER = """analyze() takes no optimizer; these do:
 INPUTS = """its inputs are given as the model takes them,
   count(model, torch.zeros(1, 3, 224, 224)), several as a tuple, those with names as kwargs={...}
 fxflops.summary(model, input_size=(1, 3, 224, 224)) makes them from their shapes"""
+SUMMARY = "fxflops.adapters.torchinfo.summary takes all arguments of torchinfo's, and prints what that prints"
 Formulas = Mapping[Any, FormulaFunction]
 
 
@@ -194,6 +198,46 @@ def count(
         subject.optimizer = optimizer
         run = counted_run(subject, registry, facts=attention == "exact")
     return Report(run, found, registry, weakref.ref(subject.model), attention).checked(strict)
+
+
+def summary(
+    model: nn.Module,
+    input_size: Sequence[Any] | None = None,
+    input_data: Any = None,
+    *,
+    dtypes: Sequence[torch.dtype] | torch.dtype | None = None,
+    batch_dim: int | None = None,
+    depth: int | None = 3,
+    columns: Sequence[str] | str = ("inputs", "output", "params", "macs"),
+    mode: str | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    **unknown: NoReturn,
+) -> ModelSummary:
+    """Return the model's modules with the shapes that they take and give, parameters and MACs, above the run's figures.
+
+    It shows itself at the prompt and in a notebook; in a script, print it. The model is run as :func:`count` runs it.
+
+    Args:
+        input_size: the shape of the input with its batch dimension, or a list of shapes; the inputs hold zeros.
+        input_data: instead of ``input_size``, the inputs, as the ``args`` of :func:`count`.
+        dtypes: those of the inputs of ``input_size``, or one for all; default torch.float32.
+        batch_dim: the position at which a batch dimension of 1 is added to each shape.
+        depth, columns: as for :meth:`Report.tree`.
+        mode, kwargs: as for :func:`count`.
+
+    Raises:
+        InputError: as for :func:`count`; or neither, or both of ``input_size`` and ``input_data`` are given, or another
+            argument of torchinfo's, which ``fxflops.adapters.torchinfo.summary`` takes.
+    """
+    if unknown:
+        raise not_taken("summary", unknown, (), SUMMARY)
+    if (input_size is None) == (input_data is None):
+        raise of_kind(InputError("summary() takes input_size or input_data, and one of them"), TypeError)
+    if input_size is not None:
+        place = next((parameter.device for parameter in checked_model(model).parameters()), torch.device("cpu"))
+        input_data = zeros_of(input_size, dtypes, batch_dim, place)
+    report = count(model, input_data, kwargs, mode=mode)
+    return ModelSummary(report, report.tree(depth, columns=columns))
 
 
 def read_trace(

@@ -360,3 +360,53 @@ def test_a_graph_without_gradients_of_a_model_that_has_them_is_not_taken() -> No
     report = analyze(Copying(), torch.ones(2, 4), backward=True, repeats=0, progress=False)
     assert report.trace == "recorded trace"
     assert report.total_backward_macs == 2 * 4 * 4  # of the weight: the input learns nothing
+
+
+# summary
+
+
+def test_a_summary_from_shapes() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 6 * 6, 5))
+    shown = fxflops.summary(net, input_size=(2, 3, 8, 8))
+    rows = [line.split() for line in str(shown).splitlines()[:5]]
+    assert rows[1] == ["Sequential", "f32[2,3,8,8]", "f32[2,5]", "837", "9.22", "k"]
+    # 3 x 3 x 3 weights for each of 4 channels, at 6 x 6 places of 2 images
+    assert rows[2][1:] == ["0", "Conv2d", "f32[2,3,8,8]", "f32[2,4,6,6]", "112", "7.78", "k"]
+    assert shown.report == fxflops.count(net, torch.zeros(2, 3, 8, 8))
+    assert repr(shown) == str(shown) == f"{shown.tree}\n\n{shown.report}"
+    assert fxflops.summary(net, (3, 8, 8), batch_dim=0).report.inputs == "f32[1,3,8,8]"
+    assert fxflops.summary(net, input_data=torch.zeros(2, 3, 8, 8)).report == shown.report
+    assert shown._repr_html_().count("<table") > 2
+
+
+def test_a_summary_of_several_inputs_with_dtypes() -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(10, 4)
+
+        def forward(self, words: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+            return self.embed(words) * scale
+
+    found = fxflops.summary(Words(), [(1, 3), (1, 3, 4)], dtypes=[torch.long, torch.float64])
+    assert found.report.inputs == "i64[1,3] f64[1,3,4]"
+    assert fxflops.summary(Words().to("meta"), [(1, 3), (1, 3, 1)], dtypes=[torch.long, torch.float32]).report.complete
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "summary.. takes input_size or input_data, and one of them"),
+        ({"input_size": (1, 4), "input_data": torch.zeros(1, 4)}, "and one of them"),
+        ({"input_size": (1, "a")}, "input_size is a shape"),
+        ({"input_size": []}, "input_size is a shape"),
+        ({"input_size": (1, 4), "dtypes": [torch.long] * 2}, "dtypes has one torch.dtype for each of 1 inputs"),
+        (
+            {"input_size": (1, 4), "col_names": ["kernel_size"]},
+            "fxflops.adapters.torchinfo.summary takes all arguments",
+        ),
+    ],
+)
+def test_arguments_that_a_summary_cannot_take(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(fxflops.InputError, match=said):
+        fxflops.summary(nn.Linear(4, 4), **given)

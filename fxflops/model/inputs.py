@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..errors import InputError, of_kind
@@ -119,3 +120,36 @@ def as_leaves(inputs: Any) -> Any:
         return inputs
     template, tensors = template_of(inputs)
     return fill(template, *(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors))
+
+
+def zeros_of(
+    sizes: Sequence[Any],
+    dtypes: Sequence[torch.dtype] | torch.dtype | None,
+    batch_dim: int | None,
+    device: torch.device,
+) -> tuple[torch.Tensor, ...]:
+    """Return inputs of these sizes, ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``, that hold zeros.
+
+    ``dtypes`` has one for each, or is one for all (default torch.float32). Integers and booleans for a model on meta are on
+    the CPU, so that they have values. Raises InputError for what is no shape, and for dtypes of another number.
+    """
+    shapes = [sizes] if sizes and all(isinstance(n, int) for n in sizes) else [*sizes]
+    for shape in shapes or [sizes]:
+        if not isinstance(shape, (tuple, list)) or not shape or not all(isinstance(n, int) and n > 0 for n in shape):
+            raise of_kind(
+                InputError(f"input_size is a shape, (1, 3, 224, 224), or a list of shapes, not {sizes!r:.80}"),
+                TypeError,
+            )
+    each = [dtypes or torch.float32] * len(shapes) if dtypes is None or isinstance(dtypes, torch.dtype) else [*dtypes]
+    if len(each) != len(shapes) or not all(isinstance(dtype, torch.dtype) for dtype in each):
+        raise of_kind(
+            InputError(f"dtypes has one torch.dtype for each of {len(shapes)} inputs, not {dtypes!r:.80}"), TypeError
+        )
+    made = []
+    for shape, dtype in zip(shapes, each, strict=True):
+        size = [*shape]
+        if batch_dim is not None:
+            size.insert(batch_dim, 1)
+        is_real = dtype.is_floating_point or dtype.is_complex
+        made.append(torch.zeros(size, dtype=dtype, device=device if is_real or device.type != "meta" else "cpu"))
+    return tuple(made)

@@ -77,6 +77,8 @@ MODULE_COLUMNS = (
     Column("time", "time", "s"),
     Column("time%", "%", "%"),
     Column("memory", "replay peak", "B"),
+    Column("inputs", "inputs"),
+    Column("output", "output"),
 )
 SUMS = (
     Column("macs", "MACs", "flops"),
@@ -203,7 +205,7 @@ def check_number(name: str, value: int | None, least: int) -> None:
         raise of_kind(InputError(f"{name}={value!r}: an int of at least {least}, or None for all"), TypeError)
 
 
-def module_values(row: TreeRow, whole: TreeRow) -> dict[str, float | None]:
+def module_values(row: TreeRow, whole: TreeRow) -> dict[str, Any]:
     """Return a module's values by the keys of MODULE_COLUMNS; its shares are of those of the ``whole``."""
     return {
         "calls": row.calls,
@@ -214,10 +216,12 @@ def module_values(row: TreeRow, whole: TreeRow) -> dict[str, float | None]:
         "time": row.seconds,
         "time%": readable.percent(row.seconds, whole.seconds),
         "memory": row.bytes_peak,
+        "inputs": row.inputs,
+        "output": row.output,
     }
 
 
-def module_cell(column: Column, values: dict[str, float | None], units: str | None, missing: int) -> str:
+def module_cell(column: Column, values: dict[str, Any], units: str | None, missing: int) -> str:
     """Return the text of one cell in a module's row; a count with ``missing`` calls is marked ">=", as a lower bound."""
     text = column.show(values[column.key], column.unit(units, otherwise="auto") if column.kind in UNITS_OF else None)
     return f">= {text}" if missing and column.kind == "flops" else text

@@ -19,7 +19,8 @@ class TreeRow(NamedTuple):
     """One module. Its numbers are those of its subtree; ``own_*`` are those of its own calls, outside its children.
 
     ``name`` is its name in the parent ("" for the root), ``children`` are in run order, ``own_ops`` counts its own calls by
-    operator, ``missing`` the calls in the subtree that have no formula.
+    operator, ``missing`` the calls in the subtree that have no formula; ``inputs`` and ``output`` are the shapes of its first
+    call.
     """
 
     name: str
@@ -37,6 +38,8 @@ class TreeRow(NamedTuple):
     seconds: float | None = None
     own_seconds: float | None = None
     bytes_peak: int | None = None
+    inputs: str = ""
+    output: str = ""
     children: tuple[TreeRow, ...] = ()
 
     @property

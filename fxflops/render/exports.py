@@ -12,14 +12,14 @@ import io
 import json
 import math
 import pathlib
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import InputError, near, not_installed
 from .columns import EXPENDABLE, Column, check_number, pick
+from .paper import latex, markdown
 from .table import grid, ordered
 from .text import plain
 
@@ -32,7 +32,7 @@ V = TypeVar("V")
 
 MOST_SHOWN = 60
 MOST_COLUMNS = 7
-"""Columns of a table in a notebook; a wider one does without some of :data:`EXPENDABLE`."""
+"""Columns of a table in a notebook or a paper; a wider one does without some of :data:`EXPENDABLE`."""
 EMPTY = (None, 0, "")
 FORMATS = {
     ".trace.json": "to_chrome_trace",
@@ -51,11 +51,6 @@ USUAL = {"phase": "forward"}
 """A column whose every row has this value is not printed."""
 UNIT_OF = {"s": "s", "ms": "ms", "B": "B", "delta": "B", "%": "%"}
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
-LATEX = {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
-    ">": r"\textgreater{}", "|": r"\textbar{}", **{c: f"\\{c}" for c in "&%$#_{}"},
-}  # fmt: skip
-MARKDOWN = re.compile(r"[\\`*|]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 class Exports:
@@ -63,6 +58,10 @@ class Exports:
 
     def _as_table(self) -> Table:
         return self.table  # type: ignore[attr-defined, no-any-return]
+
+    def _as_paper(self) -> Table:
+        """Return the table for papers."""
+        return self._as_table()
 
     def to_dataframe(self) -> pandas.DataFrame:
         """Return a ``pandas.DataFrame`` of the raw values; its columns are the keys (``flops``, ``seconds``).
@@ -80,32 +79,40 @@ class Exports:
             known = [value for value in values if value is not None]
             whole = known and len(known) < len(values) and all(isinstance(value, int) for value in known)
             frame[column.key] = pandas.Series(values, dtype="Int64" if whole else None)  # with NaN, ints become floats
-        return pandas.DataFrame(frame)
+        found = pandas.DataFrame(frame)
+        found.attrs["provenance"] = table.provenance
+        return found
+
+    to_pandas = to_dataframe
 
     def to_csv(self, path: Path | None = None) -> str | None:
-        """Return CSV of the raw values under their keys, or write it to ``path``.
+        """Return CSV of the raw values under their keys, or write it to ``path``; that of a report has its provenance in the
+        last column.
 
         Text that a spreadsheet would take for a formula (it begins with ``= + - @``, a tab or a line break) gets an
         apostrophe before it.
         """
         table = self._as_table()
-        rows = [[column.key for column in table.columns], *([_defused(value) for value in row] for row in table.rows)]
+        origin = {"provenance": table.provenance} if table.provenance else {}
+        rows = [
+            [*(column.key for column in table.columns), *origin],
+            *([_defused(value) for value in (*row, *origin.values())] for row in table.rows),
+        ]
         return written("".join(map(_csv_line, rows)), path)
 
     def to_markdown(self, path: Path | None = None) -> str | None:
-        """Return a table in GitHub's Markdown, or write it to ``path``."""
-        table = self._as_table()
-        sides = " | ".join("---:" if column.is_number else ":---" for column in table.columns)
-        header, *body = (" | ".join(map(_markdown, line)) for line in (table._titles(), *table._texts()))
-        return written("".join(f"| {line} |\n" for line in (header, sides, *body)), path)
+        """Return a table in GitHub's Markdown, or write it to ``path``: few columns, each in one unit, with two digits.
+
+        A wide table chooses its columns as in a notebook; those that ``select`` named stay.
+        """
+        table = self._as_paper()
+        return written(markdown(*table._narrow(), table.provenance), path)
 
     def to_latex(self, path: Path | None = None) -> str | None:
-        """Return a ``tabular`` environment that needs no LaTeX package, or write it to ``path``."""
-        table = self._as_table()
-        sides = "".join("r" if column.is_number else "l" for column in table.columns)
-        header, *body = (" & ".join(map(_latex, line)) + r" \\" for line in (table._titles(), *table._texts()))
-        lines = [f"\\begin{{tabular}}{{{sides}}}", r"\hline", header, r"\hline", *body, r"\hline", r"\end{tabular}", ""]
-        return written("\n".join(lines), path)
+        """Return a ``tabular`` environment for LaTeX's booktabs, or write it to ``path``; its columns are those of
+        :meth:`to_markdown`."""
+        table = self._as_paper()
+        return written(latex(*table._narrow(), table.provenance), path)
 
 
 class View:
@@ -131,9 +138,8 @@ class Tabular(View, Exports):
         table = self._as_table()
         shown = pick(table.columns, columns)
         rows = ordered(table.columns, table.rows, sort_by)[:top]
-        return Table(
-            table.name, tuple(table.columns[i] for i in shown), tuple(tuple(r[i] for i in shown) for r in rows)
-        )
+        chosen = tuple(table.columns[i] for i in shown)
+        return Table(table.name, chosen, tuple(tuple(r[i] for i in shown) for r in rows), columns is not None)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a dict for each row: raw values by the columns' keys."""
@@ -168,6 +174,9 @@ class Table(Tabular):
     name: str
     columns: tuple[Column, ...]
     rows: tuple[Cells, ...]
+    chosen: bool = field(default=False, compare=False)
+    """True if the user chose the columns: then none is left out."""
+    provenance: str = field(default="", compare=False)
 
     def _as_table(self) -> Table:
         return self
@@ -195,21 +204,24 @@ class Table(Tabular):
         """Return an HTML table of the values in units; of a wide one not all columns, which is said below it."""
         from .html import block, cells_table, note
 
-        shown = self._used()
-        expendable = [i for key in EXPENDABLE for i in shown if self.columns[i].key == key]
-        lost = {*expendable[: max(len(shown) - MOST_COLUMNS, 0)]}
-        kept = [i for i in shown if i not in lost]
-        rows = [[row[i] for i in kept] for row in self.rows[:MOST_SHOWN]]
-        notes = self._left_out()
-        if lost:
-            names = ", ".join(self.columns[i].key for i in shown if i in lost)
-            notes.append(f"no room for {names}: select(columns) chooses, to_dataframe() has all")
-        return block(cells_table([self.columns[i] for i in kept], rows, "auto"), *map(note, notes))
+        columns, rows = self._narrow()
+        lost = [self.columns[i].key for i in self._used() if self.columns[i] not in columns]
+        named = f"no room for {', '.join(lost)}: select(columns) chooses, to_dataframe() has all"
+        notes = [*self._left_out(), *([named] if lost else [])]
+        return block(cells_table(columns, rows[:MOST_SHOWN], "auto"), *map(note, notes))
+
+    def _narrow(self) -> tuple[list[Column], list[list[Any]]]:
+        """Return the columns that there is room for, unless they were chosen, and the rows' cells in them."""
+        used = self._used()
+        expendable = [i for key in EXPENDABLE for i in used if self.columns[i].key == key]
+        lost = {*expendable[: 0 if self.chosen else max(len(used) - MOST_COLUMNS, 0)]}
+        kept = [i for i in used if i not in lost]
+        return [self.columns[i] for i in kept], [[row[i] for i in kept] for row in self.rows]
 
     def _used(self) -> Sequence[int]:
         """Return the positions of the columns that say something; all if none does."""
         idle = [(*EMPTY, USUAL.get(column.key)) for column in self.columns]
-        used = [i for i, _ in enumerate(self.columns) if any(row[i] not in idle[i] for row in self.rows)]
+        used = [i for i, _ in enumerate(self.columns) if self.chosen or any(row[i] not in idle[i] for row in self.rows)]
         return used or range(len(self.columns))
 
     def _left_out(self) -> list[str]:
@@ -313,12 +325,3 @@ def _csv_line(row: Sequence[Any]) -> str:
 
 def _defused(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_STARTS) else value
-
-
-def _markdown(text: str) -> str:
-    return MARKDOWN.sub(r"\\\g<0>", html.escape(text, quote=False))
-
-
-def _latex(text: str) -> str:
-    """Escape the text for LaTeX. After the ``\\\\`` of the line before, a leading bracket or star would be its argument."""
-    return ("{}" if text.startswith(("[", "*")) else "") + "".join(LATEX.get(c, c) for c in text)

@@ -71,6 +71,8 @@ def own_row(row: TreeRow) -> TreeRow | None:
         missing=row.own_missing,
         seconds=row.own_seconds,
         bytes_peak=None,
+        inputs="",
+        output="",
         children=(),
     )
 

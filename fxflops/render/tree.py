@@ -80,7 +80,8 @@ def rows_of(
     """Return the columns of the tree, its lines, and the texts of each line's cells; the arguments are those of :func:`tree`."""
     check_units(units)
     check_number("depth", depth, least=0)
-    key = None if sort_by is None else MODULE_COLUMNS[find(MODULE_COLUMNS, sort_by)].key
+    numbers = [column for column in MODULE_COLUMNS if column.is_number]
+    key = None if sort_by is None else numbers[find(numbers, sort_by)].key
     lines = list(walk(Fold(root.name, root), depth, key, fold))
     shown = (
         [MODULE_COLUMNS[i] for i in pick(MODULE_COLUMNS, columns)] if columns else measured(line.row for line in lines)

@@ -19,7 +19,7 @@ from ..names import is_torch_loaded
 from ..records import PARTS, PHASES, FormulaFunction
 from ..render.columns import check_number
 from ..render.data import Summary
-from ..render.exports import FORMATS, Exports, Path, as_json, written, written_bytes
+from ..render.exports import FORMATS, Exports, Path, Table, as_json, written, written_bytes
 from ..render.page_data import Page
 from ..roofline.devices import Device, listed_at
 from ..roofline.result import Roofline
@@ -216,6 +216,11 @@ class Report(TabledRun, OverProcesses, Exports):
             f"<Report {self.name}: {least}{self.total_flops:,} FLOPs ({self.convention}), {self.total_macs:,} MACs, "
             f"{'?' if self.params is None else f'{self.params.total:,}'} params{'' if self.complete else ', INCOMPLETE'}>"
         )
+
+    def _as_paper(self) -> Table:
+        from ..render.costs import costs_table
+
+        return costs_table(self._summary)
 
     @cached_property
     def _summary(self) -> Summary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 from ..counting.counted_run import CountedRun
@@ -9,6 +10,7 @@ from ..counting.rollup import ModuleRow, OperatorRow, by_module_and_operator, by
 from ..counting.steps import StepTime
 from ..errors import InputError, near
 from ..render.exports import Rows, Table
+from .per_token import PerToken, per_token
 from .rows import kernel_table, module_and_operator_rows, module_rows, operations, operator_rows, step_time_rows
 
 
@@ -91,6 +93,17 @@ class TabledRun(CountedRun):
     def kernels(self) -> Table:
         """The kernels of each operator, the longest first, of ``analyze(kernels=True)`` and of a trace."""
         return kernel_table(self.counted, self.nodes)
+
+    def per_token(self, tokens: int | None = None) -> PerToken:
+        """Return the cost of a token: FLOPs, MACs and seconds of the run over the number of ``tokens``.
+
+        By default they are the integers that the calls of the model were given; of ``generate()`` under
+        :func:`fxflops.profile`, those of the prompt and each that was fed back. Raises InputError if there are none.
+        """
+        return per_token(self, tokens)
+
+    def _as_table(self) -> Table:
+        return replace(self.table, provenance=self.provenance)
 
     def __getitem__(self, path: str) -> ModuleRow:
         """Return the row of the module at this path: ``report["blocks.3"]``. InputError for an unknown path."""

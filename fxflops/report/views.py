@@ -10,7 +10,7 @@ from ..counting.collectives import by_group, collectives
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import items_of, sums_of, together
 from ..counting.steps import OUTSIDE, outside
-from ..records import Counted, grouped, prefixes
+from ..records import Counted, grouped, prefixes, specs_in
 from ..render.data import Summary, TreeRow
 from ..render.exports import View
 from ..render.fold import work_name
@@ -47,6 +47,7 @@ def tree_row(report: CountedRun, phase: str) -> TreeRow:
         if sums.flops or sums.missing:
             own_ops.setdefault(path, {})[op] = sums.calls
     children = grouped((path.rpartition(".")[0], path) for path in modules if path)
+    first = {scope.path: scope for scope in reversed(report.scopes)}
     peaks = highest(report.nodes, phase, lambda node: prefixes(node.path))
 
     def of(path: str) -> TreeRow:
@@ -67,6 +68,8 @@ def tree_row(report: CountedRun, phase: str) -> TreeRow:
             seconds=row.total.seconds,
             own_seconds=row.own.seconds,
             bytes_peak=peaks.get(path),
+            inputs=" ".join(map(repr, first[path].inputs())) if path in first else "",
+            output=" ".join(map(repr, specs_in(first[path].out))) if path in first else "",
             children=tuple(map(of, children.get(path, ()))),
         )
 

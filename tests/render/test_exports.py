@@ -86,11 +86,11 @@ def test_json_holds_raw_values() -> None:
 
 def test_markdown() -> None:
     assert str(TABLE.to_markdown()).splitlines() == [
-        "| op | FLOPs | time (s) |",
+        "| op | FLOPs (E) | time (ms) |",
         "| :--- | ---: | ---: |",
-        f"| linear | {2**60} | 0.5 |",
-        "| scan |  |  |",
-        r"| a\|b | -3 | 1e-09 |",
+        "| linear | 1.15 | 500.0 |",  # 2^60 is 1.15 x 10^18
+        "| scan | - | - |",
+        r"| a\|b | -0.00 | &lt;0.01 |",
     ]
 
 
@@ -108,9 +108,9 @@ def test_markdown() -> None:
 )
 def test_latex_escapes(text: str, latex: str) -> None:
     lines = str(Table("t", COLUMNS[:2], ((text, 5),)).to_latex()).splitlines()
-    assert lines[0] == r"\begin{tabular}{lr}"
-    assert lines[4] == rf"{latex} & 5 \\"
-    assert lines[-1] == r"\end{tabular}"
+    assert lines[:3] == [r"% \usepackage{booktabs}", r"\begin{tabular}{lr}", r"\toprule"]
+    assert lines[4:6] == [r"\midrule", rf"{latex} & 5 \\"]
+    assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
 
 
 def test_dataframe_holds_raw_values() -> None:
@@ -245,7 +245,8 @@ def test_a_hostile_name_in_a_file(evil: Report, tmp_path: Path) -> None:
         assert EVIL in json.dumps(json.loads(str(text)))
     assert "<" not in str(evil.to_markdown())
     assert "](" not in str(evil.to_markdown())
-    assert all(line.count("|") - line.count(r"\|") == 17 for line in str(evil.to_markdown()).splitlines())
+    table = str(evil.table.to_markdown()).splitlines()
+    assert {line.count("|") - line.count(r"\|") for line in table} == {8}
     assert "<" not in str(evil.to_latex())
     assert r"\{x\} \& 50\% \_a\_ \#" in str(evil.to_latex())
     rows = list(csv.DictReader(io.StringIO(str(evil.to_csv()), newline="")))
@@ -273,7 +274,41 @@ def test_a_name_with_a_line_break(tmp_path: Path) -> None:
         "a\\input{x}\r\nb"
     ]
     assert r"\input" not in str(report.to_latex())
-    assert [len(str(text).splitlines()) for text in (report.to_markdown(), report.to_latex())] == [3, 7]
+    table = report.table
+    assert [len(str(text).splitlines()) for text in (table.to_markdown(), table.to_latex())] == [3, 8]
+    assert [len(str(text).splitlines()) for text in (report.to_markdown(), report.to_latex())] == [6, 10]
     assert len(str(report.by_module()).splitlines()) == 4
     report.save(tmp_path / "report.json")
     assert Report.load(tmp_path / "report.json") == report
+
+
+def test_a_report_for_a_paper_has_the_parts_that_cost_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(1000, 500), nn.ReLU()) for _ in range(2)), nn.Linear(500, 10))
+    model[1][0] = nn.Linear(500, 500)
+    report = count(model, torch.randn(8, 1000)).named("mine")
+    lines = str(report.to_markdown()).splitlines()
+    assert lines[0] == "| module | class | modules | params (k) | MACs (M) | FLOPs (M) | FLOPs % |"
+    # 8 x 500 outputs of 2000 FLOPs and as many of 1000, 8 x 10 of 1000
+    assert lines[2] == "| 0..1 | Sequential | 2 | 751.0 | 6.00 | 12.01 | 99.3 |"
+    assert lines[3] == "| 2 | Linear | 1 | 5.01 | 0.04 | 0.08 | 0.7 |"
+    assert lines[4] == "| total | Sequential | 1 | 756.0 | 6.04 | 12.09 | 100.0 |"
+    assert lines[-1] == report.provenance
+    assert str(report.to_latex()).splitlines()[0] == f"% {report.provenance}"
+
+
+def test_every_export_says_where_it_comes_from() -> None:
+    report = count(named("a"), torch.randn(2, 4)).named("mine")
+    texts = {
+        form: str(getattr(report, f"to_{form}")()) for form in ("json", "csv", "markdown", "latex", "chrome_trace")
+    }
+    for part in ("mine", report.environment.date, report.environment.fxflops, torch.__version__):
+        assert [form for form, text in texts.items() if part not in text] == []
+    pytest.importorskip("pandas")
+    assert report.to_pandas().attrs == {"provenance": report.provenance}
+
+
+def test_columns_that_were_chosen_stay() -> None:
+    table = analyze(named("a"), torch.randn(2, 4), repeats=1, progress=False).table
+    names = [column.key for column in table.columns]
+    assert str(table.select(names).to_markdown()).splitlines()[0].count("|") == len(names) + 1
+    assert str(table.to_markdown()).splitlines()[0].count("|") == 8

@@ -457,8 +457,8 @@ def test_suffixes(tmp_path: Path) -> None:
     for name, begin in {
         "a.json": '{"schema":"fxflops.report"',
         "a.csv": "node,op,module",
-        "a.md": "| node | op |",
-        "a.tex": "\\begin{tabular}",
+        "a.md": "| module | class |",
+        "a.tex": "% fxflops ",
         "a.trace.json": '{"traceEvents":',
         "A.PERFETTO": '{"traceEvents":',
     }.items():

@@ -1,0 +1,89 @@
+"""Tables for papers: Markdown, and LaTeX with booktabs. Each column has one unit, which its title names, and two digits."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Iterable, Sequence
+from numbers import Real
+from typing import Any
+
+from .. import units
+from .columns import Column
+from .text import plain
+
+LATEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}",
+    ">": r"\textgreater{}", "|": r"\textbar{}", **{c: f"\\{c}" for c in "&%$#_{}"},
+}  # fmt: skip
+MARKDOWN = re.compile(r"[\\`*|]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+READABLE: dict[str, tuple[dict[str, Any], Callable[[float, str], str]]] = {
+    "flops": (units.SI, units.count),
+    "elements": (units.SI, units.count),
+    "s": (units.TIME, units.seconds),
+    "ms": (units.TIME, lambda value, unit: units.seconds(value / 1e3, unit)),
+    "B": (units.IEC, units.size),
+    "delta": (units.IEC, units.size),
+}
+"""For each kind of column its units, and the function that writes a value in one of them."""
+
+
+def markdown(columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str = "") -> str:
+    """Return a table in GitHub's Markdown; ``origin`` is a line below it."""
+    sides = " | ".join("---:" if column.is_number else ":---" for column in columns)
+    header, *body = (" | ".join(map(_markdown, line)) for line in _lines(columns, rows))
+    table = "".join(f"| {line} |\n" for line in (header, sides, *body))
+    return f"{table}\n{_markdown(origin)}\n" if origin else table
+
+
+def latex(columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str = "") -> str:
+    """Return a ``tabular`` environment for LaTeX's package booktabs; ``origin`` is a comment above it."""
+    sides = "".join("r" if column.is_number else "l" for column in columns)
+    header, *body = (" & ".join(map(_latex, line)) + r" \\" for line in _lines(columns, rows))
+    lines = [
+        *([f"% {plain(origin)}"] if origin else []),
+        r"% \usepackage{booktabs}",
+        rf"\begin{{tabular}}{{{sides}}}",
+        *(r"\toprule", header, r"\midrule", *body, r"\bottomrule"),
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> list[list[str]]:
+    """Return the titles, and the texts of each row's cells."""
+    texts = []
+    for i, column in enumerate(columns):
+        values = [row[i] for row in rows]
+        known, written = READABLE.get(column.kind, ({}, None))
+        unit = _unit(known, [v / 1e3 if column.kind == "ms" else v for v in values if isinstance(v, Real)])
+        title = column.title("auto") + (f" ({unit})" if unit else "")
+        cells = [
+            _number(written(float(value), unit))
+            if written and isinstance(value, Real) and value
+            else column.show(value)
+            for value in values
+        ]
+        texts.append([title, *cells])
+    return [list(line) for line in zip(*texts, strict=True)]
+
+
+def _number(text: str) -> str:
+    """Return a number without its unit; one that is not 0 does not look like it."""
+    number = text.partition(" ")[0]
+    return "<0.01" if number == "0.00" else number
+
+
+def _unit(known: dict[str, Any], values: Iterable[Any]) -> str:
+    """Return the unit that suits the largest of the values."""
+    largest = max(map(abs, values), default=0)
+    return [next(iter(known), ""), *(name for name, factor in known.items() if factor <= largest)][-1]
+
+
+def _markdown(text: str) -> str:
+    return MARKDOWN.sub(r"\\\g<0>", html.escape(text, quote=False))
+
+
+def _latex(text: str) -> str:
+    """Escape the text for LaTeX. After the ``\\\\`` of the line before, a leading bracket or star would be its argument."""
+    return ("{}" if text.startswith(("[", "*")) else "") + "".join(LATEX.get(c, c) for c in text)

@@ -1,0 +1,23 @@
+"""A model's modules with their shapes and, below, the figures of the run: what ``fxflops.summary`` returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..render.exports import View
+from .report import Report
+from .views import Tree
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ModelSummary(View):
+    """The module tree with shapes above the summary of the run. ``report`` is the :class:`Report` behind both."""
+
+    report: Report
+    tree: Tree
+
+    def __str__(self) -> str:
+        return f"{self.tree}\n\n{self.report}"
+
+    def _repr_html_(self) -> str:
+        return self.tree._repr_html_() + self.report._repr_html_()
