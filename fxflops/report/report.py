@@ -117,7 +117,7 @@ class Report(TabledRun, OverProcesses, Exports):
 
     def _mfu(self, device: str | Device, executed: bool = False) -> float | None:
         timings, block = (self.timing, self.backward_timing), self.block_time
-        if not (self.complete or self.total_macs > 0) or (*timings, block) == (None, None, None):
+        if not (self.complete or self.total_macs > 0):
             return None
         from ..roofline.utilization import mfu
 
@@ -225,7 +225,8 @@ class Report(TabledRun, OverProcesses, Exports):
     @cached_property
     def _summary(self) -> Summary:
         device = listed_at(self.environment.device)  # the peak of any other device would have to be measured first
-        return summary_of(self, tree_row(self, PHASES[0]), self._mfu(device) if device else None)
+        timed = self.timing or self.backward_timing or self.block_time
+        return summary_of(self, tree_row(self, PHASES[0]), self._mfu(device) if device and timed else None)
 
     # Files
 
