@@ -8,12 +8,13 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 import fxflops
+from fxflops.cli.app import app
 from fxflops.distributed import simulate
 
 ROWS, WIDTH, HIDDEN = 4, 8, 16
@@ -311,6 +313,15 @@ def gathered(_: str) -> list[Any]:
     return [found.sum.macs, found.max.macs, found.imbalance["macs"], work, late, again.ranks == found.ranks]
 
 
+def printed(_: str) -> str:
+    """Return what ``fxflops run`` prints on this rank, which is the end of the process group."""
+    file, out = Path(sys.argv[1]) / f"model{dist.get_rank()}.py", io.StringIO()
+    file.write_text("import ranks\ndef make(): return ranks.tp(ranks.mesh_of('tp'))[0]\n")
+    with redirect_stdout(out):
+        app(["run", f"{file}:make", "--input", f"{ROWS},{WIDTH}"], standalone_mode=False)
+    return out.getvalue()
+
+
 def analyzed(case: str) -> list[Any]:
     """Return the MACs by ``analyze``, timed, of a tensor parallel or sharded model."""
     model, _ = CASES[case](mesh_of(case))
@@ -346,12 +357,13 @@ if __name__ == "__main__":
         dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=size)
         told_by: dict[str, Any] = {}
         for name in sys.argv[3:]:
-            kind, _, case = name.rpartition("_") if name.startswith(("analyze", "gather")) else ("", "", name)
+            kind, _, case = name.rpartition("_") if name.startswith(("analyze", "gather", "print")) else ("", "", name)
             try:
-                told_by[name] = {"analyze": analyzed, "gather": gathered}.get(kind, told)(case)
+                told_by[name] = {"analyze": analyzed, "gather": gathered, "print": printed}.get(kind, told)(case)
             except Exception:
                 told_by[name] = traceback.format_exc()[-3000:]
         (folder / f"{rank}.json").write_text(json.dumps(told_by))
         for child in children:
             os.waitpid(child, 0)
-        dist.destroy_process_group()
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -247,7 +247,12 @@ EXPECTED = {
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What both ranks tell of all cases."""
-    return ran(tmp_path_factory.mktemp("ranks"), 2, [*EXPECTED, "analyze_tp", "analyze_fsdp", "gather_all"], ["0", "1"])
+    return ran(
+        tmp_path_factory.mktemp("ranks"),
+        2,
+        [*EXPECTED, "analyze_tp", "analyze_fsdp", "gather_all", "print_all"],
+        ["0", "1"],
+    )
 
 
 def ran(folder: Path, processes: int, cases: list[str], names: list[str]) -> list[Any]:
@@ -289,6 +294,14 @@ def test_one_report_of_two_ranks(told: list[dict[str, Any]]) -> None:
         assert work == {path: [4 * flops, flops, 3 * flops] for path, flops in ones.items()}
         assert late.startswith("rank 1 of 2 did not call gather() within 0.3 s")
         assert again
+
+
+def test_the_command_line_prints_one_report(told: list[dict[str, Any]]) -> None:
+    first, second = (rank["print_all"] for rank in told)
+    assert second == ""
+    assert f"MACs     {MLP // 2}" in first
+    assert "Mlp on 2 processes" in first
+    assert [line.split()[:3] for line in first.splitlines() if line.startswith("sum")] == [["sum", "1.02", "k"]]  # MLP
 
 
 def test_simulated_ranks_are_as_the_real_ones(told: list[dict[str, Any]], tmp_path: Path) -> None:

@@ -145,10 +145,11 @@ def run(
 ) -> None:
     """Run a model on random inputs and show its FLOPs, time and memory, module by module.
 
-    Given a report saved as JSON, show that report.
+    Given a report saved as JSON, show that report. Under torchrun, with a FILE.py:FUNCTION that parallelizes the model,
+    rank 0 shows its report, and one of all ranks.
     """
     shown.check()
-    from .reports import is_saved, report_of
+    from .reports import gathered, is_saved, report_of
 
     for path in save or ():
         check_suffix(path)
@@ -161,7 +162,10 @@ def run(
         raise InputError(f"--repeats {repeats!r}: auto or a whole number from 0")
     timed = {"trace": trace, "repeats": repeats if repeats == "auto" else int(repeats)}
     report = report_of(model, asked, None if counts_only else timed)
-    typer.echo(shown.text(report, colored()))
+    whole = [] if is_saved(model) else gathered(report)
+    if whole is None:
+        return  # another process prints
+    typer.echo("\n\n".join([shown.text(report, colored()), *map(str, [] if shown.json else whole)]))
     for path in save or ():
         write(report, path)
     try:

@@ -57,3 +57,13 @@ def _loaded(target: str, asked: Asked) -> Report:
     if (asked.convention, asked.attention) == (None, None):
         return report
     return report.recount(asked.convention, attention=asked.attention)
+
+
+def gathered(report: Report) -> list[GatheredReport] | None:
+    """Return the report of all processes, if there are several; None in all but the first. They part afterwards."""
+    from ..torch_internals import end_processes, processes
+
+    if processes() == 1:
+        return []
+    whole = report.gather()
+    return [whole] if end_processes() == 0 else None

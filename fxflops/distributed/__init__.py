@@ -1,5 +1,7 @@
-"""Training on many processes without them: what each rank computes, holds and sends, by a fake process group."""
+"""Training on many processes without them: what each rank computes, holds and sends, and the least time of a step."""
 
+from .bounds import Meshes, StepBound, rank_meshes, step_bound
+from .links import Links
 from .simulation import RankKind, Simulation, simulate
 
-__all__ = ["RankKind", "Simulation", "simulate"]
+__all__ = ["Links", "Meshes", "RankKind", "Simulation", "StepBound", "rank_meshes", "simulate", "step_bound"]

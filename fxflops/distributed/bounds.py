@@ -1,0 +1,174 @@
+"""The least time of a training step on a mesh, and meshes in the order of it.
+
+It is a bound, no prediction: no step is faster, by the ceilings that makers state; how much slower one is depends on
+kernels, on the network, on a pipeline's idle time, of which nothing is known here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..counting.collectives import Collective
+from ..errors import InputError, RunError
+from ..ops import COMMUNICATION
+from ..records import PARTS, PHASES
+from ..render.columns import Column
+from ..render.exports import Exports, Table
+from ..report.report import Report
+from ..roofline.devices import Device, find_device
+from ..units import read_size, size
+from .links import Links, links_of
+from .simulation import Build, RankKind, Simulation, simulate
+
+RELAYED = {"all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"}
+"""Collectives of which a node needs the bytes of others once, whatever number of its devices need them."""
+COLUMNS = (
+    Column("mesh", "mesh"),
+    Column("best", "bound, overlapped", "s"),
+    Column("worst", "bound, in turn", "s"),
+    Column("compute", "compute", "s"),
+    Column("communication", "communication", "s"),
+    Column("memory", "peak memory", "B"),
+    Column("binds", "binds"),
+)
+
+
+class StepBound(NamedTuple):
+    """The least seconds of a step of one rank: ``compute`` by a device's roofline, ``communication`` by its links.
+
+    ``binds`` is "compute", or the collective that takes the longest, with its mesh dimension.
+    """
+
+    compute: float
+    communication: float
+    binds: str
+
+    @property
+    def best(self) -> float:
+        """The seconds if all communication goes on while the device computes."""
+        return max(self.compute, self.communication)
+
+    @property
+    def worst(self) -> float:
+        """The seconds if none does."""
+        return self.compute + self.communication
+
+
+def step_bound(simulation: Simulation, device: str | Device = "H100", links: Links | None = None) -> StepBound:
+    """Return the bound of the rank that needs the longest.
+
+    ``device`` is a name in the table of rooflines, or a Device; ``links`` are its links, by default those of the table. Ranks
+    are placed in nodes in their order: the last dimension of the mesh is innermost. Raises InputError for a device or links
+    that are not in a table, and if the bytes of a collective are not known.
+    """
+    found = find_device(device) if isinstance(device, str) else device
+    between = links_of(found) if links is None else links
+    return max(
+        (_of_kind(kind, simulation.mesh, found, between) for kind in simulation.kinds), key=lambda each: each.best
+    )
+
+
+def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Links) -> StepBound:
+    compute = sum(_computing(kind.report, device, phase) for phase in PHASES if phase != "gradient")
+    waits = {f"{row.op} in {row.group}": _moving(row, mesh, links) for row in kind.collectives}
+    communication = sum(waits.values())
+    longest = max(waits, key=waits.__getitem__, default="")
+    return StepBound(compute, communication, "compute" if compute >= communication else longest)
+
+
+def _computing(report: Report, device: Device, phase: str) -> float:
+    """Return the least seconds of the calls of a phase, but for collectives."""
+    made = [each for each in report.counted if each.call.phase in PARTS[phase]]
+    rows = report.roofline(device, phase).rows if made else ()
+    return sum(row.bound_seconds for each, row in zip(made, rows, strict=True) if each.rule != COMMUNICATION)
+
+
+def _moving(row: Collective, mesh: Mapping[str, int], links: Links) -> float:
+    """Return the least seconds of collectives: of the bytes by a device's own link, and of those between nodes."""
+    if row.sent is None or row.received is None or row.ranks is None:
+        raise InputError(f"the bytes of {row.op} are not known, so there is no bound")
+    moved, ranks = max(row.sent, row.received), row.ranks
+    names = [*mesh]
+    inner = names[names.index(row.group) + 1 :] if row.group in mesh else []
+    together = min(ranks, max(1, links.node // math.prod(mesh[name] for name in inner)))  # of the group, in a node
+    if together >= ranks or (row.op in ("send", "recv") and together > 1):
+        return moved / links.within
+    outside = moved * (ranks - together) / (ranks - 1) / (together if row.op in RELAYED else 1)
+    return max(moved / links.within, outside / links.across)
+
+
+@dataclass(frozen=True)
+class Meshes(Exports):
+    """Meshes with their bounds, the lowest first.
+
+    ``too_large`` are those whose peak is above the ``limit`` in bytes, with that peak; ``failed`` those on which ``build`` or
+    its step raised, with the reason.
+    """
+
+    device: Device
+    links: Links
+    limit: int | None
+    found: tuple[tuple[Simulation, StepBound], ...]
+    too_large: tuple[Simulation, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def table(self) -> Table:
+        """A row for each mesh that fits, in the order of its best bound."""
+        rows = [
+            (_named(s.mesh), b.best, b.worst, b.compute, b.communication, s.max_memory, b.binds) for s, b in self.found
+        ]
+        return Table("meshes", COLUMNS, tuple(rows))
+
+    def __str__(self) -> str:
+        links = f"{self.links.within / 1e9:g} GB/s in a node of {self.links.node}, {self.links.across / 1e9:g} GB/s out of it"
+        lines = [f"bound of a step on {self.device.name}, {links}: a lower bound, no prediction", str(self.table)]
+        if self.too_large:
+            over = ", ".join(f"{_named(each.mesh)} ({size(each.max_memory)})" for each in self.too_large)
+            lines.append(f"above {size(self.limit)}: {over}")
+        return "\n".join([*lines, *(f"{mesh}: {reason}" for mesh, reason in self.failed.items())])
+
+
+def rank_meshes(
+    build: Build,
+    meshes: Iterable[Mapping[str, int]],
+    *,
+    device: str | Device = "H100",
+    links: Links | None = None,
+    memory: str | int | None = None,
+    differs: Sequence[str] | None = None,
+) -> Meshes:
+    """Simulate a training step on each mesh; return those that fit into ``memory``, the lowest bound first.
+
+    ``memory`` is that of a device, in bytes or as "80GiB". ``build`` and ``differs`` are those of :func:`simulate`, where names
+    in ``differs`` that a mesh has not are left out; ``device`` and ``links`` are those of :func:`step_bound`, which has its
+    assumptions and errors.
+    """
+    found = find_device(device) if isinstance(device, str) else device
+    between = links_of(found) if links is None else links
+    try:
+        limit = read_size(memory) if isinstance(memory, str) else memory
+    except ValueError as error:
+        raise InputError(f"memory {memory!r}: {error}") from None
+    fitting: list[tuple[Simulation, StepBound]] = []
+    too_large: list[Simulation] = []
+    failed: dict[str, str] = {}
+    for mesh in meshes:
+        try:
+            one = simulate(build, mesh, differs=differs and [name for name in differs if name in mesh])
+        except RunError as error:
+            failed[_named(mesh)] = " ".join(str(error).split())
+            continue
+        if limit is not None and one.max_memory > limit:
+            too_large.append(one)
+        else:
+            fitting.append((one, step_bound(one, found, between)))
+    fitting.sort(key=lambda each: each[1].best)
+    return Meshes(found, between, limit, tuple(fitting), tuple(too_large), failed)
+
+
+def _named(mesh: Mapping[str, int]) -> str:
+    return " x ".join(f"{name} {count}" for name, count in mesh.items())

@@ -1,0 +1,87 @@
+"""The least time of a step, by hand: FLOPs over the peak, and bytes over the links they have to take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import nn
+
+from fxflops.distributed import Links, StepBound, rank_meshes, simulate, step_bound
+from fxflops.errors import InputError
+from fxflops.roofline.devices import Device
+
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
+WIDTH, NUMBERS = 256, 6000
+DEVICE = Device("mine", {"f32": 1e9}, bandwidth=1e15, launch=0.0)
+LINKS = Links(within=1e6, across=1e4, node=4)  # bytes/s
+COMPUTE = 2 * WIDTH**3 / 1e9  # a multiply and an add for each MAC
+
+
+def build(mesh: Any) -> Any:
+    """A product of matrices, then a sum of 24,000 bytes over each dimension."""
+    layer, x = nn.Linear(WIDTH, WIDTH, bias=False), torch.ones(WIDTH, WIDTH)
+    y = torch.ones(NUMBERS)
+
+    def step() -> None:
+        with torch.no_grad():
+            layer(x)
+        for name in mesh.mesh_dim_names:
+            dist.all_reduce(y, group=mesh.get_group(name))
+
+    return layer, step
+
+
+def test_bytes_take_the_link_within_a_node_or_the_one_between_nodes() -> None:
+    simulation = simulate(build, {"dp": 3, "tp": 4}, differs=())
+    # tp: four neighbours in a node: 2 * 3/4 of the bytes. dp: one in each of three nodes: 2 * 2/3, all to other nodes.
+    tp, dp = 1.5 * 4 * NUMBERS / 1e6, 4 / 3 * 4 * NUMBERS / 1e4
+    found = step_bound(simulation, DEVICE, LINKS)
+    assert found == (pytest.approx(COMPUTE), pytest.approx(tp + dp), "all_reduce in dp")
+    assert found.best == pytest.approx(tp + dp)
+    assert found.worst == pytest.approx(tp + dp + COMPUTE)
+
+
+def test_a_node_gets_the_bytes_of_others_once() -> None:
+    simulation = simulate(build, {"dp": 8}, differs=())
+    # Two nodes of 4: half of the sum's parts are in the other node, and its 4 links bring them: 2 * 4/8 of the bytes / 4.
+    found = step_bound(simulation, DEVICE, LINKS)
+    assert found.communication == pytest.approx(2 * 4 / 8 * 4 * NUMBERS / 4 / 1e4)
+    slow_within = step_bound(simulation, DEVICE, LINKS._replace(within=1e3))
+    assert slow_within.communication == pytest.approx(2 * 7 / 8 * 4 * NUMBERS / 1e3)
+
+
+def test_binds() -> None:
+    assert StepBound(2.0, 1.0, "compute").best == 2.0
+    fast = LINKS._replace(within=1e12, across=1e12)
+    assert step_bound(simulate(build, {"dp": 2}, differs=()), DEVICE, fast).binds == "compute"
+
+
+def test_meshes_in_the_order_of_their_bounds() -> None:
+    def only_even(mesh: Any) -> Any:
+        if mesh.size() % 2:
+            raise ValueError("heads are even")
+        return build(mesh)
+
+    meshes = [{"dp": 8}, {"dp": 2, "tp": 4}, {"dp": 3}]
+    found = rank_meshes(only_even, meshes, device=DEVICE, links=LINKS, memory="1MiB", differs=["pp"])
+    assert [row[0] for row in found.table] == ["dp 8", "dp 2 x tp 4"]
+    assert list(found.failed) == ["dp 3"]
+    text = str(found)
+    assert "a lower bound, no prediction" in text
+    assert "dp 3: rank 0 (dp 0) raised ValueError: heads are even" in text
+    none = rank_meshes(build, [{"dp": 2}], device=DEVICE, links=LINKS, memory=1000)
+    assert (len(none.table), len(none.too_large)) == (0, 1)
+    assert "above 1,000 B: dp 2 (" in str(none)
+
+
+def test_what_is_not_in_a_table() -> None:
+    simulation = simulate(build, {"dp": 2}, differs=())
+    with pytest.raises(InputError, match="the links of 'mine' are not in the table"):
+        step_bound(simulation, DEVICE)
+    with pytest.raises(InputError, match="no device 'Z9'"):
+        rank_meshes(build, [{"dp": 2}], device="Z9")
+    with pytest.raises(InputError, match="memory 'much'"):
+        rank_meshes(build, [{"dp": 2}], memory="much")
