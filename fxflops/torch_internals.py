@@ -85,9 +85,11 @@ push_on_torch_function_stack = torch._C._push_on_torch_function_stack
 disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
 # The package of DTensor, which has the sharding rules. Without it sharded tensors are counted whole.
 SHARDING = "torch.distributed.tensor"
-# The class that gathers and reduces a group of FSDP's parameters, ahead of time too. Without it, those belong to the
-# module that is called meanwhile.
-FSDP_GROUP = "FSDPParamGroup"
+# The end of the file whose class gathers and reduces a group of FSDP's parameters, ahead of time too. Without it, those
+# belong to the module that is called meanwhile.
+FSDP_GROUP_FILE = "_fsdp_param_group.py"
+# The end of the file of DeviceMesh, which is made of numbers. Without it no mesh is made or sliced in a simulation.
+MESH_FILE = "device_mesh.py"
 # Tells whether a tensor wraps other tensors (DTensor), and so has no memory of its own. Necessary.
 is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
 # The active functorch transform (vmap, grad), under which shapes lack the batch dimension. Necessary.

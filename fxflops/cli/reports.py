@@ -8,6 +8,7 @@ from typing import Any
 
 from ..conventions import BASE_CONVENTION, check_attention, check_convention
 from ..errors import InputError
+from ..report.gathered import GatheredReport
 from ..report.report import Report
 from .libraries import is_from_a_library
 from .options import ATTENTION, Asked, given_by
@@ -61,9 +62,12 @@ def _loaded(target: str, asked: Asked) -> Report:
 
 def gathered(report: Report) -> list[GatheredReport] | None:
     """Return the report of all processes, if there are several; None in all but the first. They part afterwards."""
-    from ..torch_internals import end_processes, processes
+    from torch import distributed
+
+    from ..torch_internals import processes
 
     if processes() == 1:
         return []
-    whole = report.gather()
-    return [whole] if end_processes() == 0 else None
+    whole, is_first = report.gather(), distributed.get_rank() == 0
+    distributed.destroy_process_group()
+    return [whole] if is_first else None

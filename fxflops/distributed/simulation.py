@@ -9,7 +9,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from traceback import walk_stack
 from typing import Any, NamedTuple
 
 import torch
@@ -23,9 +22,9 @@ from ..profiling import profile
 from ..render.columns import Column
 from ..render.exports import Exports, Table
 from ..report.report import Report
-from ..torch_internals import DispatchMode, disable_current_modes, fake_group, fake_tensors, processes
+from ..torch_internals import MESH_FILE, DispatchMode, disable_current_modes, fake_group, fake_tensors, processes
+from ..trace.source import frame_in
 
-MESHES = "torch.distributed.device_mesh"
 Build = Callable[[Any], tuple["nn.Module | Sequence[nn.Module] | Mapping[str, Any]", Callable[[], Any]]]
 Coordinates = dict[str, int]
 """The place of a rank in the mesh: its number in each dimension."""
@@ -239,6 +238,5 @@ class Rank(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops._c10d_functional.wait_tensor.default:
             return args[0]
-        is_mesh = any(frame.f_globals.get("__name__") == MESHES for frame, _ in walk_stack(None))
-        with disable_current_modes() if is_mesh else nullcontext():
+        with nullcontext() if frame_in(MESH_FILE) is None else disable_current_modes():
             return func(*args, **(kwargs or {}))

@@ -13,9 +13,9 @@ from ..ops import BASE
 from ..ops.aten import BETWEEN_PROCESSES
 from ..records import COMMUNICATION
 from ..records.tensors import ORDINARY
-from ..torch_internals import FSDP_GROUP, SHARDING, OpOverload, OpOverloadPacket, process_group_of
+from ..torch_internals import FSDP_GROUP_FILE, SHARDING, OpOverload, OpOverloadPacket, process_group_of
 from .functions import qualified_name
-from .source import frames
+from .source import frame_in
 
 MESH = "mesh_"
 """The beginning of the description that a DeviceMesh gives to the group of one of its dimensions."""
@@ -92,6 +92,6 @@ class Collectives:
     def cause(self) -> str | None:
         """Return the path of the module whose parameters FSDP gathers now, or whose gradients it reduces; None if it does
         neither. It may do so ahead of time, in the call of another module."""
-        owners = (frame.f_locals.get("self") for frame in frames())
-        group = next((owner for owner in owners if type(owner).__name__ == FSDP_GROUP), None)
+        frame = frame_in(FSDP_GROUP_FILE)
+        group = None if frame is None else frame.f_locals.get("self")
         return next((self._paths[module] for module in getattr(group, "modules", ()) if module in self._paths), None)

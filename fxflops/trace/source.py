@@ -22,6 +22,17 @@ def frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+def frame_in(file: str) -> FrameType | None:
+    """Return the innermost frame of the callers in a file whose name ends so; None if there is none.
+
+    It leaves no reference cycle, which would keep the local variables of all callers alive: a generator that yields frames does.
+    """
+    frame = sys._getframe(1).f_back
+    while frame is not None and not frame.f_code.co_filename.endswith(file):
+        frame = frame.f_back
+    return frame
+
+
 def author_line() -> str:
     """Return ``file:line`` of the innermost frame outside torch, Python's standard library and this one; "" if none."""
     own = (frame for frame in frames() if not is_library(frame.f_code.co_filename))
