@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from ..counting.collectives import Collective
 from ..errors import InputError, RunError
-from ..ops import COMMUNICATION
-from ..records import PARTS, PHASES
+from ..records import COMMUNICATION, PARTS, PHASES
 from ..render.columns import Column
 from ..render.exports import Exports, Table
 from ..report.report import Report
