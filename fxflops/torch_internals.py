@@ -85,8 +85,7 @@ push_on_torch_function_stack = torch._C._push_on_torch_function_stack
 disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
 # The package of DTensor, which has the sharding rules. Without it sharded tensors are counted whole.
 SHARDING = "torch.distributed.tensor"
-# The end of the file whose class gathers and reduces a group of FSDP's parameters, ahead of time too. Without it, those
-# belong to the module that is called meanwhile.
+# The end of the file that gathers FSDP's parameters ahead of time. Without it, they belong to the module called meanwhile.
 FSDP_GROUP_FILE = "_fsdp_param_group.py"
 # The end of the file of DeviceMesh, which is made of numbers. Without it no mesh is made or sliced in a simulation.
 MESH_FILE = "device_mesh.py"
@@ -223,11 +222,9 @@ def fake_group(rank: int, size: int) -> Iterator[None]:
     finally:
         torch.distributed.destroy_process_group()
         debug._clear_sharding_prop_cache()
-        for name, held in vars(_redistribute).items():
-            if name == "_planner_cache":  # not in older versions
-                held.clear()
-            elif hasattr(held, "cache_clear"):
-                held.cache_clear()
+        getattr(_redistribute, "_planner_cache", {}).clear()  # not in older versions
+        for held in vars(_redistribute).values():
+            getattr(held, "cache_clear", int)()
 
 
 def processes() -> int:
