@@ -163,13 +163,17 @@ def test_lower_bounds_and_conventions_are_named() -> None:
 
 
 def test_as_a_page_both_reports_stand_side_by_side(tmp_path):
-    small, large = (count(nn.Sequential(nn.Linear(8, n), nn.ReLU(), nn.Linear(n, 8)), torch.ones(4, 8)) for n in (16, 32))
+    small, large = (
+        count(nn.Sequential(nn.Linear(8, n), nn.ReLU(), nn.Linear(n, 8)), torch.ones(4, 8)) for n in (16, 32)
+    )
     small.diff(large).to_html(tmp_path / "diff.html", title="Twice as wide")
     text = (tmp_path / "diff.html").read_text(encoding="utf8")
     assert text == small.diff(large).to_html(title="Twice as wide")
     assert "<h1>Twice as wide</h1>" in text
     # 2 layers of 8 x n multiplies and adds for each of 4 rows; n biases and n ReLUs, and 8 biases less 8 sums.
-    assert '<td class="n">2.11 k</td><td class="n">4.22 k</td><td class="n">+2.11 k</td><td class="n">2.00x</td>' in text
+    assert (
+        '<td class="n">2.11 k</td><td class="n">4.22 k</td><td class="n">+2.11 k</td><td class="n">2.00x</td>' in text
+    )
     assert "FLOPs by module" in text
     assert "params by operator" in text
     assert "time by module" not in text
