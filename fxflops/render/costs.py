@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from .. import units
 from ..counting.steps import HOST
-from .columns import MODULE_COLUMNS, Column, module_cell, module_values
+from .columns import MODULE_COLUMNS, module_cell, module_values
 from .data import Summary, TreeRow
-from .exports import Table
 from .parts import Part, parts_of
 from .text import align, bar, cells, paint, plain
 
@@ -16,18 +15,6 @@ MOST_PARTS = 8
 MOST_OPERATORS = 4
 LEAST = 0.5
 """Percent of the FLOPs and of the time below which a part is left to the rest."""
-SHARED = ("params", "macs", "flops", "flops%", "time", "time%")
-PARTS = (
-    Column("module", "module"),
-    Column("class", "class"),
-    Column("modules", "modules", "number"),
-    Column("params", "params", "elements"),
-    Column("macs", "MACs", "flops"),
-    Column("flops", "FLOPs", "flops"),
-    Column("flops%", "FLOPs %", "%"),
-    Column("seconds", "time", "s"),
-    Column("time%", "time %", "%"),
-)
 BAR = 20
 OTHER = "other"
 
@@ -66,18 +53,6 @@ def costs(data: Summary) -> list[Part]:
         macs = data.root.macs - sum(part.row.macs for part in parts)
         parts.append(Part(TreeRow("", "", OTHER, 0, None, macs, flops, seconds=seconds)))
     return parts
-
-
-def costs_table(data: Summary) -> Table:
-    """Return the parts that cost most, and the model as a whole, as a table."""
-    total = "total (a lower bound)" if data.root.missing else "total"
-    rows = [*costs(data), Part(data.root._replace(path=total), (data.root,))]
-    values = ((part, module_values(part.row, data.root)) for part in rows)
-    cells = (
-        (part.row.path, part.row.cls, len(part.modules) or None, *(found[key] for key in SHARED))
-        for part, found in values
-    )
-    return Table("parts", PARTS, tuple(cells), provenance=data.provenance)
 
 
 def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:

@@ -11,6 +11,7 @@ import html
 import io
 import json
 import math
+import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -279,6 +280,15 @@ class Rows(dict[str, V], Tabular):
         return str(self.table)
 
     __repr__ = Tabular.__repr__  # that of dict comes first
+
+
+def method_for(path: Path) -> str:
+    """Return the method that writes the format which the suffix of ``path`` names; InputError for an unknown suffix."""
+    name = os.fspath(path)
+    method = next((method for suffix, method in FORMATS.items() if name.lower().endswith(suffix)), None)
+    if method is None:
+        raise InputError(f"cannot tell the format of {name!r} by its suffix: one of {', '.join(FORMATS)}")
+    return method
 
 
 def written(text: str, path: Path | None) -> str | None:

@@ -19,7 +19,7 @@ from ..names import is_torch_loaded
 from ..records import PARTS, PHASES, FormulaFunction
 from ..render.columns import check_number
 from ..render.data import Summary
-from ..render.exports import FORMATS, Exports, Path, Table, as_json, written, written_bytes
+from ..render.exports import Exports, Path, Table, as_json, method_for, written, written_bytes
 from ..render.page_data import Page
 from ..roofline.devices import Device, listed_at
 from ..roofline.result import Roofline
@@ -31,6 +31,7 @@ from .memory_snapshot import memory_snapshot
 from .model_explorer import graph, node_data
 from .over_processes import OverProcesses
 from .picture import as_png, picture
+from .rows import costs_table
 from .saved import NAME_ONLY, TOTALS, Saved, data_in, to_json_data
 from .tables import TabledRun
 from .views import Tree, summary_of, tree_row
@@ -218,8 +219,6 @@ class Report(TabledRun, OverProcesses, Exports):
         )
 
     def _as_paper(self) -> Table:
-        from ..render.costs import costs_table
-
         return costs_table(self._summary)
 
     @cached_property
@@ -233,17 +232,11 @@ class Report(TabledRun, OverProcesses, Exports):
     def save(self, path: Path) -> None:
         """Write the report in the format that the suffix of ``path`` names; raise InputError for an unknown suffix.
 
-        ``.json`` holds the whole report, for :meth:`load`; ``.csv``, ``.md`` and ``.tex`` the table of operations;
-        ``.html`` the page of :meth:`to_html`; ``.trace.json`` and ``.perfetto`` a Chrome trace, ``.pickle`` a memory
+        ``.json`` holds the whole report, for :meth:`load`; ``.csv`` the table of operations; ``.md``
+        and ``.tex`` that of the modules that cost most; ``.html`` the page of :meth:`to_html`; ``.trace.json`` and ``.perfetto`` a Chrome trace, ``.pickle`` a memory
         snapshot, ``.svg`` and ``.png`` a picture of the graph.
         """
-        name = os.fspath(path).lower()
-        method = next((method for suffix, method in FORMATS.items() if name.endswith(suffix)), None)
-        if method is None:
-            raise InputError(
-                f"cannot tell the format of {os.fspath(path)!r} by its suffix: one of {', '.join(FORMATS)}"
-            )
-        getattr(self, method)(path)
+        getattr(self, method_for(path))(path)
 
     @classmethod
     def load(cls, path: Path, model: nn.Module | None = None) -> Report:

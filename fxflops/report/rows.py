@@ -10,8 +10,11 @@ from ..counting.steps import StepTime
 from ..meters.nodes import Node
 from ..names import name_of
 from ..records import PHASES, Counted, per_operation, specs_in
-from ..render.columns import MODULES, OPERATIONS, STEP_TIMES, SUMS, Column
+from ..render.columns import MODULES, OPERATIONS, STEP_TIMES, SUMS, Column, module_values
+from ..render.costs import costs
+from ..render.data import Summary
 from ..render.exports import Cells, Rows, Table
+from ..render.parts import Part
 
 NO_KERNEL = ("Memcpy", "Memset")
 """The beginnings of the names under which torch.profiler shows copies and fills of a device's memory."""
@@ -23,6 +26,32 @@ KERNELS = (
     Column("flops", "FLOPs", "flops"),
     Column("flops_per_second", "FLOP/s", "flops"),
 )
+
+
+SHARED = ("params", "macs", "flops", "flops%", "time", "time%")
+PARTS = (
+    Column("module", "module"),
+    Column("class", "class"),
+    Column("modules", "modules", "number"),
+    Column("params", "params", "elements"),
+    Column("macs", "MACs", "flops"),
+    Column("flops", "FLOPs", "flops"),
+    Column("flops%", "FLOPs %", "%"),
+    Column("seconds", "time", "s"),
+    Column("time%", "time %", "%"),
+)
+
+
+def costs_table(data: Summary) -> Table:
+    """Return the parts that cost most, and the model as a whole, as a table."""
+    total = "total (a lower bound)" if data.root.missing else "total"
+    rows = [*costs(data), Part(data.root._replace(path=total), (data.root,))]
+    values = ((part, module_values(part.row, data.root)) for part in rows)
+    cells = (
+        (part.row.path, part.row.cls, len(part.modules) or None, *(found[key] for key in SHARED))
+        for part, found in values
+    )
+    return Table("parts", PARTS, tuple(cells), provenance=data.provenance)
 
 
 def module_rows(rows: Mapping[str, ModuleRow]) -> Rows[ModuleRow]:
