@@ -52,6 +52,13 @@ def test_generate_is_its_prefill_and_each_decode_step(generated: Any) -> None:
     assert generated.report.complete
 
 
+def test_the_cache_grows_by_a_key_and_a_value_of_each_layer_for_each_token(generated: Any) -> None:
+    held = [moment.live["cache"] for moment in generated.report.timeline if moment.path == "lm_head"]
+    assert held == [LAYERS * 2 * WIDTH * 4 * (TOKENS + i) for i in range(NEW)]
+    ids = torch.ones(1, TOKENS, dtype=torch.long)
+    assert count(gpt2(), ids).memory["cache"] == LAYERS * 2 * WIDTH * 4 * TOKENS
+
+
 class Writer(nn.Module):
     """What generates: each word by a call of its own, or of another that does."""
 

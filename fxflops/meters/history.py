@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 from ..records import PARTS, PHASES, Call, Spec
 
-CATEGORIES = ("params", "buffers", "inputs", "activations", "gradients", "optimizer", "temporaries", "gathered")
+CATEGORIES = ("params", "buffers", "inputs", "activations", "gradients", "optimizer", "temporaries", "gathered", "cache")
 """The categories of memory. "gradients" are those of parameters, "optimizer" is optimizer state, "activations" were
-made by the forward, "gathered" are parameters that FSDP has brought together for a while, and "temporaries" are all others
+made by the forward, "gathered" are parameters that FSDP has brought together for a while, "cache" are KV caches, and "temporaries" are all others
 made by the backward pass and the optimizer."""
 
 
 class LiveTensor(NamedTuple):
     """A live storage: its bytes, the first tensor seen on it, its category, and the module and op that made it.
 
-    ``name`` is the name of a parameter, of a buffer, of the parameter that a gradient belongs to, or that of a kind of
-    optimizer state ("exp_avg"), otherwise "".
+    ``name`` is the name of a parameter, of a buffer, of the parameter that a gradient belongs to, that of a kind of
+    optimizer state ("exp_avg"), or the place of a tensor in a KV cache ("layers.0.keys"), otherwise "".
     """
 
     bytes: int

@@ -101,6 +101,16 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return [part for _, part in walk(value) if isinstance(part, torch.Tensor)]
 
 
+def caches_in(value: Any) -> list[tuple[str, torch.Tensor]]:
+    """Return the tensors of the KV caches in a model's output by their places in these: ``layers.0.keys``.
+
+    A cache is an object whose class is called so, as the ``DynamicCache`` of transformers.
+    """
+    caches = [part for _, part in walk(value, depth=2) if type(part).__name__.endswith("Cache")]
+    inside = [each for cache in caches for each in walk(cache)]
+    return [(".".join(str(name) for _, name in path), part) for path, part in inside if isinstance(part, torch.Tensor)]
+
+
 def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the tensors that have a tensor's data: itself, or those that a wrapper class (quantized, sharded) holds."""
     if type(tensor) in (torch.Tensor, nn.Parameter) or not hasattr(tensor, "__tensor_flatten__"):

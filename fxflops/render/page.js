@@ -22,7 +22,7 @@ const OTHER = ["other", GREY];
 const BINDS = { compute: ["#7b6fd0", "circle"], memory: ["#1b9aaa", "square"], launch: ["#c2336e", "diamond"], nothing: [GREY, "circle"] };
 const CATEGORIES = {
   params: "#8da0cb", buffers: "#b3b7e6", inputs: "#a6d854", activations: "#66c2a5", gradients: "#fc8d62",
-  optimizer: "#c3a6e0", temporaries: "#ffd92f", gathered: "#e5c494", other: GREY,
+  optimizer: "#c3a6e0", temporaries: "#ffd92f", gathered: "#e5c494", cache: "#e78ac3", other: GREY,
 };
 // Nothing leaves the page: no button that would send a chart to plotly's server.
 const CONFIG = {

@@ -22,7 +22,8 @@ SHOWN_AS = {"gradient": "forward"}
 """Phases that the page shows as another one: gradients taken inside the forward are a part of it."""
 PICTURED = "flops"
 """The cost that colours the graph on the page."""
-ONE_ROW = ("params", "buffers", "optimizer", "gradients")
+BY_KIND = ("optimizer", "cache")
+ONE_ROW = ("params", "buffers", "gradients", *BY_KIND)
 """Categories of memory with many tensors, which the page shows as one row each."""
 
 
@@ -197,9 +198,11 @@ def _memory(report: CountedRun) -> MemoryTimeline:
     """Return the memory over the run, with one owner for all tensors of a category in :data:`ONE_ROW`."""
     tensors = report.live_at_peak
     owners = [Owner(t.category, t.path, t.op, repr(t.spec), t.bytes) for t in tensors if t.category not in ONE_ROW]
-    # Optimizer state by its kinds: "exp_avg".
+    # Optimizer state and caches by their kinds: "exp_avg", "keys".
     kept = grouped(
-        ((t.category, t.name if t.category == "optimizer" else ""), t.bytes) for t in tensors if t.category in ONE_ROW
+        ((t.category, t.name.rpartition(".")[2] if t.category in BY_KIND else ""), t.bytes)
+        for t in tensors
+        if t.category in ONE_ROW
     )
     owners += [Owner(category, "", name, "", sum(sizes), len(sizes)) for (category, name), sizes in kept.items()]
     other = report.memory.get("other", 0)

@@ -12,7 +12,7 @@ from torch import nn
 
 from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import MODULE, PhaseTimes, Stopwatch
-from ..model.pytree import tensors_in
+from ..model.pytree import caches_in, tensors_in
 from ..ops import Formula, FormulaRegistry
 from ..records import Operation, Scope, Spec, Step
 from ..records.tensors import spec_of
@@ -119,7 +119,7 @@ class ModuleObserver:
                 with observer.lock:
                     observer._leave(module, args, kwargs, out)
                     if observer._step is not None and not observer._stack.running:
-                        observer._end_step(observer._step, module)
+                        observer._end_step(observer._step, module, out)
             finally:
                 if stopped:
                     observer.stopwatch.go()
@@ -151,8 +151,11 @@ class ModuleObserver:
                 self.steps.append(Step("", range(self._begun, self._begun), self.times.next_step()))
             self.times.begin(FORWARD)
 
-    def _end_step(self, number: int, module: nn.Module) -> None:
-        """Note which calls an outermost module call has made, also if it raised."""
+    def _end_step(self, number: int, module: nn.Module, out: Any) -> None:
+        """Note which calls an outermost module call has made, also if it raised, and which tensors are its KV cache."""
+        if self._storages is not None:
+            with DisableTorchFunction():
+                self._storages.label(caches_in(out), "cache")
         calls = range(self._begun, len(self.calls))
         self.steps[number] = self.steps[number]._replace(name=self._modules[module], calls=calls)
         self._step = None

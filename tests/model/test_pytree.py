@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fxflops import analyze, count
-from fxflops.model.pytree import Hole, fill, template_of, tensors_in, walk
+from fxflops.model.pytree import Hole, caches_in, fill, template_of, tensors_in, walk
 
 Pair = namedtuple("Pair", "left right")
 A, B = torch.ones(1), torch.ones(2)
@@ -130,3 +130,19 @@ def test_a_model_that_writes_into_its_input(kind: str) -> None:
         assert set(batch.keys()) == {"a", "inner"}
         assert batch["a"].device.type == "cpu"
         assert torch.equal(batch["a"], x)
+
+
+def test_the_tensors_of_a_cache_have_their_places_in_it() -> None:
+    class Layer:
+        def __init__(self) -> None:
+            self.keys, self.values = torch.ones(1), torch.ones(2)
+
+    class DynamicCache:
+        def __init__(self) -> None:
+            self.layers = [Layer(), Layer()]
+
+    out = {"logits": torch.ones(3), "past_key_values": DynamicCache()}
+    assert [(name, tensor.numel()) for name, tensor in caches_in(out)] == [
+        ("layers.0.keys", 1), ("layers.0.values", 2), ("layers.1.keys", 1), ("layers.1.values", 2),
+    ]  # fmt: skip
+    assert caches_in((torch.ones(1), [torch.ones(1)])) == []
