@@ -1,6 +1,9 @@
 """One model, every installed counter run for real, each in a process of its own; beside each number what fxflops gives
 under that tool's convention, and why it differs from fxflops's own.
 
+The processes are copies of one that has imported torch. They import their tools side by side; then each runs its own, and is
+timed, while no other works.
+
 python compare.py [--add_one] [--linear_no_bias]            the five-to-four linear layer of torch_flops' README
 python compare.py --model resnet50 [--input 1,3,224,224]    any timm or torchvision model, with random weights
 """
@@ -12,13 +15,17 @@ import copy
 import importlib
 import io
 import json
+import multiprocessing
+import os
 import re
-import subprocess
 import sys
+import tempfile
 import time
 import warnings
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -30,10 +37,11 @@ from rich.table import Table
 from torch import nn
 
 from benchmarks.peers import PEERS
-from fxflops.errors import near
+from fxflops.cli.libraries import check_model
+from fxflops.errors import InputError
 
 TIMEOUT = 900
-SIMPLE, OURS = "SimpleModel", "fxflops"
+SIMPLE, OURS, CONVENTIONS = "SimpleModel", "fxflops", "conventions"
 WHYS = 3
 ABSENT = "not installed"
 MOST_SAID = 300
@@ -89,26 +97,28 @@ class Subject:
 
 def named(name: str) -> tuple[nn.Module, tuple[int, ...]]:
     """A timm or torchvision model and the shape of an image for it."""
-    library, _, bare = name.rpartition(":")
-    known: list[str] = []
-    if library in ("", "timm"):
-        with contextlib.suppress(ImportError):
-            import timm
+    library, _, bare = name.partition(":")
+    if library == "timm":
+        import timm
 
-            if timm.is_model(bare):
-                model = timm.create_model(bare)
-                return model, (1, *model.pretrained_cfg.get("input_size", (3, 224, 224)))
-            known += timm.list_models()
-    if library in ("", "torchvision"):
-        with contextlib.suppress(ImportError):
-            import torchvision
+        model = timm.create_model(bare)
+        return model, (1, *model.pretrained_cfg.get("input_size", (3, 224, 224)))
+    import torchvision
 
-            if bare in torchvision.models.list_models():
-                return torchvision.models.get_model(bare, weights=None), (1, 3, 224, 224)
-            known += torchvision.models.list_models()
-    asked = " nor ".join([library] if library else ["timm", "torchvision"])
-    close = near(bare, dict.fromkeys(known)) if known else ": not installed"
-    raise typer.BadParameter(f"no model {name!r} in {asked}{close}")
+    return torchvision.models.get_model(bare, weights=None), (1, 3, 224, 224)
+
+
+def whole_name(name: str) -> str:
+    """The name with its library; typer.BadParameter if no library has such a model."""
+    library, colon, bare = name.partition(":")
+    libraries = [library] if colon else ["timm", "torchvision"]
+    said = [f"a model is timm:NAME or torchvision:NAME, not {name!r}"] * (library not in ("timm", "torchvision"))
+    for each in () if colon and said else libraries:
+        try:
+            return check_model(f"{each}:{bare if colon else name}")
+        except InputError as error:
+            said.append(str(error))
+    raise typer.BadParameter("; ".join(said if colon else said[1:]))
 
 
 def state_of(model: nn.Module) -> dict[str, dict[str, Any]]:
@@ -154,15 +164,33 @@ def forget_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
+def work(tool: str, subject: Subject, pipe: Connection, log: str) -> None:
+    """Import the tool, say so, and at a word from the other end run it and send its answer; :data:`CONVENTIONS` needs none."""
+    with open(log, "w", encoding="utf8") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    try:
+        if tool == CONVENTIONS:
+            pipe.send(conventions(subject))
+            return
+        package = PEERS[tool][0]
+        importlib.import_module(package)
+        pipe.send(None)
+        pipe.recv()
+        pipe.send(answer(tool, subject))
+    except ModuleNotFoundError as error:
+        pipe.send({"error": ABSENT if tool != CONVENTIONS and error.name == package else short(error)})
+    except Exception as error:
+        pipe.send({"error": short(error)})
+
+
+def short(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:MOST_SAID]
+
+
 def answer(tool: str, subject: Subject) -> dict[str, Any]:
     """What one tool says of the model, and what it does to it."""
-    package, run = PEERS[tool]
-    try:
-        importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        if error.name == package:
-            return {"error": ABSENT}
-        raise
+    run = PEERS[tool][1]
     model, x = subject.build()
     printed, before, result = io.StringIO(), state_of(model), dict[str, Any]()
     forget_peak()
@@ -173,15 +201,13 @@ def answer(tool: str, subject: Subject) -> dict[str, Any]:
             numbers, uncounted = run(model, x)
             result.update(numbers=numbers, uncounted=list(uncounted))
         except Exception as error:
-            result.update(error=" ".join(f"{type(error).__name__}: {error}".split())[:MOST_SAID])
+            result.update(error=short(error))
     result["seconds"] = time.perf_counter() - start
     if bytes_before is not None:
         result["mebibytes"] = (mebibytes("VmHWM") or bytes_before) - bytes_before
     said = "".join([printed.getvalue(), *(f"{warning.message}\n" for warning in warned)])
     result["uncounted"] = list(dict.fromkeys([*result.get("uncounted", []), *map("".join, SAID.findall(said))]))
     result["changed"] = changes(before, state_of(model))
-    if tool == OURS and "error" not in result:
-        result.update(conventions(subject))
     result["printed"] = re.sub(r"\x1b\[\d+m", "", printed.getvalue())
     return result
 
@@ -196,31 +222,86 @@ def conventions(subject: Subject) -> dict[str, Any]:
     for name in fxflops.list_conventions():
         rows = report.explain("fxflops", name).rows[:WHYS]
         totals[name] = report.recount(name).total_flops
-        reasons[name] = "; ".join(f"{row.op} {row.difference:+,}: {row.how_b.partition('; ')[0]}" for row in rows)
+        reasons[name] = [(row.op, f"{row.difference:+,}: {row.how_b.partition('; ')[0]}") for row in rows]
     return {"totals": totals, "reasons": reasons}
 
 
 # The process that asks them all.
 
 
-def ask(tool: str, subject: Subject) -> dict[str, Any]:
-    """What a process of its own says of one tool; which one it is, on stderr, for each takes seconds."""
-    print(f"compare.py: {tool} ...", file=sys.stderr, flush=True)
-    options = ["--model", subject.model, "--input", subject.shape]
-    flags = ["--linear_no_bias"] * (not subject.bias) + ["--add_one"] * subject.add_one
-    command = [sys.executable, __file__, *options, *flags, "--child", tool]
-    try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
-    except subprocess.TimeoutExpired:
-        return {"error": f"no answer within {TIMEOUT} s"}
-    if run.returncode:
-        return {"error": (run.stderr.strip().splitlines() or [f"ended with {run.returncode}"])[-1]}
-    return dict(json.loads(run.stdout.splitlines()[-1]))
+@dataclass
+class Worker:
+    """A process for one tool, which has imported it when this is made; or it has ended, and ``said`` says why."""
+
+    context: Any
+    tool: str
+    subject: Subject
+    folder: str
+    said: dict[str, Any] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pipe, theirs = self.context.Pipe()
+        self.log = Path(self.folder, self.tool)
+        self.process = self.context.Process(
+            target=work, args=(self.tool, self.subject, theirs, str(self.log)), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+        self.said = self._heard()
+
+    def answer(self) -> dict[str, Any]:
+        """What the tool says: it runs now."""
+        if self.said is None:
+            self.pipe.send(None)
+            self.said = self._heard() or {}
+        self.process.join(1)
+        self.process.kill()
+        return self.said
+
+    def _heard(self) -> dict[str, Any] | None:
+        try:
+            if self.pipe.poll(TIMEOUT):
+                return self.pipe.recv()
+            return {"error": f"no answer within {TIMEOUT} s"}
+        except EOFError:
+            self.process.join()
+            lines = self.log.read_text(encoding="utf8", errors="replace").strip().splitlines()
+            return {"error": (lines or [f"ended with {self.process.exitcode}"])[-1]}
+
+
+def answers(tools: Sequence[str], subject: Subject, library: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What each tool says, as it comes, after what fxflops says under each convention.
+
+    As many processes as there are cores get ready at once; the tools run, and are timed, one after the other.
+    """
+    can_copy = "forkserver" in multiprocessing.get_all_start_methods()
+    context = multiprocessing.get_context("forkserver" if can_copy else "spawn")
+    if can_copy:
+        context.set_forkserver_preload(["torch", *([library] if library else [])])
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
+        ready = pool.map(lambda tool: Worker(context, tool, subject, folder), [CONVENTIONS, *tools])
+        for worker in list(ready):
+            yield worker.tool, worker.answer()
+
+
+def why(numbers: Sequence[Any], reasons: dict[str, Any]) -> str:
+    """Why a tool's numbers differ from fxflops's: each op once, with its difference in the first unit, then in the others."""
+    by_op: dict[str, list[str]] = {}
+    for i, (_, unit, convention) in enumerate(numbers):
+        for op, difference in reasons.get(convention.lstrip("~"), []):
+            by_op.setdefault(op, []).append(difference if i == 0 else f"{unit} {difference}")
+    return "; ".join(f"{op} {said[0]}" + "".join(f" ({each})" for each in said[1:]) for op, said in by_op.items())
 
 
 def rows_of(tool: str, said: dict[str, Any], ours: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row for each number of the tool's, or one for its error."""
-    for value, unit, convention in said.get("numbers") or [(None, "", "")]:
+    """A row for each number of the tool's, or one for its error; what is said of the tool is in the first."""
+    numbers = said.get("numbers") or [(None, "", "")]
+    of_all = {
+        "why": said.get("error") or why(numbers, ours.get("reasons", {})),
+        "not_counted": ", ".join(said.get("uncounted", [])),
+        "changed": ", ".join(said.get("changed", [])),
+    }
+    for i, (value, unit, convention) in enumerate(numbers):
         name = convention.lstrip("~")
         yield {
             "tool": tool,
@@ -230,9 +311,7 @@ def rows_of(tool: str, said: dict[str, Any], ours: dict[str, Any]) -> Iterator[d
             "convention": convention,
             "seconds": said.get("seconds"),
             "mebibytes": said.get("mebibytes"),
-            "why": said.get("error") or ours.get("reasons", {}).get(name, ""),
-            "not_counted": ", ".join(said.get("uncounted", [])),
-            "changed": ", ".join(said.get("changed", [])),
+            **(of_all if i == 0 else dict.fromkeys(of_all, "")),
         }
 
 
@@ -244,6 +323,8 @@ def cell(value: Any) -> str:
 
 def table(rows: list[dict[str, Any]], columns: dict[str, str]) -> Table:
     result = Table(show_lines=columns is REASONS)
+    if columns is REASONS:
+        rows = list({row["tool"]: row for row in reversed(rows)}.values())[::-1]
     for name, title in columns.items():
         result.add_column(title, justify="right" if name in NUMERIC else "left", overflow="fold")
     for row in rows:
@@ -256,6 +337,13 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     lines = [list(columns.values()), ["--:" if name in NUMERIC else "---" for name in columns]]
     lines += [[cell(row[name]).replace("|", r"\|") for name in columns] for row in rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def told(tool: str, said: dict[str, Any]) -> None:
+    """A line on stderr: the tool's answer has come."""
+    numbers = ", ".join(f"{cell(value)} {unit}" for value, unit, _ in said.get("numbers", []))
+    seconds = f" in {said['seconds']:.2f} s" if numbers else ""
+    print(f"compare.py: {tool}: {said.get('error') or numbers + seconds}", file=sys.stderr, flush=True)
 
 
 def say(tool: str, said: dict[str, Any]) -> None:
@@ -278,22 +366,23 @@ def main(
     tools: Annotated[str, typer.Option(help=f"Some of {', '.join(PEERS)}; default: all.")] = ",".join(PEERS),
     markdown_file: Annotated[Path | None, typer.Option("--markdown", help="Write the table to this file.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows to this file.")] = None,
-    child: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
     """Run every installed FLOP counter on one model, each in a process of its own, and say why they differ."""
-    subject = Subject(model, input, not linear_no_bias, add_one)
-    if child:
-        print(json.dumps(answer(child, subject), default=float))
-        return
     chosen = tools.split(",")
     if unknown := [tool for tool in chosen if tool not in PEERS]:
         raise typer.BadParameter(f"unknown tools {', '.join(unknown)}: choose from {', '.join(PEERS)}")
-    built, x = subject.build()
+    name = SIMPLE if model == SIMPLE else whole_name(model)
+    subject = Subject(name, input, not linear_no_bias, add_one)
     if model == SIMPLE:
-        print(f"{' Model ':*^{RULE}}\n{built}\n{built(x)}")
-    ours, rows = ask(OURS, subject), []
-    for tool in chosen:
-        said = ours if tool == OURS else ask(tool, subject)
+        built, x = subject.build()
+        print(f"{' Model ':*^{RULE}}\n{built}\n{built(x)}", flush=True)
+    ours: dict[str, Any] = {}
+    rows: list[dict[str, Any]] = []
+    for tool, said in answers(chosen, subject, name.partition(":")[0] if model != SIMPLE else ""):
+        if tool == CONVENTIONS:
+            ours = said
+            continue
+        told(tool, said)
         rows += rows_of(tool, said, ours)
         if model == SIMPLE:
             say(tool, said)
