@@ -10,7 +10,17 @@ from typing import NamedTuple
 
 from ..records import PARTS, PHASES, Call, Spec
 
-CATEGORIES = ("params", "buffers", "inputs", "activations", "gradients", "optimizer", "temporaries", "gathered", "cache")
+CATEGORIES = (
+    "params",
+    "buffers",
+    "inputs",
+    "activations",
+    "gradients",
+    "optimizer",
+    "temporaries",
+    "gathered",
+    "cache",
+)
 """The categories of memory. "gradients" are those of parameters, "optimizer" is optimizer state, "activations" were
 made by the forward, "gathered" are parameters that FSDP has brought together for a while, "cache" are KV caches, and "temporaries" are all others
 made by the backward pass and the optimizer."""

@@ -46,8 +46,8 @@ class _Placed:
         return self.y + self.height
 
 
-def graph_svg(root: Box, about: str, cost: str, show: Callable[[float], str]) -> str:
-    """Return the picture of the boxes. ``about`` is the run in words, ``cost`` the name of what colours them, and ``show``
+def graph_svg(root: Box, about: str, origin: str, cost: str, show: Callable[[float], str]) -> str:
+    """Return the picture of the boxes. ``about`` is the run in words, ``origin`` its provenance, ``cost`` the name of what colours them, and ``show``
     formats a cost."""
     placed = _placed(root, root.cost, show)
     most = max((each.cost for each in root.walk() if not each.children), default=0)
@@ -57,7 +57,7 @@ def graph_svg(root: Box, about: str, cost: str, show: Callable[[float], str]) ->
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" role="img">',
-            f"<title>{escaped(head)}</title><style>{STYLE}</style>",
+            f"<title>{escaped(head)}</title><desc>{escaped(origin)}</desc><style>{STYLE}</style>",
             f'<defs><linearGradient id="scale"><stop stop-color="{HUE}" stop-opacity="0"/><stop offset="1" stop-color="{HUE}" stop-opacity=".8"/></linearGradient>',
             '<marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="#8d95a1"/></marker></defs>',
             f'<rect class="back" width="100%" height="100%"/><text x="{PAD}" y="20">{escaped(head)}</text>',

@@ -261,6 +261,7 @@ def _sections(page: Page) -> list[str]:
         _section("ops", "Operations", '<div id="ops-controls" class="controls"></div>',
                  '<div id="table" class="grid" tabindex="0" role="region" aria-label="operations, scrollable"></div>'
                  '<p id="ops-note" class="note" aria-live="polite"></p>'),
+        f'<p id="provenance" class="note">{escaped(page.summary.provenance)}</p>',
         "</main>",
     ]  # fmt: skip
 

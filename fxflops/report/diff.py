@@ -151,8 +151,11 @@ class Diff(Tabular):
             yield [f"{TITLES[key][0]} by {title}", *NUMBERS, ""], lines, more
 
     def _groups(self) -> Iterator[tuple[str, Mapping[str, Sequence[DiffRow]], int]]:
-        """Yield the modules by the patterns of their paths, then the operators: in words, grouped, and how many are shown."""
-        yield "module", grouped((pattern(row.key), row) for row in self.modules), TOP_MODULES
+        """Yield the modules by their paths, with ``*`` for the numbers of several, then the operators: in words, grouped, and how
+        many are shown."""
+        alike = grouped((pattern(row.key), row) for row in self.modules)
+        modules = {rows[0].key if rows[0].key and len(rows) == 1 else name: rows for name, rows in alike.items()}
+        yield "module", modules, TOP_MODULES
         yield "operator", {row.key: [row] for row in self.operators}, TOP_OPERATORS
 
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:

@@ -13,6 +13,7 @@ from ..render.data import Summary, TreeRow
 from ..render.page_data import MemoryTimeline, Metric, Op, Owner, Page, RooflineData, Tile
 from ..roofline.result import Roofline
 from .picture import picture
+from .tables import TabledRun
 
 MOST_CALLS = 200
 CALL_HEADER = ("operator", "module", "macs", "flops", "time(s)", "tensors")
@@ -49,7 +50,7 @@ def plotly_script() -> str:
 
 
 def page_of(
-    report: CountedRun,
+    report: TabledRun,
     summary: Summary,
     rooflines: Mapping[str, Roofline],
     mfu: float | None,

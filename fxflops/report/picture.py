@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from ..counting.counted_run import CountedRun
 from ..errors import FxflopsError
 from ..render.boxes import boxes
 from ..render.data import TreeRow
 from ..render.graph import graph_svg
 from .graph import COSTS, costed_nodes
+from .tables import TabledRun
 
 ZOOM = 2
 """The pixels of a PNG for each pixel of its SVG."""
 
 
-def picture(report: CountedRun, root: TreeRow, by: str, depth: int | None) -> str:
+def picture(report: TabledRun, root: TreeRow, by: str, depth: int | None) -> str:
     """Return the graph as SVG, coloured by a cost; ``root`` is the module tree. InputError if there is no graph."""
-    about = " ".join(filter(None, [report.model, report.inputs]))
-    return graph_svg(boxes(root, costed_nodes(report, by), by, depth), about, *COSTS[by])
+    about = " ".join(filter(None, [report.name, report.inputs]))
+    return graph_svg(boxes(root, costed_nodes(report, by), by, depth), about, report.provenance, *COSTS[by])
 
 
 def as_png(svg: str) -> bytes:

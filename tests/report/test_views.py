@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 import fxflops
+from fxflops.meters.timing import Timing
 
 
 class Tables(HTMLParser):
@@ -144,3 +146,21 @@ def test_provenance(report: fxflops.Report) -> None:
 def test_attention_is_named_where_there_is_any(report: fxflops.Report) -> None:
     assert "attention" not in str(report)
     assert "(convention fxflops, attention dense)" in str(fxflops.count(Attention(), torch.ones(1, 2, 4, 8)))
+
+
+def test_the_share_of_the_peak_is_said_of_a_device_that_is_listed() -> None:
+    net = nn.Sequential(nn.Linear(1000, 1000, bias=False), nn.ReLU())
+    report = fxflops.analyze(net, torch.ones(67, 1000), repeats=1, progress=False)
+    place, timing = "cuda:0 (NVIDIA A100-SXM4-80GB)", Timing(1e-4, 1e-4, 1e-4, 1)
+    run = replace(report._run, environment=report.environment._replace(device=place), latency=timing)
+    on_gpu = fxflops.Report(run, report._convention, report._registry, None)
+    # 2 x 67 MMACs in 0.1 ms are 1.34 TFLOP/s, of 19.5 in f32
+    assert "; 7% of peak; slowest: 0," in str(on_gpu).replace("\n    ", "; ")
+    assert "of peak" not in str(report)  # that of a CPU would have to be measured first
+
+
+def test_pages_and_pictures_say_where_they_come_from() -> None:
+    pytest.importorskip("plotly")
+    report = fxflops.analyze(model(16), torch.ones(2, 8), repeats=0, progress=False).named("mine")
+    assert report.provenance in str(report.to_html())
+    assert report.provenance in str(report.to_svg())
