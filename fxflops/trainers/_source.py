@@ -63,7 +63,7 @@ class Source:
         elif isinstance(given, nn.Module):
             self.config = getattr(checked_model(given), "config", None)
         elif isinstance(given, Mapping):
-            self.config = _namespace(given)
+            self.config = _config_of(given)
         elif hasattr(given, "model_type"):
             self.config = given
         else:
@@ -99,7 +99,7 @@ class Source:
             config = AutoConfig.for_model(**vars(given)) if isinstance(given, SimpleNamespace) else given
             with torch.device("meta"):
                 made: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # whatever an architecture raises for what its config lacks
             raise InputError(f"transformers builds no language model of this config: {error!s:.200}") from error
         return made
 
@@ -140,9 +140,20 @@ class Source:
     def width_of_scores(self, trainer: str) -> int:
         """Return heads x (query's + value's size a head), summed over all layers with attention."""
         config = self.needed_config(trainer) and self.text
-        heads = read(config, *HEADS)
-        query, value = head_sizes(config)
-        return len([kind for kind in layer_kinds(config) if kind != "linear_attention"]) * heads * (query + value)
+        layers = len([kind for kind in layer_kinds(config) if kind != "linear_attention"])
+        self.check(trainer, {"attention projections": projections(config) * layers})
+        return layers * read(config, *HEADS) * sum(head_sizes(config))
+
+    def check(self, trainer: str, sizes: Mapping[str, int]) -> None:
+        """Raise InputError if the sizes read from the config are not those of the model's parameters, but for biases."""
+        for term, elements in {**sizes, "other": 0}.items():
+            there = self.parameters.get(term, 0)
+            most = max(there, elements) if elements else sum(self.parameters.values())
+            if abs(there - elements) > BIASES * most:
+                raise InputError(
+                    f"{trainer}'s formula does not fit this architecture, {self.text.model_type}: by its config it has {elements:,} "
+                    f"parameters in {term!r}, and the model has {there:,}; 6nd and the true count need no config"
+                )
 
     def training_of(self, lengths: tuple[int, ...]) -> Iterator[Training]:
         """Yield forward and backward of the batch's sequences: of a report, or of each length, counted or by the closed form."""
@@ -193,9 +204,15 @@ def _training_by(form: ClosedForm, length: int, times: int) -> Training:
     return Training(times, products, form.evaluate("flops", phase="training", **sizes))
 
 
-def _namespace(given: Mapping[str, Any]) -> Any:
-    nested = {k: _namespace(v) if k in ("text_config", "vision_config") and v else v for k, v in given.items()}
-    return SimpleNamespace(**nested)
+def _config_of(given: Mapping[str, Any]) -> Any:
+    """Return the config that a config.json is of, with the defaults of its architecture where transformers knows them."""
+    try:
+        from transformers import AutoConfig
+
+        return AutoConfig.for_model(**given)
+    except (ImportError, TypeError, ValueError):  # a dict of another origin: what it has is all there is
+        nested = {k: _config_of(v) if isinstance(v, Mapping) and "config" in k else v for k, v in given.items()}
+        return SimpleNamespace(**nested)
 
 
 def module_term(module: Module) -> str:
@@ -217,6 +234,8 @@ HIDDEN = ("hidden_size", "n_embd", "d_model")
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 HEADS = ("num_attention_heads", "n_head")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+BIASES = 0.05
+"""The share of a layer's parameters that may be biases and norms, which no formula counts."""
 TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k")
 SHARED = ("n_shared_experts", "num_shared_experts")
 
@@ -224,8 +243,11 @@ SHARED = ("n_shared_experts", "num_shared_experts")
 def read(config: Any, *names: str, default: int | None = None) -> int:
     """Return the first of these sizes that a config has. Raises InputError if it has none and there is no default."""
     for name in names:
-        if getattr(config, name, None) is not None:
-            return int(getattr(config, name))
+        found = getattr(config, name, None)
+        if isinstance(found, int):
+            return found
+        if found is not None:
+            raise InputError(f"the config's {name} is {found!r:.60}, where the formulas read one number for all layers")
     if default is None:
         raise InputError(
             f"the config of {getattr(config, 'model_type', type(config).__name__)} has no {' or '.join(names)}"
@@ -247,6 +269,22 @@ def layer_kinds(config: Any) -> list[str]:
     return [*(getattr(config, "layer_types", None) or ["full_attention"] * layers)]
 
 
+GATED_QUERIES = {"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"}
+"""Architectures with an output gate in attention, as wide as the queries."""
+
+
+def projections(config: Any) -> int:
+    """Return the elements of the matrices of a layer with attention, or with latent attention (MLA)."""
+    hidden, heads, (query, value) = read(config, *HIDDEN), read(config, *HEADS), head_sizes(config)
+    if not getattr(config, "kv_lora_rank", None):
+        queries, keys = query * heads, query * read(config, "num_key_value_heads", default=heads)
+        return hidden * ((3 if config.model_type in GATED_QUERIES else 2) * queries + 2 * keys)
+    rank, cached = getattr(config, "q_lora_rank", None), config.kv_lora_rank
+    found = rank * (hidden + heads * query) if rank else hidden * heads * query
+    found += hidden * (cached + config.qk_rope_head_dim) + cached * heads * (config.qk_nope_head_dim + value)
+    return int(found + heads * value * hidden)
+
+
 class FeedForward(NamedTuple):
     """The widths of the feed-forward layers; with experts those of an expert, and of all shared experts together."""
 
@@ -259,10 +297,19 @@ class FeedForward(NamedTuple):
     top_k: int = 0
     sparse_layers: int = 0
 
+    def elements(self, hidden: int) -> dict[str, int]:
+        """Return the elements of all their matrices by term."""
+        sparse = self.matrices * hidden * self.sparse_layers
+        return {
+            "mlp": self.matrices * hidden * self.width * self.dense_layers,
+            "experts": sparse * self.expert_width * self.experts,
+            "shared experts": sparse * self.shared_width,
+        }
+
 
 PLAIN = {
-    "gpt2", "gpt_neo", "gpt_neox", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "phi", "codegen", "mpt", "starcoder2",
-    "nemotron", "apertus",
+    "gpt2", "gpt_neo", "gpt_neox", "gpt_neox_japanese", "gptj", "gpt_bigcode", "opt", "bloom", "falcon", "phi", "codegen", "mpt",
+    "starcoder2", "nemotron", "apertus", "arcee", "biogpt", "fuyu", "jais2", "nanochat", "openai-gpt", "persimmon", "xglm",
 }  # fmt: skip
 """Architectures whose feed-forward layers have two matrices; with a gate they have three."""
 

@@ -132,9 +132,13 @@ class Comparison(Tabular):
 
 
 def estimated(trainer: Trainer, source: Source, lengths: tuple[int, ...]) -> Estimate:
-    """Return the estimate of a trainer. Raises InputError for lengths that are none."""
+    """Return the estimate of a trainer. Raises InputError for lengths that are none, and a config without a field
+    that the formula reads."""
     if not lengths or min(lengths) < 1:
         raise InputError(f"lengths are those of the batch's sequences, [512, 1024], not {[*lengths]!r:.80}")
-    flops = trainer.terms(source, lengths)
+    try:
+        flops = trainer.terms(source, lengths)
+    except (AttributeError, RuntimeError) as error:  # the second is that of transformers for what varies by layer
+        raise InputError(f"{trainer.name}'s formula reads what the config has not: {error}") from error
     terms = (Term(name, round(flops[name]), trainer.how.get(name, NOT_COUNTED)) for name in TERMS if flops.get(name))
     return Estimate(trainer.name, lengths, tuple(terms))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InputError
-from ._source import HEADS, HIDDEN, LAYERS, Source, feed_forward, head_sizes, read
+from ._source import HEADS, HIDDEN, LAYERS, Source, feed_forward, head_sizes, projections, read
 from ._terms import Trainer
 
 PATTERNS = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
@@ -32,6 +32,8 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
         feed_forward(config),
     )
     query, value = head_sizes(config)
+    matrices = projections(config) * layers
+    source.check("maxtext", {**ffn.elements(hidden), "attention projections": matrices})
     sparse = 6 * tokens * hidden * ffn.sparse_layers
     pairs = sum(_pairs(config, layers, length) for length in lengths)
     return {
@@ -39,21 +41,10 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
         "router": sparse * ffn.experts,
         "experts": sparse * ffn.matrices * ffn.expert_width * ffn.top_k,
         "shared experts": sparse * ffn.matrices * ffn.shared_width if config.model_type.startswith("deepseek") else 0,
-        "attention projections": 6 * tokens * _projections(config) * layers,
+        "attention projections": 6 * tokens * matrices,
         "attention scores": 6 * heads * (query + value) * pairs,
         "output layer": 6 * tokens * hidden * read(config, "vocab_size"),
     }
-
-
-def _projections(config: Any) -> int:
-    """Return the multiply-accumulates of a token in a layer's projections."""
-    hidden, heads, (query, value) = read(config, *HIDDEN), read(config, *HEADS), head_sizes(config)
-    if not getattr(config, "kv_lora_rank", None):
-        return int(hidden * query * (2 * heads + 2 * read(config, "num_key_value_heads", default=heads)))
-    rank, cached = config.q_lora_rank, config.kv_lora_rank
-    queries = rank * (hidden + heads * query) if rank else hidden * heads * query
-    keys = hidden * (cached + config.qk_rope_head_dim) + cached * heads * (config.qk_nope_head_dim + value)
-    return int(queries + keys + hidden * heads * value)
 
 
 def _pairs(config: Any, layers: int, length: int) -> float:

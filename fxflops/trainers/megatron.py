@@ -10,12 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InputError
-from ._source import HEADS, HIDDEN, Source, feed_forward, head_sizes, layer_kinds, read
+from ._source import HEADS, HIDDEN, Source, feed_forward, head_sizes, layer_kinds, projections, read
 from ._terms import Trainer
 
 DIVISIBLE = 128
-GATED_QUERIES = {"qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"}
-"""Architectures with an output gate in attention, as wide as the queries."""
 
 
 def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
@@ -24,35 +22,21 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
     config, tokens, squares = source.text, sum(lengths), sum(length**2 for length in lengths)
     hidden, ffn, kinds = read(config, *HIDDEN), feed_forward(config), layer_kinds(config)
     linear = kinds.count("linear_attention")
-    projections, scores = _latent(config) if getattr(config, "kv_lora_rank", None) else _attention(config)
+    full, matrices = len(kinds) - linear, projections(config)
+    source.check("megatron", {**ffn.elements(hidden), "attention projections": matrices * full})
+    if getattr(config, "kv_lora_rank", None):  # 1 for each element of the ranks' norms
+        matrices += config.kv_lora_rank + (config.q_lora_rank or 0)
     vocabulary = -(-read(config, "vocab_size") // DIVISIBLE) * DIVISIBLE
     sparse = hidden * ffn.matrices * ffn.sparse_layers
     return {
         "mlp": 6 * tokens * hidden * ffn.matrices * ffn.width * ffn.dense_layers,
         "experts": 6 * tokens * sparse * ffn.expert_width * ffn.top_k,
         "shared experts": 6 * tokens * sparse * ffn.shared_width,
-        "attention projections": 6 * tokens * projections * (len(kinds) - linear),
-        "attention scores": 6 * squares * scores * (len(kinds) - linear),
+        "attention projections": 6 * tokens * matrices * full,
+        "attention scores": 3 * squares * read(config, *HEADS) * sum(head_sizes(config)) * full,
         "linear attention": 6 * tokens * _delta_net(config) * linear if linear else 0,
         "output layer": 6 * tokens * hidden * vocabulary,
     }
-
-
-def _attention(config: Any) -> tuple[int, float]:
-    """Return the multiply-accumulates of a token in a layer's projections, and of a pair of tokens in its scores."""
-    hidden, heads, (size, _) = read(config, *HIDDEN), read(config, *HEADS), head_sizes(config)
-    key = size * read(config, "num_key_value_heads", default=heads)
-    gate = size * heads if config.model_type in GATED_QUERIES else 0
-    return hidden * (2 * size * heads + 2 * key + gate), size * heads
-
-
-def _latent(config: Any) -> tuple[int, float]:
-    """Return the same of latent attention (MLA), with 1 for each element of the norms of the ranks."""
-    hidden, heads, (query, value) = read(config, *HIDDEN), read(config, *HEADS), head_sizes(config)
-    rank, cached = config.q_lora_rank, config.kv_lora_rank
-    queries = hidden * heads * query if rank is None else rank * (hidden + heads * query + 1)
-    keys = cached * (hidden + heads * (config.qk_nope_head_dim + value) + 1) + hidden * config.qk_rope_head_dim
-    return int(queries + keys + heads * value * hidden), heads * (query + value) / 2
 
 
 def _delta_net(config: Any) -> int:

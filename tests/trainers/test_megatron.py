@@ -54,7 +54,7 @@ def test_the_vocabulary_is_padded_and_a_layer_without_gate_has_two_matrices() ->
 def test_linear_attention() -> None:
     """Qwen3-Next in small: attention_output_gate, one layer of two with the gated delta net."""
     config = {
-        "model_type": "qwen3_next", "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8,
+        "model_type": "qwen3_next", "num_experts": 0, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8,
         "num_key_value_heads": 2, "intermediate_size": 24, "vocab_size": 128, "linear_num_key_heads": 2,
         "linear_key_head_dim": 3, "linear_num_value_heads": 4, "linear_value_head_dim": 5, "linear_conv_kernel_dim": 4,
         "layer_types": ["linear_attention", "full_attention"],

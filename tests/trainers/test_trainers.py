@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,6 +172,15 @@ def test_what_is_missing_is_said() -> None:
             trainers.estimate("fxflops" if lengths is None else "megatron", source, lengths)
     with pytest.raises(InputError, match="transformers builds no language model of this config"):
         trainers.estimate("6nd", {"model_type": "vit"}, [8])
+    bert = {**SMALL, "model_type": "bert"}
+    with pytest.raises(
+        InputError, match="megatron's formula does not fit this architecture, bert: by its config it has 9,216"
+    ):
+        trainers.estimate("megatron", bert, [8])
+    with pytest.raises(InputError, match=r"verl.s formula reads what the config has not.*num_hidden_layers"):
+        trainers.estimate("verl", SimpleNamespace(model_type="llama", hidden_size=8), [8])
+    with pytest.raises(InputError, match=r"intermediate_size is .4, 8., where the formulas read one number"):
+        trainers.estimate("megatron", SimpleNamespace(**{**SMALL, "intermediate_size": [4, 8]}), [8])
     with pytest.raises(InputError, match="unknown trainer 'megatrn'; near: megatron"):
         trainers.estimate("megatrn", SMALL, [8])
     assert "verl" in trainers.list_trainers()
