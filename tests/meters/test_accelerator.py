@@ -53,9 +53,9 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 def said(report: fxflops.Report) -> Any:
-    """All that a report says, but for how long it took, what told its memory, and what only an accelerator tells."""
+    """All that a report says, but for when and how long it ran, what told its memory, and what only an accelerator tells."""
     data = report.to_dict()
-    data["environment"]["device"] = data["memory"]["source"] = ""
+    data["environment"]["device"] = data["environment"]["date"] = data["memory"]["source"] = ""
     return without_times(data)
 
 
