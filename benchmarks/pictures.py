@@ -3,7 +3,7 @@
     python benchmarks/pictures.py
 
 Of the terminal (SVG, by rich) the summary and the tree of ViT-B/16; of the page (PNG, by a headless Chromium through
-playwright, or the one that ``CHROMIUM`` names) its report. They are written to ``benchmarks/pictures``.
+playwright, or the one that ``CHROMIUM`` names) its report; and its graph. They are written to ``benchmarks/pictures``.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ def main() -> None:
     report = fxflops.analyze(timm.create_model("vit_base_patch16_224"), torch.randn(1, 3, 224, 224), progress=False)
     taken(lambda: print(report, report.tree(depth=4), sep="\n\n"), "ViT-B/16", "terminal")
     page(report)
+    report.to_svg(PICTURES / "graph.svg")
 
 
 if __name__ == "__main__":

@@ -442,7 +442,7 @@ function drawMemory() {
   const at = course.at[course.peak_place] || 0;
   const end = course.at[course.at.length - 1] || 1, room = $("course").clientWidth - 90;
   const whole = `peak ${size(course.peak)}` + (words[course.peak_at] ? ` in ${words[course.peak_at]}` : "");
-  const text = 6.6 * whole.length < room ? whole : `peak ${size(course.peak)}`, half = 3.3 * text.length;
+  const text = 6.6 * whole.length < 0.6 * room ? whole : `peak ${size(course.peak)}`, half = 3.3 * text.length;
   traces.push({
     type: "scatter", mode: "markers", x: [at], y: [peak + band], showlegend: false, cliponaxis: false, hoverinfo: "skip",
     marker: { color: t.ink, size: 9, symbol: "diamond", line: { color: t.panel, width: 1.5 } },
