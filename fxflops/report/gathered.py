@@ -86,10 +86,7 @@ class GatheredReport(Exports):
     @cached_property
     def collectives(self) -> Table:
         """The collectives of each process: operation, group, calls, bytes sent and received."""
-        columns = (
-            Column("rank", "rank", "number"),
-            *COLLECTIVES[2:],
-        )
+        columns = (Column("rank", "rank", "number"), *COLLECTIVES[2:])
         return Table(
             "collectives", columns, tuple((i, *r[2:]) for i, rows in enumerate(self.rows) for r in by_group(rows))
         )

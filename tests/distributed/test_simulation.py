@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,3 +104,39 @@ def test_it_needs_a_process_without_a_group() -> None:
             simulate(linear, {"dp": 2})
     finally:
         dist.destroy_process_group()
+
+
+def test_memory_is_that_of_torchs_own_tracker() -> None:
+    tracking = pytest.importorskip("torch.distributed._tools.fsdp2_mem_tracker", reason="no tracker in this torch")
+    from torch.distributed.fsdp import fully_shard
+
+    told: dict[str, int] = {}
+
+    def build(mesh: Any) -> Any:
+        blocks = [nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH)) for _ in range(3)]
+        model = nn.Sequential(*blocks)
+        for part in (*model, model):
+            fully_shard(part, mesh=mesh)
+        optimizer, x = torch.optim.AdamW(model.parameters()), torch.randn(ROWS, WIDTH)
+
+        def train() -> None:
+            model(x).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        def step() -> None:
+            train()
+            if not told:
+                gc.collect()
+                tracker = tracking.FSDPMemTracker(model, optimizer)
+                with tracker:
+                    train()
+                (peak,) = tracker.get_tracker_snapshot("peak").values()
+                told.update({str(kind).rpartition(".")[2]: nbytes for kind, nbytes in peak.items()})
+
+        return model, step
+
+    (kind,) = simulate(build, {"dp": 4}, differs=()).kinds
+    memory = kind.report.memory
+    assert kind.report.max_memory == told["Total"]
+    assert (memory["params"], memory["optimizer"]) == (told["SHARDED_PARAM"], told["OPT"])
