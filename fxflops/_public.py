@@ -20,6 +20,7 @@ from .profiling import profile
 from .records import Cost
 from .report.report import Report
 from .symbolic.fitting import closed_form
+from .symbolic.inference import serving
 
 __all__ = [
     "ClosedFormError",
@@ -44,5 +45,6 @@ __all__ = [
     "list_conventions",
     "profile",
     "read_trace",
+    "serving",
     "summary",
 ]

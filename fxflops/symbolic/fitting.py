@@ -84,11 +84,11 @@ def closed_form(
     full = samples(backward)
     if backward:  # it has the periods and pieces of the forward, which is counted faster, or else shows its own
         with suppress(ClosedFormError):
-            return _form(full, samples(False), attention)
-    return _form(full, full, attention)
+            return form_of(full, samples(False), attention)
+    return form_of(full, full, attention)
 
 
-def _form(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
+def form_of(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
     """Return the form of what ``samples`` count, with the periods and pieces that ``scanned`` show."""
     axes = [_axis(scanned, i) for i in range(len(samples.sizes))]
     periods = [period for period, _ in axes]

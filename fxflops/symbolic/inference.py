@@ -1,0 +1,178 @@
+"""``serving``: what a language model costs to serve, token by token, and the least time that a device needs for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from ..errors import InputError
+from ..roofline.devices import Device
+from ..roofline.measured_peaks import device_for
+from ..units import amount, seconds, size
+from .generation import Steps
+
+ROOM = 8
+"""A decode step is fitted on at least so many lengths of the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speculative:
+    """Speculative decoding: a draft model proposes tokens, of which the model accepts each with a probability.
+
+    ``tokens`` are those expected of a round, 1 + a + ... + a^n for n proposed ones and an acceptance of a
+    (https://arxiv.org/abs/2211.17192, equation 1). ``flops`` are those of a round after the prompt, of draft and model, for
+    the whole batch. ``per_token_seconds`` is a lower bound, None without a device.
+    """
+
+    draft: str
+    draft_tokens: int
+    acceptance: float
+    tokens: float
+    flops: int
+    per_token_seconds: float | None = None
+
+    def __str__(self) -> str:
+        time = "" if self.per_token_seconds is None else f", at least {seconds(self.per_token_seconds)} an output token"
+        return (
+            f"speculative  {self.draft} proposes {self.draft_tokens}, {self.acceptance:.0%} accepted: {self.tokens:.2f} tokens "
+            f"a round of {amount(self.flops, 'FLOPs')}{time}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What it costs to serve a batch of prompts. Times are lower bounds, None without a device.
+
+    ``step_flops`` and ``step_bytes`` are those of each decode step in turn, of which there is one less than new tokens: the
+    prefill gives the first. Bytes are the least that are moved: the weights once (``weight_bytes`` in a decode step, of
+    experts those that one token takes), and the cache. ``cache_bytes`` is the cache of the whole batch after the last step,
+    ``cache_bytes_per_token`` what one more token of one sequence adds to it. ``per_token_seconds`` is the mean over the
+    decode steps, None if there are none.
+    """
+
+    model: str
+    batch: int
+    prompt: int
+    new_tokens: int
+    prefill_flops: int
+    prefill_bytes: int
+    step_flops: tuple[int, ...]
+    step_bytes: tuple[int, ...]
+    weight_bytes: int
+    cache_bytes: int
+    cache_bytes_per_token: int
+    device: Device | None = None
+    first_token_seconds: float | None = None
+    per_token_seconds: float | None = None
+    speculative: Speculative | None = None
+
+    @property
+    def decode_flops(self) -> int:
+        """FLOPs of all decode steps."""
+        return sum(self.step_flops)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.model}   batch {self.batch}, prompt {self.prompt:,}, new tokens {self.new_tokens:,}",
+            f"prefill      {amount(self.prefill_flops, 'FLOPs')}, {size(self.prefill_bytes)} or more moved",
+            f"decode       {amount(self.decode_flops, 'FLOPs')} in {len(self.step_flops):,} steps; each reads "
+            f"{size(self.weight_bytes)} of weights or more, and the cache",
+            f"cache        {size(self.cache_bytes_per_token)} a token; {size(self.cache_bytes)} at the end",
+        ]
+        if self.device is not None:
+            lines += [
+                f"least times on {self.device.name}: max(2 x MACs / peak, bytes / bandwidth)",
+                f"  first token   {seconds(self.first_token_seconds)}",
+                f"  output token  {seconds(self.per_token_seconds)}",
+            ]
+        return "\n".join([*lines, *([] if self.speculative is None else [str(self.speculative)])])
+
+
+def serving(
+    model: nn.Module,
+    *,
+    prompt: int,
+    new_tokens: int,
+    batch: int = 1,
+    device: str | Device | None = None,
+    attention: str = "dense",
+    draft: nn.Module | None = None,
+    draft_tokens: int = 4,
+    acceptance: float = 0.8,
+) -> Serving:
+    """Return what ``generate()`` of a causal language model of transformers costs, from counts on meta.
+
+    The model is called as ``generate()`` calls it: a prefill that makes the last token's logits, then steps of one token
+    with the cache. Choosing a token by its logits is not included.
+
+    Args:
+        prompt, new_tokens, batch: tokens of each prompt, tokens to generate after it, and the number of sequences.
+        device: a name or a Device, for the bounds on times; "auto" is the device of the model.
+        attention: as for :func:`fxflops.count`, for the FLOPs. The bounds take only the pairs that a mask leaves.
+        draft, draft_tokens, acceptance: for speculative decoding, the model that proposes so many tokens at a time, and
+            the probability with which one of them is accepted.
+
+    The times are bounds, which real servers do not reach: the larger of the time of 2 x MACs at the device's peak, in the
+    dtype of the largest product, and of weights and cache, each byte once, at its bandwidth.
+
+    Raises InputError for a model that has no cache of its own, and for numbers out of range.
+    """
+    if min(prompt, new_tokens, batch, draft_tokens) < 1 or not 0 <= acceptance <= 1:
+        raise InputError(
+            "serving() needs prompt, new_tokens, batch, draft_tokens of 1 or more, and acceptance from 0 to 1"
+        )
+    steps = Steps(model, batch, attention)
+    on = None if device is None else device_for(device, steps.place, [steps.dtype])[0]
+    prefill, held, grown = steps.run(prompt), steps.cache_bytes(prompt), steps.cache_bytes(prompt + 1)
+    pasts = range(prompt, prompt + new_tokens - 1)
+    end = steps.cache_bytes(prompt + len(pasts))
+    # A cache that stops growing, as that of a sliding window, is no smaller than at the start.
+    rate = grown - held if end - held == (grown - held) * len(pasts) else 0
+    weights = steps.weight_bytes(1, prompt)
+    moved = [weights + held + rate * i for i in range(len(pasts))]
+    flops: tuple[int, ...] = ()
+    macs: tuple[int, ...] = ()
+    if pasts:
+        decode = steps.in_past(prompt, prompt + max(new_tokens, ROOM))
+        flops, macs = (tuple(int(decode.evaluate(what, past=past)) for past in pasts) for what in ("flops", "macs"))
+    written = steps.weight_bytes(prompt) + held
+    times = [_least(on, steps, *each) for each in zip(macs, moved, strict=True)]
+    return Serving(
+        model=type(model).__name__,
+        batch=batch,
+        prompt=prompt,
+        new_tokens=new_tokens,
+        prefill_flops=prefill.total_flops,
+        prefill_bytes=written,
+        step_flops=flops,
+        step_bytes=tuple(moved),
+        weight_bytes=weights,
+        cache_bytes=end,
+        cache_bytes_per_token=(grown - held) // batch,
+        device=on,
+        first_token_seconds=None if on is None else _least(on, steps, steps.least_macs(prompt), written),
+        per_token_seconds=sum(times) / len(times) if on is not None and times else None,
+        speculative=None if draft is None else _speculative(steps, draft, prompt, draft_tokens, acceptance, on),
+    )
+
+
+def _speculative(
+    steps: Steps, model: nn.Module, prompt: int, tokens: int, acceptance: float, on: Device | None
+) -> Speculative:
+    draft = Steps(model, steps.batch, steps.attention)
+    expected = sum(acceptance**i for i in range(tokens + 1))
+    # The draft's steps, and one step of the model that checks all that it proposed.
+    rounds = [(draft, 1, tokens), (steps, tokens + 1, 1)]
+    flops = sum(times * each.run(n, prompt).total_flops for each, n, times in rounds)
+    time = sum(
+        times * _least(on, each, each.least_macs(n, prompt), each.weight_bytes(n, prompt) + each.cache_bytes(prompt))
+        for each, n, times in rounds
+    )
+    return Speculative(
+        type(model).__name__, tokens, acceptance, expected, flops, None if on is None else time / expected
+    )
+
+
+def _least(on: Device | None, steps: Steps, macs: int, moved: int) -> float:
+    return 0.0 if on is None else max(2 * macs / on.peak(steps.dtype), moved / on.bandwidth)

@@ -1,0 +1,132 @@
+"""Serving equals what ``generate()`` does under ``profile()``; caches and bounds as worked out by hand."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fxflops import InputError, profile, serving
+from fxflops.roofline.devices import Device
+
+hf = pytest.importorskip("transformers", reason="serving is for its models")
+SMALL: dict[str, Any] = {"vocab_size": 100, "eos_token_id": None, "pad_token_id": 0}
+LLAMA = {**SMALL, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 8}
+
+
+def gpt2() -> Any:
+    return hf.GPT2LMHeadModel(hf.GPT2Config(n_layer=2, n_embd=64, n_head=4, bos_token_id=0, **SMALL)).eval()
+
+
+def llama(**settings: Any) -> Any:
+    return hf.LlamaForCausalLM(hf.LlamaConfig(**{**LLAMA, "num_key_value_heads": 2, **settings})).eval()
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_generate_costs_as_much_prompt_and_each_step(make: Any) -> None:
+    model = make()
+    with warnings.catch_warnings(), profile(model) as profiled:
+        warnings.simplefilter("ignore")
+        model.generate(torch.randint(0, 100, (3, 7)), max_new_tokens=5, do_sample=False)
+    steps = profiled.report.by_step()
+    found = serving(model, prompt=7, new_tokens=5, batch=3)
+    assert found.prefill_flops == steps["prefill"].total.flops
+    assert found.step_flops == tuple(steps[f"decode {i}"].total.flops for i in range(1, 5))
+    assert found.decode_flops == sum(found.step_flops)
+    assert found.first_token_seconds is found.per_token_seconds is None
+    assert next(model.parameters()).device.type == "cpu"
+
+
+def test_the_cache_of_qwen3_30b_a3b_takes_96_kib_a_token() -> None:
+    layers, heads, width, keys_and_values, bytes_of_bf16 = 48, 4, 128, 2, 2
+    with torch.device("meta"):
+        config = hf.Qwen3MoeConfig(
+            **{**LLAMA, "num_hidden_layers": layers, "num_key_value_heads": heads, "head_dim": width},
+            num_experts=2, num_experts_per_tok=1, moe_intermediate_size=8,
+        )  # fmt: skip
+        model = hf.Qwen3MoeForCausalLM(config).to(torch.bfloat16)
+    found = serving(model, prompt=2, new_tokens=1, batch=2)
+    assert found.cache_bytes_per_token == layers * heads * width * keys_and_values * bytes_of_bf16 == 96 * 1024
+    assert found.cache_bytes == 2 * 96 * 1024 * 2
+
+
+def test_the_latent_cache_of_deepseek_v3() -> None:
+    layers, latent, rope, bytes_of_bf16 = 61, 512, 64, 2
+    small = {"q_lora_rank": 16, "n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
+    with torch.device("meta"):
+        config = hf.DeepseekV3Config(
+            **{**LLAMA, "num_hidden_layers": layers, "num_key_value_heads": 8}, **small,
+            kv_lora_rank=latent, qk_rope_head_dim=rope, moe_intermediate_size=8,
+        )  # fmt: skip
+        model = hf.DeepseekV3ForCausalLM(config).to(torch.bfloat16)
+    found = serving(model, prompt=2, new_tokens=1)
+    assert found.cache_bytes_per_token == layers * (latent + rope) * bytes_of_bf16 == 70272
+
+
+def test_a_sliding_window_stops_the_cache() -> None:
+    config = hf.MistralConfig(**{**LLAMA, "num_key_value_heads": 2}, sliding_window=8)
+    found = serving(hf.MistralForCausalLM(config), prompt=20, new_tokens=4)
+    assert found.cache_bytes_per_token == 0
+    assert found.cache_bytes == 2 * 2 * 7 * 2 * 8 * 4  # layers, keys and values, window - 1, heads, width, f32
+    assert len(set(found.step_bytes)) == 1
+
+
+def test_bounds_are_the_larger_of_two_times() -> None:
+    model = llama()
+    slow_memory = Device("slow memory", {"f32": 1e30}, bandwidth=1e9)
+    found = serving(model, prompt=16, new_tokens=3, device=slow_memory)
+    read = sum(p.numel() for p in model.parameters()) - 100 * 64 + 64  # of the table of 100 rows one is taken
+    assert found.weight_bytes == 4 * read
+    of_a_token = 2 * 2 * 2 * 8 * 4  # layers, keys and values, heads, width, f32
+    assert found.step_bytes == tuple(4 * read + n * of_a_token for n in (16, 17))
+    assert found.per_token_seconds == pytest.approx(sum(found.step_bytes) / 2 / 1e9)
+    slow_compute = Device("slow compute", {"f32": 1e9}, bandwidth=1e30)
+    products = 2 * (64 * 64 * 2 + 64 * 16 * 2 + 64 * 96 * 3)  # the weights of two layers
+    attention = 2 * 2 * 64 * (16 * 17 // 2)  # layers, scores and values, the pairs of a causal mask
+    first = serving(model, prompt=16, new_tokens=1, device=slow_compute).first_token_seconds
+    assert first == pytest.approx(2 * (16 * products + attention + 64 * 100 + 16 * 4) / 1e9, rel=1e-3)
+
+
+def test_of_experts_those_of_one_token_are_read() -> None:
+    experts, width, hidden = 4, 8, 64
+    config = {**LLAMA, "num_key_value_heads": 2, "head_dim": 8}
+    sizes = []
+    for taken in (1, 2):
+        with torch.device("meta"):
+            model = hf.Qwen3MoeForCausalLM(
+                hf.Qwen3MoeConfig(**config, num_experts=experts, num_experts_per_tok=taken, moe_intermediate_size=width)
+            ).to(torch.bfloat16)
+        sizes.append(serving(model, prompt=2, new_tokens=1).weight_bytes)
+    assert sizes[1] - sizes[0] == 2 * 3 * width * hidden * 2  # layers, matrices of an expert, bytes of bf16
+
+
+def test_speculative_decoding() -> None:
+    device = Device("any", {"f32": 1e12}, bandwidth=1e11)
+    model, draft = llama(), llama(num_hidden_layers=1)
+    plain = serving(model, prompt=8, new_tokens=2, device=device)
+    found = serving(
+        model, prompt=8, new_tokens=2, device=device, draft=draft, draft_tokens=3, acceptance=0.5
+    ).speculative
+    assert found is not None
+    assert found.tokens == 1 + 0.5 + 0.25 + 0.125
+    assert found.flops > 3 * serving(draft, prompt=8, new_tokens=2).step_flops[0] + 3 * plain.step_flops[0]
+    assert found.per_token_seconds is not None
+    assert plain.per_token_seconds is not None
+    assert found.per_token_seconds > plain.per_token_seconds / found.tokens
+    assert "LlamaForCausalLM proposes 3, 50% accepted: 1.88 tokens a round" in str(found)
+
+
+def test_text() -> None:
+    text = str(serving(llama(), prompt=8, new_tokens=1, device="H100")).splitlines()
+    assert text[0] == "LlamaForCausalLM   batch 1, prompt 8, new tokens 1"
+    assert text[4] == "least times on H100 SXM: max(2 x MACs / peak, bytes / bandwidth)"
+
+
+def test_what_cannot_be_served_is_refused() -> None:
+    with pytest.raises(InputError, match="takes a causal language model of transformers, not Linear"):
+        serving(nn.Linear(2, 2), prompt=1, new_tokens=1)
+    with pytest.raises(InputError, match="of 1 or more"):
+        serving(llama(), prompt=0, new_tokens=1)
