@@ -2,13 +2,14 @@
 
     python benchmarks/pictures.py
 
-Of the terminal (SVG, by rich) the summary and the tree of ViT-B/16; of the page (PNG, by a headless Chromium through
+Of the terminal (SVG, by rich) the summary and the tree of ViT-B/16, counted; of the page (PNG, by a headless Chromium through
 playwright, or the one that ``CHROMIUM`` names) its report; and its graph. They are written to ``benchmarks/pictures``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import os
 import re
@@ -67,8 +68,10 @@ def main() -> None:
     import timm
 
     PICTURES.mkdir(exist_ok=True)
-    report = fxflops.analyze(timm.create_model("vit_base_patch16_224"), torch.randn(1, 3, 224, 224), progress=False)
-    taken(lambda: print(report, report.tree(depth=4), sep="\n\n"), "ViT-B/16", "terminal")
+    model, image = timm.create_model("vit_base_patch16_224"), torch.randn(1, 3, 224, 224)
+    counted = fxflops.count(copy.deepcopy(model).to("meta"), image)
+    taken(lambda: print(counted, counted.tree(depth=3), sep="\n\n"), "ViT-B/16", "terminal")
+    report = fxflops.analyze(model, image, progress=False)
     page(report)
     report.to_svg(PICTURES / "graph.svg")
 
