@@ -29,7 +29,6 @@ COMMANDS = (
     "run resnet18.json --tree",
     "run timm:resnet18",
     "run timm:resnet18 --counts-only",
-    "run hf:bert --counts-only",
 )
 PATIENCE = 20.0
 """Seconds after which a process counts as one that did not end."""
@@ -58,7 +57,8 @@ def tried(command: str, folder: str, longest: float) -> tuple[str, float] | None
         return "did not end", PATIENCE
     if ended_before or run.returncode == 0:
         return ("exit code 0 after the signal", time.perf_counter() - begun) if not ended_before else None
-    traceback = " with a traceback" if "Traceback" in said else ""
+    own = str(ROOT / "fxflops" / "cli") in said  # else it is Python's start, before the command has a handler
+    traceback = f" with a traceback{'' if own else ' of Python starting'}" if "Traceback" in said else ""
     return f"exit code {run.returncode}{traceback}", time.perf_counter() - begun
 
 

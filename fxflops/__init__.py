@@ -1,8 +1,8 @@
 """fxflops: FLOPs, time and memory of any PyTorch model, operation by operation."""
 
-from typing import TYPE_CHECKING
-
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False  # typing's, without its import: the command has no handler of Ctrl-C before this package is there
 
 if TYPE_CHECKING:
     from ._public import *  # noqa: F403

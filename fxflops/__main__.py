@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import suppress
-from typing import Any
 
 
 def main() -> None:
@@ -18,13 +16,15 @@ def main() -> None:
     command()
 
 
-def end(number: int, frame: Any) -> None:
+def end(number: int, frame: object) -> None:
     """End this process by the signal.
 
     Imports of torch and other libraries run callbacks and C code in which Python ignores an exception, a
     KeyboardInterrupt too; so none is raised.
     """
     if sys.stderr.isatty():
+        from contextlib import suppress
+
         with suppress(OSError):
             os.write(sys.stderr.fileno(), b"\x1b[?25h\n")  # the spinner hides the cursor
     signal.signal(number, signal.SIG_DFL)
