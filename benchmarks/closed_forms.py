@@ -113,7 +113,7 @@ SHORT, LONG, FEW = range(1, 513), range(1, 8193), range(1, 17)
 CASES = {
     "gpt2": Case(hf("GPT2LMHeadModel"), tokens, TEXT, {"batch": FEW, "seq": range(1, 1025)}, (2, 128)),
     "llama-3.1-8b": Case(hf("LlamaForCausalLM", **LLAMA), tokens, TEXT, {"batch": FEW, "seq": LONG}, (2, 128)),
-    "mixtral-8x7b": Case(hf("MixtralForCausalLM"), tokens, TEXT, {"batch": FEW, "seq": LONG}, (2, 128)),
+    "mixtral-8x7b of 4 layers": Case(hf("MixtralForCausalLM", num_hidden_layers=4), tokens, TEXT, {"batch": FEW, "seq": LONG}, (2, 128)),
     "bert": Case(hf("BertForMaskedLM"), tokens, TEXT, {"batch": FEW, "seq": SHORT}, (2, 128)),
     "t5-small": Case(
         hf("T5ForConditionalGeneration"), two_texts,

@@ -10,8 +10,10 @@ from ..counting.rollup import ModuleRow, OperatorRow, by_module_and_operator, by
 from ..counting.steps import StepTime
 from ..errors import InputError, near
 from ..render.exports import Rows, Table
+from ..roofline.devices import Device
 from .per_token import PerToken, per_token
 from .rows import kernel_table, module_and_operator_rows, module_rows, operations, operator_rows, step_time_rows
+from .training_run import TrainingRun, training_run
 
 
 class TabledRun(CountedRun):
@@ -93,6 +95,16 @@ class TabledRun(CountedRun):
     def kernels(self) -> Table:
         """The kernels of each operator, the longest first, of ``analyze(kernels=True)`` and of a trace."""
         return kernel_table(self.counted, self.nodes)
+
+    def training_run(
+        self, tokens: float, device: str | Device, mfu: float = 0.4, *, tokens_per_step: int | None = None
+    ) -> TrainingRun:
+        """Return the GPU-hours of training on so many tokens, with the formula in its text, beside those by 6ND.
+
+        ``mfu`` is the share of the device's peak that is reached, in the dtype of the largest product of the step that was
+        counted. ``tokens_per_step`` is as ``tokens`` for :meth:`per_token`. Raises InputError if no backward pass was counted.
+        """
+        return training_run(self, tokens, device, mfu, tokens_per_step)
 
     def per_token(self, tokens: int | None = None) -> PerToken:
         """Return the cost of a token: FLOPs, MACs and seconds of the run over the number of ``tokens``.

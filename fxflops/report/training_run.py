@@ -1,0 +1,61 @@
+"""A training run worked out from one counted step: GPU-hours by the true count, beside those by 6ND."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..counting.counted_run import CountedRun
+from ..errors import InputError, of_kind
+from ..roofline.devices import Device, find_device
+from ..roofline.traffic import compute_dtype
+from ..units import amount
+from .per_token import per_token
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """The GPU-hours of training on ``tokens``: ``flops_per_token`` are 2 x MACs of forward and backward, ``peak`` is that of
+    the device in FLOP/s in ``dtype``. ``six_nd_hours`` are the same with 6 x ``params`` FLOPs a token."""
+
+    tokens: float
+    flops_per_token: float
+    device: Device
+    dtype: str
+    peak: float
+    mfu: float
+    params: int
+
+    @property
+    def hours(self) -> float:
+        return self.flops_per_token * self.tokens / (self.mfu * self.peak) / 3600
+
+    @property
+    def six_nd_hours(self) -> float:
+        return 6 * self.params * self.tokens / (self.mfu * self.peak) / 3600
+
+    def __str__(self) -> str:
+        at = f"({self.mfu:g} MFU x {amount(self.peak, 'FLOP/s')} of {self.device.name} in {self.dtype}) / 3600"
+        return (
+            f"{self.hours:,.0f} GPU-hours = {amount(self.flops_per_token, 'FLOPs')} a token x {self.tokens:.4g} tokens / {at}\n"
+            f"{self.six_nd_hours:,.0f} GPU-hours by 6ND, with N = {self.params:,} parameters: "
+            f"{self.six_nd_hours / self.hours - 1:+.1%}"
+        )
+
+
+def training_run(
+    report: CountedRun, tokens: float, device: str | Device, mfu: float, tokens_per_step: int | None
+) -> TrainingRun:
+    """Return the training run of a report; see :meth:`~fxflops.report.tables.TabledRun.training_run`."""
+    if not (tokens > 0 and 0 < mfu <= 1):
+        raise of_kind(
+            InputError(f"training_run() needs tokens above 0 and an mfu from 0 to 1, not {tokens!r}, {mfu!r}"),
+            ValueError,
+        )
+    backward, params = report.total_backward_macs, report.total_params
+    if not backward or not params:
+        raise InputError(f"no backward pass of {report.model} was counted: count(model, args, backward=True) counts it")
+    found = device if isinstance(device, Device) else find_device(device)
+    dtype = compute_dtype(max(report.counted, key=lambda each: each.macs).call)
+    per_step = per_token(report, tokens_per_step).tokens
+    flops = 2 * (report.total_macs + backward) / per_step
+    return TrainingRun(tokens, flops, found, dtype, found.peak(dtype), mfu, params)

@@ -1,0 +1,41 @@
+"""GPU-hours of a training run, worked out by hand from the products of a step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fxflops import InputError, count
+from fxflops.roofline.devices import Device
+
+DEVICE = Device("card", {"f32": 1e12}, bandwidth=1e11)
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.first, self.last = nn.Embedding(11, 4), nn.Linear(4, 6), nn.Linear(6, 11)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(self.table(ids)))
+
+
+def test_gpu_hours_by_products_and_by_6nd() -> None:
+    report = count(Words(), torch.zeros(2, 5, dtype=torch.long), backward=True)
+    run = report.training_run(1e12, DEVICE, mfu=0.5)
+    macs_of_a_token = 3 * (4 * 6 + 6 * 11)  # forward, the input's gradient and the weight's
+    assert run.hours == pytest.approx(2 * macs_of_a_token * 1e12 / (0.5 * 1e12) / 3600)
+    params = 11 * 4 + 4 * 6 + 6 + 6 * 11 + 11
+    assert run.six_nd_hours == pytest.approx(6 * params * 1e12 / (0.5 * 1e12) / 3600)
+    first, second = str(run).splitlines()
+    assert first == "0 GPU-hours = 540 FLOPs a token x 1e+12 tokens / (0.5 MFU x 1.00 TFLOP/s of card in f32) / 3600"
+    assert second.startswith("1 GPU-hours by 6ND, with N = 151 parameters: +67.8%")
+
+
+def test_what_is_needed() -> None:
+    ids = torch.zeros(2, 5, dtype=torch.long)
+    with pytest.raises(InputError, match="no backward pass of Words"):
+        count(Words(), ids).training_run(1e9, DEVICE)
+    with pytest.raises(InputError, match="an mfu from 0 to 1"):
+        count(Words(), ids, backward=True).training_run(1e9, DEVICE, mfu=40)
