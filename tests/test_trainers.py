@@ -184,3 +184,9 @@ def test_what_is_missing_is_said() -> None:
     with pytest.raises(InputError, match="unknown trainer 'megatrn'; near: megatron"):
         trainers.estimate("megatrn", SMALL, [8])
     assert "verl" in trainers.list_trainers()
+
+
+def test_the_feed_forward_layers_of_bert_are_a_term() -> None:
+    bert = {"model_type": "bert", "num_hidden_layers": 2, "vocab_size": 50, "is_decoder": True}
+    found = {term.name: term.flops for term in trainers.estimate("6nd", bert, 128).terms}
+    assert found["mlp"] == 6 * 128 * 2 * (2 * 768 * 3072 + 3072 + 768)

@@ -14,7 +14,7 @@ from ..report.report import Report
 from ..roofline.devices import Device
 from ..roofline.measured_peaks import device_for
 from ..roofline.traffic import compute_dtype
-from ..roofline.utilization import seconds_at_peak
+from ..roofline.utilization import seconds_at_peak, warn_if_busy
 from ..run.environment import environment_of
 from ..symbolic.forms import ClosedForm
 
@@ -65,6 +65,7 @@ def work_in(report: Report, device: str | Device) -> Work:
     counted = report.counted
     dtypes = (compute_dtype(each.call) for each in counted if each.macs)
     found, _ = device_for(device, report.environment.device, dtypes)
+    warn_if_busy(found)
     model, again = ([each for each in counted if each.call.phase in phases] for phases in (MODEL, RECOMPUTED))
     missing = tuple(each.op for each in report.missing)
     return Work(_flops(model), _flops(again), seconds_at_peak(model, found), seconds_at_peak(again, found), missing)
@@ -85,7 +86,9 @@ def work_by_form(
     place = narrowest.device
     is_cast = torch.is_autocast_enabled(place.type)
     dtype = Spec((), torch.get_autocast_dtype(place.type) if is_cast else narrowest.dtype).dtype_name
-    peak = device_for(device, environment_of(place, "", False).device, [dtype])[0].peak(dtype)
+    found, _ = device_for(device, environment_of(place, "", False).device, [dtype])
+    warn_if_busy(found)
+    peak = found.peak(dtype)
     phase = "training" if torch.is_grad_enabled() else "forward"
     flops = 2 * form.evaluate("macs", phase=phase, **sizes)
     has_again = phase == "training" and "recompute" in form.phases

@@ -30,7 +30,7 @@ class Device:
     ``peaks`` are FLOP/s by dtype ("f32", "bf16" ...); ``bandwidth`` is that of its memory in bytes/s; ``launch`` is the
     least seconds of any kernel; ``source`` says where the figures are from; ``caches`` are pairs of a size in bytes and
     the bandwidth for data of that size, ascending; ``known_as`` are other names of the device; ``measured`` is True if
-    the figures were measured on this machine.
+    the figures were measured on this machine, ``reproducible`` False if other work ran there meanwhile.
 
     >>> Device("mine", peaks={"f32": 1e12, "bf16": 4e12}, bandwidth=2e11).peak("bf16")
     4000000000000.0
@@ -44,6 +44,7 @@ class Device:
     caches: tuple[tuple[int, float], ...] = ()
     known_as: tuple[str, ...] = ()
     measured: bool = False
+    reproducible: bool = True
 
     def __post_init__(self) -> None:
         if not self.peaks or min(*self.peaks.values(), self.bandwidth) <= 0 or self.launch < 0:

@@ -105,7 +105,7 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
     slowest_first = accumulate((_bandwidth(where, threads, size) for size in reversed(sizes)), max)
     speeds = list(zip(sizes, reversed(list(slowest_first)), strict=True))
     peaks = {dtype: _gemm(where, threads, dtype) for dtype in known}
-    busy = "" if all(peak.is_reproducible for peak in peaks.values()) else ", not reproducibly: the machine is busy"
+    reproducible = all(peak.is_reproducible for peak in peaks.values())
     return Device(
         where if accelerator is None else accelerator.name,
         {dtype: peak.flops_per_second for dtype, peak in peaks.items()},
@@ -116,9 +116,10 @@ def measured(where: str, dtypes: Iterable[str] = ("f32",)) -> Device:
             if kind == "cpu"
             else "measured by GEMMs and copies"
         )
-        + busy,
+        + ("" if reproducible else ", not reproducibly: the machine is busy"),
         caches=tuple(speeds[:-1]),
         measured=True,
+        reproducible=reproducible,
     )
 
 

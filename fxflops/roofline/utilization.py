@@ -89,7 +89,16 @@ def mfu(
         share = _utilization(work, _device(device, place, work)[0], block or sum(known))
     if share > 1:
         warnings.warn(f"a utilization of {share:.2f}: {too_low(found)}", stacklevel=3)
+    else:
+        warn_if_busy(found, stacklevel=4)
     return share
+
+
+def warn_if_busy(device: Device, stacklevel: int = 2) -> None:
+    """Warn of utilizations of a device whose peak was measured while other work slowed it down."""
+    if not device.reproducible:
+        said = f"the peak of {device.name} may be measured too low, and utilizations too high: the machine is busy"
+        warnings.warn(f"{said}; name a device, or measure while nothing else runs", stacklevel=stacklevel)
 
 
 def _utilization(counted: Iterable[Counted], device: Device, latency: float) -> float:

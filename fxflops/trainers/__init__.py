@@ -35,7 +35,7 @@ def list_trainers() -> dict[str, str]:
 def estimate(
     trainer: str,
     source: Any,
-    lengths: Iterable[int] | None = None,
+    lengths: Iterable[int] | int | None = None,
     *,
     images: Iterable[int] = (),
     closed_form: ClosedForm | None = None,
@@ -46,7 +46,7 @@ def estimate(
         trainer: one of :func:`list_trainers`.
         source: a Report of ``count(..., backward=True)``, a model, or its config of transformers (also as the dict in
             config.json). Where parameters are needed, a config's model is built on the meta device; "fxflops" counts it.
-        lengths: those of the batch's sequences; by default, those of the report's inputs.
+        lengths: those of the batch's sequences, or that of the only one; by default, those of the report's inputs.
         images: the patches of each image in the batch; verl alone counts the vision encoder.
         closed_form: that of the model with ``backward=True``, in batch and sequence or in the sequence alone: the true count
             of a length is then evaluated instead of counted.
@@ -60,7 +60,7 @@ def explain(
     a: str,
     b: str,
     source: Any,
-    lengths: Iterable[int] | None = None,
+    lengths: Iterable[int] | int | None = None,
     *,
     images: Iterable[int] = (),
     closed_form: ClosedForm | None = None,
@@ -70,8 +70,8 @@ def explain(
     return Comparison(*_estimates([a, b], Source(source, images, closed_form), lengths))
 
 
-def _estimates(names: Iterable[str], source: Source, lengths: Iterable[int] | None) -> list[Estimate]:
-    known = source.lengths if lengths is None else tuple(lengths)
+def _estimates(names: Iterable[str], source: Source, lengths: Iterable[int] | int | None) -> list[Estimate]:
+    known = source.lengths if lengths is None else (lengths,) if isinstance(lengths, int) else tuple(lengths)
     return [estimated(_trainer(name), source, known) for name in names]
 
 

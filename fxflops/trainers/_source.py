@@ -31,7 +31,7 @@ PLACES = (
     ("experts", r"(^|\.)experts(\.|$)"),
     ("linear attention", r"linear_attn|mixer"),
     ("attention projections", r"attn|attention|\.[qkv]_proj|\.attn"),
-    ("mlp", r"mlp|ffn|feed_forward|\.fc"),
+    ("mlp", r"mlp|ffn|feed_forward|\.fc|\.intermediate\.|\d\.output\.dense"),
 )
 """The term of a module by its path; the first that fits."""
 

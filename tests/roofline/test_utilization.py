@@ -17,6 +17,7 @@ from fxflops.roofline import utilization as roofline_module
 from fxflops.roofline.devices import DEVICES, Device
 from fxflops.roofline.measured_peaks import TF32, Peak, measured
 from fxflops.roofline.result import Roofline, Row
+from fxflops.roofline.utilization import warn_if_busy
 
 ROUND = {"f32": 1e9, "bf16": 4e9, "i8": 8e9}
 MADE_UP = Device("made up", peaks=ROUND, bandwidth=1e8, launch=1e-6)
@@ -282,3 +283,11 @@ def test_missing_calls_are_told() -> None:
 def test_any_convention_has_the_same_bounds() -> None:
     report = fxflops.count(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), torch.randn(4, 8))
     assert report.recount("torch").roofline(MADE_UP) == report.roofline(MADE_UP)
+
+
+def test_a_utilization_of_a_peak_that_other_work_slowed_down_is_warned_of(recwarn: pytest.WarningsRecorder) -> None:
+    steady = Device("cpu", peaks={"f32": 1e12}, bandwidth=1e10, measured=True)
+    warn_if_busy(steady)
+    assert not recwarn
+    with pytest.warns(UserWarning, match="utilizations too high: the machine is busy"):
+        warn_if_busy(replace(steady, reproducible=False))
