@@ -400,6 +400,8 @@ def test_a_summary_of_several_inputs_with_dtypes() -> None:
         ({"input_size": (1, 4), "input_data": torch.zeros(1, 4)}, "and one of them"),
         ({"input_size": (1, "a")}, "input_size is a shape"),
         ({"input_size": []}, "input_size is a shape"),
+        ({"input_size": 4}, "input_size is a shape"),
+        ({"input_size": (0, 4)}, "sizes of 1 or more"),
         ({"input_size": (1, 4), "dtypes": [torch.long] * 2}, "dtypes has one torch.dtype for each of 1 inputs"),
         (
             {"input_size": (1, 4), "col_names": ["kernel_size"]},

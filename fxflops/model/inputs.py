@@ -133,11 +133,14 @@ def zeros_of(
     ``dtypes`` has one for each, or is one for all (default torch.float32). Integers and booleans for a model on meta are on
     the CPU, so that they have values. Raises InputError for what is no shape, and for dtypes of another number.
     """
-    shapes = [sizes] if sizes and all(isinstance(n, int) for n in sizes) else [*sizes]
+    is_one = not isinstance(sizes, (tuple, list)) or (sizes and all(isinstance(n, int) for n in sizes))
+    shapes = [sizes] if is_one else [*sizes]
     for shape in shapes or [sizes]:
         if not isinstance(shape, (tuple, list)) or not shape or not all(isinstance(n, int) and n > 0 for n in shape):
             raise of_kind(
-                InputError(f"input_size is a shape, (1, 3, 224, 224), or a list of shapes, not {sizes!r:.80}"),
+                InputError(
+                    f"input_size is a shape, (1, 3, 224, 224), or a list of shapes, of sizes of 1 or more, not {sizes!r:.80}"
+                ),
                 TypeError,
             )
     each = [dtypes or torch.float32] * len(shapes) if dtypes is None or isinstance(dtypes, torch.dtype) else [*dtypes]
