@@ -8,6 +8,7 @@ Each in a fresh process. The table is ``benchmarks/results/large.md``.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import resource
@@ -44,7 +45,8 @@ def language_model(config: Any) -> tuple[nn.Module, dict[str, Any], dict[str, An
         heads, key, value = 1, config.kv_lora_rank, config.qk_rope_head_dim
     for layer in range(config.num_hidden_layers):
         cache.update(torch.empty(1, heads, CONTEXT - 1, key), torch.empty(1, heads, CONTEXT - 1, value), layer)
-    return model, prompt, {**token, "past_key_values": cache}
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    return model, prompt, {**token, name: cache}
 
 
 def llama() -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:

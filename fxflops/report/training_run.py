@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from ..counting.counted_run import CountedRun
 from ..errors import InputError, of_kind
 from ..roofline.devices import Device, find_device
-from ..roofline.traffic import compute_dtype
 from ..units import amount
 from .per_token import per_token
 
@@ -46,6 +45,8 @@ def training_run(
     report: CountedRun, tokens: float, device: str | Device, mfu: float, tokens_per_step: int | None
 ) -> TrainingRun:
     """Return the training run of a report; see :meth:`~fxflops.report.tables.TabledRun.training_run`."""
+    from ..roofline.traffic import compute_dtype  # it loads torch
+
     if not (tokens > 0 and 0 < mfu <= 1):
         raise of_kind(
             InputError(f"training_run() needs tokens above 0 and an mfu from 0 to 1, not {tokens!r}, {mfu!r}"),

@@ -23,7 +23,7 @@ from .sizes import Size
 
 Kept = tuple[Any, list[torch.Tensor]]
 """A cache as a template, and tensors on meta with the shapes of its own."""
-CACHES = ("past_key_values", "cache_params")
+CACHES = ("cache", "past_key_values", "cache_params")
 """The names of a forward's parameter for the cache."""
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 """The names that configs have for the number of experts; each token takes ``num_experts_per_tok`` of them."""

@@ -487,7 +487,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input 1,3 --repeats some", "--repeats 'some'"),
         ("run model.py:make_model --input 1,3 --repeats 3 --counts-only", "--counts-only does not run the model"),
         ("run model.py:make_model --input 1,3 --tree --columns cost", "--tree: no column 'cost'"),
-        ("run model.py:make_model --input 1,3 --tree --table --sort-by inputs", "--tree: no column 'inputs'"),
+        ("run model.py:make_model --input 1,3 --tree --table --sort-by target", "--tree: no column 'target'"),
         ("run model.py:make_model --input 1,3 --table --sort-by cost", "--table: no column 'cost'"),
         ("run model.py:make_model --input 1,3 --tree --units Q", "unknown units 'Q'"),
         ("run model.py:make_model --input 1,3 --depth 2", "--depth 2 needs --tree"),

@@ -42,7 +42,7 @@ def rectangles(element: ElementTree.Element, x: float = 0, y: float = 0) -> dict
 
 @pytest.fixture(scope="module")
 def svg() -> ElementTree.Element:
-    return ElementTree.fromstring(graph_svg(net(), "Net f32[8]", "FLOPs", units.count))
+    return ElementTree.fromstring(graph_svg(net(), "Net f32[8]", "fxflops 0", "FLOPs", units.count))
 
 
 def test_boxes_lie_in_the_picture_and_not_over_each_other(svg: ElementTree.Element) -> None:
