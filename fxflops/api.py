@@ -12,7 +12,7 @@ from torch import fx, nn
 
 from .conventions import Convention, check_attention, find_convention
 from .errors import InputError, OutOfMemoryError, RunError, TraceError, check_flags, not_taken, of_kind
-from .model.inputs import checked_model, zeros_of
+from .model.inputs import checked_model, signature_of, zeros_of
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .ops import BASE, FormulaRegistry
 from .records import FormulaFunction
@@ -32,6 +32,12 @@ INPUTS = """its inputs are given as the model takes them,
   count(model, torch.zeros(1, 3, 224, 224)), several as a tuple, those with names as kwargs={...}
 fxflops.summary(model, input_size=(1, 3, 224, 224)) makes them from their shapes"""
 SUMMARY = "fxflops.adapters.torchinfo.summary takes all arguments of torchinfo's, and prints what that prints"
+OF_TORCHINFO = {
+    "col_names": 'columns="inputs, output, params" chooses them',
+    "verbose": "print(fxflops.summary(...)) prints it",
+    "device": "the model is counted where it is, and computes nothing",
+}
+"""What to write here for an argument of torchinfo's."""
 Formulas = Mapping[Any, FormulaFunction]
 
 
@@ -219,7 +225,8 @@ def summary(
 
     Args:
         input_size: the shape of the input with its batch dimension, or a list of shapes; the inputs hold zeros.
-        input_data: instead of ``input_size``, the inputs, as the ``args`` of :func:`count`.
+        input_data: instead of ``input_size``, the inputs: a tensor, a list or tuple of positional inputs, or a mapping by the
+            names of forward's parameters.
         dtypes: those of the inputs of ``input_size``, or one for all; default torch.float32.
         batch_dim: the position at which a batch dimension of 1 is added to each shape.
         depth, columns: as for :meth:`Report.tree`.
@@ -230,13 +237,18 @@ def summary(
             argument of torchinfo's, which ``fxflops.adapters.torchinfo.summary`` takes.
     """
     if unknown:
-        raise not_taken("summary", unknown, (), SUMMARY)
-    if (input_size is None) == (input_data is None):
+        raise not_taken("summary", unknown, (), "; ".join(OF_TORCHINFO.get(name, SUMMARY) for name in unknown))
+    if (input_size is None) == (input_data is None) and (input_size is not None or not kwargs):
         raise of_kind(InputError("summary() takes input_size or input_data, and one of them"), TypeError)
+    inputs = () if input_data is None else input_data
     if input_size is not None:
         place = next((parameter.device for parameter in checked_model(model).parameters()), torch.device("cpu"))
-        input_data = zeros_of(input_size, dtypes, batch_dim, place)
-    report = count(model, input_data, kwargs, mode=mode)
+        inputs = zeros_of(input_size, dtypes, batch_dim, place)
+    elif isinstance(input_data, list):
+        inputs = tuple(input_data)
+    elif isinstance(input_data, Mapping) and input_data.keys() <= signature_of(checked_model(model)).parameters.keys():
+        inputs, kwargs = (), {**input_data, **(kwargs or {})}
+    report = count(model, inputs, kwargs, mode=mode)
     return ModelSummary(report, report.tree(depth, columns=columns))
 
 

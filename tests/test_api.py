@@ -393,6 +393,34 @@ def test_a_summary_of_several_inputs_with_dtypes() -> None:
     assert fxflops.summary(Words().to("meta"), [(1, 3), (1, 3, 1)], dtypes=[torch.long, torch.float32]).report.complete
 
 
+class Scaled(nn.Linear):
+    def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x) if scale is None else super().forward(x) * scale
+
+
+@pytest.mark.parametrize(
+    ("given", "inputs"),
+    [
+        ({"input_data": [torch.ones(2, 4), torch.ones(4)]}, "f32[2,4] f32[4]"),
+        ({"input_data": (torch.ones(2, 4), torch.ones(4))}, "f32[2,4] f32[4]"),
+        ({"input_data": {"x": torch.ones(2, 4)}}, "f32[2,4]"),
+        ({"input_data": {"x": torch.ones(2, 4)}, "kwargs": {"scale": torch.ones(4)}}, "f32[2,4] f32[4]"),
+        ({"kwargs": {"x": torch.ones(2, 4)}}, "f32[2,4]"),
+    ],
+)
+def test_a_summary_takes_inputs_as_torchinfo_does(given: dict[str, Any], inputs: str) -> None:
+    assert fxflops.summary(Scaled(4, 4), **given).report.inputs == inputs
+
+
+def test_a_summary_says_where_its_figures_are() -> None:
+    with pytest.raises(
+        AttributeError, match=r"ModelSummary has no total_params: its report has it, .report.total_params"
+    ):
+        _ = fxflops.summary(nn.Linear(4, 4), (1, 4)).total_params
+    with pytest.raises(AttributeError, match=r"ModelSummary has no total$"):
+        _ = fxflops.summary(nn.Linear(4, 4), (1, 4)).total
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -403,10 +431,8 @@ def test_a_summary_of_several_inputs_with_dtypes() -> None:
         ({"input_size": 4}, "input_size is a shape"),
         ({"input_size": (0, 4)}, "sizes of 1 or more"),
         ({"input_size": (1, 4), "dtypes": [torch.long] * 2}, "dtypes has one torch.dtype for each of 1 inputs"),
-        (
-            {"input_size": (1, 4), "col_names": ["kernel_size"]},
-            "fxflops.adapters.torchinfo.summary takes all arguments",
-        ),
+        ({"input_size": (1, 4), "row_settings": []}, "fxflops.adapters.torchinfo.summary takes all arguments"),
+        ({"input_size": (1, 4), "col_names": ["output_size"]}, 'columns="inputs, output, params" chooses them'),
     ],
 )
 def test_arguments_that_a_summary_cannot_take(given: dict[str, Any], said: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 from ..render.exports import View
 from .report import Report
@@ -15,6 +16,10 @@ class ModelSummary(View):
 
     report: Report
     tree: Tree
+
+    def __getattr__(self, name: str) -> NoReturn:
+        where = f": its report has it, .report.{name}" if hasattr(Report, name) else ""
+        raise AttributeError(f"a ModelSummary has no {name}{where}", name=name, obj=self)
 
     def __str__(self) -> str:
         return f"{self.tree}\n\n{self.report}"
