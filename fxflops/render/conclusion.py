@@ -30,6 +30,7 @@ def conclusion(data: Summary, utilization: float | None = None) -> str:
         f"{phase}; of the forward {where}" if phase and where else phase or where,
         "" if utilization is None else f"{100 * utilization:.0f}% of peak",
         _slowest(parts),
+        "the times are unsteady" if data.unsteady else "",
     ]
     return "; ".join(filter(None, said))
 

@@ -23,6 +23,10 @@ def test_the_utilization_is_said_if_it_is_known(vit):
     assert conclusion(vit, 0.412).split("; ")[1] == "41% of peak"
 
 
+def test_times_that_are_no_good_are_said_to_be(vit):
+    assert conclusion(replace(vit, unsteady="the runs differ by 255%")).endswith("; the times are unsteady")
+
+
 def test_counted_alone(vit):
     assert conclusion(replace(vit, root=untimed(vit.root))) == "63% of FLOPs in 4 Mlp (blocks.*.mlp)"
 
