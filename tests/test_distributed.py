@@ -312,8 +312,5 @@ def test_simulated_ranks_are_as_the_real_ones(told: list[dict[str, Any]], tmp_pa
             del real["same"]
             held, needed = real.pop("memory"), found.pop("memory")
             assert found == real
-            # Gloo's reduce_scatter sums in a copy, and its threads hold what is sent until it is: neither is simulated.
-            if case in ("fsdp", "pp", "ring"):
-                assert sum(needed.values()) <= sum(held.values())
-            else:
-                assert needed == held
+            # Gloo's threads hold what is sent until it is, and its reduce_scatter sums in a copy: neither is simulated.
+            assert sum(needed.values()) <= sum(held.values())
