@@ -13,7 +13,7 @@ A transport may send more: a broadcast may pass through other processes, Gloo an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..records import COMMUNICATION, Call, Counted, specs_in
@@ -50,26 +50,42 @@ class Collective(NamedTuple):
 
     def plus(self, other: Collective) -> Collective:
         """Return the sum of two rows with the same key."""
-        sums: Any = (None if None in pair else sum(pair) for pair in zip(self[5:], other[5:], strict=True))
+        sums: Any = map(known_sum, zip(self[5:], other[5:], strict=True))
         return Collective(*self.key, *sums)
 
 
 def collectives(counted: Iterable[Counted]) -> list[Collective]:
     """Return a row for each collective of each module and phase, in run order."""
-    found: dict[tuple[Any, ...], Collective] = {}
-    for call in (each.call for each in counted if each.rule == COMMUNICATION):
-        op, transfer = KINDS.get(call.op, (call.op, None))
-        n, rank = call.kwargs.get("ranks"), call.kwargs.get("rank")
-        sent, received = (None, None) if transfer is None or n is None else transfer(call, n, rank)
-        row = Collective(call.path, call.phase, op, call.kwargs.get("group", ""), n, 1, sent, received, call.seconds)
-        found[row.key] = found[row.key].plus(row) if row.key in found else row
-    return list(found.values())
+    return _summed(_row_of(each.call) for each in counted if each.rule == COMMUNICATION)
 
 
 def by_group(rows: Iterable[Collective]) -> list[Collective]:
     """Return the sums of rows over modules and phases."""
+    return _summed(row._replace(path="", phase="") for row in rows)
+
+
+def transferred(rows: Sequence[Collective]) -> tuple[int | None, int | None]:
+    """Return the bytes sent and received in all rows; None where those of one are not known."""
+    return known_sum(row.sent for row in rows), known_sum(row.received for row in rows)
+
+
+def known_sum(values: Iterable[Any]) -> Any:
+    """Return the sum of values, None if one of them is."""
+    listed = [*values]
+    return None if None in listed else sum(listed)
+
+
+def _row_of(call: Call) -> Collective:
+    op, transfer = KINDS.get(call.op, (call.op, None))
+    n, rank = call.kwargs.get("ranks"), call.kwargs.get("rank")
+    sent, received = (None, None) if transfer is None or n is None else transfer(call, n, rank)
+    return Collective(call.path, call.phase, op, call.kwargs.get("group", ""), n, 1, sent, received, call.seconds)
+
+
+def _summed(rows: Iterable[Collective]) -> list[Collective]:
+    """Return the sums of rows with the same key, in order of first appearance."""
     found: dict[tuple[Any, ...], Collective] = {}
-    for row in (row._replace(path="", phase="") for row in rows):
+    for row in rows:
         found[row.key] = found[row.key].plus(row) if row.key in found else row
     return list(found.values())
 

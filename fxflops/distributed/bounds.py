@@ -63,7 +63,7 @@ def step_bound(simulation: Simulation, device: str | Device = "H100", links: Lin
     are placed in nodes in their order: the last dimension of the mesh is innermost. Raises InputError for a device or links
     that are not in a table, and if the bytes of a collective are not known.
     """
-    found = find_device(device) if isinstance(device, str) else device
+    found = find_device(device)
     between = links_of(found) if links is None else links
     return max(
         (_of_kind(kind, simulation.mesh, found, between) for kind in simulation.kinds), key=lambda each: each.best
@@ -146,7 +146,7 @@ def rank_meshes(
     in ``differs`` that a mesh has not are left out; ``device`` and ``links`` are those of :func:`step_bound`, which has its
     assumptions and errors.
     """
-    found = find_device(device) if isinstance(device, str) else device
+    found = find_device(device)
     between = links_of(found) if links is None else links
     try:
         limit = read_size(memory) if isinstance(memory, str) else memory

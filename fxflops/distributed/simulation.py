@@ -16,13 +16,14 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ..counting.collectives import Collective, by_group, collectives
+from ..counting.collectives import Collective, by_group, collectives, transferred
 from ..errors import InputError, RunError, errors_of_kind
 from ..profiling import profile
 from ..render.columns import Column
 from ..render.exports import Exports, Table
+from ..report.gathered import COLLECTIVES
 from ..report.report import Report
-from ..torch_internals import MESH_FILE, DispatchMode, disable_current_modes, fake_group, fake_tensors, processes
+from ..torch_internals import MESH_FILE, DispatchMode, disable_current_modes, fake_group, fake_tensors
 from ..trace.source import frame_in
 
 Build = Callable[[Any], tuple["nn.Module | Sequence[nn.Module] | Mapping[str, Any]", Callable[[], Any]]]
@@ -82,19 +83,8 @@ class Simulation(Exports):
     @cached_property
     def collectives(self) -> Table:
         """The collectives of one rank of each kind: operation, mesh dimension, calls, bytes sent and received."""
-        columns = [
-            Column("rank", "rank"),
-            Column("op", "op"),
-            Column("group", "group"),
-            Column("ranks", "ranks", "number"),
-        ]
-        columns += [
-            Column("calls", "calls", "number"),
-            Column("sent", "sent", "B"),
-            Column("received", "received", "B"),
-        ]
         rows = ((self._name(kind), *row[2:8]) for kind in self.kinds for row in kind.collectives)
-        return Table("collectives", tuple(columns), tuple(rows))
+        return Table("collectives", (Column("rank", "rank"), *COLLECTIVES[2:8]), tuple(rows))
 
     @property
     def _categories(self) -> list[str]:
@@ -111,13 +101,12 @@ class Simulation(Exports):
         return ", ".join(f"{name} {kind.at[name]}" for name in self.differs) or "each"
 
     def _row(self, kind: RankKind) -> tuple[Any, ...]:
-        report, rows = kind.report, kind.collectives
+        report = kind.report
         params = None if report.params is None else report.params.total
         macs, flops = (sum(getattr(each, name) for each in report.counted) for name in ("macs", "flops"))
         held = [report.memory.get(name, 0) for name in self._categories]
-        moved = [[getattr(row, name) for row in rows] for name in ("sent", "received")]
-        sums = [None if None in column else sum(column) for column in moved]
-        return (self._name(kind), kind.ranks, macs, flops, params, report.max_memory, *held, *sums)
+        moved = transferred(kind.collectives)
+        return (self._name(kind), kind.ranks, macs, flops, params, report.max_memory, *held, *moved)
 
 
 def simulate(build: Build, mesh: Mapping[str, int], *, differs: Sequence[str] | None = None) -> Simulation:
@@ -142,7 +131,7 @@ def simulate(build: Build, mesh: Mapping[str, int], *, differs: Sequence[str] | 
         )
     if unknown := [name for name in differs or () if name not in mesh]:
         raise InputError(f"differs names {', '.join(map(repr, unknown))}, which the mesh has not: {', '.join(mesh)}")
-    if processes() > 1 or torch.distributed.is_initialized():
+    if torch.distributed.is_initialized():
         raise InputError("simulate() makes a process group of its own: call it before torch.distributed is initialized")
     found: dict[tuple[int, ...], Report] = {}
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from .. import units
-from ..counting.collectives import Collective, by_group, collectives
+from ..counting.collectives import Collective, by_group, collectives, known_sum, transferred
 from ..counting.counted_run import CountedRun
 from ..render.columns import Column
 from ..render.exports import Cells, Exports, Table
@@ -69,7 +69,7 @@ class GatheredReport(Exports):
     @cached_property
     def sum(self) -> RankRow:
         """The sums over the processes; None where one is not known."""
-        return RankRow._make(None if None in column else sum(column) for column in zip(*self.ranks, strict=True))
+        return RankRow._make(map(known_sum, zip(*self.ranks, strict=True)))
 
     @cached_property
     def max(self) -> RankRow:
@@ -145,7 +145,8 @@ def gathered(report: CountedRun, whole: CountedRun | None, timeout: float) -> Ga
     """Exchange the reports of all processes; see ``Report.gather``."""
     from .exchange import exchanged
 
-    own: dict[str, Any] = {"row": _row_of(report), "collectives": collectives(report.counted), "model": report.model}
+    rows = collectives(report.counted)
+    own: dict[str, Any] = {"row": _row_of(report, rows), "collectives": rows, "model": report.model}
     own |= {"complete": report.complete, "modules": _flops(report)}
     found = [json.loads(text) for text in exchanged(json.dumps(own), timeout)]
     modules = None if whole is None else _work([each["modules"] for each in found], _flops(whole))
@@ -158,10 +159,8 @@ def gathered(report: CountedRun, whole: CountedRun | None, timeout: float) -> Ga
     )
 
 
-def _row_of(report: CountedRun) -> RankRow:
+def _row_of(report: CountedRun, rows: Sequence[Collective]) -> RankRow:
     params = report.params
-    rows = collectives(report.counted)
-    sent, received = ([getattr(row, name) for row in rows] for name in ("sent", "received"))
     times = [timing.median for timing in (report.timing, report.backward_timing) if timing is not None]
     return RankRow(
         sum(each.macs for each in report.counted),
@@ -169,8 +168,7 @@ def _row_of(report: CountedRun) -> RankRow:
         None if params is None else params.total,
         None if params is None else params.sharded,
         report.max_memory,
-        None if None in sent else sum(sent),
-        None if None in received else sum(received),
+        *transferred(rows),
         report.block_time if report.block_time is not None else sum(times) if times else None,
     )
 

@@ -55,7 +55,7 @@ def training_run(
     backward, params = report.total_backward_macs, report.total_params
     if not backward or not params:
         raise InputError(f"no backward pass of {report.model} was counted: count(model, args, backward=True) counts it")
-    found = device if isinstance(device, Device) else find_device(device)
+    found = find_device(device)
     dtype = compute_dtype(max(report.counted, key=lambda each: each.macs).call)
     per_step = per_token(report, tokens_per_step).tokens
     flops = 2 * (report.total_macs + backward) / per_step

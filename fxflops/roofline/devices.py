@@ -72,8 +72,11 @@ class Device:
         return _plain(name) in {_plain(known) for known in (self.name, *self.known_as)}
 
 
-def find_device(name: str) -> Device:
-    """Return the device of this name from the table; InputError if it is not listed. Case and maker may be left out."""
+def find_device(name: str | Device) -> Device:
+    """Return the device of this name from the table; InputError if it is not listed. Case and maker may be left out. A
+    Device is returned as it is."""
+    if isinstance(name, Device):
+        return name
     found = listed(name)
     if found is None:
         raise InputError(

@@ -201,7 +201,7 @@ class Observer(OperatorObserver):
         start = self.stopwatch.now()
         try:
             if entry is None:
-                out = self._dispatched(func, args, kwargs, specs, kwspecs)
+                out = self._dispatched(func, args, kwargs, specs, kwspecs, sharded)
             else:
                 with self._within(True, self._in_node):
                     out = self._run(func, args, kwargs)
@@ -243,12 +243,14 @@ class Observer(OperatorObserver):
             self.log.call(entry, func, (spec_of(args), spec_of(kwargs), spec_of(answer)), self._here(), 0.0)
         return answer
 
-    def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any, kwspecs: Any) -> Any:
+    def _dispatched(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any, kwspecs: Any, sharded: bool
+    ) -> Any:
         """Run a call that has no formula, and record the operators that it dispatches; if there are none, the call."""
         known = len(self.calls)
         with self._within(self._in_call, True), dispatch_mode_on(self.aten):
             out = self._run(func, args, kwargs)
-        silent = is_sharded((args, kwargs)) or is_between_processes(func)
+        silent = sharded or is_between_processes(func)
         if len(self.calls) == known and not silent and computes(func, specs, kwspecs, spec_of(out)):
             self.log.call(None, func, (specs, kwspecs, spec_of(out)), self._here(), 0.0)
         return out

@@ -23,7 +23,7 @@ from .operators import ATTENTION, QUERY, RNN_BACKWARD
 from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, forms_in
 from .spelling import WRITTEN_AS
 
-VALUES = {REAL}
+WITH_VALUES = {REAL}
 META_DEVICE = torch.device("meta")
 PART = Operation("part of a call", None, (), EMPTY_MAPPING, None)
 """The operation of plans for operators inside a call."""
@@ -95,7 +95,7 @@ class PlanningObserver(MetaObserver):
     ) -> Plan | None:
         """Plan a call by the shape rule of its target, and keep the plan for this key; None if there is none that applies."""
         rule, given = rule_for(target), forms_in(key)
-        if rule is None or {form.kind for form in given} <= VALUES:  # the call computes values, which no plan has
+        if rule is None or {form.kind for form in given} <= WITH_VALUES:  # the call computes values, which no plan has
             return None
         with DisableTorchFunction():
             before = tuple.__new__(Operation, (op, target, self._spec(args), self._spec(kwargs), None, settings))

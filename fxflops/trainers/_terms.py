@@ -68,8 +68,7 @@ class Estimate(Tabular):
 
     def mfu(self, tokens_per_second: float, device: str | Device, dtype: str = "bf16") -> float:
         """Return the utilization that the trainer would print at these tokens/s of one device, as a share of its peak."""
-        found = find_device(device) if isinstance(device, str) else device
-        return self.per_token * tokens_per_second / found.peak(dtype)
+        return self.per_token * tokens_per_second / find_device(device).peak(dtype)
 
     @property
     def table(self) -> Table:
