@@ -194,7 +194,9 @@ def test_a_peak_measured_beside_other_work_is_measured_again(monkeypatch: pytest
     key = "cpu", torch.get_num_threads(), "f32"
     monkeypatch.setattr(measured_peaks, "_PEAKS", {key: Peak(1e6, is_reproducible=True)})
     report = fxflops.analyze(nn.Linear(1024, 1024), torch.randn(256, 1024), repeats=5)
-    assert report.mfu() == pytest.approx(2 * report.total_macs / report.latency / measured("cpu").peak("f32"))
+    share = report.mfu()
+    monkeypatch.setattr(measured_peaks, "SECONDS_CAP", 0.0)  # on a busy machine each look at it may find a higher one
+    assert share == pytest.approx(2 * report.total_macs / report.latency / measured("cpu").peak("f32"))
     assert measured("cpu").peak("f32") > 1e8
 
 
