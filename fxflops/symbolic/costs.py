@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -147,7 +148,7 @@ class SizedCosts:
                 raise ClosedFormError(self._outside(name, length, ranges))
         where = ", ".join(map("{}={}".format, self.sizes, point))
         raise ClosedFormError(
-            f"the closed form of {self.model} does not hold at {where}: it holds for {self.domain(what)}"
+            f"the closed form of {self.model} does not hold at {where}: for these together the costs are no polynomials"
         )
 
     def _outside(self, name: str, length: int, ranges: Sequence[Range]) -> str:
@@ -167,9 +168,9 @@ class SizedCosts:
     def domain(self, what: str = "flops") -> str:
         """Return the sizes for which the form of a quantity holds, in words."""
         ranges = [[*dict.fromkeys(cell.ranges[i] for cell in self.pieces(what))] for i in range(len(self.sizes))]
-        return ", ".join(
-            f"{name} {' and '.join(map(str, each))}" for name, each in zip(self.sizes, ranges, strict=True)
-        )
+        words = [f"{name} {' and '.join(map(str, each))}" for name, each in zip(self.sizes, ranges, strict=True)]
+        is_whole = len(self.pieces(what)) == math.prod(map(len, ranges))
+        return ", ".join(words) + ("" if is_whole else ", not all of them together")
 
     # The polynomials
 

@@ -90,32 +90,35 @@ def closed_form(
 
 def form_of(samples: Samples, scanned: Samples, attention: str) -> ClosedForm:
     """Return the form of what ``samples`` count, with the periods and pieces that ``scanned`` show."""
-    axes = [_axis(scanned, i) for i in range(len(samples.sizes))]
-    periods = [period for period, _ in axes]
+    axes = [_axis(scanned, i, scanned.example) for i in range(len(samples.sizes))]
     try:
-        cells = _cells(samples, periods, [found for _, found in axes])
+        cells = _cells(samples, axes)
     except ClosedFormError:
-        # A size may matter only where another is at its least, which the lengths of the example did not show.
-        apart = [[part for piece in found for part in _first_apart(piece, period)] for period, found in axes]
-        cells = _cells(samples, periods, apart)
+        # A size may matter only where the others are small, which their lengths in the example did not show.
+        least = tuple(pieces[0].first for _, pieces in axes)
+        axes = [_axis(scanned, i, least) for i in range(len(samples.sizes))]
+        cells = _cells(samples, axes, leave_out=True)
     first, ends = samples.first, dict(zip((size.name for size in samples.sizes), scanned.ends, strict=True))
     return ClosedForm(first.model, samples.sizes, cells, first.convention, attention, len(samples.checked), ends)
 
 
-def _cells(samples: Samples, periods: Sequence[int], axes: Sequence[Sequence[Piece]]) -> dict[str, list[Cell]]:
-    """Return the polynomials of all pieces of the domain, by quantity."""
+def _cells(samples: Samples, axes: Sequence[tuple[int, list[Piece]]], leave_out: bool = False) -> dict[str, list[Cell]]:
+    """Return the polynomials of all pieces of the domain, by quantity.
+
+    With ``leave_out`` a piece where the costs are no polynomials is left out, unless it is that of the example.
+    """
     cells: dict[str, list[Cell]] = {what: [] for what in QUANTITIES}
-    for pieces in product(*axes):
-        _enter_cells(cells, samples, periods, pieces)
+    for pieces in product(*(found for _, found in axes)):
+        try:
+            _enter_cells(cells, samples, [period for period, _ in axes], pieces)
+        except ClosedFormError:
+            if not leave_out or _has_example(samples, pieces):
+                raise
     return cells
 
 
-def _first_apart(piece: Piece, period: int) -> list[Piece]:
-    """Return the first length of a piece and the rest as two pieces, if the rest has lengths enough."""
-    rest = _from(piece, piece.first + period, period)
-    return (
-        [Piece(piece.first, piece.first, (piece.first,)), rest] if len(rest.nodes) == len(piece.nodes) > 1 else [piece]
-    )
+def _has_example(samples: Samples, pieces: Sequence[Piece]) -> bool:
+    return all(piece.first <= size.example <= piece.last for piece, size in zip(pieces, samples.sizes, strict=True))
 
 
 class Samples:
@@ -139,11 +142,11 @@ class Samples:
             self.calls = len(report.calls)
         return self._found[point]
 
-    def along(self, axis: int) -> Callable[[int], Sample | None]:
-        """Return the function from a length to the required costs, the other sizes being the example's."""
+    def along(self, axis: int, others: Sequence[int]) -> Callable[[int], Sample | None]:
+        """Return the function from a length of a size to the required costs, the other sizes being those of ``others``."""
 
         def costs(length: int) -> Sample | None:
-            point = (*self.example[:axis], length, *self.example[axis + 1 :])
+            point = (*others[:axis], length, *others[axis + 1 :])
             try:
                 sample = self.at(point)
             except RunError as error:
@@ -156,9 +159,9 @@ class Samples:
         return costs
 
 
-def _axis(samples: Samples, axis: int) -> tuple[int, list[Piece]]:
-    """Return the period of a size, and the pieces of its range."""
-    size, costs = samples.sizes[axis], samples.along(axis)
+def _axis(samples: Samples, axis: int, others: Sequence[int]) -> tuple[int, list[Piece]]:
+    """Return the period of a size, and the pieces of its range, where the other sizes are ``others``."""
+    size, costs = samples.sizes[axis], samples.along(axis, others)
     low, high = size.least or 1, size.most
     if high is None:
         wanted, high = max(FARTHEST, TIMES * size.example), size.example
@@ -188,7 +191,7 @@ def _enter_cells(
     """
     open_ = [*QUANTITIES]
     starts = [[piece.first for piece in pieces]]
-    if all(piece.first <= size.example <= piece.last for piece, size in zip(pieces, samples.sizes, strict=True)):
+    if _has_example(samples, pieces):
         starts.append([max(length, 2) for length in samples.example])
     for start in starts:
         here = [

@@ -48,11 +48,11 @@ def columns(samples: Sequence[Sample]) -> dict[tuple[tuple[int, ...], ...], list
 def period_and_pieces(costs: Costs, example: int, low: int, high: int) -> tuple[int, list[Piece]] | None:
     """Return the least period with which ``low`` to ``high`` falls into few pieces, and these.
 
-    If that is none or a long one, also try with which one the piece of the example reaches up to ``high``: the form then
+    If that is none, or not of all lengths, also try with which one the piece of the example reaches up to ``high``: the form then
     holds from its first length on. What holds for more lengths is taken; None if nothing does.
     """
     whole = _least(lambda period: _pieces(costs, example, low, high, period), example)
-    if whole is not None and whole[0] <= max(COMMON):
+    if whole is not None and whole[0] == 1:
         return whole
     upper = _least(lambda period: _upper_piece(costs, example, low, high, period), example)
     found = [each for each in (whole, upper) if each is not None]

@@ -126,6 +126,23 @@ def test_conventions_are_counted_as_they_are() -> None:
     assert form.evaluate(height=20) == count(conv, torch.ones(1, 1, 20, 8), convention="thop").total_flops
 
 
+class Small(nn.Module):
+    """Costs twice as much for fewer than 8 elements."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.exp() if x.numel() >= 8 else x.exp().exp()
+
+
+def test_where_sizes_matter_together_the_piece_is_left_out() -> None:
+    sizes = {"x": {0: Dim("n", max=50), 1: Dim("m", max=50)}}
+    form = closed_form(Small(), torch.ones(10, 10), dynamic_shapes=sizes)
+    assert form.evaluate(n=50, m=30) == 50 * 30
+    assert form.evaluate(n=1, m=8) == 8
+    assert form.domain().endswith("not all of them together")
+    with pytest.raises(ClosedFormError, match="n=2, m=3: for these together the costs are no polynomials"):
+        form.evaluate(n=2, m=3)
+
+
 class Powers(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for _ in range(2 ** (x.shape[0] % 11)):
