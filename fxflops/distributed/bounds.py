@@ -7,7 +7,7 @@ kernels, on the network, on a pipeline's idle time, of which nothing is known he
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,7 +15,8 @@ from ..counting.collectives import Collective
 from ..errors import InputError, RunError
 from ..records import COMMUNICATION, PARTS, PHASES
 from ..render.columns import Column
-from ..render.exports import Exports, Table
+from ..render.composed import Composed
+from ..render.exports import Table
 from ..report.report import Report
 from ..roofline.devices import Device, find_device
 from ..units import read_size, size
@@ -99,9 +100,9 @@ def _moving(row: Collective, mesh: Mapping[str, int], links: Links) -> float:
     return max(moved / links.within, outside / links.across)
 
 
-@dataclass(frozen=True)
-class Meshes(Exports):
-    """Meshes with their bounds, the lowest first.
+@dataclass(frozen=True, repr=False)
+class Meshes(Composed):
+    """Meshes with their bounds, the lowest first; the ``to_*`` methods export the ``table`` of those that fit.
 
     ``too_large`` are those whose peak is above the ``limit`` in bytes, with that peak; ``failed`` those on which ``build`` or
     its step raised, with the reason.
@@ -120,15 +121,17 @@ class Meshes(Exports):
         rows = [
             (_named(s.mesh), b.best, b.worst, b.compute, b.communication, s.max_memory, b.binds) for s, b in self.found
         ]
-        return Table("meshes", COLUMNS, tuple(rows))
+        origin = self.found[0][0].provenance if self.found else ""
+        return Table("meshes", COLUMNS, tuple(rows), provenance=origin)
 
-    def __str__(self) -> str:
+    def _pieces(self) -> Iterator[str | Table]:
         links = f"{self.links.within / 1e9:g} GB/s in a node of {self.links.node}, {self.links.across / 1e9:g} GB/s out of it"
-        lines = [f"bound of a step on {self.device.name}, {links}: a lower bound, no prediction", str(self.table)]
+        yield f"bound of a step on {self.device.name}, {links}: a lower bound, no prediction"
+        yield self.table
         if self.too_large:
             over = ", ".join(f"{_named(each.mesh)} ({size(each.max_memory)})" for each in self.too_large)
-            lines.append(f"above {size(self.limit)}: {over}")
-        return "\n".join([*lines, *(f"{mesh}: {reason}" for mesh, reason in self.failed.items())])
+            yield f"above {size(self.limit)}: {over}"
+        yield from (f"{mesh}: {reason}" for mesh, reason in self.failed.items())
 
 
 def rank_meshes(

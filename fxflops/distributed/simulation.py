@@ -20,7 +20,8 @@ from ..counting.collectives import Collective, by_group, collectives, transferre
 from ..errors import InputError, RunError, errors_of_kind
 from ..profiling import profile
 from ..render.columns import Column
-from ..render.exports import Exports, Table
+from ..render.composed import Composed
+from ..render.exports import Table
 from ..report.gathered import COLLECTIVES
 from ..report.report import Report
 from ..torch_internals import MESH_FILE, DispatchMode, disable_current_modes, fake_group, fake_tensors
@@ -44,9 +45,11 @@ class RankKind(NamedTuple):
         return by_group(collectives(self.report.counted))
 
 
-@dataclass(frozen=True)
-class Simulation(Exports):
-    """What the ranks of a mesh compute, hold and send in a training step; alike ones stand for each other.
+@dataclass(frozen=True, repr=False)
+class Simulation(Composed):
+    """A training step of the ranks of a mesh: what they compute, hold and send; alike ones stand for each other.
+
+    The ``to_*`` methods export the ``table`` of the ranks.
 
     ``mesh`` has the size of each dimension, ``differs`` the dimensions along which ranks differ.
     """
@@ -71,31 +74,42 @@ class Simulation(Exports):
         return max(kind.report.max_memory or 0 for kind in self.kinds)
 
     @property
+    def provenance(self) -> str:
+        """The origin of the figures on one line, as of a Report."""
+        return self.kinds[0].report.provenance
+
+    @property
     def table(self) -> Table:
         """A row for each kind of ranks: how many, what one of them computes, its bytes at the peak by category, and its bytes
         sent and received."""
         columns = [Column("rank", "rank"), Column("ranks", "ranks", "number"), Column("macs", "MACs", "flops")]
         columns += [Column("flops", "FLOPs", "flops"), Column("params", "params", "elements")]
-        columns += [Column("peak", "peak memory", "B"), *(Column(name, name, "B") for name in self._categories)]
+        columns += [
+            Column("peak", "peak memory", "B"),
+            *(Column(f"bytes_{name}", name, "B") for name in self._categories),
+        ]
         columns += [Column("sent", "sent", "B"), Column("received", "received", "B")]
-        return Table("ranks", tuple(columns), tuple(map(self._row, self.kinds)))
+        return Table("ranks", tuple(columns), tuple(map(self._row, self.kinds)), provenance=self.provenance)
 
     @cached_property
     def collectives(self) -> Table:
         """The collectives of one rank of each kind: operation, mesh dimension, calls, bytes sent and received."""
-        rows = ((self._name(kind), *row[2:8]) for kind in self.kinds for row in kind.collectives)
-        return Table("collectives", (Column("rank", "rank"), *COLLECTIVES[2:8]), tuple(rows))
+        rows = tuple((self._name(kind), *row[2:8]) for kind in self.kinds for row in kind.collectives)
+        return Table("collectives", (Column("rank", "rank"), *COLLECTIVES[2:8]), rows, provenance=self.provenance)
 
     @property
     def _categories(self) -> list[str]:
         """The categories of the bytes at the peak, of any rank."""
         return [*dict.fromkeys(name for kind in self.kinds for name in kind.report.memory)]
 
-    def __str__(self) -> str:
+    def _pieces(self) -> Iterator[str | Table]:
         sizes = " x ".join(f"{name} {size}" for name, size in self.mesh.items())
         model = self.kinds[0].report.model
-        lines = [f"{model} on {sizes} = {self.ranks} ranks, a training step{'' if self.complete else ', INCOMPLETE'}"]
-        return "\n".join([*lines, str(self.table), *(["", str(self.collectives)] if len(self.collectives) else [])])
+        yield f"{model} on {sizes} = {self.ranks} ranks, a training step{'' if self.complete else ', INCOMPLETE'}"
+        yield self.table
+        if len(self.collectives):
+            yield ""
+            yield self.collectives
 
     def _name(self, kind: RankKind) -> str:
         return ", ".join(f"{name} {kind.at[name]}" for name in self.differs) or "each"

@@ -202,14 +202,19 @@ class Table(Tabular):
         return "\n".join([table, *self._left_out()])
 
     def _repr_html_(self) -> str:
+        from .html import block
+
+        return block(self._shown())
+
+    def _shown(self) -> str:
         """Return an HTML table of the values in units; of a wide one not all columns, which is said below it."""
-        from .html import block, cells_table, note
+        from .html import cells_table, note
 
         columns, rows = self._narrow()
         lost = [self.columns[i].key for i in self._used() if self.columns[i] not in columns]
         named = f"no room for {', '.join(lost)}: select(columns) chooses, to_dataframe() has all"
         notes = [*self._left_out(), *([named] if lost else [])]
-        return block(cells_table(columns, rows[:MOST_SHOWN], "auto"), *map(note, notes))
+        return "".join([cells_table(columns, rows[:MOST_SHOWN], "auto"), *map(note, notes)])
 
     def _narrow(self) -> tuple[list[Column], list[list[Any]]]:
         """Return the columns that there is room for, unless they were chosen, and the rows' cells in them."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,7 +13,8 @@ from .. import units
 from ..counting.collectives import Collective, by_group, collectives, known_sum, transferred
 from ..counting.counted_run import CountedRun
 from ..render.columns import Column
-from ..render.exports import Cells, Exports, Table
+from ..render.composed import Composed
+from ..render.exports import MOST_SHOWN, Cells, Table
 
 LEAST_REPEATED = 0.05
 QUANTITIES = (
@@ -52,12 +53,13 @@ class WorkRow(NamedTuple):
     repeated: int
 
 
-@dataclass(frozen=True)
-class GatheredReport(Exports):
-    """The reports of all processes of a group.
+@dataclass(frozen=True, repr=False)
+class GatheredReport(Composed):
+    """The reports of all processes of a group; the ``to_*`` methods export the ``table`` of the processes.
 
     ``ranks`` is a row for each process, in the order of their ranks. ``complete`` tells whether all reports are. ``modules``
     are, if a report of one process for the same work was given, the FLOPs of each module beside that; None otherwise.
+    ``provenance`` is that of the report of rank 0.
     """
 
     model: str
@@ -65,6 +67,7 @@ class GatheredReport(Exports):
     rows: tuple[tuple[Collective, ...], ...]
     complete: bool
     modules: Mapping[str, WorkRow] | None = None
+    provenance: str = field(default="", compare=False)
 
     @cached_property
     def sum(self) -> RankRow:
@@ -87,33 +90,34 @@ class GatheredReport(Exports):
     def collectives(self) -> Table:
         """The collectives of each process: operation, group, calls, bytes sent and received."""
         columns = (Column("rank", "rank", "number"), *COLLECTIVES[2:])
-        return Table(
-            "collectives", columns, tuple((i, *r[2:]) for i, rows in enumerate(self.rows) for r in by_group(rows))
-        )
+        rows = tuple((i, *row[2:]) for i, rows in enumerate(self.rows) for row in by_group(rows))
+        return Table("collectives", columns, rows, provenance=self.provenance)
 
     @property
     def table(self) -> Table:
-        """A row for each process, and below them sum, largest value and imbalance."""
-        rows: list[Cells] = [(str(rank), *row) for rank, row in enumerate(self.ranks)]
-        shares = [None if name not in self.imbalance else f"{self.imbalance[name]:.2f}x" for name in RankRow._fields]
-        rows += [("sum", *self.sum), ("max", *self.max), ("max/mean", *shares)]
-        return Table("ranks", (Column("rank", "rank"), *QUANTITIES), tuple(rows))
+        """A row for each process."""
+        rows = tuple((rank, *row) for rank, row in enumerate(self.ranks))
+        return Table("ranks", (Column("rank", "rank", "number"), *QUANTITIES), rows, provenance=self.provenance)
 
-    def __str__(self) -> str:
-        lines = [
-            f"{self.model} on {len(self.ranks)} processes{'' if self.complete else ', INCOMPLETE'}",
-            str(self.table),
-        ]
+    def _pieces(self) -> Iterator[str | Table]:
+        yield f"{self.model} on {len(self.ranks)} processes{'' if self.complete else ', INCOMPLETE'}"
+        shares = [None if name not in self.imbalance else f"{self.imbalance[name]:.2f}x" for name in RankRow._fields]
+        below: list[Cells] = [("sum", *self.sum), ("max", *self.max), ("max/mean", *shares)]
+        shown = [(str(rank), *row) for rank, row in enumerate(self.ranks)][: MOST_SHOWN - len(below)]
+        yield Table("ranks", (Column("rank", "rank"), *QUANTITIES), (*shown, *below))
+        if len(shown) < len(self.ranks):
+            yield f"first {len(shown)} of {len(self.ranks)} ranks"
         if any(self.rows):
-            lines += ["", str(self.collectives)]
+            yield ""
+            yield self.collectives
         if self.modules is not None:
             needed, spent = (sum(getattr(row, name) for row in self.modules.values()) for name in ("needed", "flops"))
             repeated = [
                 f"{path or '(root)'} {units.count(row.repeated)}" for path, row in self.modules.items() if _shows(row)
             ]
-            lines += ["", f"FLOPs of all {units.count(spent)}; of one process for the same work {units.count(needed)}"]
-            lines += [f"repeated by several processes: {', '.join(repeated) or 'none'}"]
-        return "\n".join(lines)
+            yield ""
+            yield f"FLOPs of all {units.count(spent)}; of one process for the same work {units.count(needed)}"
+            yield f"repeated by several processes: {', '.join(repeated) or 'none'}"
 
     def print_once(self) -> None:
         """Print the report on rank 0, and nothing on the others."""
@@ -146,8 +150,8 @@ def gathered(report: CountedRun, whole: CountedRun | None, timeout: float) -> Ga
     from .exchange import exchanged
 
     rows = collectives(report.counted)
-    own: dict[str, Any] = {"row": _row_of(report, rows), "collectives": rows, "model": report.model}
-    own |= {"complete": report.complete, "modules": _flops(report)}
+    own: dict[str, Any] = {"row": _row_of(report, rows), "collectives": rows, "complete": report.complete}
+    own |= {"modules": _flops(report), "provenance": report.environment.provenance}
     found = [json.loads(text) for text in exchanged(json.dumps(own), timeout)]
     modules = None if whole is None else _work([each["modules"] for each in found], _flops(whole))
     return GatheredReport(
@@ -156,6 +160,7 @@ def gathered(report: CountedRun, whole: CountedRun | None, timeout: float) -> Ga
         tuple(tuple(Collective(*row) for row in each["collectives"]) for each in found),
         all(each["complete"] for each in found),
         modules,
+        found[0]["provenance"],
     )
 
 

@@ -43,6 +43,18 @@ def test_alike_ranks_stand_for_each_other() -> None:
     assert [kind.report.total_macs for kind in given.kinds] == [256, 512]
 
 
+def test_a_simulation_shows_and_exports_its_ranks() -> None:
+    found = simulate(stages, {"dp": 4, "pp": 3}, differs=["pp"])
+    assert repr(found) == str(found)
+    assert f"torch {torch.__version__}" in found.provenance
+    first, last = found.to_dicts()
+    layer = WIDTH * WIDTH
+    assert (first["params"], first["bytes_params"]) == (layer, F32 * layer)
+    assert (last["params"], last["bytes_params"]) == (2 * layer, F32 * 2 * layer)
+    assert found.provenance in str(found.to_csv())
+    assert "<p>Sequential on dp 4 x pp 3 = 12 ranks, a training step</p>" in found._repr_html_()
+
+
 def test_a_step_of_2048_ranks() -> None:
     found = simulate(linear, {"dp": 64, "tp": 8, "pp": 4})
     assert [(kind.ranks, kind.report.total_macs) for kind in found.kinds] == [(2048, ROWS * WIDTH * WIDTH)]

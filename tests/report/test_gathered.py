@@ -1,0 +1,70 @@
+"""The report over all processes as a table: numbers alone in its exports, sums and shares in what is shown."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from fxflops import count
+from fxflops.counting.collectives import Collective
+from fxflops.report.gathered import GatheredReport, RankRow, WorkRow
+
+SUM = Collective("", "backward", "all_reduce", "tp", 2, 3, 64, 64, 0.5)
+ORIGIN = "fxflops 9 · torch 9 · cpu"
+
+
+def two() -> GatheredReport:
+    ranks = RankRow(100, 200, 10, 0, 4096, 64, 64, 1.0), RankRow(300, 600, 10, 0, 2048, 64, 64, None)
+    work = {"mlp": WorkRow(800, 400, 400), "": WorkRow(8, 8, 0)}
+    return GatheredReport("Net", ranks, ((SUM,), (SUM,)), True, work, ORIGIN)
+
+
+def test_exports_have_numbers_alone() -> None:
+    found = two()
+    assert json.loads(str(found.to_json())) == [
+        {"rank": 0, "macs": 100, "flops": 200, "params": 10, "sharded": 0, "memory": 4096, "sent": 64, "received": 64, "seconds": 1.0},
+        {"rank": 1, "macs": 300, "flops": 600, "params": 10, "sharded": 0, "memory": 2048, "sent": 64, "received": 64, "seconds": None},
+    ]  # fmt: skip
+    assert str(found.to_csv()).splitlines()[1] == f"0,100,200,10,0,4096,64,64,1.0,{ORIGIN}"
+    assert [*found.select("rank,macs", sort_by="macs", top=1)] == [(1, 300)]
+    assert f"% {ORIGIN}" in str(found.to_latex())
+    assert str(found.to_markdown()).count("\n| ") == 3  # the line of dashes and two ranks
+
+
+def test_a_dataframe_keeps_the_dtypes_of_its_columns() -> None:
+    pytest.importorskip("pandas", reason="no pandas")
+    frame = two().to_pandas()
+    assert (frame["flops"].dtype, frame["memory"].sum(), frame.attrs["provenance"]) == ("int64", 6144, ORIGIN)
+
+
+def test_it_shows_itself_with_sums_and_shares() -> None:
+    found = two()
+    text = repr(found)
+    assert text == str(found)
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[0] == ["Net", "on", "2", "processes"]
+    # The mean of 100 and 300 MACs is 200; of the bytes at the peak, 3 KiB; of the seconds one is not known.
+    assert ["max/mean", "1.50x", "1.50x", "1.00x", "1.33x", "1.00x", "1.00x", "-"] in lines
+    assert ["sum", "400", "800", "20", "6.00", "KiB", "128", "B", "128", "B", "-"] in lines
+    assert "repeated by several processes: mlp 400" in text
+    html = found._repr_html_()
+    assert html.count("<table") == 2
+    assert "<p>Net on 2 processes</p>" in html
+    assert ">1.33x</td>" in html
+
+
+def test_many_ranks_leave_room_for_their_sums() -> None:
+    text = str(GatheredReport("Net", (RankRow(1, 2, 3, 0, 4, 0, 0, 1.0),) * 80, ((),) * 80, True))
+    assert "first 57 of 80 ranks" in text
+    assert [line.split()[:3] for line in text.splitlines() if line.startswith("sum")] == [["sum", "80", "160"]]
+
+
+def test_the_report_of_one_process_has_its_origin() -> None:
+    report = count(nn.Linear(2, 3), torch.ones(1, 2))
+    found = report.gather()
+    assert found.provenance == report.provenance
+    assert [row[:3] for row in found.table] == [(0, report.total_macs, report.total_flops)]
+    assert report.provenance in str(found.to_csv())
