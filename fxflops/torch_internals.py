@@ -69,8 +69,7 @@ len_torch_dispatch_stack = torch._C._len_torch_dispatch_stack
 fake_mode: Callable[[], Any] = partial(torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.FAKE)
 # Hide this library's own calls from dispatch modes (disable_current_modes) and function modes. Necessary.
 disable_current_modes = torch.utils._python_dispatch._disable_current_modes
-# DisableTorchDispatch does the first of these much faster.
-DisableTorchDispatch = torch._C._DisableTorchDispatch
+DisableTorchDispatch = torch._C._DisableTorchDispatch  # does the first of these much faster
 DisableTorchFunction = torch._C.DisableTorchFunction
 # Reads a tensor subclass without its __torch_function__, with function modes left on. Necessary.
 DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
@@ -81,6 +80,8 @@ is_torch_function_enabled = torch._C._is_torch_function_enabled
 len_torch_function_stack = torch._C._len_torch_function_stack
 pop_torch_function_stack = torch._C._pop_torch_function_stack
 push_on_torch_function_stack = torch._C._push_on_torch_function_stack
+# Make a FakeTensor of a meta tensor in a fifth of the time that its class takes. Without them nothing is simulated.
+make_subclass, forbid_data_ptr = torch.Tensor._make_subclass, torch._C._set_throw_on_mutable_data_ptr
 # The default __torch_dispatch__, by which classes with one of their own are recognized. Necessary.
 disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
 # The package of DTensor, which has the sharding rules. Without it sharded tensors are counted whole.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -24,8 +24,8 @@ from ..render.composed import Composed
 from ..render.exports import Table
 from ..report.gathered import COLLECTIVES
 from ..report.report import Report
-from ..torch_internals import MESH_FILE, DispatchMode, disable_current_modes, fake_group, fake_tensors
-from ..trace.source import frame_in
+from ..torch_internals import fake_group, fake_tensors
+from .rank_mode import Rank
 
 Build = Callable[[Any], tuple["nn.Module | Sequence[nn.Module] | Mapping[str, Any]", Callable[[], Any]]]
 Coordinates = dict[str, int]
@@ -227,19 +227,6 @@ def _fake_processes(rank: int, mesh: Mapping[str, int]) -> Iterator[Any]:
 
     with fake_group(rank, math.prod(mesh.values())):
         device_mesh = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
-        with fake_tensors()[1](allow_non_fake_inputs=True), Rank():  # type: ignore[no-untyped-call]
+        mode = fake_tensors()[1](allow_non_fake_inputs=True)
+        with mode, Rank(mode):
             yield device_mesh
-
-
-class Rank(DispatchMode):
-    """A dispatch mode for a rank under a FakeTensorMode.
-
-    A DeviceMesh computes with the numbers it is made of. What a collective returned is waited for in its own memory, as on a
-    device; the fake kernel makes a second tensor.
-    """
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops._c10d_functional.wait_tensor.default:
-            return args[0]
-        with nullcontext() if frame_in(MESH_FILE) is None else disable_current_modes():
-            return func(*args, **(kwargs or {}))
