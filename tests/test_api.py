@@ -164,6 +164,18 @@ def test_an_error_names_node_module_shapes_and_line(run: Any) -> None:
     assert "f32[3,4]" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("outer", "inner", "said"),
+    [(True, True, "as_is (train)"), (False, False, "as_is (eval)"), (True, False, "as_is (mixed)")],
+)
+def test_as_is_says_which_mode_that_is(outer: bool, inner: bool, said: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Dropout())
+    model.train(outer)
+    model[1].train(inner)
+    assert f" · {said} · " in str(count(model, torch.ones(2, 3), mode="as_is"))
+    assert " · eval · " in str(count(model, torch.ones(2, 3)))
+
+
 def test_a_model_that_cannot_be_traced_says_where_and_why() -> None:
     class Branch(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

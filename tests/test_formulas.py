@@ -368,3 +368,21 @@ def test_an_operator_as_custom_op_gives_it() -> None:
     assert not count(Own(), X).complete
     report = count(Own(), X, formulas={as_given: lambda x, *, out: 5 * out.numel()})
     assert (report.complete, report.total_flops) == (True, 30)
+
+
+def test_a_first_line_that_goes_on_is_not_cut_without_a_sign() -> None:
+    def long(input: Any, *, out: Any) -> int:
+        """x[*] -> out[*]: 2 per output of the first half,
+        3 per output of the second."""
+        return 5
+
+    def whole(input: Any, *, out: Any) -> int:
+        """x[*] -> out[*]: 5 in all.
+
+        More on it.
+        """
+        return 5
+
+    for function, said in ((long, "2 per output of the first half,…"), (whole, "5 in all")):
+        (row,) = count(Calls(torch.special.i1), X, formulas={torch.special.i1: function}).table.to_dicts()
+        assert row["counts"] == said

@@ -93,11 +93,13 @@ def outside(run: Run, counted: Sequence[Counted], phase: str) -> list[Counted]:
 def unsteady(run: Run, nodes: float | None) -> str:
     """Return the reasons not to rely on a run's times, in words; ``nodes`` is the sum of those of its graph's nodes."""
     compiled = None if run.compiled is None else run.compiled.latency
-    timings = {"": run.latency, "backward: ": run.backward_latency, "compiled: ": compiled}
-    found = [which + timing.unsteady for which, timing in timings.items() if timing and timing.unsteady]
+    timings = {FORWARD: run.latency, BACKWARD: run.backward_latency, "compiled": compiled}
+    timed = {which: timing for which, timing in timings.items() if timing}
+    labels = {which: f"{which}: " if len(timed) > 1 else "" for which in timed}
+    found = [labels[which] + timing.unsteady for which, timing in timed.items() if timing.unsteady]
     latency = run.latency.median if run.latency else 0.0
     if latency > LONG_RUN and nodes and not 1 / TOO_FAR_APART < nodes / latency < TOO_FAR_APART:
-        found.append(f"the nodes took {nodes / latency:.1f}x the time of the model")
+        found.append(f"{labels[FORWARD]}the nodes took {nodes / latency:.1f}x the time of the model")
     return "; ".join(filter(None, [*found, run.interrupted]))
 
 

@@ -96,8 +96,10 @@ def poisson_nll_loss_module(module: nn.PoissonNLLLoss, input: Spec, target: Spec
 def multi_margin_loss(
     input: Spec, target: Spec, *, p: float = 1, weight: Spec | None = None, reduction: Reduction = "mean", out: Spec
 ) -> Cost:
-    """input[n, c], target[n] -> out[]: max(0, margin - x[y] + x) per other class: 3, 1 square for p = 2, 1 multiply with a
-    weight; their sum and 1 divide per row."""
+    """input[n, c], target[n] -> out[]: per other class max(0, margin - x[y] + x): 3, 1 each for p = 2 and a weight.
+
+    Their sum and 1 divide per row.
+    """
     c, rows = input[-1] if input.ndim else 1, math.prod(input[:-1])
     each = Cost(muls=(p == 2) + (weight is not None), adds=2, others=1)
     row = times(c - 1, each).plus(Cost(adds=max(c - 2, 0), others=1))

@@ -97,8 +97,7 @@ def std(input: Spec, *, out: Any) -> Cost:
     *named("linalg_vector_norm", "vector_norm", "frobenius_norm"),
 )
 def norm(input: Spec, p: Any = 2, *, ord: Any = None, out: Spec) -> Cost:
-    """x[*, k] -> out[*]: p = 2: k squares, k - 1 adds, 1 root per output; 1: k absolutes, k - 1 adds; 0: k compares,
-    k - 1 adds; inf: k absolutes, k - 1 compares; else k powers, k - 1 adds, 1 root."""
+    """x[*, k] -> out[*]: k powers (0: compares; 1, inf: absolutes), k-1 adds (inf: compares), 1 root but for 0, 1, inf."""
     p = p if ord is None else ord
     return matrix_norm(input, p, out=out) if p == "nuc" else norm_of(p, input.numel(), out.numel())
 

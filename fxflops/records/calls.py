@@ -154,7 +154,9 @@ class Count(NamedTuple):
         """The rule in words: the first line of the formula's docstring without its shapes, or why there is no cost."""
         if self.missing or isinstance(self.rule, str):
             return self.missing.partition("\n")[0] or str(self.rule)
-        line = str(inspect.getdoc(self.rule) or getattr(self.rule, "__name__", "")).partition("\n")[0].rstrip(".")
+        said = str(inspect.getdoc(self.rule) or getattr(self.rule, "__name__", ""))
+        line, _, rest = said.partition("\n")
+        line = line.rstrip(".") + ("…" if rest.partition("\n")[0] and not line.endswith(".") else "")
         signature, colon, counted = line.partition(": ")
         return counted if colon and "->" in signature else line
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..errors import InputError, near, not_installed
 from .columns import EXPENDABLE, Column, check_number, pick
 from .paper import latex, markdown
-from .table import grid, ordered
+from .table import explained, grid, ordered
 from .text import plain
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class Table(Tabular):
         columns, rows = self._narrow()
         lost = [self.columns[i].key for i in self._used() if self.columns[i] not in columns]
         named = f"no room for {', '.join(lost)}: select(columns) chooses, to_dataframe() has all"
-        notes = [*self._left_out(), *([named] if lost else [])]
+        notes = [*self._left_out(), *explained(rows[:MOST_SHOWN]), *([named] if lost else [])]
         return "".join([cells_table(columns, rows[:MOST_SHOWN], "auto"), *map(note, notes)])
 
     def _narrow(self) -> tuple[list[Column], list[list[Any]]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ..errors import InputError
 from .columns import MODULE_COLUMNS, Column, check_number, check_units, find, module_cell, module_values, pick
 from .data import TreeRow
 from .fold import Fold, folded, own_row
-from .text import SHORTEST, align, cells, elide, paint, terminal_width
+from .text import SHORTEST, align, cells, elide, paint, terminal_width, wrapped
 
 DEFAULT_COLUMNS = ("params", "macs", "flops", "flops%", "time", "time%", "memory")
 EXPENDABLE = ("macs", "memory", "params", "flops%", "time%")
@@ -19,13 +20,19 @@ LABEL_ROOM = 30
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the tree: the branches drawn before the name (``guide``), the name, the class, and a note such as "x12"."""
+    """A line of the tree: the branches drawn before the name (``guide``), the name, the class, and a note such as "x12".
+
+    ``path`` is that of the module, of the first of ``count`` folded ones with their common name; of a module's own work,
+    with the name of that work behind it.
+    """
 
     guide: str
     name: str
     cls: str
     note: str
     row: TreeRow
+    path: str
+    count: int = 1
 
 
 def tree(
@@ -39,7 +46,7 @@ def tree(
     width: int | None = None,
     color: bool = False,
 ) -> str:
-    """Return the module tree as text.
+    """Return the module tree as text; the last line tells how many modules are deeper than ``depth``.
 
     Args:
         depth: the number of levels to show below the root; None for all.
@@ -65,7 +72,43 @@ def tree(
     )
     room = None if limit is None else max(limit - max(map(cells, right)) - 2, 12)
     left = [paint("module", "bold", color), *(_label(line, room, color) for line in lines)]
-    return "\n".join(align(list(zip(left, right, strict=True)), [False, False]))
+    deeper = below(root, depth)
+    return "\n".join(
+        [*align(list(zip(left, right, strict=True)), [False, False]), *([wrapped(deeper, limit, 0)] if deeper else [])]
+    )
+
+
+def below(root: TreeRow, depth: int | None) -> str:
+    """Return a note on the modules that are deeper than ``depth``; "" if there are none."""
+
+    def modules(row: TreeRow, left: int) -> int:
+        return sum((left <= 0 and bool(child.cls)) + modules(child, left - 1) for child in row.children)
+
+    count = 0 if depth is None else modules(root, depth)
+    return f"below depth {depth}: {count:,} more module{'s' * (count > 1)}" if count else ""
+
+
+def check_options(
+    root: TreeRow,
+    *,
+    depth: int | None = None,
+    sort_by: str | None = None,
+    fold: bool = True,
+    columns: Sequence[str] | str | None = None,
+    units: str | None = None,
+) -> str | None:
+    """Return the key of the column to sort by; raise InputError for arguments of :func:`tree` that cannot be."""
+    check_units(units)
+    check_number("depth", depth, least=0)
+    if columns:
+        pick(MODULE_COLUMNS, columns)
+    if sort_by is None:
+        return None
+    numbers = [column for column in MODULE_COLUMNS if column.is_number]
+    key = numbers[find(numbers, sort_by)].key
+    if all(module_values(row, root)[key] is None for row in root.walk()):
+        raise InputError(f"cannot sort by {sort_by!r}: it was not measured")
+    return key
 
 
 def rows_of(
@@ -78,10 +121,7 @@ def rows_of(
     units: str | None = None,
 ) -> tuple[list[Column], list[Line], list[list[str]]]:
     """Return the columns of the tree, its lines, and the texts of each line's cells; the arguments are those of :func:`tree`."""
-    check_units(units)
-    check_number("depth", depth, least=0)
-    numbers = [column for column in MODULE_COLUMNS if column.is_number]
-    key = None if sort_by is None else numbers[find(numbers, sort_by)].key
+    key = check_options(root, depth=depth, sort_by=sort_by, columns=columns, units=units)
     lines = list(walk(Fold(root.name, root), depth, key, fold))
     shown = (
         [MODULE_COLUMNS[i] for i in pick(MODULE_COLUMNS, columns)] if columns else measured(line.row for line in lines)
@@ -99,7 +139,7 @@ def measured(rows: Iterable[TreeRow]) -> list[Column]:
 def walk(item: Fold, depth: int | None, key: str | None, fold: bool, guide: str = "", stem: str = "") -> Iterator[Line]:
     """Yield a module's line, then those of its children. ``guide`` is drawn before its line, ``stem`` before theirs."""
     row = item.row
-    yield Line(guide, *item.label(), row)
+    yield Line(guide, *item.label(), row, item.path, item.count)
     if depth == 0 or not row.children:
         return
     inside = folded(row.children, fold)
@@ -110,7 +150,7 @@ def walk(item: Fold, depth: int | None, key: str | None, fold: bool, guide: str 
         branch, below = ("└─ ", "   ") if own is None and child is inside[-1] else ("├─ ", "│  ")
         yield from walk(child, None if depth is None else depth - 1, key, fold, stem + branch, stem + below)
     if own is not None:
-        yield Line(f"{stem}└─ ", own.name, "", "", own)
+        yield Line(f"{stem}└─ ", own.name, "", "", own, f"{row.path} {own.name}".strip())
 
 
 def _label(line: Line, room: int | None, color: bool) -> str:

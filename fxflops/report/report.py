@@ -17,7 +17,6 @@ from ..counting.uncounted import incomplete
 from ..errors import FormulaError, InputError, MissingFormulaError, near
 from ..names import is_torch_loaded
 from ..records import PARTS, PHASES, FormulaFunction
-from ..render.columns import check_number
 from ..render.data import Summary
 from ..render.exports import Exports, Path, Table, as_json, method_for, written, written_bytes
 from ..render.page_data import Page
@@ -163,12 +162,11 @@ class Report(TabledRun, OverProcesses, Exports):
         units: str | None = None,
         phase: str = "forward",
     ) -> Tree:
-        """Return the module tree, with identical siblings folded; ``print`` and notebooks show it.
+        """Return the module tree, with identical siblings folded; ``print`` and notebooks show it, ``to_*`` export it.
 
         ``depth`` is the number of levels; ``sort_by`` is "flops", "time", "memory" or "params" (default: run order);
         ``columns`` are the columns to show; ``units`` is "G", "M" ... for counts; ``phase`` is as for :meth:`by_module`.
         """
-        check_number("depth", depth, least=0)
         if check_phase(phase) != PHASES[0] and phase not in self._phases:
             raise InputError(f"the run made no calls in its {phase}")
         options = {"depth": depth, "sort_by": sort_by, "fold": fold, "columns": columns, "units": units}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..counting.collectives import by_group, collectives
@@ -11,8 +11,9 @@ from ..counting.counted_run import CountedRun
 from ..counting.rollup import items_of, sums_of, together
 from ..counting.steps import OUTSIDE, outside
 from ..records import Counted, grouped, prefixes, specs_in
+from ..render.columns import MODULES, Column, module_values
 from ..render.data import Summary, TreeRow
-from ..render.exports import View
+from ..render.exports import Table, Tabular
 from ..render.fold import work_name
 from .compiled import compiled_view
 from .rows import highest
@@ -20,12 +21,33 @@ from .tables import TabledRun
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Tree(View):
-    """A report's modules as a tree: it prints itself, and is a table in a notebook."""
+class Tree(Tabular):
+    """A report's modules as a tree: it prints itself, is a table in a notebook, and has the exports of a table.
+
+    The table has a row for each line of the tree, with raw values. Of identical modules in one row, ``count`` is their
+    number; the other values are those of one, and the modules inside have the path of the first.
+    """
 
     root: TreeRow
     options: Mapping[str, Any]
     """The keyword arguments of :func:`fxflops.render.tree.tree`."""
+
+    def __post_init__(self) -> None:
+        from ..render.tree import check_options
+
+        check_options(self.root, **self.options)
+
+    def _as_table(self) -> Table:
+        from ..render.tree import rows_of
+
+        shown, lines, _ = rows_of(self.root, **self.options)
+        count = [Column("count", "count", "number")] if any(line.count > 1 for line in lines) else []
+        columns = (MODULES[0], MODULES[1], *count, *(replace(c, header=c.key) if c.kind == "%" else c for c in shown))
+        rows = []
+        for line in lines:
+            values = {**module_values(line.row, self.root), "count": line.count}
+            rows.append((line.path, line.cls, *(values[column.key] for column in columns[2:])))
+        return Table("modules", columns, tuple(rows), chosen=bool(self.options["columns"]))
 
     def __str__(self) -> str:
         from ..render.tree import tree
@@ -33,9 +55,11 @@ class Tree(View):
         return tree(self.root, **self.options)
 
     def _repr_html_(self) -> str:
-        from ..render.html import block, tree_table
+        from ..render.html import block, note, tree_table
+        from ..render.tree import below
 
-        return block(tree_table(self.root, **self.options))
+        deeper = below(self.root, self.options["depth"])
+        return block(tree_table(self.root, **self.options), *([note(deeper)] if deeper else []))
 
 
 def tree_row(report: CountedRun, phase: str) -> TreeRow:

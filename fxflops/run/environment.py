@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import cache
 
 import torch
 import torch.backends.opt_einsum as optimizer
+from torch import nn
 
 from .. import __version__
 from ..meters.accelerator import accelerator_of
@@ -35,6 +37,12 @@ def environment_of(device: torch.device, mode: str, compiled: bool) -> Environme
         _processor(),
         torch.get_num_threads(),
     )
+
+
+def modes_in(modules: Iterable[nn.Module]) -> str:
+    """Return the mode that the modules are in: "train" or "eval", or "mixed"."""
+    found = {module.training for module in modules}
+    return "mixed" if len(found) > 1 else "train" if True in found else "eval"
 
 
 def environment_of_trace(device: str) -> Environment:

@@ -32,7 +32,7 @@ from ..trace.observe import Observer
 from ..trace.processes import is_sharded
 from ..trace.record import Recorder
 from ..trace.source import line_that_raised
-from .environment import environment_of
+from .environment import environment_of, modes_in
 from .graph_run import run_error
 from .outcome import Environment, Run
 from .uncompiled import uncompiled
@@ -63,7 +63,7 @@ class Subject:
         compiled_model: nn.Module | None = None,
     ) -> None:
         self.model = model
-        self.mode = mode
+        self.mode = f"{mode} ({modes_in(inventory.paths)})" if mode == "as_is" else mode
         self.compiled = compiled
         self.lazy = lazy
         self.compiled_model = compiled_model

@@ -44,6 +44,7 @@ def test_columns_nothing_was_measured_for_are_left_out(root):
         ├─ blocks  Sequential  24.00 M   5.60 G  11.20 G   98.0
         ├─ head  Linear        769.0 k  768.0 k   1.54 M    0.0
         └─ (own: add, cat)     152.0 k        0  200.0 k    0.0
+        below depth 1: 12 more modules
     """)
 
 
@@ -51,6 +52,7 @@ def test_a_column_asked_for_is_shown_in_any_case(root):
     assert tree(without_measures(root), depth=0, columns="calls,time") == lines("""
         module  calls  time
         ViT         1     -
+        below depth 0: 15 more modules
     """)
 
 
@@ -62,6 +64,7 @@ def test_without_folding_and_in_one_unit(root):
         ├─ 1  Block          2,800.3 M  14.00 ms
         ├─ 2  Block          2,800.3 M  16.00 ms
         └─ 3  Block          2,800.3 M  18.00 ms
+        below depth 1: 8 more modules
     """)
 
 
@@ -77,8 +80,8 @@ def test_without_folding_and_in_one_unit(root):
 )
 def test_sort_by(root, by, order):
     text = tree(root, depth=1, sort_by=by, columns=["calls"])
-    assert [line.split()[1] for line in text.splitlines()[2:-1]] == order
-    assert text.splitlines()[-1].startswith("└─ (own:")
+    assert [line.split()[1] for line in text.splitlines()[2:-2]] == order
+    assert text.splitlines()[-2].startswith("└─ (own:")
 
 
 def test_folded_siblings_are_sorted_by_what_they_cost_together():
@@ -124,6 +127,7 @@ def test_a_narrow_terminal_loses_columns_before_names(root):
         │  └─ 0..3  Block  x4 (each)   2.80 G  15.00 ms   24.0
         ├─ head  Linear                1.54 M  100.0 us    0.2
         └─ (own: add, cat)            200.0 k  400.0 us    0.6
+        below depth 2: 8 more modules
     """)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 import fxflops
+from fxflops.errors import InputError
 from fxflops.meters.timing import Timing
 
 
@@ -100,6 +102,47 @@ def test_a_wide_table_chooses_its_columns_and_says_so(report: fxflops.Report) ->
     (note,) = re.findall(r"<p>(no room for .*?)</p>", shown)
     assert {"node", "target", "counts"} <= {*re.findall(r"\w+", note)}
     assert "no room" not in report.table.select("op, flops")._repr_html_()
+
+
+def test_a_tree_is_exported_as_a_table_of_raw_values() -> None:
+    net = nn.Sequential(nn.Linear(4, 8), *(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3)))
+    tree = fxflops.count(net, torch.ones(2, 4)).tree()
+    whole = 2 * 8 * (4 + 3 * 8)  # MACs: 2 rows, 8 outputs
+    assert [(row["module"], row["count"], row["macs"], row["params"]) for row in tree.to_dicts()] == [
+        ("", 1, whole, 5 * 8 + 3 * 9 * 8),
+        ("0", 1, 64, 40),
+        ("1..3", 3, 128, 72),  # of each
+        ("1.0", 1, 128, 72),
+        ("1.1", 1, 0, 0),
+    ]
+    assert [row["macs"] for row in json.loads(str(tree.to_json()))] == [whole, 64, 128, 128, 0]
+    assert tree.to_dataframe()["flops%"].max() == 100.0
+    assert str(tree.to_csv()).splitlines()[3].startswith("1..3,Sequential,3,72,128,")
+    assert "| 1..3 | Sequential | 3 |" in str(tree.to_markdown())
+    assert r"\toprule" in str(tree.to_latex())
+    assert "<td>1..3</td>" in str(tree.to_html())
+    assert tree.select("module, macs", sort_by="macs", top=1).rows == (("", whole),)
+
+
+def test_the_columns_of_a_tree_that_were_asked_for_are_those_exported(report: fxflops.Report) -> None:
+    tree = report.tree(columns="output, calls", depth=1)
+    assert [*tree.to_dicts()[0]] == ["module", "class", "output", "calls"]
+    assert "below depth 0: 4 more modules" in report.tree(depth=0)._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"columns": "flop"}, r"no column 'flop' \(near: flops\)"),
+        ({"sort_by": "size"}, "no column 'size'"),
+        ({"sort_by": "time"}, "cannot sort by 'time': it was not measured"),
+        ({"units": "GB"}, "unknown units 'GB'"),
+        ({"depth": -1}, "depth=-1"),
+    ],
+)
+def test_a_tree_that_cannot_be_shown_is_not_made(report: fxflops.Report, wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        report.tree(**wrong)
 
 
 def test_a_loss_is_no_work_of_the_model() -> None:
