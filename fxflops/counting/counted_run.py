@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 NO_OPERATION = "(no op)"
 """The op of graph nodes that make no call: an input, indexing a tuple, reading a shape."""
-OF_NO_OPERATION = f"{NO_OPERATION}: time outside of all operations, of an input, an index into a tuple, a shape that is read"
 
 
 class CountedRun:

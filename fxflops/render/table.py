@@ -7,7 +7,7 @@ from functools import partial
 from numbers import Real
 from typing import Any, NamedTuple
 
-from ..counting.counted_run import NO_OPERATION, OF_NO_OPERATION
+from ..counting.counted_run import NO_OPERATION
 from ..errors import InputError
 from ..units import percent
 from .columns import Column, check_number, check_units, column_of, find, pick
@@ -71,7 +71,9 @@ def grid(
     limit = terminal_width() if width is None else width
     is_markup = any(word in tablefmt for word in MARKUP)
     text, lost = _fitted(shown, tablefmt, None if is_markup else limit, elidable, expendable)
-    notes = [wrapped(each, limit, 0) for each in (*explained(chosen), *([f"no room for {', '.join(lost)}"] if lost else []))]
+    notes = [
+        wrapped(each, limit, 0) for each in (*explained(chosen), *([f"no room for {', '.join(lost)}"] if lost else []))
+    ]
     if len(chosen) < len(rows):
         notes = [_footer(known, rows, kept, chosen, sort_by, noun, shares, units), *notes]
     if not notes or is_markup:
@@ -82,7 +84,8 @@ def grid(
 
 def explained(rows: Iterable[Sequence[Any]]) -> list[str]:
     """Return the notes below a table that say what is meant by a word in its rows."""
-    return [OF_NO_OPERATION] if any(NO_OPERATION in row for row in rows) else []
+    said = f"{NO_OPERATION}: time outside of all operations, of an input, an index into a tuple, a shape that is read"
+    return [said] if any(NO_OPERATION in row for row in rows) else []
 
 
 result_table = partial(

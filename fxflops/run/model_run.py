@@ -25,6 +25,7 @@ from ..records.tensors import spec_of
 from ..torch_internals import in_fake_mode, is_fake
 from ..trace.autograd_owners import AutogradOwners, backward_from
 from ..trace.device_mirror import DeviceMirror
+from ..trace.dtypes import MixedDtypesError
 from ..trace.fast import FastObserver
 from ..trace.live import LiveObserver
 from ..trace.meta_mirror import MetaMirror
@@ -45,9 +46,8 @@ ON_META, ON_FAKE = "counted on the meta device", "counted on fake tensors"
 class Subject:
     """A model with its inputs, to be run several times from the same state, that of ``snapshot``.
 
-    ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` tells whether it, or a part of it, is
-    under ``torch.compile``; ``compiled_model`` is the model as it is given, if a call of that runs compiled. ``lazy`` is
-    that of :class:`~fxflops.model.snapshot.Snapshot`.
+    ``mode`` is the mode of its modules ("eval", "train", "as_is"); ``compiled`` tells whether a part of it is under
+    ``torch.compile``; ``compiled_model`` is the model as given, if a call of that runs compiled; ``lazy`` is for its Snapshot.
     """
 
     def __init__(
@@ -245,9 +245,9 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
     on_meta = any(tensor.device.type == "meta" for tensor in subject.state)
     failed: Exception | None = None
     try:
-        watch = _on_meta(subject, registry, facts, observe_dispatch)
+        watch = meta_run(subject, registry, facts, observe_dispatch)
         if watch.mirror is not None and watch.mirror.unknown_origin and not observe_dispatch:
-            watch = _on_meta(subject, registry, facts, observe_dispatch=True)
+            watch = meta_run(subject, registry, facts, observe_dispatch=True)
         why = "" if watch.mirror is None else watch.mirror.needs_values  # raised, and caught by the model
         if on_meta or not why:
             return subject.record_of(watch, "predicted", ON_META)
@@ -256,6 +256,8 @@ def counted_run(subject: Subject, registry: FormulaRegistry, facts: bool = False
     # Outside that handler, so that an error on real tensors is not chained to the error on meta.
     if failed is not None and on_meta:
         try:
+            if isinstance(failed.__cause__, MixedDtypesError):
+                raise failed
             watch = observed_run(subject, registry)
         except RunError:
             raise failed from failed.__cause__
@@ -317,7 +319,7 @@ def cap_of(device: torch.device) -> int:
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
-def _on_meta(subject: Subject, registry: FormulaRegistry, facts: bool, observe_dispatch: bool) -> Watch:
+def meta_run(subject: Subject, registry: FormulaRegistry, facts: bool, observe_dispatch: bool) -> Watch:
     """Observe a run of the model on meta."""
     mirror, place = MetaMirror(subject.state, subject.snapshot.holds, subject.snapshot.before_write), subject.device
     watch = subject.watch(registry, mirror=mirror, device=place, observe_dispatch=observe_dispatch, facts=facts)
@@ -342,8 +344,6 @@ def _watch(subject: Subject, observer: Observer) -> Any:
 
 
 def _advice(error: Exception) -> str:
-    if "'indices' to have one of the following scalar types" in str(error):
-        return "\n  its input is token ids: give integers, of dtype torch.long"
     if "'Meta'" in str(error) or "no fake impl" in str(error):
         return f"\n  it has no kernel on the meta device (torch.library.register_fake gives it one){GIVE}"
     needs_values = "meta tensor" in str(error).lower() or "meta_nonzero" in str(error)

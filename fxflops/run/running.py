@@ -19,6 +19,7 @@ from ..trace.compiler import unseen
 from ..trace.source import line_that_raised
 from .lazy import initialized
 from .model_run import Subject
+from .unbatched import batch_advice
 
 MODES = ("eval", "train", "as_is")
 INSTEAD = "fxflops.count(model, args) predicts the peak and needs none of it; or "
@@ -65,6 +66,7 @@ def running(
         except RunError as error:
             if (shape := shape_given(args, named)) is not None:
                 raise shape from error
+            error.args = (f"{error}{batch_advice(model, inventory, positional, named)}",)
             raise
 
 

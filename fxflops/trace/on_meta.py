@@ -13,8 +13,9 @@ from ..ops._rules import STORED
 from ..ops.shapes import rule_for, shape_of
 from ..records import Operation
 from ..records.tensors import spec_of
-from ..torch_internals import OpOverload, batch_norm_backward
+from ..torch_internals import OpOverload, batch_norm_backward, is_any_autocast_enabled
 from .device_kernels import DeviceKernels
+from .dtypes import MixedDtypesError, are_refused
 from .modes import dispatch_mode_on
 from .observe import Observer
 
@@ -33,6 +34,11 @@ class MetaObserver(Observer):
         return self._run_tracked(super()._run, func, args, kwargs)
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        dtypes = [tensor.dtype for tensor in tensors_given((args, kwargs)) if tensor.is_meta]
+        if len({*dtypes}) > 1 and not is_any_autocast_enabled():
+            entry = self._registry.find(func)
+            if entry is not None and are_refused(entry.op, dtypes):
+                raise MixedDtypesError(dtypes)
         out = self._device_kernels.run(func, args, kwargs)
         if out is not NotImplemented:
             return out

@@ -124,8 +124,9 @@ def test_a_report_says_why_its_times_are_unsteady() -> None:
         backward_latency=Timing(1e-3, 1e-3, 1e-3, 5, "it waited 50% of the time"),
     )
     assert found.unsteady == "forward: the runs differ by 60%; backward: it waited 50% of the time"
-    assert "unsteady             forward: the runs differ by 60%, backward: it waited 50% of the time, measure again" in str(
-        found
+    assert (
+        "unsteady             forward: the runs differ by 60%, backward: it waited 50% of the time, measure again"
+        in str(found)
     )
     assert "unsteady: the runs differ by 60%" in found.to_html()
     alone = with_times(latency=Timing(1e-3, 1e-3, 2e-3, 5, "the runs differ by 60%"))

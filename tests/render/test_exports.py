@@ -210,7 +210,12 @@ def test_operations_in_run_order() -> None:
     assert sum(row["flops"] for row in rows) == report.total_flops
     assert sum(row["seconds"] for row in rows) == pytest.approx(report.total_time)
     said = "(no op): time outside of all operations, of an input, an index into a tuple, a shape that is read"
-    for text in (str(report.table), str(report.by_operator()), report.table._repr_html_(), report.by_operator()._repr_html_()):
+    for text in (
+        str(report.table),
+        str(report.by_operator()),
+        report.table._repr_html_(),
+        report.by_operator()._repr_html_(),
+    ):
         assert text.count(said) == 1
     assert "(no op)" not in str(report.table.select("op", sort_by="flops", top=2))
     [linear] = [row for row in rows if row["op"] == "linear"]

@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import fxflops
+from fxflops.ops import BASE
 from fxflops.torch_internals import DisableTorchFunction
+from fxflops.trace.dtypes import are_refused
 from tests.trace.beside import facts_of, kernels_asked
 
 LENGTH = 25
@@ -218,7 +220,8 @@ class Told(nn.Module):
             for at in range(self.length):
                 while at == len(self.program):
                     self.program.append(step(self.rng, tensors, self.values))
-                    if raises(self.program[at], tensors) and self.rng.random() < 0.98:
+                    unmade = raises(self.program[at], tensors) and self.rng.random() < 0.98
+                    if unmade or is_of_meta_alone(self.program[at], tensors):
                         self.program.pop()
                 NOTED.append(make(self.program[at], tensors))
 
@@ -227,6 +230,15 @@ def raises(step: Step, tensors: list[torch.Tensor]) -> bool:
     """Whether this step raises; it is made on copies."""
     with torch.no_grad():
         return isinstance(make(step, [t.as_strided(t.shape, t.stride()) for t in tensors])[-1], str)
+
+
+def is_of_meta_alone(step: Step, tensors: list[torch.Tensor]) -> bool:
+    """Whether no other device makes this step: a count does not make it either."""
+    function, args, kwargs = step
+    given = [t for value in (filled(args, tensors), *filled(kwargs, tensors).values()) for t in tensors_of(value)]
+    parameters = function.parameters() if isinstance(function, nn.Module) else ()
+    entry = BASE.find(type(function) if isinstance(function, nn.Module) else function)
+    return entry is not None and are_refused(entry.op, [t.dtype for t in (*given, *parameters)])
 
 
 def make(step: Step, tensors: list[torch.Tensor]) -> list[Any]:

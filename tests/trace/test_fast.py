@@ -361,9 +361,9 @@ def test_what_a_model_cached_before_is_no_stranger(monkeypatch: pytest.MonkeyPat
     assert fxflops.count(model, x).total_flops == 2 * 2 * 8 * 8 + 2 * 8 + 8
     model(x)
     runs: list[bool] = []
-    on_meta = model_run._on_meta
+    on_meta = model_run.meta_run
     monkeypatch.setattr(
-        model_run, "_on_meta", lambda *args, **strays: (runs.append(bool(strays)), on_meta(*args, **strays))[1]
+        model_run, "meta_run", lambda *args, **strays: (runs.append(bool(strays)), on_meta(*args, **strays))[1]
     )
     assert fxflops.count(model, x).total_flops == 2 * 2 * 8 * 8 + 2 * 8
     assert runs == [False]

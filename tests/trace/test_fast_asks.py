@@ -97,9 +97,9 @@ class Flat(nn.Module):
 
 def test_views_of_a_leaf_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[Any] = []
-    on_meta = model_run._on_meta
+    on_meta = model_run.meta_run
     monkeypatch.setattr(
-        model_run, "_on_meta", lambda *args, **strays: (runs.append(strays), on_meta(*args, **strays))[1]
+        model_run, "meta_run", lambda *args, **strays: (runs.append(strays), on_meta(*args, **strays))[1]
     )
     report = fxflops.count(Flat(), torch.randn(2, 2, 4))
     assert (runs, report.trace) == ([{}], "counted on the meta device")  # not once more, to see who made them

@@ -1,0 +1,42 @@
+"""Calls on tensors of different dtypes that the kernels of real devices refuse, and those of the meta device take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+ALIKE = frozenset(
+    "linear matmul addmm addbmm baddbmm addmv conv conv_transpose bilinear lstm_cell gru_cell rnn_cell".split()
+)
+"""Operations whose tensors must all be of one dtype."""
+ALIKE_FLOATS = frozenset(
+    "grid_sample embedding_bag binary_cross_entropy nll_loss index_put index_add index_copy cross".split()
+)
+"""Operations whose floating tensors must be of one dtype; the others are indices."""
+NORMS = frozenset("batch_norm layer_norm group_norm instance_norm".split())
+"""Operations whose weights may also be float32 where the input is of half the width."""
+ATTENTION = "attention"
+"""Its mask may also be float32 or bool."""
+HALF = (torch.float16, torch.bfloat16)
+CHECKED = ALIKE | ALIKE_FLOATS | NORMS | {ATTENTION}
+
+
+class MixedDtypesError(RuntimeError):
+    """A call on meta that no real device makes. torch's own error there is a RuntimeError, too."""
+
+    def __init__(self, dtypes: Sequence[torch.dtype]) -> None:
+        found = ", ".join(dict.fromkeys(str(dtype).removeprefix("torch.") for dtype in dtypes))
+        super().__init__(f"its tensors do not have the same dtype ({found}); only the meta device computes with them")
+
+
+def are_refused(op: str, dtypes: Sequence[torch.dtype]) -> bool:
+    """Return whether an operation refuses tensors of these dtypes, on a CPU as on a GPU."""
+    if op not in CHECKED:
+        return False
+    if op not in ALIKE:
+        dtypes = [dtype for dtype in dtypes if dtype.is_floating_point or dtype.is_complex]
+    first = next(iter(dtypes), None)
+    different = {dtype for dtype in dtypes if dtype is not first}
+    may_be_single = op == ATTENTION or (op in NORMS and first in HALF)
+    return bool(different) and not (may_be_single and different == {torch.float32})

@@ -1,0 +1,61 @@
+"""Inputs without a batch dimension: the error gives the shape with which the model runs, and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fxflops
+from fxflops.errors import RunError
+
+
+def cnn(device: str = "cpu") -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten()).to(device)
+
+
+class Tokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(50, 8), nn.Linear(8, 50)
+
+    def forward(self, input_ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        batch, length = input_ids.shape
+        return self.head(self.embedding(input_ids) * mask[:, :, None]).view(batch * length, -1)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_an_image(device: str) -> None:
+    model, image = cnn(device), torch.ones(3, 8, 8, device=device)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for ask in (fxflops.count, fxflops.analyze)[: 2 - (device == "meta")]:
+        with pytest.raises(RunError, match="in module '1'") as error:
+            ask(model, image, mode="train")
+        assert str(error.value).endswith("\n  it runs with a batch dimension: give f32[1,3,8,8], by x.unsqueeze(0)")
+        assert isinstance(error.value, ValueError)  # as batch norm's own error is
+    assert fxflops.count(model, image.unsqueeze(0)).complete
+    if device == "cpu":
+        assert all(bool((tensor == before[name]).all()) for name, tensor in model.state_dict().items())
+
+
+def test_token_ids() -> None:
+    batch = {"input_ids": torch.arange(6), "mask": torch.ones(6)}
+    with pytest.raises(RunError, match=r"give i64\[1,6\] f32\[1,6\], by x"):
+        fxflops.count(Tokens(), kwargs=batch)
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (cnn(), torch.ones(1, 4, 8, 8)),  # another number of channels
+        (nn.Linear(3, 4), torch.ones(2)),
+        (nn.Linear(3, 4), torch.ones(())),
+        (nn.Linear(3, 4), "text"),
+    ],
+)
+def test_one_would_not_help(model: nn.Module, given: Any) -> None:
+    with pytest.raises(RunError) as error:
+        fxflops.count(model, given)
+    assert "batch" not in str(error.value)
