@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from ..records import COMMUNICATION, Call, Counted, specs_in
+from ..records import COMMUNICATION, Call, Counted, grouped, specs_in
 
 
 class Transfer(NamedTuple):
@@ -67,6 +67,11 @@ def by_group(rows: Iterable[Collective]) -> list[Collective]:
 def transferred(rows: Sequence[Collective]) -> tuple[int | None, int | None]:
     """Return the bytes sent and received in all rows; None where those of one are not known."""
     return known_sum(row.sent for row in rows), known_sum(row.received for row in rows)
+
+
+def sent_by_group(rows: Iterable[Collective]) -> dict[str, int | None]:
+    """Return the bytes sent in each group; None where those of one collective are not known."""
+    return {group: known_sum(sizes) for group, sizes in grouped((row.group, row.sent) for row in rows).items()}
 
 
 def known_sum(values: Iterable[Any]) -> Any:

@@ -16,12 +16,12 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ..counting.collectives import Collective, by_group, collectives, transferred
+from ..counting.collectives import Collective, by_group, collectives, sent_by_group, transferred
 from ..errors import InputError, RunError, errors_of_kind
 from ..profiling import profile
 from ..render.columns import Column
 from ..render.composed import Composed
-from ..render.exports import Table
+from ..render.exports import Path, Table, written
 from ..report.gathered import COLLECTIVES
 from ..report.report import Report
 from ..torch_internals import fake_group, fake_tensors
@@ -102,10 +102,34 @@ class Simulation(Composed):
         """The categories of the bytes at the peak, of any rank."""
         return [*dict.fromkeys(name for kind in self.kinds for name in kind.report.memory)]
 
-    def _pieces(self) -> Iterator[str | Table]:
+    def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
+        """Return the ranks as one HTML page, with a bar for each kind of them, or write it to ``path``. The page opens from
+        disk, loads nothing and runs no script. ``title`` heads it in place of the model's class."""
+        from ..render.ranks_page import Rank, ranks_page
+
+        ranks = [
+            Rank(
+                self._name(kind),
+                kind.ranks,
+                sum(each.flops for each in kind.report.counted),
+                None,
+                kind.report.memory,
+                sent_by_group(kind.collectives),
+            )
+            for kind in self.kinds
+        ]
+        tables = {"Ranks": self.table, "Collectives": self.collectives}
+        return written(
+            ranks_page(title, self._title, ranks, tables, complete=self.complete, origin=self.provenance), path
+        )
+
+    @property
+    def _title(self) -> str:
         sizes = " x ".join(f"{name} {size}" for name, size in self.mesh.items())
-        model = self.kinds[0].report.model
-        yield f"{model} on {sizes} = {self.ranks} ranks, a training step{'' if self.complete else ', INCOMPLETE'}"
+        return f"{self.kinds[0].report.model} on {sizes} = {self.ranks} ranks, a training step"
+
+    def _pieces(self) -> Iterator[str | Table]:
+        yield f"{self._title}{'' if self.complete else ', INCOMPLETE'}"
         yield self.table
         if len(self.collectives):
             yield ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .page import document
+from .page import document, scrollable, section
 from .text import escaped, plain
 
 HEADER = ("a", "b", "difference", "ratio")
@@ -62,10 +62,8 @@ def _section(heading: str, rows: Sequence[Compared]) -> str:
     head = "".join(f'<th scope="col" class="n">{text}</th>' for text in HEADER)
     body = "".join(_row(row, max(row.a or 0, row.b or 0) if heading == "In all" else most) for row in rows[:MOST_ROWS])
     more = f'<p class="note">{len(rows) - MOST_ROWS} more differ by less.</p>' if len(rows) > MOST_ROWS else ""
-    return (
-        f'<section aria-labelledby="{name}"><h2 id="{name}">{escaped(heading)}</h2><div class="scroll" tabindex="0" role="region" '
-        f'aria-label="table of {escaped(heading)}"><table class="plain steps"><thead><tr><td></td>{head}<td></td></tr></thead><tbody>{body}</tbody></table></div>{more}</section>'
-    )
+    table = f'<table class="plain steps"><thead><tr><td></td>{head}<td></td></tr></thead><tbody>{body}</tbody></table>'
+    return section(name, heading, scrollable(f"table of {heading}", table) + more)
 
 
 def _row(row: Compared, most: float) -> str:

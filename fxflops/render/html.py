@@ -83,15 +83,20 @@ def note(text: str) -> str:
     return f"<p>{escaped(text)}</p>"
 
 
-def cells_table(columns: Sequence[Column], rows: Iterable[Sequence[Any]], units: str | None) -> str:
-    """Return a table that a click on a header sorts, with the columns of numbers aligned to the right."""
+def cells_table(
+    columns: Sequence[Column], rows: Iterable[Sequence[Any]], units: str | None, *, sortable: bool = True
+) -> str:
+    """Return a table with the columns of numbers aligned to the right; a click on a header sorts it, if it is ``sortable``."""
+    kind, script, begin, end = "plain", "", "", ""
+    if sortable:
+        kind, script, begin, end = "ops", f' onclick="{escape(SORT)}"', '<button type="button">', "</button>"
     titles = "".join(
-        f'<th{_side(column)}><button type="button">{escaped(column.title(units))}</button></th>' for column in columns
+        f'<th scope="col"{_side(column)}>{begin}{escaped(column.title(units))}{end}</th>' for column in columns
     )
     body = "".join(
         f"<tr>{''.join(_cell(c, value, units) for c, value in zip(columns, row, strict=True))}</tr>" for row in rows
     )
-    return f'<table class="ops"><thead onclick="{escape(SORT)}"><tr>{titles}</tr></thead><tbody>{body}</tbody></table>'
+    return f'<table class="{kind}"><thead{script}><tr>{titles}</tr></thead><tbody>{body}</tbody></table>'
 
 
 def tree_table(root: TreeRow, **options: Any) -> str:

@@ -5,25 +5,9 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const words = data.words;
 const $ = (id) => document.getElementById(id);
 const ROW = 28;  // px, as in the style
-const GREY = "#8d95a1";
 // A colour means one family of operators, in every page. Bounds and memory have colours of their own.
-const FAMILIES = [
-  ["pooling, resampling", "#edc948", /pool|interpolate|upsample|grid_sample|pixel_/],
-  ["attention", "#b07aa1", /attention/],
-  ["convolution", "#76b7b2", /conv/],
-  ["matrix product", "#4e79a7", /linear|matmul|mm$|mv$|^v?dot$|einsum|inner|outer|tensordot/],
-  ["normalization", "#f28e2b", /norm/],
-  ["softmax, loss", "#ff9da7", /softmax|entropy|loss|logsumexp/],
-  ["activation", "#e15759", /elu|sigmoid|tanh|silu|softplus|swish|mish|glu|shrink|threshold/],
-  ["recurrent", "#9c755f", /lstm|gru|rnn/],
-  ["elementwise", "#59a14f", /^_?(foreach_)?(add|sub|rsub|mul|div|neg|abs|pow|exp|log|sqrt|rsqrt|square|reciprocal|lerp|clamp|where|cos|sin|min|max|eq|ne|lt|le|gt|ge|sign|round|floor|ceil|cumsum)/],
-];
-const OTHER = ["other", GREY];
-const BINDS = { compute: ["#7b6fd0", "circle"], memory: ["#1b9aaa", "square"], launch: ["#c2336e", "diamond"], nothing: [GREY, "circle"] };
-const CATEGORIES = {
-  params: "#8da0cb", buffers: "#b3b7e6", inputs: "#a6d854", activations: "#66c2a5", gradients: "#fc8d62",
-  optimizer: "#c3a6e0", temporaries: "#ffd92f", gathered: "#e5c494", cache: "#e78ac3", other: GREY,
-};
+const { other: OTHER, binds: BINDS, categories: CATEGORIES } = data.palette, GREY = OTHER[1];
+const FAMILIES = data.palette.families.map(([name, colour, pattern]) => [name, colour, new RegExp(pattern)]);
 // Nothing leaves the page: no button that would send a chart to plotly's server.
 const CONFIG = {
   displaylogo: false, showSendToCloud: false, plotlyServerURL: "", responsive: true,

@@ -154,11 +154,6 @@ def _head(page: Page) -> list[str]:
     badge, said = "good", f"complete: {data.counted_calls:,} of {data.calls:,} calls counted"
     if not data.complete:
         badge, said = "bad", f"INCOMPLETE: {data.calls - data.counted_calls:,} of {data.calls:,} calls not counted"
-    boxes = "".join(
-        f'<div class="card"><dt>{escaped(card.label)}</dt><dd title="{escaped(card.exact)}">{_figure(card.value)}</dd>'
-        f'<dd class="said">{escaped(card.note)}</dd></div>'
-        for card in cards(page)
-    )
     rows = "".join(
         f"<tr><th scope=row>{escaped(fact.label)}</th><td>{escaped(fact.value)}</td>"
         f"<td>{escaped(fact.separator.join(fact.details))}</td></tr>"
@@ -170,11 +165,21 @@ def _head(page: Page) -> list[str]:
         "<main>",
         f'<p class="conclusion">{escaped(said_first)}</p>' if said_first else "",
         *_missing(data),
-        f'<dl class="cards">{boxes}</dl>',
+        boxes(cards(page)),
         f'<ul class="lines">{"".join(f"<li>{line}</li>" for line in _lines(data))}</ul>',
         f'<details><summary>All figures of the run</summary><table class="facts">{rows}</table></details>',
         "<noscript><p>The charts and tables below are drawn by a script in this file; it does not run here.</p></noscript>",
     ]
+
+
+def boxes(cards: Sequence[Card]) -> str:
+    """Return the large figures as boxes."""
+    shown = "".join(
+        f'<div class="card"><dt>{escaped(card.label)}</dt><dd title="{escaped(card.exact)}">{_figure(card.value)}</dd>'
+        f'<dd class="said">{escaped(card.note)}</dd></div>'
+        for card in cards
+    )
+    return f'<dl class="cards">{shown}</dl>'
 
 
 def _figure(value: str) -> str:
@@ -222,8 +227,8 @@ def _steps(steps: Mapping[str, StepTime]) -> str:
     )
     more = f'<p class="note">The first {MOST_STEPS} of {len(steps)} steps.</p>' if len(steps) > MOST_STEPS else ""
     legend = "".join(f'<li><span class="dot part {part}"></span>{part}</li>' for part in TIMED)
-    body = f'<ul class="legend">{legend}</ul><div class="scroll" tabindex="0" role="region" aria-label="time of each step"><table class="plain steps"><tbody>{rows}</tbody></table></div>{more}'
-    return _section("steps", "Steps", "", body)
+    table = scrollable("time of each step", f'<table class="plain steps"><tbody>{rows}</tbody></table>')
+    return section("steps", "Steps", f'<ul class="legend">{legend}</ul>{table}{more}')
 
 
 def _bar(step: StepTime, longest: float) -> str:
@@ -240,31 +245,35 @@ def _picture(svg: str) -> str:
         return ""
     source = b64encode(svg.encode()).decode()
     image = f'<img alt="the graph of the model, coloured by FLOPs" src="data:image/svg+xml;base64,{source}">'
-    return f'<details class="graph"><summary>The graph, coloured by FLOPs</summary><div class="scroll" tabindex="0" role="region" aria-label="graph">{image}</div></details>'
+    return (
+        f'<details class="graph"><summary>The graph, coloured by FLOPs</summary>{scrollable("graph", image)}</details>'
+    )
 
 
 def _sections(page: Page) -> list[str]:
     """Return the steps and the graph, and the empty elements that the script draws into."""
-    speed = '<p id="bounds" class="note"></p><div id="roofline" class="plot"></div>'
+    speed = '<div id="speed-controls" class="controls"></div><p id="bounds" class="note"></p><div id="roofline" class="plot"></div>'
     return [
-        _section("where", "Where", '<div id="where-controls" class="controls"></div>', '<div id="where" class="plot"></div>'
+        section("where", "Where", '<div id="where-controls" class="controls"></div><div id="where" class="plot"></div>'
                  '<ul id="legend" class="legend" aria-label="colours"></ul><p id="where-note" class="note"></p>' + _picture(page.picture)),
         _steps(page.summary.steps),
-        _section("speed", "How fast", '<div id="speed-controls" class="controls"></div>', speed)
-        if page.roofline is not None
-        else _section("speed", "How fast", "", f'<p class="note">No roofline: {escaped(page.why_no_roofline)}.</p>'),
-        _section("memory", "Memory over the run", '<div id="memory-controls" class="controls"></div>',
-                 '<div id="course" class="plot"></div><p id="memory-note" class="note"></p>'
-                 '<h3>Alive at the peak</h3><div class="scroll" tabindex="0" role="region" aria-label="alive at the peak"><table id="owners" class="plain"></table></div>')
+        section("speed", "How fast", speed if page.roofline is not None else f'<p class="note">No roofline: {escaped(page.why_no_roofline)}.</p>'),
+        section("memory", "Memory over the run", '<div id="memory-controls" class="controls"></div><div id="course" class="plot"></div><p id="memory-note" class="note"></p>'
+                '<h3>Alive at the peak</h3>' + scrollable("alive at the peak", '<table id="owners" class="plain"></table>'))
         if page.memory is not None
         else "",
-        _section("ops", "Operations", '<div id="ops-controls" class="controls"></div>',
-                 '<div id="table" class="grid" tabindex="0" role="region" aria-label="operations, scrollable"></div>'
+        section("ops", "Operations", '<div id="ops-controls" class="controls"></div><div id="table" class="grid" tabindex="0" role="region" aria-label="operations, scrollable"></div>'
                  '<p id="ops-note" class="note" aria-live="polite"></p>'),
         f'<p id="provenance" class="note">{escaped(page.summary.provenance)}</p>',
         "</main>",
     ]  # fmt: skip
 
 
-def _section(name: str, title: str, controls: str, body: str) -> str:
-    return f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>{controls}{body}</section>'
+def section(name: str, title: str, body: str) -> str:
+    """Return a section under its title, which has the id ``name-title``."""
+    return f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{escaped(title)}</h2>{body}</section>'
+
+
+def scrollable(label: str, inside: str) -> str:
+    """Return an element that scrolls sideways, by the keyboard too; ``label`` names it."""
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escaped(label)}">{inside}</div>'

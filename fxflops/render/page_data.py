@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ..meters.history import Moment
 from .data import Summary
+from .palette import BINDS, CATEGORIES, FAMILIES, OTHER
 from .text import plain
 
 MOST_CALLS = 5_000
@@ -19,6 +20,7 @@ MOST_TILES = 4_000
 MOST_MOMENTS = 1_500
 MOST_OWNERS = 15
 MOST_TEXT = 160
+PALETTE = {"families": FAMILIES, "other": OTHER, "binds": BINDS, "categories": CATEGORIES}
 
 
 class Metric(NamedTuple):
@@ -159,6 +161,7 @@ def payload(page: Page) -> dict[str, Any]:
         "memory": None if page.memory is None else _memory(page.memory, words),
         "roofline": None if page.roofline is None else _roofline(page.roofline),
         "words": list(words.numbers),
+        "palette": PALETTE,
     }
 
 

@@ -10,11 +10,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from .. import units
-from ..counting.collectives import Collective, by_group, collectives, known_sum, transferred
+from ..counting.collectives import Collective, by_group, collectives, known_sum, sent_by_group, transferred
 from ..counting.counted_run import CountedRun
 from ..render.columns import Column
 from ..render.composed import Composed
-from ..render.exports import MOST_SHOWN, Cells, Table
+from ..render.exports import MOST_SHOWN, Cells, Path, Table, written
 
 LEAST_REPEATED = 0.05
 QUANTITIES = (
@@ -53,13 +53,22 @@ class WorkRow(NamedTuple):
     repeated: int
 
 
+WORK = (
+    Column("module", "module"),
+    *(
+        Column(name, title, "flops")
+        for name, title in zip(WorkRow._fields, ("FLOPs", "of one", "repeated"), strict=True)
+    ),
+)
+
+
 @dataclass(frozen=True, repr=False)
 class GatheredReport(Composed):
     """The reports of all processes of a group; the ``to_*`` methods export the ``table`` of the processes.
 
     ``ranks`` is a row for each process, in the order of their ranks. ``complete`` tells whether all reports are. ``modules``
     are, if a report of one process for the same work was given, the FLOPs of each module beside that; None otherwise.
-    ``provenance`` is that of the report of rank 0.
+    ``memory`` has the bytes at the peak of each by category; ``provenance`` is that of the report of rank 0.
     """
 
     model: str
@@ -67,6 +76,7 @@ class GatheredReport(Composed):
     rows: tuple[tuple[Collective, ...], ...]
     complete: bool
     modules: Mapping[str, WorkRow] | None = None
+    memory: tuple[Mapping[str, int], ...] = ()
     provenance: str = field(default="", compare=False)
 
     @cached_property
@@ -95,12 +105,43 @@ class GatheredReport(Composed):
 
     @property
     def table(self) -> Table:
-        """A row for each process."""
-        rows = tuple((rank, *row) for rank, row in enumerate(self.ranks))
-        return Table("ranks", (Column("rank", "rank", "number"), *QUANTITIES), rows, provenance=self.provenance)
+        """A row for each process; its columns end with the bytes at the peak by category."""
+        names = [*dict.fromkeys(name for held in self.memory for name, nbytes in held.items() if nbytes)]
+        held = [[found.get(name, 0) for name in names] for found in self.memory] or [[]] * len(self.ranks)
+        columns = Column("rank", "rank", "number"), *QUANTITIES, *(Column(f"bytes_{each}", each, "B") for each in names)
+        rows = tuple((rank, *row, *more) for rank, (row, more) in enumerate(zip(self.ranks, held, strict=True)))
+        return Table("ranks", columns, rows, provenance=self.provenance)
+
+    def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
+        """Return the processes as one HTML page, with a bar for each, or write it to ``path``. The page opens from disk, loads
+        nothing and runs no script. ``title`` heads it in place of the model's class."""
+        from ..render.ranks_page import Rank, ranks_page
+
+        ranks = [
+            Rank(f"rank {i}", 1, row.flops, row.seconds, self.memory[i] if self.memory else {}, sent_by_group(rows))
+            for i, (row, rows) in enumerate(zip(self.ranks, self.rows, strict=True))
+        ]
+        tables, said = {"Ranks": self.table, "Collectives": self.collectives}, ""
+        if self.modules is not None:
+            tables["Work of all"] = Table("modules", WORK, tuple((path, *row) for path, row in self.modules.items()))
+            most = max(self._repeated, key=self._repeated.__getitem__, default="")
+            said = f"{units.amount(sum(self._repeated.values()), 'FLOPs')}, most in {most}" if most else "no work"
+        page = ranks_page(
+            title, self._title, ranks, tables, repeated=said, complete=self.complete, origin=self.provenance
+        )
+        return written(page, path)
+
+    @property
+    def _title(self) -> str:
+        return f"{self.model} on {len(self.ranks)} processes"
+
+    @cached_property
+    def _repeated(self) -> dict[str, int]:
+        """The FLOPs that several processes repeat, by module."""
+        return {path or "(root)": row.repeated for path, row in (self.modules or {}).items() if _shows(row)}
 
     def _pieces(self) -> Iterator[str | Table]:
-        yield f"{self.model} on {len(self.ranks)} processes{'' if self.complete else ', INCOMPLETE'}"
+        yield f"{self._title}{'' if self.complete else ', INCOMPLETE'}"
         shares = [None if name not in self.imbalance else f"{self.imbalance[name]:.2f}x" for name in RankRow._fields]
         below: list[Cells] = [("sum", *self.sum), ("max", *self.max), ("max/mean", *shares)]
         shown = [(str(rank), *row) for rank, row in enumerate(self.ranks)][: MOST_SHOWN - len(below)]
@@ -112,9 +153,7 @@ class GatheredReport(Composed):
             yield self.collectives
         if self.modules is not None:
             needed, spent = (sum(getattr(row, name) for row in self.modules.values()) for name in ("needed", "flops"))
-            repeated = [
-                f"{path or '(root)'} {units.count(row.repeated)}" for path, row in self.modules.items() if _shows(row)
-            ]
+            repeated = [f"{path} {units.count(flops)}" for path, flops in self._repeated.items()]
             yield ""
             yield f"FLOPs of all {units.count(spent)}; of one process for the same work {units.count(needed)}"
             yield f"repeated by several processes: {', '.join(repeated) or 'none'}"
@@ -151,7 +190,7 @@ def gathered(report: CountedRun, whole: CountedRun | None, timeout: float) -> Ga
 
     rows = collectives(report.counted)
     own: dict[str, Any] = {"row": _row_of(report, rows), "collectives": rows, "complete": report.complete}
-    own |= {"modules": _flops(report), "provenance": report.environment.provenance}
+    own |= {"modules": _flops(report), "memory": report.memory, "provenance": report.environment.provenance}
     found = [json.loads(text) for text in exchanged(json.dumps(own), timeout)]
     modules = None if whole is None else _work([each["modules"] for each in found], _flops(whole))
     return GatheredReport(
@@ -160,6 +199,7 @@ def gathered(report: CountedRun, whole: CountedRun | None, timeout: float) -> Ga
         tuple(tuple(Collective(*row) for row in each["collectives"]) for each in found),
         all(each["complete"] for each in found),
         modules,
+        tuple(each["memory"] for each in found),
         found[0]["provenance"],
     )
 

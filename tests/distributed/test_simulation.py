@@ -52,6 +52,9 @@ def test_a_simulation_shows_and_exports_its_ranks() -> None:
     assert (first["params"], first["bytes_params"]) == (layer, F32 * layer)
     assert (last["params"], last["bytes_params"]) == (2 * layer, F32 * 2 * layer)
     assert found.provenance in str(found.to_csv())
+    page = str(found.to_html())
+    assert "most work: pp 2, " in page
+    assert "pp 0 <small>x8</small>" in page
     assert "<p>Sequential on dp 4 x pp 3 = 12 ranks, a training step</p>" in found._repr_html_()
 
 

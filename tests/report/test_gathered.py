@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +21,7 @@ ORIGIN = "fxflops 9 · torch 9 · cpu"
 def two() -> GatheredReport:
     ranks = RankRow(100, 200, 10, 0, 4096, 64, 64, 1.0), RankRow(300, 600, 10, 0, 2048, 64, 64, None)
     work = {"mlp": WorkRow(800, 400, 400), "": WorkRow(8, 8, 0)}
-    return GatheredReport("Net", ranks, ((SUM,), (SUM,)), True, work, ORIGIN)
+    return GatheredReport("Net", ranks, ((SUM,), (SUM,)), True, work, provenance=ORIGIN)
 
 
 def test_exports_have_numbers_alone() -> None:
@@ -62,9 +64,24 @@ def test_many_ranks_leave_room_for_their_sums() -> None:
     assert [line.split()[:3] for line in text.splitlines() if line.startswith("sum")] == [["sum", "80", "160"]]
 
 
+def test_its_page_has_the_ranks_with_their_memory_and_what_they_repeat(tmp_path: Path) -> None:
+    held = {"params": 2048, "inputs": 0, "activations": 2048}, {"params": 2048, "inputs": 0}
+    found = replace(two(), memory=held)
+    assert [row[-2:] for row in found.table] == [(2048, 2048), (2048, 0)]
+    found.to_html(tmp_path / "ranks.html", title="A night")
+    text = (tmp_path / "ranks.html").read_text(encoding="utf8")
+    assert text == found.to_html(title="A night")
+    assert "<h1>A night</h1>" in text
+    assert "repeated: 400 FLOPs, most in mlp" in text
+    assert '<p class="about">Net on 2 processes</p>' in text
+    assert ORIGIN in text
+    assert "repeated: no work" in str(replace(found, modules={"": WorkRow(8, 8, 0)}).to_html())
+
+
 def test_the_report_of_one_process_has_its_origin() -> None:
     report = count(nn.Linear(2, 3), torch.ones(1, 2))
     found = report.gather()
     assert found.provenance == report.provenance
     assert [row[:3] for row in found.table] == [(0, report.total_macs, report.total_flops)]
     assert report.provenance in str(found.to_csv())
+    assert dict(found.memory[0]) == report.memory

@@ -1,0 +1,30 @@
+"""The colours of charts, in the page as in pictures: each has one meaning."""
+
+from __future__ import annotations
+
+GREY = "#8d95a1"
+FAMILIES = (
+    ("pooling, resampling", "#edc948", "pool|interpolate|upsample|grid_sample|pixel_"),
+    ("attention", "#b07aa1", "attention"),
+    ("convolution", "#76b7b2", "conv"),
+    ("matrix product", "#4e79a7", "linear|matmul|mm$|mv$|^v?dot$|einsum|inner|outer|tensordot"),
+    ("normalization", "#f28e2b", "norm"),
+    ("softmax, loss", "#ff9da7", "softmax|entropy|loss|logsumexp"),
+    ("activation", "#e15759", "elu|sigmoid|tanh|silu|softplus|swish|mish|glu|shrink|threshold"),
+    ("recurrent", "#9c755f", "lstm|gru|rnn"),
+    ("elementwise", "#59a14f", "^_?(foreach_)?(add|sub|rsub|mul|div|neg|abs|pow|exp|log|sqrt|rsqrt|square|reciprocal|lerp|clamp"
+     "|where|cos|sin|min|max|eq|ne|lt|le|gt|ge|sign|round|floor|ceil|cumsum)"),
+)  # fmt: skip
+"""Families of operators, with the pattern of their names, for Python and JavaScript; the first that fits is taken."""
+OTHER = ("other", GREY)
+BINDS = {
+    "compute": ("#7b6fd0", "circle"), "memory": ("#1b9aaa", "square"), "launch": ("#c2336e", "diamond"), "nothing": (GREY, "circle"),
+}  # fmt: skip
+"""By the ceiling that binds a call: the colour and the shape of its dot."""
+CATEGORIES = {
+    "params": "#8da0cb", "buffers": "#b3b7e6", "inputs": "#a6d854", "activations": "#66c2a5", "gradients": "#fc8d62",
+    "optimizer": "#c3a6e0", "temporaries": "#ffd92f", "gathered": "#e5c494", "cache": "#e78ac3", "other": GREY,
+}  # fmt: skip
+"""Of memory."""
+GROUPS = ("#3d8f7f", "#c98a1b", "#8a5fb0", "#b84d6a", "#5f7f2f", "#4a6fa5")
+"""Groups of processes, in their order; from the last on again."""
