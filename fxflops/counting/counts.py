@@ -15,12 +15,13 @@ from ..conventions import BASE_CONVENTION, Convention, find_convention
 from ..errors import FormulaError, near
 from ..names import name_of
 from ..ops import ESCAPE, Formula, FormulaRegistry, apply
-from ..ops._cost import COMPLEX, first
+from ..ops._cost import COMPLEX
 from ..ops._masks import leaves_all
 from ..ops._registry import entry_for
 from ..records import Call, Cost, Count, Counted, FormulaFunction, Operation, Scope, Spec, specs_in
+from ..records.pairs import ATTENTIONS, pairs_in
 from ..run.outcome import Run
-from .dense import dense
+from .masked import dense, of_pairs_left
 from .module_charges import NOT_COUNTED, seen_by_tool
 from .uncounted import NO_FORMULA, check_counts_operators
 
@@ -146,8 +147,8 @@ class _Counts:
         if entry.reason == ESCAPE:
             return Count(None, "", "its data leaves torch; what is computed from it there is not counted")
         # A run counted with attention="dense" did not read its masks: then there is no exact count.
-        exact = ran.op == "attention" and self.attention == "exact"
-        if exact and "pairs" not in first(ran.out).facts and not leaves_all(entry, ran.args, ran.kwargs):
+        exact = ran.op in ATTENTIONS and self.attention == "exact"
+        if exact and pairs_in(ran.out) is None and not leaves_all(entry, ran.target, ran.args, ran.kwargs):
             return Count(None, "", UNKNOWN_PAIRS)
         inputs = [*specs_in(ran.args), *(specs_in(ran.kwargs) if ran.kwargs else ())]
         tensors = [*inputs, *specs_in(ran.out)]
@@ -179,7 +180,8 @@ class _Counts:
 
     def _cost(self, entry: Formula, ran: Operation, tensors: list[Spec], path: str) -> Cost:
         module = self.module_at(path) if _reads_module(entry, ran) else None
-        return weighed(_applied(entry, ran, module, tensors, path), tensors)
+        cost = _applied(entry, ran, module, tensors, path)
+        return weighed(cost if self.attention == "dense" else of_pairs_left(cost, ran), tensors)
 
 
 def _reads_module(entry: Formula | None, ran: Operation) -> bool:

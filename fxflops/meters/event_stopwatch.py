@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isnan, nan
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from ..records import Call, Scope
 from .accelerator import Accelerator, accelerator_of
 from .stopwatch import Stopwatch
 
+R = TypeVar("R", Call, Scope)
 READY = 2
 """Events that are made before the clock runs, so that making them takes none of its time: one to stop it, one to read it."""
 
@@ -129,3 +131,12 @@ class EventStopwatch(Stopwatch):
         event = self._ready.pop() if self._ready else self._accelerator.event()
         self._accelerator.record(event)
         self._marks.append(Mark(self, event, ran, nan if self._marks else 0.0))
+
+
+def with_seconds(records: Iterable[R], kept: bool = True) -> tuple[R, ...]:
+    """Return calls or scopes with their seconds as plain numbers, or without them if they are not ``kept``."""
+    known = (float,) if kept else ()
+    return tuple(
+        r if (s := r.seconds) is None or type(s) in known else r._replace(seconds=seconds_of(s) if kept else None)
+        for r in records
+    )

@@ -14,7 +14,7 @@ from torch import nn
 from ..errors import FormulaError
 from ..names import target_of
 from ..records import Cost, FormulaFunction, Operation, Spec
-from ..torch_internals import OpOverload, OpOverloadPacket, tree_map
+from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket, tree_map
 from ._registry import Formula, is_method
 from ._rules import Parameters, parameters_of
 
@@ -143,6 +143,8 @@ def names_of(target: Any) -> tuple[str, ...]:
     if type(target) is FunctionType:
         return parameters_of(target)[0]
     found = target_of(target) if isinstance(target, str) else target
+    if isinstance(found, HigherOrderOperator):
+        return parameters_of(type(found).__call__)[0][1:]
     if not isinstance(found, (OpOverload, OpOverloadPacket)):
         found = getattr(torch.ops.aten, getattr(found, "__name__", ""), None)
     if isinstance(found, OpOverloadPacket):

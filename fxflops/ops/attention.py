@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..records import Cost, Spec
+from ..records.pairs import pairs_in
 from ._cost import added_up, contraction, first, summed
 from ._registry import formula
 from ._spellings import named
@@ -45,7 +46,8 @@ def attention(
 
 def dense(batch: int, n: int, s: int, d: int, v: int, masked: bool, dropout_p: float, out: Any) -> Cost:
     """The cost of ``n`` queries and ``s`` keys of ``d`` elements, values of ``v``, in each of ``batch`` heads of all samples."""
-    rows, pairs = batch * n, first(out).facts.get("pairs", batch * n * s)
+    rows, left = batch * n, pairs_in(out)
+    pairs = rows * s if left is None else left
     softmax = Cost(others=2 * pairs, adds=max(pairs - rows, 0))
     pointwise = Cost(muls=pairs * (1 + (dropout_p > 0)), adds=pairs * masked)
     return contraction(d, pairs).plus(pointwise).plus(softmax).plus(added_up(pairs * v, rows * v))
@@ -73,7 +75,7 @@ def attention_backward(
     summed over what the bias is broadcast to.
     """
     bias = attn_bias if grad_input_mask[3] else None
-    return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p, bias)
+    return products_of(query, key, value, math.prod(query[:-1]), key[-2], dropout_p, out, bias)
 
 
 @formula(*named("_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu"), op="attention")
@@ -117,16 +119,18 @@ def flex_attention(
 
 
 @flex_attention.backward("higher_order::flex_attention_backward", op="attention_backward")
-def flex_attention_backward(query: Spec, key: Spec, value: Spec, *, out: Any) -> Cost:
+def flex_attention_backward(*, query: Spec, key: Spec, value: Spec, out: Any) -> Cost:
     """query[*, n, d], key[*, s, d], value[*, s, v] -> out_q, out_k, out_v: as attention_backward, without score_mod's gradient."""
-    return products_of(query, key, value, math.prod(query[:-1]), key[-2], 0.0)
+    return products_of(query, key, value, math.prod(query[:-1]), key[-2], 0.0, out)
 
 
 def products_of(
-    query: Spec, key: Spec, value: Spec, rows: int, s: int, dropout_p: float, bias: Spec | None = None
+    query: Spec, key: Spec, value: Spec, rows: int, s: int, dropout_p: float, out: Any, bias: Spec | None = None
 ) -> Cost:
-    """The products of the backward pass, for ``rows`` queries of all batches and heads, each with ``s`` keys."""
-    pairs, d, v = rows * s, query[-1], value[-1]
+    """The products of the backward pass, for ``rows`` queries of all batches and heads, each with ``s`` keys or those that
+    the mask leaves."""
+    left, d, v = pairs_in(out), query[-1], value[-1]
+    pairs = rows * s if left is None else left
     return summed(
         contraction(v, pairs),
         Cost(muls=pairs * (3 + (dropout_p > 0)), adds=max(2 * pairs - rows, 0)),

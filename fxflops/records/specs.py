@@ -61,6 +61,11 @@ class Spec(tuple[int, ...]):
         """True for integers and booleans; False for quantized tensors, which represent real numbers."""
         return not (self.dtype.is_floating_point or self.dtype.is_complex or str(self.dtype).startswith("torch.q"))
 
+    def with_facts(self, **facts: Any) -> Spec:
+        """Return the same tensor with these facts besides its own; of those that are None it has none."""
+        known = {name: value for name, value in {**self.facts, **facts}.items() if value is not None}
+        return Spec(self, self.dtype, self.layout, known)
+
     def numel(self) -> int:
         return math.prod(self)
 

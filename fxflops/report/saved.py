@@ -37,7 +37,7 @@ from operator import itemgetter
 from typing import Any
 
 from ..conventions import CONVENTIONS, Convention, find_convention
-from ..counting.dense import dense
+from ..counting.masked import dense
 from ..errors import InputError
 from ..meters.history import CATEGORIES, LiveTensor, Moment, Place, Remembered
 from ..meters.nodes import Kernel, Node

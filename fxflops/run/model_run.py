@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from ..errors import FxflopsError, InputError, RunError
 from ..meters.accelerator import accelerator_of
-from ..meters.event_stopwatch import seconds_of
+from ..meters.event_stopwatch import with_seconds
 from ..meters.live_storages import LiveStorages, Named
 from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..model.inputs import as_leaves, bind
@@ -20,9 +20,10 @@ from ..model.optimizer import OptimizerLike, stand_in, states_of
 from ..model.pytree import tensors_in
 from ..model.snapshot import Snapshot
 from ..ops import FormulaRegistry
-from ..records import Call, Scope, specs_in
+from ..records import Call, specs_in
 from ..records.tensors import spec_of
 from ..torch_internals import in_fake_mode, is_fake
+from ..trace.attention_pairs import with_shares
 from ..trace.autograd_owners import AutogradOwners, backward_from
 from ..trace.device_mirror import DeviceMirror
 from ..trace.dtypes import MixedDtypesError
@@ -39,7 +40,6 @@ from .outcome import Environment, Run
 from .uncompiled import uncompiled
 
 GIVE = ": give a model with real tensors"
-R = TypeVar("R", Call, Scope)
 ON_META, ON_FAKE = "counted on the meta device", "counted on fake tensors"
 
 
@@ -206,12 +206,16 @@ class Watch:
         timed: bool = False,
     ) -> Run:
         """Return the record of the run, without graph, and without the times of its calls unless it is ``timed``."""
-        read = with_seconds if timed else without_seconds
-        calls, scopes = read(self.observer.calls), read(self.observer.scopes)
+        calls, scopes = with_seconds(self.calls, timed), with_seconds(self.observer.scopes, timed)
         history = self.storages.history(self.observer.calls)
         return Run(
             model, inputs, calls, scopes, history.peak, history, source, *inventory.contents, environment, trace, why
         )
+
+    @property
+    def calls(self) -> Sequence[Call]:
+        """The calls of the run."""
+        return self.observer.calls if self.owners is None else with_shares(self.observer.calls, self.owners.owner_of)
 
     def mirror_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return the tensor that stands for this one in the run."""
@@ -292,18 +296,6 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
         raise RunError(f"{type(optimizer).__name__} raised in its step\n  {type(error).__name__}: {error}") from error
     storages.label(states_of(optimizer), "optimizer")
     storages.make_permanent("optimizer")
-
-
-def with_seconds(records: Iterable[R]) -> tuple[R, ...]:
-    """Return calls or scopes with their seconds as plain numbers."""
-    return tuple(
-        [r if type(s := r.seconds) is float or s is None else r._replace(seconds=seconds_of(s)) for r in records]
-    )
-
-
-def without_seconds(records: Iterable[R]) -> tuple[R, ...]:
-    """Return calls or scopes without times."""
-    return tuple([r if r.seconds is None else r._replace(seconds=None) for r in records])
 
 
 def gradients_of(parameters: Named) -> list[tuple[str, torch.Tensor]]:

@@ -12,7 +12,7 @@ from torch import fx
 
 from ..errors import InputError, RunError, TraceError
 from ..meters.accelerator import Accelerator, accelerator_of
-from ..meters.event_stopwatch import clock_of
+from ..meters.event_stopwatch import clock_of, with_seconds
 from ..meters.kernels import KernelMeter
 from ..meters.meter import MemoryMeter
 from ..meters.nodes import Kernel
@@ -26,7 +26,7 @@ from ..trace.symbolic import constants_of, symbolic
 from .compiled import first_runs, with_times
 from .compiled_kernels import compiled_kernels
 from .graph_run import CallCollector, Times, run_graph, time_nodes
-from .model_run import Subject, Watch, observed_run, with_seconds
+from .model_run import Subject, Watch, observed_run
 from .outcome import Compiled, Run
 from .per_node import Spans, node_of, with_nodes
 from .uncompiled import uncompiled
@@ -89,7 +89,7 @@ def measure(
     tick()
     watched, calls_of = trace.recorded or _matched(subject, registry, made)
     source = "predicted" if subject.device.type == "meta" else "storages"
-    observed = with_seconds(watched.observer.calls)  # a run does not keep their times
+    observed = with_seconds(watched.calls)  # a run does not keep their times
     run = subject.record_of(watched, source, f"{trace.how} trace", trace.why)
     accelerator = accelerator_of(subject.device)
     if accelerator is not None and accelerator.has_statistics:

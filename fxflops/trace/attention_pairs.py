@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ..ops import Formula
 from ..ops._masks import MASKS, STARTS, given_to
-from ..records import Spec, specs_in
+from ..records import Call, Spec, specs_in
+from ..records.pairs import ATTENTIONS, pairs_in, with_facts
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes
 
@@ -19,21 +20,39 @@ NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
 """Causal masks, with the numbers of ``custom_mask_type`` and of ``torch.nn.attention.bias.CausalVariant``."""
 
 
-def with_pairs(entry: Formula, given: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, must: bool) -> Any:
-    """Return the spec of an attention's result, with the number of unmasked pairs as its fact ``pairs``.
+def with_pairs_left(
+    entry: Formula, target: Any, given: tuple[tuple[Any, ...], Mapping[str, Any]], out: Any, must: bool
+) -> Any:
+    """Return the spec of the result of attention or of its backward, with the number of unmasked pairs as its fact ``pairs``.
 
     A mask on the meta device has no values: then the fact is left out, or, with ``must``, NotImplementedError is raised.
     """
     result = spec_of(out)
     try:
-        pairs = pairs_left(entry, *given, out)
+        pairs = pairs_left(entry, target, *given, out)
     except NotImplementedError:
         if must:
             raise
         return result
-    first, *rest = specs_in(result)
-    first = Spec(first, first.dtype, first.layout, {**first.facts, "pairs": pairs})
-    return first if isinstance(result, Spec) else (first, *rest)
+    return with_facts(result, pairs=pairs)
+
+
+def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[Call]:
+    """Return the calls of a run; what computes the gradients of masked attention by plain products, with its share of the pairs.
+
+    ``owner_of`` maps the number of a call to that of the call whose gradient it computes. A fused kernel has the mask itself.
+    """
+    result: list[Call] | None = None
+    for i, owner in owner_of.items():
+        forward, ran = calls[owner].operation, calls[i].operation
+        left = pairs_in(forward.out) if forward.op == "attention" else None
+        if left is not None and ran.op not in ATTENTIONS and next(specs_in(ran.out), None) is not None:
+            key = {**dict(zip(("query", "key"), forward.args, strict=False)), **forward.kwargs}["key"]
+            pairs = math.prod(next(specs_in(forward.out))[:-1]) * key[-2]
+            result = list(calls) if result is None else result
+            out = with_facts(ran.out, share=(left, pairs))
+            result[i] = result[i]._replace(operation=ran._replace(out=out))
+    return calls if result is None else result
 
 
 def with_learning(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -42,26 +61,25 @@ def with_learning(args: tuple[Any, ...], specs: tuple[Any, ...]) -> tuple[Any, .
     A fused backward kernel does not take it as an argument: it computes all gradients.
     """
     return tuple(
-        Spec(spec, spec.dtype, spec.layout, {**spec.facts, "learns": arg.requires_grad})
-        if isinstance(spec, Spec)
-        else spec
+        spec.with_facts(learns=arg.requires_grad) if isinstance(spec, Spec) else spec
         for arg, spec in zip(args, specs, strict=True)
     )
 
 
-def pairs_left(entry: Formula, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
+def pairs_left(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any) -> int:
     """Return the number of query-key pairs that one call of attention computes, over all batches and heads.
 
     Raises NotImplementedError for a mask on the meta device, which has no values.
     """
-    given = given_to(entry, args, kwargs)
+    given = given_to(entry, target, args, kwargs)
     query, key, value = given["query"], given["key"], given["value"]
-    result = out if isinstance(out, torch.Tensor) else out[0]
+    made = out if isinstance(out, torch.Tensor) else out[0]
+    result, width = (made, value.shape[-1]) if entry.op == "attention" else (query, query.shape[-1])
     heads_last = "max_q" in given or "max_seqlen_q" in given
     n, s = (query.shape[-3], key.shape[-3]) if heads_last else (query.shape[-2], key.shape[-2])
-    batch = result.numel() // (n * value.shape[-1]) if n and value.shape[-1] else 0
+    batch = result.numel() // (n * width) if n and width else 0
     corner = int(given.get("custom_mask_type") or bool(given.get("is_causal")))
-    starts = [given[name] for name in STARTS if given.get(name) is not None]
+    starts = [given[name] for name in STARTS if given.get(name) is not None and given[name].numel()]
     with DisableTorchFunction(), disable_current_modes():
         if starts:
             lengths = [_values(start).diff().tolist() for start in starts]

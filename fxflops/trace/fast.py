@@ -16,11 +16,11 @@ from torch import nn
 
 from ..ops._traits import METADATA
 from ..records import Call, Scope, Step
+from ..records.pairs import ATTENTIONS
 from ..torch_internals import DisableTorchFunction, current_graph_task_id, is_any_autocast_enabled
 from .forwards import StandIns, is_hooked, is_torchs
 from .leaves import ModuleSettings, holds_tensors
 from .modes import transformed
-from .operators import ATTENTION
 from .planning import PART, PlanningObserver
 from .plans import NEW, SAME, Plan, Unknown, call_key, forms_in
 from .processes import communicates
@@ -194,4 +194,4 @@ class FastObserver(PlanningObserver):
     def _is_attention(self, func: Any) -> bool:
         """Return whether a function is attention, whose count may need the values of its mask."""
         entry = self._registry.find(func)
-        return entry is not None and entry.op == ATTENTION
+        return entry is not None and entry.op in ATTENTIONS

@@ -19,6 +19,7 @@ from ..model.pytree import tensors_given
 from ..ops import ESCAPE, Formula
 from ..ops._traits import EMPTY
 from ..records import Call, Operation, Scope, Spec, typed
+from ..records.pairs import ATTENTIONS
 from ..records.tensors import ORDINARY, is_dense, spec_of
 from ..torch_internals import (
     COMPILER,
@@ -35,7 +36,7 @@ from . import forwards
 from .compiler import is_importing_compiler
 from .fast import QUERIES
 from .observe import Observer
-from .operators import ATTENTION, QUERY, VIEW
+from .operators import QUERY, VIEW
 from .phases import FORWARD
 from .plans import NAMED, Unknown, key_of
 from .spelling import WRITTEN_AS
@@ -243,7 +244,7 @@ class LiveObserver(Observer):
 
 def _has_values(entry: Formula, seen: Any) -> bool:
     """Return whether the record of such a call depends on more than metadata, or leaves memory unwritten."""
-    masked = entry.op == ATTENTION and len(tensors_given(seen[:2])) > QUERY_KEY_VALUE
+    masked = entry.op in ATTENTIONS and len(tensors_given(seen[:2])) > QUERY_KEY_VALUE
     return masked or entry.op in EMPTY or entry.reason in (QUERY, ESCAPE)
 
 

@@ -210,7 +210,7 @@ class Observer(OperatorObserver):
             self._stopped(self._here())
             raise
         if entry is not None:
-            made = specs, kwspecs, self._result(entry, given, out)
+            made = specs, kwspecs, self._result(entry, func, given, out)
             self._record(entry, written, made, self.stopwatch.now() - start)
             self._owns((out, args))
             if entry.op in EMPTY or copies:

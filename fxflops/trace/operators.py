@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..ops import Formula
+from ..records.pairs import ATTENTIONS
 from ..records.tensors import spec_of
 from ..torch_internals import (
     DisableTorchFunction,
@@ -20,7 +21,7 @@ from ..torch_internals import (
     python_kernel,
     stops_recomputation,
 )
-from .attention_pairs import with_learning, with_pairs
+from .attention_pairs import with_learning, with_pairs_left
 from .autocast import Autocast
 from .autograd_owners import roots_of
 from .call_log import Made
@@ -33,7 +34,7 @@ from .processes import communicates, copies_gathered, is_between_processes
 from .stack import ModuleStack
 from .uninitialized_reads import Unwritten
 
-QUERY, VIEW, ATTENTION, RNN_BACKWARD = "query", "view", "attention", "rnn_backward"
+QUERY, VIEW, RNN_BACKWARD = "query", "view", "rnn_backward"
 
 
 class OperatorObserver(ModuleObserver):
@@ -86,7 +87,7 @@ class OperatorObserver(ModuleObserver):
             if copies_gathered(func) and self._storages is not None:
                 self._storages.add_gathered(kwargs["out"], self._collectives.cause() or self._here())
             if not isinstance(func, HigherOrderOperator) if entry is None else entry.reason != QUERY:
-                made = specs, kwspecs, self._result(entry, given, out)
+                made = specs, kwspecs, self._result(entry, func, given, out)
                 self._record(entry, func, made, self.stopwatch.now() - start)
                 self._owns((out, args))
             if node_args is not None and self._recorder is not None:
@@ -128,9 +129,9 @@ class OperatorObserver(ModuleObserver):
         with dispatch_mode_on(self.aten):
             run(roots, ones)
 
-    def _result(self, entry: Formula | None, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
-        if self._facts and entry is not None and entry.op == ATTENTION:
-            return with_pairs(entry, given, out, must=self._mirror is not None)
+    def _result(self, entry: Formula | None, func: Any, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
+        if self._facts and entry is not None and entry.op in ATTENTIONS:
+            return with_pairs_left(entry, func, given, out, must=self._mirror is not None)
         return spec_of(out)
 
     def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

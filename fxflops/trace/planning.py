@@ -14,12 +14,13 @@ from ..ops import ESCAPE, Formula
 from ..ops._traits import EMPTY
 from ..ops.shapes import rule_for, shape_of
 from ..records import EMPTY_MAPPING, Call, Operation, typed
+from ..records.pairs import ATTENTIONS
 from ..records.tensors import ORDINARY, spec_of
 from ..torch_internals import DisableTorchFunction, assertion
 from .device_mirror import DeviceMirror
 from .meta_mirror import META, OWN, REAL, Form, MetaMirror
 from .on_meta import MetaObserver
-from .operators import ATTENTION, QUERY, RNN_BACKWARD
+from .operators import QUERY, RNN_BACKWARD
 from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, forms_in
 from .spelling import WRITTEN_AS
 
@@ -31,7 +32,7 @@ LOOKS = (QUERY, ESCAPE)
 """The reasons why a function that reads values or properties computes nothing."""
 ASKED = frozenset({*EMPTY, "type"})
 """Operations that the slow path handles in more ways than computing their result."""
-VALUED = frozenset({*EMPTY, ATTENTION, RNN_BACKWARD})
+VALUED = frozenset({*EMPTY, *ATTENTIONS, RNN_BACKWARD})
 """Operators whose record depends on more than metadata, or that leave memory unwritten."""
 
 

@@ -105,6 +105,26 @@ def test_a_loop_over_the_sequence() -> None:
     assert form.evaluate("macs", time=37, batch=11) == 37 * 11 * macs_of_a_step
 
 
+def test_packed_sequences_are_a_count_of_the_row() -> None:
+    hf = pytest.importorskip("transformers", reason="a model that keeps the sequences of a row apart")
+    config = hf.LlamaConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=50,
+    )  # fmt: skip
+    model, lengths = hf.LlamaForCausalLM(config), [5, 12, 3]
+
+    def tokens(n: int) -> dict[str, Any]:
+        return {"input_ids": torch.ones(1, n, dtype=torch.long), "use_cache": False}
+
+    positions = torch.cat([torch.arange(n) for n in lengths])[None]
+    row = count(model, kwargs={**tokens(sum(lengths)), "position_ids": positions}, attention="exact", backward=True)
+    dims = {"input_ids": {1: Dim("seq", max=64)}}
+    form = closed_form(model, kwargs=tokens(16), dynamic_shapes=dims, attention="exact", backward=True).packed("seq")
+    sums = {"sum_seq": sum(lengths), "sum_seq_squared": sum(n * n for n in lengths)}
+    assert form.evaluate("macs", **sums) == row.total_macs
+    assert form.evaluate("flops", **sums) == row.total_flops
+    assert form.evaluate("flops", phase="backward", **sums) == row.total_backward_flops
+
+
 def test_tokens_modules_operators_and_phases() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
     shapes = {"src": {0: Dim("batch", max=40), 1: Dim("seq", max=40)}}

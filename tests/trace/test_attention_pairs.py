@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._higher_order_ops.flex_attention import flex_attention_backward
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -69,6 +70,52 @@ def test_pairs_that_are_left(name: str, run: Any) -> None:
     assert "attention exact" in str(exact)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("name", [name for name in CASES if name != "flex"])
+def test_of_gradients_too_only_those_of_the_pairs_left(name: str) -> None:
+    """Each of the 4 products of the backward has as many rows of D numbers as there are pairs."""
+    attend, pairs = CASES[name]
+    q, k = (tensor.clone().requires_grad_() for tensor in (Q, K))
+    exact = fxflops.count(Attends(attend), (q, k), attention="exact", backward=True)
+    assert exact.complete
+    assert exact.total_backward_macs == BATCH * HEADS * pairs * 4 * D
+    dense = exact.recount(attention="dense")
+    assert dense.total_backward_macs == BATCH * HEADS * N * S * 4 * D
+    assert dense.recount(attention="exact").total_backward_flops == exact.total_backward_flops
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_of_gradients_by_plain_products_too(device: str) -> None:
+    """No fused kernel computes those of attention with dropout on a CPU, nor on meta those of a model that is there."""
+    attend = sdpa(is_causal=True, dropout_p=0.5 * (device == "cpu"))
+    q, k = (torch.empty(tensor.shape, device=device, requires_grad=True) for tensor in (Q, K))
+    exact = fxflops.count(Attends(attend), (q, k), attention="exact", backward=True)
+    assert "attention_backward" not in {call.op for call in exact.calls}
+    assert exact.complete
+    assert exact.total_backward_macs == BATCH * HEADS * TRIANGLE * 4 * D
+    dense = exact.recount(attention="dense")
+    assert dense.total_backward_macs == BATCH * HEADS * N * S * 4 * D
+    # Of each pair that is left out 8 D operations of the products, and what the softmax and the dropout take.
+    less = (dense.total_backward_flops - exact.total_backward_flops) / (BATCH * HEADS * (N * S - TRIANGLE))
+    assert 8 * D < less <= 8 * D + 6
+
+
+def test_of_gradients_in_a_profiled_block_too() -> None:
+    q, k = Q.clone().requires_grad_(), K.clone().requires_grad_()
+    with fxflops.profile() as profiled:
+        F.scaled_dot_product_attention(q, k, k, is_causal=True, dropout_p=0.5).sum().backward()
+    assert profiled.report.total_backward_macs == BATCH * HEADS * N * S * 4 * D
+    assert profiled.report.recount(attention="exact").total_backward_macs == BATCH * HEADS * TRIANGLE * 4 * D
+
+
+def test_of_gradients_of_flex_attention_which_has_none_on_a_cpu() -> None:
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, N, S, device="cpu").as_tuple()
+    args = (Q, K, K, Q, Q[..., 0], Q, None, None, None, mask, 0.5, {})
+    entry = BASE.find(flex_attention_backward)
+    assert entry is not None
+    assert pairs_left(entry, flex_attention_backward, args, {}, (Q, K, K, ())) == BATCH * HEADS * TRIANGLE
+
+
 def test_what_was_not_read_is_missing() -> None:
     dense = fxflops.count(Attends(CASES["bool mask"][0]), (Q, K))
     assert dense.complete
@@ -96,9 +143,9 @@ def test_each_call_has_the_pairs_of_its_own_mask() -> None:
 def test_nothing_given_leaves_all_pairs(given: dict[str, Any]) -> None:
     entry = BASE.find(F.scaled_dot_product_attention)
     assert entry is not None
-    assert leaves_all(entry, (Q, K, K), given)
+    assert leaves_all(entry, F.scaled_dot_product_attention, (Q, K, K), given)
     for told in ({"is_causal": True}, {"attn_mask": Spec((N, S))}, {"custom_mask_type": 2}, {"cum_seq_q": Spec((3,))}):
-        assert not leaves_all(entry, (Q, K, K), {**given, **told})
+        assert not leaves_all(entry, F.scaled_dot_product_attention, (Q, K, K), {**given, **told})
 
 
 @pytest.mark.parametrize(
@@ -111,7 +158,16 @@ def test_sequences_side_by_side(corner: int, kept: Callable[[int, int, int, int]
     efficient = BASE.find(torch.ops.aten._efficient_attention_forward.default)
     assert efficient is not None
     pairs = sum(kept(i, j, n, s) for n, s in ((2, 4), (3, 1)) for i in range(n) for j in range(s))
-    assert pairs_left(efficient, (q, k, k, None, *starts, 3, 4, 0.0, corner), {}, q) == HEADS * pairs
+    assert (
+        pairs_left(
+            efficient,
+            torch.ops.aten._efficient_attention_forward.default,
+            (q, k, k, None, *starts, 3, 4, 0.0, corner),
+            {},
+            q,
+        )
+        == HEADS * pairs
+    )
 
 
 def test_whether_a_gradient_is_asked_for_is_known_of_tensors_alone() -> None:

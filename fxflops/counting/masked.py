@@ -1,0 +1,32 @@
+"""Attention as if it had no mask, and what of its gradients a mask leaves."""
+
+from __future__ import annotations
+
+from ..records import Cost, Operation, specs_in
+from ..records.pairs import ATTENTIONS, SHARE, pairs_in, with_facts
+
+
+def dense(ran: Operation) -> Operation:
+    """Return an operation of attention without the fact ``pairs``, so that its formula counts all pairs."""
+    if ran.op not in ATTENTIONS or pairs_in(ran.out) is None:
+        return ran
+    return ran._replace(out=with_facts(ran.out, pairs=None))
+
+
+def of_pairs_left(cost: Cost, ran: Operation) -> Cost:
+    """Return the cost of an operation that computes attention's gradients, of the pairs that the mask left alone.
+
+    That is known of its result (:data:`~fxflops.records.pairs.SHARE`). All its products have a multiply for each pair; of
+    other operations, those on as many numbers as there are pairs are lessened. What is added up into fewer numbers
+    keeps them: an output that is the sum of k products has k - 1 adds, of however many pairs.
+    """
+    tensors = [*ran.inputs(), *specs_in(ran.out)]
+    left, pairs = next((spec.facts[SHARE] for spec in tensors if SHARE in spec.facts), (0, 0))
+    if left == pairs or not (cost.macs or any(spec.numel() == pairs for spec in tensors)):
+        return cost
+    of_each = [-(-part // pairs) for part in cost]  # rounded up: by what is missing, the outputs, it stays less
+    of_each = [
+        cost.macs // pairs if cost.macs and part == cost.adds else each
+        for part, each in zip(cost, of_each, strict=True)
+    ]
+    return Cost(*(max(part - each * (pairs - left), 0) for part, each in zip(cost, of_each, strict=True)))
