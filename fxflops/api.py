@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import Any, NoReturn
 
@@ -93,7 +93,7 @@ def analyze(
     if optimizer is not None:
         raise of_kind(InputError(NO_OPTIMIZER), TypeError)
     if unknown:
-        raise not_taken("analyze", unknown, analyze.__kwdefaults__ or (), INPUTS)
+        raise _not_taken("analyze", model, unknown, analyze.__kwdefaults__ or (), INPUTS)
     check_flags(backward=backward, kernels=kernels, strict=strict)
     return analyzed(
         model,
@@ -195,7 +195,7 @@ def count(
     more than half of the memory.
     """
     if unknown:
-        raise not_taken("count", unknown, count.__kwdefaults__ or (), INPUTS)
+        raise _not_taken("count", model, unknown, count.__kwdefaults__ or (), INPUTS)
     check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = BASE.derive(formulas), find_convention(convention)
@@ -237,7 +237,7 @@ def summary(
             argument of torchinfo's, which ``fxflops.adapters.torchinfo.summary`` takes.
     """
     if unknown:
-        raise not_taken("summary", unknown, (), "; ".join(OF_TORCHINFO.get(name, SUMMARY) for name in unknown))
+        raise _not_taken("summary", model, unknown, (), "; ".join(OF_TORCHINFO.get(name, SUMMARY) for name in unknown))
     if (input_size is None) == (input_data is None) and (input_size is not None or not kwargs):
         raise of_kind(InputError("summary() takes input_size or input_data, and one of them"), TypeError)
     inputs = () if input_data is None else input_data
@@ -250,6 +250,15 @@ def summary(
         inputs, kwargs = (), {**input_data, **(kwargs or {})}
     report = count(model, inputs, kwargs, mode=mode)
     return ModelSummary(report, report.tree(depth, columns=columns))
+
+
+def _not_taken(function: str, model: Any, given: Mapping[str, Any], known: Iterable[str], advice: str) -> InputError:
+    """Return the error for arguments that a function does not take; of the model's own inputs it says where they go."""
+    parameters = signature_of(model).parameters if isinstance(model, nn.Module) else ()
+    inputs = [name for name, value in given.items() if name in parameters or isinstance(value, torch.Tensor)]
+    spelled = ", ".join(f'"{name}": {name}' for name in inputs)
+    advice = f"inputs by name are given as {function}(model, kwargs={{{spelled}}})" if inputs else advice
+    return not_taken(function, inputs or given, () if inputs else known, advice)
 
 
 def read_trace(

@@ -102,6 +102,15 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
             lambda net, x: fxflops.count(net, input_size=(2, 4)),
             r"count\(\) takes no input_size: its inputs are given as",
         ),
+        (
+            lambda net, x: fxflops.count(net, input=x),
+            r'count\(\) takes no input: inputs by name are given as count\(model, kwargs=\{"input": input\}\)$',
+        ),
+        (
+            lambda net, x: fxflops.analyze(net, attention_mask=x, input=x),
+            r'takes no attention_mask, input: .*analyze\(model, kwargs=\{"attention_mask": attention_mask, "input": input\}',
+        ),
+        (lambda net, x: fxflops.summary(net, input=x), r'summary\(model, kwargs=\{"input": input\}\)$'),
         (lambda net, x: fxflops.analyze(net, x, backwards=True), r"analyze\(\) takes no backwards; near: backward"),
         (lambda net, x: fxflops.count(net, x, strict="yes"), "strict is True or False, not 'yes'"),
         (lambda net, x: fxflops.analyze(net, x, kernels="no"), "kernels is True or False, not 'no'"),

@@ -186,6 +186,15 @@ def test_what_is_missing_is_said() -> None:
     assert "verl" in trainers.list_trainers()
 
 
+@pytest.mark.parametrize("source", [transformers.ViTConfig(), {"model_type": "vit"}, {"model_type": "vitt"}])
+def test_a_config_of_another_kind_of_model(source: Any) -> None:
+    with pytest.raises(
+        InputError, match=r"model_type 'vitt?', since it has none of that type: give the model"
+    ) as error:
+        trainers.estimate("6nd", source, 128)
+    assert "\n" not in str(error.value)
+
+
 def test_the_feed_forward_layers_of_bert_are_a_term() -> None:
     bert = {"model_type": "bert", "num_hidden_layers": 2, "vocab_size": 50, "is_decoder": True}
     found = {term.name: term.flops for term in trainers.estimate("6nd", bert, 128).terms}

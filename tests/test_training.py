@@ -189,3 +189,17 @@ class Tangent(nn.Module):
 @pytest.mark.parametrize("way", WAYS)
 def test_forward_derivatives_are_counted(way: Way) -> None:
     assert way(Tangent(), torch.randn(WIDTH)).complete
+
+
+def test_gradients_that_are_there_cost_one_add_per_parameter() -> None:
+    model, x = nn.Linear(5, 7), torch.ones(2, 5)
+
+    def backward() -> int | None:
+        with fxflops.profile(model) as p:
+            model(x).sum().backward()
+        return p.report.total_backward_flops
+
+    first = backward()
+    assert first is not None
+    assert backward() == first + 7 * 5 + 7
+    assert fxflops.count(model, x, backward=True).total_backward_flops == first

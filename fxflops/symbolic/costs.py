@@ -15,6 +15,11 @@ from .sizes import Size
 QUANTITIES = ("flops", "macs", "activations", "param_bytes", "bytes", "memory")
 SUMMED, REQUIRED = QUANTITIES[:-1], QUANTITIES[:-2]
 """The quantities that are sums over calls, as the peak of memory is not; and those that have to be polynomials."""
+WHY_NOT = {
+    "bytes": "calls copy other tensors at other sizes",
+    "memory": "it is the maximum over the run, which moves from call to call as the sizes grow",
+}
+"""The reason why a quantity that need not be polynomial is none."""
 PHASES = {**PARTS, "training": (*PARTS["forward"], "backward")}
 Key = tuple[str, str, str]
 """The phase, module path and op of calls whose costs are summed."""
@@ -36,6 +41,18 @@ class Range(NamedTuple):
             return str(self.first)
         end = "" if self.last is None else f" to {self.last}"
         return f"from {self.first}{end}" + (f" in steps of {self.period}" if self.period > 1 else "")
+
+
+def in_words(ranges: Iterable[Range]) -> str:
+    """Return the lengths in ranges in words; ranges of which one goes on where another ends are said as one."""
+    found: list[Range] = []
+    for each in sorted(ranges, key=lambda each: each.first):
+        before = found[-1] if found else None
+        if before is not None and before.period == each.period and before.last == each.first - each.period:
+            found[-1] = before._replace(last=each.last)
+        else:
+            found.append(each)
+    return " and ".join(map(str, found))
 
 
 class Cell(NamedTuple):
@@ -133,7 +150,8 @@ class SizedCosts:
                 f"unknown quantity {what!r}{near(str(what), QUANTITIES) or ': one of ' + ', '.join(QUANTITIES)}"
             )
         if not self.cells[what]:
-            raise ClosedFormError(f"the {what} of {self.model} is no polynomial in {', '.join(self.sizes)}")
+            wrong = f"the {what} of {self.model} is no polynomial in {', '.join(self.sizes)}"
+            raise ClosedFormError(f"{wrong}: {WHY_NOT[what]}")
         return self.cells[what]
 
     def cell_at(self, point: Sequence[int], what: str = "flops") -> Cell:
@@ -163,12 +181,12 @@ class SizedCosts:
                 f"closed_form() of an example with {name}={length} gives the form for sizes of that remainder"
             )
         reason = self._why.get(name, "") if length > max(lengths.last or length for lengths in ranges) else ""
-        return f"{wrong}: it holds for {name} {' and '.join(map(str, ranges))}{'; ' + reason if reason else ''}"
+        return f"{wrong}: it holds for {name} {in_words(ranges)}{'; ' + reason if reason else ''}"
 
     def domain(self, what: str = "flops") -> str:
         """Return the sizes for which the form of a quantity holds, in words."""
         ranges = [[*dict.fromkeys(cell.ranges[i] for cell in self.pieces(what))] for i in range(len(self.sizes))]
-        words = [f"{name} {' and '.join(map(str, each))}" for name, each in zip(self.sizes, ranges, strict=True)]
+        words = [f"{name} {in_words(each)}" for name, each in zip(self.sizes, ranges, strict=True)]
         is_whole = len(self.pieces(what)) == math.prod(map(len, ranges))
         return ", ".join(words) + ("" if is_whole else ", not all of them together")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from .costs import Cell, Range, SizedCosts
+from .costs import WHY_NOT, Cell, Range, SizedCosts
 from .polynomials import Monomial, Polynomial, fixed, integral, value
 
 if TYPE_CHECKING:
@@ -122,6 +122,11 @@ def text(form: SizedCosts) -> str:
         f"{TITLES[name]} hold for {_words(form.sizes, each.ranges)}"
         for name, each in optional.items()
         if each.ranges != cell.ranges
+    ]
+    lines += [
+        f"{TITLES[name]:<17} no polynomial in {', '.join(form.sizes)}: {why}"
+        for name, why in WHY_NOT.items()
+        if not form.cells[name]
     ]
     lines += ["FLOPs by operator", *(f"  {_line(op, form.sizes, by_operator[op])}" for op in largest)]
     return "\n".join(lines)

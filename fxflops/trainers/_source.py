@@ -100,7 +100,11 @@ class Source:
             with torch.device("meta"):
                 made: nn.Module = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
         except Exception as error:  # whatever an architecture raises for what its config lacks
-            raise InputError(f"transformers builds no language model of this config: {error!s:.200}") from error
+            wrong = f"transformers builds no language model of this config, model_type {given.model_type!r}"
+            if str(error).startswith("Unrecognized "):  # and a list of all that it knows follows
+                instead = "give the model, or the report of fxflops.count(model, args, backward=True)"
+                raise InputError(f"{wrong}, since it has none of that type: {instead}") from None
+            raise InputError(f"{wrong}: {str(error).splitlines()[0]:.200}") from error
         return made
 
     @cached_property

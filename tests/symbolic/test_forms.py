@@ -10,7 +10,7 @@ import pytest
 import sympy
 
 from fxflops import ClosedFormError, InputError
-from fxflops.symbolic.costs import QUANTITIES, Cell, Range
+from fxflops.symbolic.costs import QUANTITIES, Cell, Range, in_words
 from fxflops.symbolic.forms import ClosedForm
 from fxflops.symbolic.sizes import Size
 
@@ -67,7 +67,7 @@ def test_python_source_needs_nothing_and_refuses_what_the_form_refuses() -> None
     ("sizes", "message"),
     [
         ({"batch": 1, "seq": 12}, "at seq=12: it holds for multiples of 8. In between the model rounds"),
-        ({"batch": 1, "seq": 808}, "at seq=808: it holds for seq from 8 to 96 .* to 800 in steps of 8; so it is"),
+        ({"batch": 1, "seq": 808}, "at seq=808: it holds for seq from 8 to 800 in steps of 8; so it is"),
         ({"batch": 0, "seq": 8}, "at batch=0: it holds for batch from 1 to 64$"),
         ({"batch": 1, "seq": numpy.array([8, 12])}, "at seq=12"),
     ],
@@ -103,12 +103,35 @@ def test_sizes_are_needed_by_name_and_whole() -> None:
 def test_text() -> None:
     assert str(FORM).splitlines()[:5] == [
         "Net   in batch, seq   (convention fxflops, attention dense)",
-        "holds for    batch from 1 to 64, seq from 8 to 96 in steps of 8 and from 104 to 800 in steps of 8; "
+        "holds for    batch from 1 to 64, seq from 8 to 800 in steps of 8; "
         "equal to count() at 9 points that were not used",
         "in 2 pieces; this is the largest, batch from 1 to 64, seq from 104 to 800 in steps of 8",
         "MACs              389/4 batch seq + 3",
         "FLOPs             389/4 batch seq + 3",
     ]
+
+
+def test_what_is_no_polynomial_is_said_with_the_reason() -> None:
+    said = (
+        "no polynomial in batch, seq: it is the maximum over the run, which moves from call to call as the sizes grow"
+    )
+    assert f"bytes at the peak {said}" in str(FORM).splitlines()
+    with pytest.raises(ClosedFormError, match=f"^the memory of Net is {said}$"):
+        FORM.evaluate("memory", batch=1, seq=8)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "said"),
+    [
+        ([Range(1, 1), Range(2, 4096)], "from 1 to 4096"),
+        ([Range(1, 4), Range(6, 9)], "from 1 to 4 and from 6 to 9"),
+        ([Range(240, 512, 16), Range(224, 224, 16)], "from 224 to 512 in steps of 16"),
+        ([Range(1, 7), Range(8, None)], "from 1"),
+        ([Range(5, 5)], "5"),
+    ],
+)
+def test_ranges_in_words(ranges: list[Range], said: str) -> None:
+    assert in_words(ranges) == said
 
 
 def test_a_plot_has_a_band_for_each_operator() -> None:
