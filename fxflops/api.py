@@ -16,7 +16,7 @@ from .model.inputs import checked_model, signature_of, zeros_of
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .ops import BASE, FormulaRegistry
 from .records import FormulaFunction
-from .report.model_summary import ModelSummary
+from .report.model_summary import COLUMNS, DEPTH, ModelSummary
 from .report.report import Report
 from .run.model_run import Subject, counted_run
 from .run.passes import Traced, author_lines, measure, traced
@@ -213,8 +213,8 @@ def summary(
     *,
     dtypes: Sequence[torch.dtype] | torch.dtype | None = None,
     batch_dim: int | None = None,
-    depth: int | None = 3,
-    columns: Sequence[str] | str = ("inputs", "output", "params", "macs"),
+    depth: int | None = DEPTH,
+    columns: Sequence[str] | str = COLUMNS,
     mode: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
     **unknown: NoReturn,

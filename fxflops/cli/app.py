@@ -1,4 +1,4 @@
-"""The command line: ``fxflops run``, ``explain``, ``diff``, ``check``, ``closed-form``, ``ops``, ``conventions``.
+"""The command line: ``fxflops run``, ``summary``, ``explain``, ``diff``, ``check``, ``closed-form``, ``ops``, ``conventions``.
 
 Only results are printed on stdout; notes and errors go to stderr. The exit code is 0 for success, 1 if a budget is
 exceeded or ``--strict`` finds an operation without a formula, 2 for wrong arguments. The commands import torch when they
@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 
 from ..conventions import check_convention, list_conventions
 from ..errors import FxflopsError, InputError, MissingFormulaError
-from . import closed_forms
+from . import closed_forms, summaries
 from . import options as option
 from .options import Asked, Limits, examples, spread
 from .shown import Shown, check_suffix, colored, incomplete_lines, listed, ops_text, write
@@ -35,6 +35,7 @@ OPTIONS = {
     "analyze(model, args), which": "fxflops run without --counts-only, which",
     "give recount(convention)": "give --convention",
     "backward=True": "--backward",
+    ", by x.unsqueeze(0)": "",
     "give integers, of dtype torch.long": "give integers: --input-ids 1,128 or --input 1,128:i64",
 }
 """Python arguments in the library's error messages, and the options that replace them on the command line."""
@@ -295,6 +296,9 @@ def check(
         raise typer.Exit(OVER)
 
 
+app.command(
+    "summary", short_help="Show a model's modules with their shapes, as torchinfo does.", epilog=summaries.EXAMPLES
+)(summaries.summary)
 app.command(
     "closed-form",
     short_help="Print a model's costs as formulas in the sizes of its inputs.",

@@ -9,6 +9,9 @@ from ..render.exports import View
 from .report import Report
 from .views import Tree
 
+DEPTH, COLUMNS = 3, ("inputs", "output", "params", "macs")
+"""The levels and columns of its tree, if no others are asked for."""
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelSummary(View):

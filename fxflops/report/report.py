@@ -126,8 +126,6 @@ class Report(TabledRun, OverProcesses, Exports):
     def diff(self, other: Report, phase: str = "forward") -> Diff:
         """Compare ``other`` with this report: in total, by module and by operator. Either may be read from a file.
 
-        >>> print(small.diff(large))  # doctest: +SKIP
-
         ``phase`` is as for :meth:`by_module`. Raises InputError if ``other`` is no Report.
         """
         if not isinstance(other, Report):
@@ -187,8 +185,7 @@ class Report(TabledRun, OverProcesses, Exports):
         """Return the data of the page. With ``device="auto"`` it has a roofline only if the run was timed."""
         from .html import page_of
 
-        rooflines: dict[str, Roofline] = {}
-        why = "nothing was timed"
+        rooflines, why = dict[str, Roofline](), "nothing was timed"
         if device != "auto" or any(call.seconds for call in self.calls):
             try:
                 rooflines = {phase: self.roofline(device, phase) for phase in self._phases}
@@ -221,9 +218,15 @@ class Report(TabledRun, OverProcesses, Exports):
 
     @cached_property
     def _summary(self) -> Summary:
-        device = listed_at(self.environment.device)  # the peak of any other device would have to be measured first
-        timed = self.timing or self.backward_timing or self.block_time
-        return summary_of(self, tree_row(self, PHASES[0]), self._mfu(device) if device and timed else None)
+        return summary_of(self, tree_row(self, PHASES[0]), self._utilization)
+
+    @cached_property
+    def _utilization(self) -> float | None:
+        """The MFU on the device of the run; None if that is not listed, since its peak would have to be measured."""
+        if self._data is not None and "mfu" in (saved := self._data["totals"]):
+            return saved["mfu"]  # type: ignore[no-any-return]
+        device = listed_at(self.environment.device)
+        return self._mfu(device) if device and (self.timing or self.backward_timing or self.block_time) else None
 
     # Files
 
@@ -256,7 +259,7 @@ class Report(TabledRun, OverProcesses, Exports):
         """Return the whole report as data that JSON can hold; :mod:`fxflops.report.saved` documents its schema."""
         if self._data is not None:
             return dict(self._data)
-        totals = {name: getattr(self, name) for name in TOTALS}
+        totals = {**{name: getattr(self, name) for name in TOTALS}, "mfu": self._utilization}
         return to_json_data(self._run, self.counted, self.convention, self.attention, self._users_counts(), totals)
 
     @classmethod

@@ -5,7 +5,8 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
 - ``schema`` is "fxflops.report", ``schema_version`` is 1; a change that an older reader would misread raises the version.
 - ``model``, ``inputs``, ``trace``, ``trace_reason``, ``environment``, ``params``, ``convention``, ``attention``: the
   Report's attributes of these names.
-- ``totals``: the Report's ``total_*``, ``latency``, ``max_memory`` and ``complete``, for other readers: a Report sums anew.
+- ``totals``: the Report's ``total_*``, ``latency``, ``max_memory`` and ``complete``, for other readers: a Report sums anew;
+  and its ``mfu`` on the device of the run, if that is a listed one.
 - ``calls``: every call in run order: ``op``, ``target`` (the function or class as called), ``args``, ``kwargs``, ``out``,
   ``settings`` (values, as :mod:`fxflops.report.values` writes them), ``path``, ``node``, ``site``, ``seconds``, ``phase``; and its count: ``cost`` is
   ``{macs, muls, adds, others}`` or null, ``rule`` a reason or ``{"formula": name, "counts": in words}``, ``missing`` the

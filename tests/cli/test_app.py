@@ -173,6 +173,25 @@ def test_columns_of_the_table() -> None:
     assert [line.split() for line in lines] == [["op", "FLOPs"], ["------", "-------"], ["linear", "48"]]
 
 
+def test_summary() -> None:
+    lines = out("summary model.py:make_model --input-size 1,3,64,64").splitlines()
+    assert lines[0].split() == ["module", "inputs", "output", "params", "MACs"]
+    assert re.split(" {2,}", lines[2])[-4:] == [
+        "f32[1,3,64,64]",
+        "f32[1,8,64,64]",
+        "224",
+        "884.7 k",
+    ]  # 27 x 8 x 64 x 64
+    assert lines[6] == ""
+    assert lines[7].startswith("Sequential (model.py:make_model)   input f32[1,3,64,64]")
+    cut = out("summary model.py:make_model --input 1,3,64,64 --depth 0 --columns params").splitlines()
+    assert cut[:3] == ["module      params", "Sequential     314", "below depth 0: 4 more modules"]
+    rows = json.loads(out("summary model.py:make_model --input-size 1,3,64,64 --json"))
+    assert [row["params"] for row in rows] == [8 * 27 + 8 + 90, 8 * 27 + 8, 0, 0, 90]
+    out("run model.py:make_model --input 1,3,64,64 --counts-only --save a.json")
+    assert out("summary a.json").splitlines()[:6] == lines[:6]
+
+
 def test_training() -> None:
     text = out("run model.py:with_args --train --backward --counts-only")
     assert "· train · grad ·" in text
@@ -469,6 +488,7 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
             "run model.py:make_model --input x=1,3,64,64",
             "\n  --input SHAPE is for the next of its parameters, --input NAME",
         ),
+        ("summary model.py:make_model --input-size 1,3,64,64 --columns cost", "no column 'cost'"),
         ("run model.py:Branch --input 2,3 --trace symbolic", "\n--trace record records a run of it instead"),
         ("run model.py:Branch --input 2,3 --backward", "fxflops: --backward, but no output depends on"),
         ("run model.py:make_model --input 1,3,a", "write a shape, such as 1,3,224,224"),
@@ -543,7 +563,7 @@ def test_a_json_file_that_is_no_report(tmp_path: Path) -> None:
 
 # Help, completion, processes
 
-COMMANDS = ("run", "explain", "diff", "check", "closed-form", "ops", "conventions")
+COMMANDS = ("run", "explain", "diff", "check", "summary", "closed-form", "ops", "conventions")
 
 # Commands that README and docs show, and more.
 DOCUMENTED = """
@@ -592,7 +612,7 @@ def test_every_example_runs(tmp_path: Path) -> None:
 def test_shared_options_are_those_of_each_command() -> None:
     assert invoke("explain model.py:make_model thop torch --backward").exit_code == 2
     assert [command for command in COMMANDS if "--backward" in out(f"{command} --help")] == ["run", "closed-form"]
-    assert [command for command in COMMANDS if "--attention" in out(f"{command} --help")] == [*COMMANDS[:5]]
+    assert [command for command in COMMANDS if "--attention" in out(f"{command} --help")] == [*COMMANDS[:6]]
 
 
 def test_version() -> None:
@@ -613,6 +633,9 @@ for line in sys.stdin.read().splitlines():
 def test_torch_is_loaded_only_to_make_a_report_of_a_model() -> None:
     """In one process, whose time is mostly its start; the last line shows that torch would be seen."""
     out("run model.py:with_args --repeats 1 --backward --save a.json")
+    timed = json.loads(Path("a.json").read_text("utf8"))
+    timed["environment"]["device"], timed["totals"]["mfu"] = "cuda:0 (NVIDIA H100 80GB HBM3)", 0.41
+    Path("gpu.json").write_text(json.dumps(timed), "utf8")
     answers = {
         "--help": 0,
         "--version": 0,
@@ -623,6 +646,9 @@ def test_torch_is_loaded_only_to_make_a_report_of_a_model() -> None:
         "ops sofmax": 2,
         "run a.json --tree --table --save b.json --save b.csv --save b.md": 0,
         "run a.json --json": 0,
+        "run gpu.json": 0,
+        "summary gpu.json": 0,
+        "summary a.json --columns flop": 2,
         "diff a.json b.json": 0,
         "check a.json --max-flops 1": 1,
         "run nothing.json": 2,
@@ -645,6 +671,7 @@ def test_torch_is_loaded_only_to_make_a_report_of_a_model() -> None:
     ended = re.findall(r"^ENDED (\d) (.*)$", run.stdout, re.M)
     assert [int(code) for code, _ in ended] == [*answers.values()]
     assert {loaded for _, loaded in ended[:-1]} == {"set()"}
+    assert run.stdout.count("41% of peak") == 2
     assert "torch" in ended[-1][1]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import pickle
 import subprocess
@@ -18,6 +19,7 @@ from torch import nn
 import fxflops
 from fxflops import InputError, Report, analyze, count, profile
 from fxflops.conventions import CONVENTIONS, Convention
+from fxflops.meters.timing import Timing
 from fxflops.names import Absent
 from fxflops.records import PHASES, Cost, Count, Spec
 from fxflops.report.budget import budgets_of
@@ -118,9 +120,21 @@ def generated() -> Report:
 BLOCKS = nn.Sequential(Block(8), Block(8), nn.Linear(8, 2))
 SHARED = nn.Linear(4, 4)
 RECURRENT = nn.LSTM(4, 5, num_layers=2, bidirectional=True, proj_size=2)
+
+
+def on_a_gpu() -> Report:
+    """A run as if it had been timed on an H100: its utilization is known without a measurement."""
+    report = analyze(nn.Linear(64, 64), torch.randn(8, 64), backward=True, repeats=1)
+    took = Timing(1e-5, 1e-5, 1e-5, 1)
+    where = report.environment._replace(device="cuda:0 (NVIDIA H100 80GB HBM3)")
+    run = dataclasses.replace(report._run, environment=where, latency=took, backward_latency=took)
+    return Report(run, report._convention, report._registry, None)
+
+
 REPORTS: dict[str, Callable[[], Report]] = {
     "analyzed": lambda: analyze(BLOCKS, torch.randn(3, 8), repeats=2),
     "counted": lambda: count(BLOCKS, torch.randn(3, 8)),
+    "on a gpu": on_a_gpu,
     "backward": lambda: analyze(BLOCKS, torch.randn(3, 8), backward=True, repeats=1),
     "counted backward": lambda: count(BLOCKS, torch.randn(3, 8), backward=True),
     "untimed": lambda: analyze(BLOCKS, torch.randn(3, 8), repeats=0),
@@ -479,6 +493,10 @@ def test_totals_are_there_for_other_readers(tmp_path: Path) -> None:
     assert totals["total_flops"] == report.total_flops
     assert totals["total_backward_flops"] == report.total_backward_flops
     assert totals["latency"] == report.latency
+    assert totals["mfu"] is None  # that of a CPU would have to be measured
+    # 2 MACs x 8 rows of 64 x 64 in the forward, and as many for the weight's gradient, in 2e-5 s at 67 TFLOP/s
+    assert on_a_gpu().to_dict()["totals"]["mfu"] == pytest.approx(2 * 2 * 8 * 64 * 64 / 2e-5 / 67e12)
+    assert "% of peak" in str(on_a_gpu())
     assert set(NUMBERS) & {name for name in dir(Report) if name.startswith("total_")} <= set(totals)
 
 
