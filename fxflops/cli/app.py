@@ -36,6 +36,9 @@ OPTIONS = {
     "give recount(convention)": "give --convention",
     "backward=True": "--backward",
     ", by x.unsqueeze(0)": "",
+    "cast the inputs or the model, .to(dtype), or run it under torch.autocast": "--dtype is that of the weights, --input SHAPE:DTYPE that of an input",
+    "report.save('report.json') writes a report": "--save report.json writes a report",
+    "a config of transformers, whose model is counted": "a config of transformers, whose model is hf:path/to/config.json",
     "give integers, of dtype torch.long": "give integers: --input-ids 1,128 or --input 1,128:i64",
 }
 """Python arguments in the library's error messages, and the options that replace them on the command line."""

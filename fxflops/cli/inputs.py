@@ -22,8 +22,8 @@ class Given(NamedTuple):
 
 
 def read_input(text: str) -> Given:
-    """Read ``[name=]1,3,224,224[:dtype]``; InputError for other text."""
-    found = WRITTEN.fullmatch(text.replace(" ", ""))
+    """Read ``[name=]1,3,224,224[:dtype]``, also with Python's brackets around the shape; InputError for other text."""
+    found = WRITTEN.fullmatch(re.sub(r"[ ()\[\]]", "", text))
     if found is None:
         raise InputError(f"--input {text!r}: write a shape, such as 1,3,224,224 or name=1,3,224,224:f16")
     return Given(found["name"] or "", tuple(map(int, re.split("[,x]", found["shape"]))), found["dtype"] or "")

@@ -42,6 +42,8 @@ def check_model(name: str) -> str:
     place, colon, rest = name.rpartition(":")
     if is_from_a_library(name):
         library, _, rest = name.partition(":")
+        if not rest:
+            raise InputError(f"{name} names no model. A model is one of\n{FORMS}")
         if find_spec(PACKAGES[library]) is None:
             raise not_installed(PACKAGES[library])
         if library == "hf":
@@ -52,6 +54,10 @@ def check_model(name: str) -> str:
         raise InputError(f"there is no file {place!r}")
     elif not (colon and place and rest) and not name.endswith((".py", ".json")):
         known = f"; timm has it: timm:{name}" if name in registered("timm") else ""
+        if Path(name).expanduser().exists():
+            known = (
+                f": it is a {'directory' if Path(name).expanduser().is_dir() else 'file'}, not code that makes a model"
+            )
         raise InputError(f"unknown model {name!r}{known}. A model is one of\n{FORMS}")
     return name
 

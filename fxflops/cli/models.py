@@ -139,9 +139,11 @@ def _of_config(path: Path, transformers: ModuleType, types: Any) -> tuple[Any, A
     """Return the config in a file and the model class that its ``architectures`` name, None if they name none."""
     try:
         values = json.loads(path.read_text(encoding="utf8"))
-        kind = values.get("model_type")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, OSError) as error:
         raise InputError(f"{path} is not a config of transformers: {error}") from None
+    kind = values.get("model_type") if isinstance(values, dict) else None
+    if kind is None:
+        raise InputError(f'{path} is not a config of transformers: it has no model_type, such as "llama"')
     if kind not in types:
         raise InputError(
             f"{path}: transformers has no model_type {kind!r}{near(str(kind), types)}; custom code is not run"
@@ -243,7 +245,7 @@ def _user_errors(what: str) -> Iterator[None]:
     """Turn an error of the user's own code into an InputError with the last line of the traceback outside libraries."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_library(f.filename)]
         own = [f for f in frames if f"{os.sep}site-packages{os.sep}" not in f.filename] or frames
         at = f"\n  at {own[-1].filename}:{own[-1].lineno}: {own[-1].line}" if own else ""
@@ -284,6 +286,6 @@ def _offline() -> Iterator[None]:
             os.environ["HF_HUB_OFFLINE"] = before
 
 
-def _message(error: Exception, at: str = "") -> str:
+def _message(error: BaseException, at: str = "") -> str:
     full = "\n--counts-only makes no weights" if "allocate" in str(error) else ""
     return f"{type(error).__name__}: {error}{at}{full}"

@@ -48,13 +48,16 @@ def check(asked: Asked) -> None:
 
 def _loaded(target: str, asked: Asked) -> Report:
     if not Path(target).is_file():
-        raise InputError(f"there is no file {target!r}")
+        raise InputError(f"{target!r} is a directory" if Path(target).is_dir() else f"there is no file {target!r}")
     if asked != asked.of_saved():
         raise InputError(
             f"{target} is taken for a saved report: only --convention and --attention can be given for it; "
             f"the config of a transformers model is hf:{target}"
         )
-    report = Report.load(target)
+    try:
+        report = Report.load(target)
+    except OSError as error:
+        raise InputError(f"{target} cannot be read: {error.strerror or error}") from None
     if (asked.convention, asked.attention) == (None, None):
         return report
     return report.recount(asked.convention, attention=asked.attention)

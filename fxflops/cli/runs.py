@@ -45,8 +45,9 @@ def counted(name: str, asked: Asked) -> Report:
         if not _is_of_meta(error) or not _may_have_room(name):
             raise
         reason = [*_on_meta(error), str(error).partition("\n")[0]][0][:160]
-    note(f"{name} needs values, so it is counted on real tensors: {reason}")
-    return _counted(name, asked, False)
+    report = _counted(name, asked, False)
+    note(f"{name} needs values, so it was counted on real tensors: {reason}")
+    return report
 
 
 def analyzed(name: str, asked: Asked, *, trace: str = "auto", repeats: int | str = "auto") -> Report:

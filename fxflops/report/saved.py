@@ -71,6 +71,7 @@ TOTALS = (
     "complete",
 )
 """The attributes of a Report that a file holds for other readers."""
+WRITES = "report.save('report.json') writes a report"
 NAME_ONLY = "known by name alone"
 """The summary of a convention that a file names and this process does not have."""
 OPERATION_VALUES = itemgetter("args", "kwargs", "out", "settings")
@@ -188,7 +189,7 @@ def data_in(path: Path) -> Any:
         try:
             return json.load(file)
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{os.fspath(path)} is not JSON: {error}") from error
+            raise InputError(f"{os.fspath(path)} is not JSON: {error}; {WRITES}") from error
 
 
 class Saved:
@@ -197,7 +198,9 @@ class Saved:
 
     def __init__(self, data: Any) -> None:
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise InputError("this is not a report of fxflops: report.save('report.json') writes one")
+            is_config = isinstance(data, dict) and "model_type" in data
+            instead = "it looks like a config of transformers, whose model is counted" if is_config else WRITES
+            raise InputError(f"this is not a report of fxflops: {instead}")
         if data.get("schema_version") != VERSION:
             raise InputError(
                 f"the report has schema_version {data.get('schema_version')!r}, and this fxflops reads {VERSION}: "

@@ -55,6 +55,14 @@ def with_kwargs():
     return nn.Linear(4, 2), (), {"input": torch.ones(5, 4)}
 
 
+def exits():
+    raise SystemExit(3)
+
+
+def halved():
+    return nn.Linear(4, 2).half()
+
+
 def broken():
     raise ValueError("no such width")
 
@@ -249,7 +257,7 @@ def test_a_model_of_a_library_needs_no_weights_to_be_counted() -> None:
 def test_a_model_that_needs_values_is_counted_on_the_cpu() -> None:
     pytest.importorskip("torchvision")
     result = invoke("run torchvision:ssdlite320_mobilenet_v3_large --counts-only")
-    assert "needs values, so it is counted on real tensors" in result.stderr
+    assert "needs values, so it was counted on real tensors" in result.stderr
     assert "input f32[1,3,320,320]   cpu" in result.stdout
 
 
@@ -468,6 +476,9 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
     [
         ("run resnet50", "unknown model 'resnet50'; timm has it: timm:resnet50"),
         ("run timm:resnet5", "timm has no model 'resnet5'; near: resnet5"),
+        ("run timm:", "timm: names no model. A model is one of"),
+        ("run .", "unknown model '.': it is a directory, not code that makes a model"),
+        ("run ../data.json", "there is no file '../data.json'"),
         ("run torchvision:swin", "torchvision has no model 'swin'; near: swin_"),
         ("run hf:bret", "near: bert"),
         ("run hf:LlamaForCausal", "near: LlamaForCausalLM"),
@@ -480,6 +491,13 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_modle", "near: make_model"),
         ("run model.py:number", "gives int"),
         ("run model.py:pair", "gives (int, int)"),
+        ("run model.py:exits", "model.py:exits() raised SystemExit: 3\n  at "),
+        (
+            "run model.py:halved --input 1,4:f32 --counts-only",
+            "\n  --dtype is that of the weights, --input SHAPE:DTYPE",
+        ),
+        ("summary model.py:make_model --input-size 3,64,a", "write a shape, such as 1,3,224,224"),
+        ("summary timm:resnet18 --input-size 3,64,64", "\n  it runs with a batch dimension: give f32[1,3,64,64]\n"),
         ("run model.py:broken", "model.py:broken() raised ValueError: no such width\n  at "),
         ("run model.py:make_model", "Sequential.forward takes (input)"),
         ("run model.py:make_model --input 1,4,64,64", "to have 3 channels, but got 4"),
@@ -552,6 +570,33 @@ def test_a_library_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     for command in ("run timm:resnet50", "diff model.py:make_model timm:resnet50"):
         result = invoke(command)
         assert (result.exit_code, result.stderr) == (2, "fxflops: timm is not installed: pip install timm\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "said"),
+    [
+        (None, "a.json", "'a.json' is a directory"),
+        (b"\x80\x02", "a.json", "a.json is not JSON: 'utf-8' codec can't decode"),
+        (b"", "a.json", "--save report.json writes a report"),
+        (
+            b'{"model_type": "vit"}',
+            "a.json",
+            "looks like a config of transformers, whose model is hf:path/to/config.json",
+        ),
+        (b'{"model_type": ', "hf:a.json", "a.json is not a config of transformers: Expecting value"),
+        (b"[1, 2]", "hf:a.json", "it has no model_type, such as"),
+        (b'{"model_type": "llamma"}', "hf:a.json", "transformers has no model_type 'llamma'; near: llama"),
+        (b'{"model_type": "llama", "hidden_size": "big"}', "hf:a.json", "fxflops: hf:a.json cannot be made: "),
+        (b"weights", "a.pt", "unknown model 'a.pt': it is a file, not code that makes a model"),
+    ],
+)
+def test_a_file_that_is_no_model(tmp_path: Path, content: bytes | None, name: str, said: str) -> None:
+    path = tmp_path / name.removeprefix("hf:")
+    path.mkdir() if content is None else path.write_bytes(content)
+    result = invoke(f"run {name} --counts-only")
+    assert (result.exit_code, result.stdout, "Traceback" in result.stderr) == (2, "", False)
+    assert said in result.stderr
+    assert len(re.findall("^fxflops: ", result.stderr, re.M)) == 1
 
 
 def test_a_json_file_that_is_no_report(tmp_path: Path) -> None:
