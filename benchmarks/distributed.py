@@ -105,10 +105,12 @@ class Llama(nn.Module):
         return self.out(self.norm(x))
 
 
-def tensor_parallel(model: Llama, mesh: Any) -> None:
-    """Tensor and sequence parallel, by the plan of torchtitan's parallelize_llama."""
+def tensor_parallel(model: Any, mesh: Any, loss_parallel: bool = False) -> None:
+    """Tensor and sequence parallel, by the plan of torchtitan's parallelize_llama; with ``loss_parallel`` the logits stay
+    sharded."""
     embedding = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
-    out = ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate())
+    layouts = Shard(-1) if loss_parallel else Replicate()
+    out = ColwiseParallel(input_layouts=Shard(1), output_layouts=layouts, use_local_output=not loss_parallel)
     parallelize_module(model, mesh, {"embedding": embedding, "norm": SequenceParallel(), "out": out})
     for layer in model.layers:
         plan = {

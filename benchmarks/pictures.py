@@ -3,7 +3,8 @@
     python benchmarks/pictures.py
 
 Of the terminal (SVG, by rich) the summary and the tree of ViT-B/16, counted; of the page (PNG, by a headless Chromium through
-playwright, or the one that ``CHROMIUM`` names) its report; and its graph. They are written to ``benchmarks/pictures``.
+playwright, or the one that ``CHROMIUM`` names) its report; and its graph. Of the terminal also the meshes of 2,048 H100s for Llama-3
+70B. They are written to ``benchmarks/pictures``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import io
+import json
 import os
 import re
 import sys
@@ -26,6 +28,7 @@ from rich.text import Text
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fxflops
+from fxflops.cli.app import app
 
 PICTURES = Path(__file__).parent / "pictures"
 WIDTH = 104
@@ -36,16 +39,28 @@ class Terminal(io.StringIO):
         return True
 
 
-def taken(show: Callable[[], object], title: str, name: str) -> None:
+def taken(show: Callable[[], object], title: str, name: str, width: int = WIDTH) -> None:
     """A picture of what ``show`` prints on a terminal."""
     screen = Terminal()
-    with mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH)}), contextlib.redirect_stdout(screen):
+    with mock.patch.dict(os.environ, {"COLUMNS": str(width)}), contextlib.redirect_stdout(screen):
         show()
-    console = Console(record=True, width=WIDTH, file=io.StringIO())
+    console = Console(record=True, width=width, file=io.StringIO())
     console.print(Text.from_ansi(screen.getvalue().rstrip()))
     svg = console.export_svg(title=title, unique_id=name)
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # fonts from the network
     (PICTURES / f"{name}.svg").write_text(svg, encoding="utf8")
+
+
+def meshes() -> None:
+    """A picture of what ``fxflops mesh`` prints for Llama-3 70B (https://arxiv.org/abs/2407.21783, table 3)."""
+    sizes = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "vocab_size": 128256}
+    heads = {"num_attention_heads": 64, "num_key_value_heads": 8}
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config.json"
+        config.write_text(json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"], **sizes, **heads}))
+        asked = ["mesh", f"hf:{config}", *"--gpus 2048 --device H100 --memory 80GiB --seq 8192".split()]
+        title = f"fxflops mesh hf:llama-3-70b/config.json {' '.join(asked[2:])}"
+        taken(lambda: app(asked, standalone_mode=False), title, "meshes", width=150)
 
 
 def page(report: fxflops.Report) -> None:
@@ -74,6 +89,7 @@ def main() -> None:
     report = fxflops.analyze(model, image, progress=False)
     page(report)
     report.to_svg(PICTURES / "graph.svg")
+    meshes()
 
 
 if __name__ == "__main__":

@@ -84,8 +84,8 @@ push_on_torch_function_stack = torch._C._push_on_torch_function_stack
 make_subclass, forbid_data_ptr = torch.Tensor._make_subclass, torch._C._set_throw_on_mutable_data_ptr
 # The default __torch_dispatch__, by which classes with one of their own are recognized. Necessary.
 disabled_torch_dispatch_impl = torch._C._disabled_torch_dispatch_impl
-# The package of DTensor, which has the sharding rules. Without it sharded tensors are counted whole.
-SHARDING = "torch.distributed.tensor"
+# The package of DTensor, and the end of its file that finds shapes of results. Without them sharded tensors are counted whole.
+SHARDING, SHARDING_FILE = "torch.distributed.tensor", "_sharding_prop.py"
 # The end of the file that gathers FSDP's parameters ahead of time. Without it, they belong to the module called meanwhile.
 FSDP_GROUP_FILE = "_fsdp_param_group.py"
 # The end of the file of DeviceMesh, which is made of numbers. Without it no mesh is made or sliced in a simulation.

@@ -1,4 +1,5 @@
-"""The command line: ``fxflops run``, ``summary``, ``explain``, ``diff``, ``check``, ``closed-form``, ``ops``, ``conventions``.
+"""The command line: ``fxflops run``, ``summary``, ``explain``, ``diff``, ``check``, ``closed-form``, ``mesh``, ``ops``,
+``conventions``.
 
 Only results are printed on stdout; notes and errors go to stderr. The exit code is 0 for success, 1 if a budget is
 exceeded or ``--strict`` finds an operation without a formula, 2 for wrong arguments. The commands import torch when they
@@ -19,7 +20,7 @@ from typer.core import TyperGroup
 
 from ..conventions import check_convention, list_conventions
 from ..errors import FxflopsError, InputError, MissingFormulaError
-from . import closed_forms, summaries
+from . import closed_forms, meshes, summaries
 from . import options as option
 from .options import Asked, Limits, examples, spread
 from .shown import Shown, check_suffix, colored, incomplete_lines, listed, ops_text, write
@@ -307,6 +308,11 @@ app.command(
     short_help="Print a model's costs as formulas in the sizes of its inputs.",
     epilog=closed_forms.EXAMPLES,
 )(closed_forms.closed_form)
+app.command(
+    "mesh",
+    short_help="Rank the meshes of a cluster by the least time of a training step.",
+    epilog=meshes.EXAMPLES,
+)(meshes.mesh)
 
 
 @app.command(

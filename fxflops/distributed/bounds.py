@@ -7,7 +7,7 @@ kernels, on the network, on a pipeline's idle time, of which nothing is known he
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -34,6 +34,9 @@ COLUMNS = (
     Column("memory", "peak memory", "B"),
     Column("binds", "binds"),
 )
+RATE = Column("rate", "tokens/s at most", "elements")
+Tokens = Callable[[Mapping[str, int]], int]
+"""The tokens of a step on a mesh."""
 
 
 class StepBound(NamedTuple):
@@ -114,15 +117,21 @@ class Meshes(Composed):
     found: tuple[tuple[Simulation, StepBound], ...]
     too_large: tuple[Simulation, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
+    tokens: Tokens | None = None
 
     @property
     def table(self) -> Table:
-        """A row for each mesh that fits, in the order of its best bound."""
+        """A row for each mesh that fits, in the order of its best bound: of a step, or, with ``tokens``, of a token."""
         rows = [
-            (_named(s.mesh), b.best, b.worst, b.compute, b.communication, s.max_memory, b.binds) for s, b in self.found
+            (_named(s.mesh), b.best, b.worst, b.compute, b.communication, s.max_memory, b.binds, *self._rate(s, b))
+            for s, b in self.found
         ]
         origin = self.found[0][0].provenance if self.found else ""
-        return Table("meshes", COLUMNS, tuple(rows), provenance=origin)
+        return Table("meshes", (*COLUMNS, *([RATE] if self.tokens else [])), tuple(rows), provenance=origin)
+
+    def _rate(self, simulation: Simulation, bound: StepBound) -> list[float]:
+        """Return the most tokens in a second, if the tokens of a step are known."""
+        return [self.tokens(simulation.mesh) / bound.best] if self.tokens else []
 
     def _pieces(self) -> Iterator[str | Table]:
         links = f"{self.links.within / 1e9:g} GB/s in a node of {self.links.node}, {self.links.across / 1e9:g} GB/s out of it"
@@ -142,8 +151,11 @@ def rank_meshes(
     links: Links | None = None,
     memory: str | int | None = None,
     differs: Sequence[str] | None = None,
+    tokens: Tokens | None = None,
 ) -> Meshes:
     """Simulate a training step on each mesh; return those that fit into ``memory``, the lowest bound first.
+
+    Where a step has not the same work on all, ``tokens(mesh)`` are those of a step: then the lowest bound of a token is first.
 
     ``memory`` is that of a device, in bytes or as "80GiB". ``build`` and ``differs`` are those of :func:`simulate`, where names
     in ``differs`` that a mesh has not are left out; ``device`` and ``links`` are those of :func:`step_bound`, which has its
@@ -168,8 +180,8 @@ def rank_meshes(
             too_large.append(one)
         else:
             fitting.append((one, step_bound(one, found, between)))
-    fitting.sort(key=lambda each: each[1].best)
-    return Meshes(found, between, limit, tuple(fitting), tuple(too_large), failed)
+    fitting.sort(key=lambda each: each[1].best / (tokens(each[0].mesh) if tokens else 1))
+    return Meshes(found, between, limit, tuple(fitting), tuple(too_large), failed, tokens)
 
 
 def _named(mesh: Mapping[str, int]) -> str:

@@ -14,7 +14,7 @@ from ..ops._masks import MASKS, STARTS, given_to
 from ..records import Call, Spec, specs_in
 from ..records.pairs import ATTENTIONS, pairs_in, with_facts
 from ..records.tensors import spec_of
-from ..torch_internals import DisableTorchFunction, disable_current_modes
+from ..torch_internals import DisableTorchFunction, disable_current_modes, is_fake
 
 NONE, TOP_LEFT, BOTTOM_RIGHT = range(3)
 """Causal masks, with the numbers of ``custom_mask_type`` and of ``torch.nn.attention.bias.CausalVariant``."""
@@ -25,7 +25,8 @@ def with_pairs_left(
 ) -> Any:
     """Return the spec of the result of attention or of its backward, with the number of unmasked pairs as its fact ``pairs``.
 
-    A mask on the meta device has no values: then the fact is left out, or, with ``must``, NotImplementedError is raised.
+    A mask on the meta device, or a fake one, has no values: then the fact is left out, or, with ``must``,
+    NotImplementedError is raised.
     """
     result = spec_of(out)
     try:
@@ -97,8 +98,8 @@ def pairs_left(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mappi
 
 
 def _values(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.device.type == "meta":
-        raise NotImplementedError("an attention mask on the meta device has no values to count")
+    if tensor.device.type == "meta" or is_fake(type(tensor)):
+        raise NotImplementedError("an attention mask on the meta device, or a fake one, has no values to count")
     return tensor
 
 

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 from ..meters.stopwatch import BUILTIN, GRADIENT, OPERATOR, PYTHON, Stopwatch
 from ..torch_internals import (
     SHARDING,
+    SHARDING_FILE,
     DispatchMode,
     current_graph_task_id,
     disabled_torch_dispatch_impl,
@@ -24,7 +25,7 @@ from ..torch_internals import (
     peek_interpreter_stack,
 )
 from .functions import Bodies, own_body
-from .source import frames
+from .source import frame_in, frames
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -81,8 +82,10 @@ class AtenMode(DispatchMode):
 
     def is_faking(self) -> bool:
         """Return whether DTensor is running an operator on fake tensors, to find how its result is sharded."""
-        if self._is_fake or fake_mode() is None:
+        if fake_mode() is None:
             return False
+        if self._is_fake:  # so are the tensors of the rank itself
+            return frame_in(SHARDING_FILE) is not None
         return any(str(frame.f_globals.get("__name__")).startswith(SHARDING) for frame in frames())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -608,7 +608,7 @@ def test_a_json_file_that_is_no_report(tmp_path: Path) -> None:
 
 # Help, completion, processes
 
-COMMANDS = ("run", "explain", "diff", "check", "summary", "closed-form", "ops", "conventions")
+COMMANDS = ("run", "explain", "diff", "check", "summary", "closed-form", "mesh", "ops", "conventions")
 
 # Commands that README and docs show, and more.
 DOCUMENTED = """
@@ -642,7 +642,8 @@ def test_every_example_runs(tmp_path: Path) -> None:
         out(f"run model.py:make_model --input 1,3,64,64 --counts-only --save {name}.json")
     (tmp_path / "path/to").mkdir(parents=True)
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    (tmp_path / "path/to/config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 50, **small}))
+    llama = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 50}
+    (tmp_path / "path/to/config.json").write_text(json.dumps({**llama, **small}))
     for line in dict.fromkeys([*shown_in_help(), *DOCUMENTED]):
         command = line.removeprefix("fxflops ").partition(" > ")[0]
         if not torch.cuda.is_available():

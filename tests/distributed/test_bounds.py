@@ -89,3 +89,18 @@ def test_what_is_not_in_a_table() -> None:
         rank_meshes(build, [{"dp": 2}], device="Z9")
     with pytest.raises(InputError, match="memory 'much'"):
         rank_meshes(build, [{"dp": 2}], memory="much")
+
+
+def test_meshes_of_unlike_work_are_ordered_by_the_bound_of_a_token() -> None:
+    meshes = [
+        {"dp": 1, "tp": 4},
+        {"dp": 4, "tp": 1},
+    ]  # tp within a node is fast, but one of its steps has a fourth of the tokens
+    by_step, by_token = (
+        rank_meshes(build, meshes, device=DEVICE, links=LINKS._replace(node=2), differs=(), tokens=tokens)
+        for tokens in (None, lambda mesh: 100 * mesh["dp"])
+    )
+    assert "rate" not in by_step.to_dicts()[0]
+    rows = by_token.to_dicts()
+    assert [row["mesh"] for row in rows] == ["dp 4 x tp 1", "dp 1 x tp 4"]
+    assert [row["rate"] * row["best"] for row in rows] == pytest.approx([400, 100])

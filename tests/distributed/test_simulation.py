@@ -8,11 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor.experimental import context_parallel
+from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
 
 from fxflops.distributed import simulate
 from fxflops.errors import InputError, RunError
+from fxflops.records import specs_in
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed"),
@@ -85,6 +90,38 @@ def test_collectives_have_their_mesh_dimension() -> None:
     ]
 
 
+def test_a_loss_on_sharded_logits_has_the_shard_alone() -> None:
+    """The parts of a vocabulary of 512 on four ranks; DTensor finds the shape of the whole on tensors of its own."""
+    rows, classes, tp = 16, 512, 4
+
+    def build(mesh: Any) -> Any:
+        head = nn.Linear(WIDTH, classes, bias=False)
+        parallelize_module(head, mesh, ColwiseParallel(output_layouts=Shard(-1), use_local_output=False))
+        x, target = torch.ones(rows, WIDTH), torch.zeros(rows, dtype=torch.long)
+
+        def step() -> None:
+            with loss_parallel():
+                F.cross_entropy(head(x), target).backward()
+
+        return head, step
+
+    (kind,) = simulate(build, {"tp": tp}, differs=()).kinds
+    largest = max(spec.numel() for each in kind.report.counted for spec in specs_in(each.call.out))
+    assert kind.report.complete
+    assert largest == rows * classes // tp
+    # At the peak: weight and its gradient, or five of log-softmax and its backward; of the whole vocabulary it is four times that.
+    assert kind.report.max_memory < F32 * classes * (2 * WIDTH + 5 * rows) // tp
+
+
+def test_a_mask_has_no_values() -> None:
+    def build(mesh: Any) -> Any:
+        q, mask = torch.ones(1, 2, ROWS, WIDTH), torch.ones(ROWS, ROWS, dtype=torch.bool)
+        return nn.Identity(), lambda: F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
+    (kind,) = simulate(build, {"dp": 2}, differs=()).kinds
+    assert kind.report.total_macs == 2 * 2 * ROWS * ROWS * WIDTH  # all pairs of two heads, twice
+
+
 @pytest.mark.parametrize("mesh", [{}, {"dp": 0}, {"dp": "2"}])
 def test_a_mesh_has_sizes(mesh: Mapping[str, Any]) -> None:
     with pytest.raises(InputError, match="mesh must be the sizes of dimensions by name"):
@@ -155,3 +192,36 @@ def test_memory_is_that_of_torchs_own_tracker() -> None:
     memory = kind.report.memory
     assert kind.report.max_memory == told["Total"]
     assert (memory["params"], memory["optimizer"]) == (told["SHARDED_PARAM"], told["OPT"])
+
+
+def test_torchs_own_context_parallel() -> None:
+    """It has no CPU kernel, but its operators on fake tensors. A rank has the first and the last of eight pieces of a sequence."""
+    cp, heads, width, tokens = 4, 2, 8, 64
+    mine = tokens // cp
+
+    def build(mesh: Any) -> Any:
+        layer, x = nn.Linear(WIDTH, 3 * heads * width, bias=False), torch.ones(1, tokens, WIDTH)
+
+        def step() -> None:
+            y = x.clone()
+            with context_parallel(mesh["cp"], buffers=[y], buffer_seq_dims=[1]):
+                q, k, v = (
+                    DTensor.from_local(t.unflatten(-1, (heads, width)).transpose(1, 2), mesh["cp"], [Shard(2)])
+                    for t in layer(y).chunk(3, -1)
+                )
+                out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
+                out.to_local().sum().backward()
+
+        return layer, step
+
+    (kind,) = simulate(build, {"dp": 2, "cp": cp}, differs=()).kinds
+    assert kind.report.complete
+    # Of its own keys a rank has all, of those of each other half: its later piece against both, or both against the earlier.
+    pairs = mine * mine + (cp - 1) * mine * mine // 2
+    attention = [each.macs for each in kind.report.counted if each.call.op == "attention"]
+    assert sum(attention) == 2 * heads * width * pairs
+    keys_and_values = 2 * heads * mine * width * F32
+    # Gathered for the forward and again for the backward, whose gradients go round: one shift for each rank.
+    moved = {(row.op, row.group): (row.calls, row.sent) for row in kind.collectives}
+    assert moved[("all_gather", "cp")] == (2, 2 * (cp - 1) * keys_and_values)
+    assert moved[("all_to_all", "cp")] == (cp, cp * keys_and_values)

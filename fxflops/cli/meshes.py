@@ -1,0 +1,99 @@
+"""``fxflops mesh``: the meshes of a number of devices on which a language model can be trained, by the bound of a step."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
+from typing import Annotated, Any
+
+import typer
+
+from ..errors import InputError
+from . import options as option
+from .options import SIZE, examples
+
+EXAMPLES = examples(
+    "fxflops mesh hf:path/to/config.json --gpus 2048 --device H100 --memory 80GiB --seq 8192",
+    "fxflops mesh hf:path/to/config.json --gpus 64 --device A100 --seq 4096 --no-checkpoint --json",
+)
+
+
+def mesh(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A causal language model of transformers: hf:CLASS or hf:CONFIG.json.",
+            show_default=False,
+            callback=option.check_model,
+        ),
+    ],
+    *,
+    gpus: Annotated[int, typer.Option(min=1, metavar="N", help="The number of devices.")],
+    device: Annotated[
+        str, typer.Option(metavar="NAME", help="The device, with its peaks and links: H100, H200, B200, A100 ...")
+    ] = "H100",
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            metavar="BYTES", parser=SIZE, help="The memory of a device, such as 80GiB. Default: no mesh is too large."
+        ),
+    ] = None,
+    seq: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of a sequence.")] = 8192,
+    batch: Annotated[int, typer.Option(min=1, metavar="N", help="Sequences of each data-parallel rank.")] = 1,
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint/--no-checkpoint", help="Keep of each layer its input alone, or all it saves.")
+    ] = True,
+    json: option.TableAsJson = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV of the meshes that fit.")] = False,
+) -> None:
+    """Simulate a training step of a causal language model of transformers on each mesh of so many devices, and print those
+    that fit, the lowest bound of a token first.
+
+    The step: weights, gradients and AdamW's state in f32, sharded over dp by fully_shard layer by layer; bf16 in between; tensor
+    parallel over tp within a node, by the model's own tp_plan, for sizes that divide its heads. Pipelines are not among the meshes: how
+    a model is cut into stages is its author's to say; fxflops.distributed.rank_meshes takes a step of yours. A bound is the
+    least time that the device's peaks and links allow, no prediction.
+    """
+    if not model.startswith("hf:"):
+        raise InputError(f"mesh is for language models of transformers, hf:CLASS or hf:CONFIG.json, not {model!r}")
+    if json and csv:
+        raise InputError("--json or --csv, not both")
+    from ..distributed import rank_meshes
+    from ..distributed.causal_lm import candidates, training_step
+    from ..distributed.links import links_of
+    from ..render.exports import as_json
+    from ..roofline.devices import find_device
+    from ..run.progress import working
+    from .models import load
+
+    links = links_of(find_device(device))
+    with redirect_stdout(sys.stderr), warnings.catch_warnings():  # what a model prints: stdout is for results
+        warnings.simplefilter("ignore")
+        with working(f"loading {model}"):
+            net: Any = load(model, on_meta=True).model
+        build = training_step(net, tokens=seq, batch=batch, checkpointing=checkpoint)
+
+        def shown(meshes: Iterable[dict[str, int]]) -> Iterator[dict[str, int]]:
+            for one in meshes:
+                with working(f"simulating a step on dp {one['dp']} x tp {one['tp']}"):
+                    yield one
+
+        found = rank_meshes(
+            build,
+            shown(candidates(net, gpus, links.node)),
+            device=device,
+            memory=memory,
+            differs=(),
+            tokens=lambda sizes: sizes["dp"] * batch * seq,
+        )
+    if csv:
+        typer.echo(found.to_csv(), nl=False)
+    elif json:
+        too_large = [{"mesh": each.mesh, "memory": each.max_memory} for each in found.too_large]
+        said = {"device": found.device.name, "limit": found.limit, "meshes": found.to_dicts()}
+        typer.echo(as_json({**said, "too_large": too_large, "failed": found.failed}))
+    else:
+        typer.echo(str(found))

@@ -1,0 +1,104 @@
+"""A training step of a language model of transformers on a mesh, parallelized as its config says."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import InputError
+from .simulation import Build
+
+CAUSAL = "causal_sdpa"
+
+
+def candidates(model: Any, gpus: int, node: int = 8) -> list[dict[str, int]]:
+    """Return the meshes of so many devices: tensor parallel within a node by sizes that divide the model's heads, data
+    parallel over the rest. Without a plan of its own for tensor parallel, it is data parallel alone."""
+    config = model.config.get_text_config()
+    heads = [getattr(config, name, None) or 0 for name in ("num_attention_heads", "num_key_value_heads")]
+    most = min(node, gpus) if plan_of(model) else 1
+    sizes = [tp for tp in range(1, most + 1) if not any(each % tp for each in (gpus, *heads))]
+    return [{"dp": gpus // tp, "tp": tp} for tp in sizes]
+
+
+def plan_of(model: Any) -> dict[str, Any]:
+    """Return the plan of ``parallelize_module`` that the model's ``tp_plan`` states; none if it has none, or one with styles
+    that have no counterpart there, such as those of experts."""
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel
+
+    styles: dict[str, Callable[[], Any]] = {
+        "colwise": ColwiseParallel,
+        "rowwise": RowwiseParallel,
+        **dict.fromkeys(("colwise_gather_output", "colwise_rep"), lambda: ColwiseParallel(output_layouts=Replicate())),
+        **dict.fromkeys(
+            ("rowwise_split_input", "rowwise_rep", "embedding_rowwise"),
+            lambda: RowwiseParallel(input_layouts=Replicate()),
+        ),
+    }
+    plan = dict(getattr(model, "tp_plan", None) or getattr(model, "_tp_plan", None) or {})
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is not None and head.weight is embedding.weight:
+        plan = {name: style for name, style in plan.items() if not name.endswith(("lm_head", "embed_tokens"))}
+    plan = {name: style for name, style in plan.items() if style != "replicated_with_grad_allreduce"}
+    return {name: styles[style]() for name, style in plan.items()} if styles.keys() >= {*plan.values()} else {}
+
+
+def training_step(model: Any, *, tokens: int, batch: int = 1, checkpointing: bool = True) -> Build:
+    """Return the ``build`` of :func:`simulate` for a causal language model of transformers on a mesh of "dp" and "tp".
+
+    Each data-parallel rank has ``batch`` sequences of ``tokens``. Weights, gradients and AdamW's state are f32, sharded over
+    "dp" layer by layer (``fully_shard``) and gathered in bf16; "tp" follows the model's ``tp_plan``. ``checkpointing`` keeps
+    of each layer its input alone. Attention is ``scaled_dot_product_attention`` with ``is_causal``, without a mask.
+
+    ``model`` may be on the meta device: its class and its config count. Raises InputError if it is no causal language model.
+    """
+    if not type(model).__name__.endswith(("ForCausalLM", "LMHeadModel")):
+        raise InputError(
+            f"{type(model).__name__} is no causal language model: give a config whose architectures name one, such as "
+            "LlamaForCausalLM"
+        )
+    cls, config = type(model), copy.deepcopy(model.config)
+    _without_mask(config)
+
+    def build(mesh: Any) -> tuple[nn.Module, Callable[[], None]]:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+        from torch.distributed.tensor.parallel import parallelize_module
+
+        made = cls(copy.deepcopy(config)).train()
+        if mesh["tp"].size() > 1:
+            parallelize_module(made, mesh["tp"], plan_of(made))
+        if checkpointing:
+            enable = getattr(
+                made, "activation_checkpointing_enable", made.gradient_checkpointing_enable
+            )  # transformers 4's
+            enable({"use_reentrant": False})
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        layers = {*(getattr(made, "_no_split_modules", None) or ())}  # the names of the layers' classes
+        for part in [*(each for each in made.modules() if type(each).__name__ in layers), made]:
+            fully_shard(part, mesh=mesh["dp"], mp_policy=policy)
+        optimizer = torch.optim.AdamW(made.parameters())
+        ids = torch.zeros(batch, tokens, dtype=torch.long)
+
+        def step() -> None:
+            made(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return made, step
+
+    return build
+
+
+def _without_mask(config: Any) -> None:
+    """Choose an attention by the name of which transformers makes no mask: on fake tensors it would make one, since it cannot
+    see that there is one sequence."""
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    AttentionInterface.register(CAUSAL, sdpa_attention_forward)
+    config._attn_implementation = CAUSAL

@@ -1,0 +1,82 @@
+"""``fxflops mesh`` prints the meshes that fit, and says what is wrong with its options."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import distributed as dist
+from typer.testing import CliRunner
+
+from fxflops.cli.app import app
+
+pytest.importorskip("transformers")
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 64,
+    "dtype": "bfloat16",
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    return f"hf:{tmp_path / 'config.json'}"
+
+
+def invoke(*args: str) -> Any:
+    return CliRunner().invoke(app, ["mesh", *args])
+
+
+def test_meshes_that_fit_and_those_that_do_not(model: str) -> None:
+    found = invoke(model, "--gpus", "16", "--device", "H100", "--seq", "32", "--json")
+    assert found.exit_code == 0, found.output
+    data = json.loads(found.stdout)
+    assert {row["mesh"] for row in data["meshes"]} == {"dp 16 x tp 1", "dp 8 x tp 2"}
+    for row, dp in ((row, int(row["mesh"].split()[1])) for row in data["meshes"]):
+        assert row["best"] == max(row["compute"], row["communication"])
+        assert row["rate"] == pytest.approx(dp * 32 / row["best"])
+    assert [row["rate"] for row in data["meshes"]] == sorted((row["rate"] for row in data["meshes"]), reverse=True)
+
+    memory = {row["mesh"]: row["memory"] for row in data["meshes"]}
+    least = min(memory.values())
+    text = invoke(model, "--gpus", "16", "--memory", f"{least}B", "--seq", "32").stdout
+    assert text.startswith("bound of a step on H100 SXM, 450 GB/s in a node of 8")
+    assert "a lower bound, no prediction" in text
+    largest = max(memory, key=memory.__getitem__)
+    assert f": {largest} (" in text.splitlines()[-1]
+    assert text.splitlines()[-1].startswith("above ")
+
+
+def test_csv(model: str) -> None:
+    (row,) = csv.DictReader(invoke(model, "--gpus", "1", "--seq", "8", "--no-checkpoint", "--csv").stdout.splitlines())
+    assert (row["mesh"], float(row["communication"]), row["binds"]) == ("dp 1 x tp 1", 0, "compute")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["timm:resnet18", "--gpus", "2"], "mesh is for language models of transformers"),
+        (["hf:bert", "--gpus", "2"], "BertModel is no causal language model"),
+        (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "Abacus"], "no device 'Abacus' in the table"),
+        (["hf:LlamaForCausalLM", "--gpus", "2", "--device", "L4"], "the links of 'L4' are not in the table"),
+        (["hf:LlamaForCausalLM", "--gpus", "2", "--json", "--csv"], "not both"),
+        (["hf:LlamaForCausalLM", "--gpus", "0"], "--gpus"),
+        (["hf:LlamaForCausalLM", "--gpus", "2", "--memory", "much"], "--memory"),
+    ],
+)
+def test_wrong_options(args: list[str], message: str) -> None:
+    found = invoke(*args)
+    assert found.exit_code == 2
+    assert message in found.stderr

@@ -1,0 +1,84 @@
+"""The training step of a language model of transformers on a mesh, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+
+import fxflops
+from fxflops.distributed import simulate
+from fxflops.errors import InputError
+
+transformers = pytest.importorskip("transformers")
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
+
+LAYERS, WIDTH, HIDDEN, HEADS, VOCABULARY, TOKENS = 2, 64, 128, 8, 256, 32
+
+
+def model_of(kind: str, **settings: Any) -> Any:
+    sizes = {"hidden_size": WIDTH, "intermediate_size": HIDDEN, "num_attention_heads": HEADS, "vocab_size": VOCABULARY}
+    config = getattr(transformers, f"{kind}Config")(
+        num_hidden_layers=LAYERS, num_key_value_heads=HEADS, **sizes, **settings
+    )
+    with torch.device("meta"):
+        return getattr(transformers, f"{kind}ForCausalLM")(config)
+
+
+def test_sizes_of_tensor_parallel_divide_the_heads_and_fit_in_a_node() -> None:
+    from fxflops.distributed.causal_lm import candidates
+
+    llama = model_of("Llama")
+    assert candidates(llama, 48, node=8) == [{"dp": 48 // tp, "tp": tp} for tp in (1, 2, 4, 8)]
+    assert candidates(llama, 48, node=4) == [{"dp": 48 // tp, "tp": tp} for tp in (1, 2, 4)]
+    assert candidates(llama, 7) == [{"dp": 7, "tp": 1}]
+    experts = model_of("Mixtral", num_local_experts=4)  # its plan shards tensors that no module of torch's styles holds
+    assert candidates(experts, 16) == [{"dp": 16, "tp": 1}]
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module.*returned a view")
+def test_a_llama_on_four_by_four() -> None:
+    from fxflops.distributed.causal_lm import training_step
+
+    tp, rows = 4, TOKENS
+    (kind,) = simulate(training_step(model_of("Llama"), tokens=rows), {"dp": 4, "tp": tp}, differs=()).kinds
+    layer = 4 * WIDTH * WIDTH + 3 * WIDTH * HIDDEN  # query, key, value, output; gate, up, down
+    attention, head = 2 * rows * rows * WIDTH, WIDTH * VOCABULARY * rows
+    forward = LAYERS * (layer * rows + attention) + head
+    # A checkpointed layer runs again up to the last product, of which the backward needs the input alone.
+    again = LAYERS * ((layer - WIDTH * HIDDEN) * rows + attention)
+    assert sum(each.macs for each in kind.report.counted) == (3 * forward + again) // tp
+    assert kind.report.complete
+
+    sums = next(row for row in kind.collectives if (row.op, row.group) == ("all_reduce", "tp"))
+    # A layer: two outputs, one of them again, and the gradients of five inputs; the embedding's output, the head's input.
+    calls, hidden = LAYERS * (2 + 1 + 5) + 2, rows * WIDTH * 2  # bf16
+    assert (sums.calls, sums.sent) == (calls, calls * hidden * 2 * (tp - 1) // tp)
+
+    # f32: embedding, head and layers are sharded over both, norms over dp alone; AdamW has two more of each.
+    sharded = (2 * VOCABULARY * WIDTH + LAYERS * layer) // 16
+    norms = (2 * LAYERS + 1) * WIDTH // 4
+    assert kind.report.total_params == sharded + norms
+    assert kind.report.memory["params"] == 4 * (sharded + norms)
+    assert kind.report.memory["optimizer"] == pytest.approx(8 * (sharded + norms), rel=0.01)  # and a step of each
+
+
+def test_one_rank_without_checkpointing_computes_what_the_model_does() -> None:
+    from fxflops.distributed.causal_lm import training_step
+
+    model = model_of("Qwen3", tie_word_embeddings=True)
+    step = training_step(model, tokens=TOKENS, batch=2, checkpointing=False)
+    (kind,) = simulate(step, {"dp": 1, "tp": 1}, differs=()).kinds
+    ids = torch.zeros(2, TOKENS, dtype=torch.long)
+    alone = fxflops.count(model, kwargs={"input_ids": ids, "use_cache": False}, mode="train", backward=True)
+    assert sum(each.macs for each in kind.report.counted) == alone.total_macs + alone.total_backward_macs
+    assert kind.report.total_params == alone.total_params
+
+
+def test_a_model_without_a_language_head() -> None:
+    from fxflops.distributed.causal_lm import training_step
+
+    with pytest.raises(InputError, match="LlamaModel is no causal language model"):
+        training_step(model_of("Llama").model, tokens=TOKENS)
