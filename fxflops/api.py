@@ -239,7 +239,9 @@ def summary(
     if unknown:
         raise _not_taken("summary", model, unknown, (), "; ".join(OF_TORCHINFO.get(name, SUMMARY) for name in unknown))
     if (input_size is None) == (input_data is None) and (input_size is not None or not kwargs):
-        raise of_kind(InputError("summary() takes input_size or input_data, and one of them"), TypeError)
+        raise of_kind(
+            InputError("summary() takes input_size=(1, 3, 224, 224) or input_data=x, and one of them"), TypeError
+        )
     inputs = () if input_data is None else input_data
     if input_size is not None:
         place = next((parameter.device for parameter in checked_model(model).parameters()), torch.device("cpu"))

@@ -429,14 +429,16 @@ def test_a_summary_says_where_its_figures_are() -> None:
         AttributeError, match=r"ModelSummary has no total_params: its report has it, .report.total_params"
     ):
         _ = fxflops.summary(nn.Linear(4, 4), (1, 4)).total_params
-    with pytest.raises(AttributeError, match=r"ModelSummary has no total$"):
+    with pytest.raises(AttributeError, match=r"has no total_mult_adds: its report has it, .report.total_macs$"):
+        _ = fxflops.summary(nn.Linear(4, 4), (1, 4)).total_mult_adds
+    with pytest.raises(AttributeError, match=r"ModelSummary has no total; fxflops.adapters.torchinfo.summary returns"):
         _ = fxflops.summary(nn.Linear(4, 4), (1, 4)).total
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "summary.. takes input_size or input_data, and one of them"),
+        ({}, "summary.. takes input_size=.1, 3, 224, 224. or input_data=x, and one of them"),
         ({"input_size": (1, 4), "input_data": torch.zeros(1, 4)}, "and one of them"),
         ({"input_size": (1, "a")}, "input_size is a shape"),
         ({"input_size": []}, "input_size is a shape"),

@@ -59,7 +59,9 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
     signature = signature_of(model)
     if isinstance(args, Mapping) and len(args) and {*args.keys()} <= signature.parameters.keys():
         names = ", ".join(args)
-        raise InputError(f"args is a mapping of forward's parameters ({names}): give it as kwargs, not as args")
+        raise InputError(
+            f"args is a mapping of forward's parameters ({names}): give it as kwargs, not as args: (model, kwargs=inputs)"
+        )
     positional = args if type(args) is tuple else (args,)
     try:
         bind(model, positional, keywords, signature=signature)

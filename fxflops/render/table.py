@@ -8,6 +8,7 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 from ..counting.counted_run import NO_OPERATION
+from ..counting.steps import HOST
 from ..errors import InputError
 from ..units import percent
 from .columns import Column, check_number, check_units, column_of, find, pick
@@ -16,6 +17,10 @@ from .text import cells, elide, terminal_width, wrapped
 READABLE, NARROWEST = 20, 12
 """Cells that a shortened text keeps: as long as a column can be left out instead, and after that."""
 MARKUP = ("html", "latex", "tsv", "wiki", "textile", "youtrack", "jira", "moin", "asciidoc")
+EXPLAINED = {
+    NO_OPERATION: "time outside of all operations, of an input, an index into a tuple, a shape that is read",
+    HOST: "time between the operations, of Python and of torch on the way to a kernel and back",
+}
 
 
 class Printed(NamedTuple):
@@ -84,8 +89,8 @@ def grid(
 
 def explained(rows: Iterable[Sequence[Any]]) -> list[str]:
     """Return the notes below a table that say what is meant by a word in its rows."""
-    said = f"{NO_OPERATION}: time outside of all operations, of an input, an index into a tuple, a shape that is read"
-    return [said] if any(NO_OPERATION in row for row in rows) else []
+    words = {word for row in rows for word in row if isinstance(word, str)}
+    return [f"{word}: {said}" for word, said in EXPLAINED.items() if word in words]
 
 
 result_table = partial(

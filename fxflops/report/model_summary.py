@@ -12,6 +12,10 @@ from .views import Tree
 DEPTH, COLUMNS = 3, ("inputs", "output", "params", "macs")
 """The levels and columns of its tree, if no others are asked for."""
 
+OF_TORCHINFO = {"total_mult_adds": "total_macs", "trainable_params": "params.trainable"}
+"""The attributes of a report by the names of torchinfo's statistics."""
+AS_TORCHINFO = "fxflops.adapters.torchinfo.summary returns torchinfo's statistics"
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelSummary(View):
@@ -21,7 +25,8 @@ class ModelSummary(View):
     tree: Tree
 
     def __getattr__(self, name: str) -> NoReturn:
-        where = f": its report has it, .report.{name}" if hasattr(Report, name) else ""
+        known = name if hasattr(Report, name) else OF_TORCHINFO.get(name)
+        where = f": its report has it, .report.{known}" if known else f"; {AS_TORCHINFO}"
         raise AttributeError(f"a ModelSummary has no {name}{where}", name=name, obj=self)
 
     def __str__(self) -> str:

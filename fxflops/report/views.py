@@ -46,7 +46,9 @@ class Tree(Tabular):
         rows = []
         for line in lines:
             values = {**module_values(line.row, self.root), "count": line.count}
-            rows.append((line.path, line.cls, *(values[column.key] for column in columns[2:])))
+            rows.append(
+                (line.path, line.cls if line.path else self.root.cls, *(values[column.key] for column in columns[2:]))
+            )
         return Table("modules", columns, tuple(rows), chosen=bool(self.options["columns"]))
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxflops import FxflopsError, InputError, Report, analyze, count
+from fxflops import FxflopsError, InputError, Report, analyze, count, profile
 from fxflops.render.columns import Column
 from fxflops.render.exports import Rows, Table, as_json
 
@@ -197,6 +197,14 @@ def test_rows_are_a_mapping_and_a_table() -> None:
     assert isinstance(report.by_step(), Rows)
     assert isinstance(report.by_dtype(), Rows)
     assert list(report.by_dtype().to_dicts()[0])[:2] == ["dtype", "calls"]
+
+
+def test_the_time_of_the_host_is_explained() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 3)), torch.randn(2, 4)
+    with profile(model) as p:
+        model(x)
+    said = "(host): time between the operations, of Python and of torch on the way to a kernel and back"
+    assert str(p.report.by_operator()).count(said) == 1
 
 
 def test_operations_in_run_order() -> None:

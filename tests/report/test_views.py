@@ -127,6 +127,7 @@ def test_a_tree_is_exported_as_a_table_of_raw_values() -> None:
 def test_the_columns_of_a_tree_that_were_asked_for_are_those_exported(report: fxflops.Report) -> None:
     tree = report.tree(columns="output, calls", depth=1)
     assert [*tree.to_dicts()[0]] == ["module", "class", "output", "calls"]
+    assert [row["class"] for row in tree.to_dicts()] == ["Sequential", "Linear", "BatchNorm1d", "ReLU", "Linear"]
     assert "below depth 0: 4 more modules" in report.tree(depth=0)._repr_html_()
 
 
