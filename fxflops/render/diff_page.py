@@ -25,8 +25,11 @@ class Compared(NamedTuple):
     note: str = ""
 
 
-def diff_page(title: str, a: str, b: str, totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]]) -> str:
-    """Return the page. ``a`` and ``b`` are the reports in words, ``parts`` the differences by the headings of their tables."""
+def diff_page(
+    title: str, a: str, b: str, totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]], origin: str = ""
+) -> str:
+    """Return the page. ``a`` and ``b`` are the reports in words, ``parts`` the differences by the headings of their tables,
+    ``origin`` the provenance of both."""
     names = "".join(
         f'<div class="card"><dt><span class="dot side {side}"></span>{side}</dt><dd class="said">{escaped(said)}</dd></div>'
         for side, said in (("a", a), ("b", b))
@@ -41,6 +44,7 @@ def diff_page(title: str, a: str, b: str, totals: Sequence[Compared], parts: Map
             f'<dl class="cards pair">{names}</dl>',
             _section("In all", totals),
             *(_section(heading, rows) for heading, rows in parts.items()),
+            f'<p id="provenance" class="note">{escaped(origin)}</p>',
             "</main>",
         ],
     )

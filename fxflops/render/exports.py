@@ -14,7 +14,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -94,7 +94,7 @@ class Exports:
         apostrophe before it.
         """
         table = self._as_table()
-        origin = {"provenance": table.provenance} if table.provenance else {}
+        origin = table._origin()
         rows = [
             [*(column.key for column in table.columns), *origin],
             *([_defused(value) for value in (*row, *origin.values())] for row in table.rows),
@@ -140,7 +140,8 @@ class Tabular(View, Exports):
         shown = pick(table.columns, columns)
         rows = ordered(table.columns, table.rows, sort_by)[:top]
         chosen = tuple(table.columns[i] for i in shown)
-        return Table(table.name, chosen, tuple(tuple(r[i] for i in shown) for r in rows), columns is not None)
+        cells = tuple(tuple(row[i] for i in shown) for row in rows)
+        return replace(table, columns=chosen, rows=cells, chosen=columns is not None)
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Return a dict for each row: raw values by the columns' keys."""
@@ -149,8 +150,10 @@ class Tabular(View, Exports):
         return [dict(zip(keys, row, strict=True)) for row in table.rows]
 
     def to_json(self, path: Path | None = None) -> str | None:
-        """Return a JSON list with an object for each row, or write it to ``path``. NaN and infinities become null."""
-        rows = [{key: _finite(value) for key, value in row.items()} for row in self.to_dicts()]
+        """Return a JSON list with an object for each row, or write it to ``path``; that of a report has its provenance as the
+        last key. NaN and infinities become null."""
+        origin = self._as_table()._origin()
+        rows = [{key: _finite(value) for key, value in row.items()} | origin for row in self.to_dicts()]
         return written(as_json(rows), path)
 
     def to_html(self, path: Path | None = None) -> str | None:
@@ -230,6 +233,9 @@ class Table(Tabular):
         used = [i for i, _ in enumerate(self.columns) if self.chosen or any(row[i] not in idle[i] for row in self.rows)]
         return used or range(len(self.columns))
 
+    def _origin(self) -> dict[str, str]:
+        return {"provenance": self.provenance} if self.provenance else {}
+
     def _left_out(self) -> list[str]:
         return [f"first {MOST_SHOWN} of {len(self)} {self.name}"] if len(self) > MOST_SHOWN else []
 
@@ -251,9 +257,6 @@ class Table(Tabular):
             for column in self.columns
         ]
 
-    def _texts(self) -> Iterator[list[str]]:
-        return ([_text(value) for value in row] for row in self.rows)
-
 
 class Rows(dict[str, V], Tabular):
     """A mapping from keys to rows that is also a table: ``print`` and notebooks show it, ``to_*`` export it.
@@ -267,16 +270,19 @@ class Rows(dict[str, V], Tabular):
         name: str,
         columns: tuple[Column, ...],
         cells: Callable[[str, V], Iterable[Cells]],
+        provenance: str = "",
     ) -> None:
         super().__init__(rows)
         self._name = name
         self._columns = columns
         self._cells = cells
+        self.provenance = provenance
 
     @property
     def table(self) -> Table:
         """The mapping as a Table."""
-        return Table(self._name, self._columns, tuple(line for key in self for line in self._cells(key, self[key])))
+        rows = tuple(line for key in self for line in self._cells(key, self[key]))
+        return Table(self._name, self._columns, rows, provenance=self.provenance)
 
     def __missing__(self, key: object) -> V:
         raise KeyError(f"no {self._columns[0].header} {key!r}{near(str(key), self)}")

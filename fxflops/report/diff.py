@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import NamedTuple, cast
 
@@ -96,16 +96,17 @@ class Diff(Tabular):
     totals: Mapping[str, Change]
     modules: tuple[DiffRow, ...]
     operators: tuple[DiffRow, ...]
+    provenance: str = field(default="", compare=False)
 
     def by_module(self, sort_by: str = "flops") -> Rows[DiffRow]:
         """Return the modules of both by path, the largest difference first. ``sort_by`` is "flops", "macs", "params",
         "time" or "memory" (at the peak within the module)."""
-        return _rows(self.modules, "module", sort_by)
+        return _rows(self.modules, "module", sort_by, self.provenance)
 
     def by_operator(self, sort_by: str = "flops") -> Rows[DiffRow]:
         """Return the operators of both by name, the largest difference first. An operator's parameters are those of the
         leaf modules that called it."""
-        return _rows(self.operators, "operator", sort_by)
+        return _rows(self.operators, "operator", sort_by, self.provenance)
 
     @property
     def table(self) -> Table:
@@ -177,7 +178,7 @@ class Diff(Tabular):
             for kind, groups, _ in self._groups()
         }
         shown = {heading: rows for heading, rows in parts.items() if rows}
-        return written(diff_page(title, self.a, self.b, totals, shown), path)
+        return written(diff_page(title, self.a, self.b, totals, shown, self.provenance), path)
 
 
 def _changed(groups: Mapping[str, Sequence[DiffRow]], key: str) -> dict[str, Change]:
@@ -198,7 +199,8 @@ def diff(a: TabledRun, b: TabledRun, phase: str = "forward") -> Diff:
     totals = {name: Change(_value(a, attribute), _value(b, attribute)) for name, (attribute, _) in TOTALS.items()}
     modules = _both(_modules(a, phase), _modules(b, phase))
     operators = _both(_operators(a, phase), _operators(b, phase))
-    return Diff(_named(a), _named(b), totals, tuple(modules), tuple(operators))
+    origin = f"a: {a.provenance}; b: {b.provenance}"
+    return Diff(_named(a), _named(b), totals, tuple(modules), tuple(operators), origin)
 
 
 def _named(report: TabledRun) -> str:
@@ -250,7 +252,7 @@ def _both(a: Side, b: Side) -> Iterator[DiffRow]:
         yield DiffRow(key, where, total, own)
 
 
-def _rows(rows: Iterable[DiffRow], key: str, sort_by: str) -> Rows[DiffRow]:
+def _rows(rows: Iterable[DiffRow], key: str, sort_by: str, origin: str) -> Rows[DiffRow]:
     if sort_by not in SORTS:
         raise InputError(f"cannot sort by {sort_by!r}: one of {', '.join(map(repr, SORTS))}")
     names = [SORTS[sort_by], *(name for name in SORTS.values() if name != SORTS[sort_by])]
@@ -262,7 +264,7 @@ def _rows(rows: Iterable[DiffRow], key: str, sort_by: str) -> Rows[DiffRow]:
             Column(f"{name}_difference", f"{title} b-a", kind),
             Column(f"{name}_ratio", f"{title} b/a", "number"),
         ]
-    return Rows({row.key: row for row in largest_first}, f"{key}s", tuple(columns), _cells)
+    return Rows({row.key: row for row in largest_first}, f"{key}s", tuple(columns), _cells, origin)
 
 
 def _cells(key: str, row: DiffRow) -> list[Cells]:

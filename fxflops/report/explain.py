@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..counting.module_charges import NOT_COUNTED
@@ -67,6 +67,7 @@ class Explanation(Tabular):
     total_a: int
     total_b: int
     rows: tuple[Difference, ...]
+    provenance: str = field(default="", compare=False)
 
     @property
     def same(self) -> int:
@@ -76,7 +77,7 @@ class Explanation(Tabular):
     def table(self) -> Table:
         rows = [(r.op, r.where, r.calls, r.flops_a, r.flops_b, r.difference, r.how_a, r.how_b) for r in self.rows]
         columns = [Column(key, title.format(a=self.a, b=self.b), kind) for key, title, kind in COLUMNS]
-        return Table("differences", tuple(columns), tuple(rows))
+        return Table("differences", tuple(columns), tuple(rows), provenance=self.provenance)
 
     def __str__(self) -> str:
         limit = terminal_width()

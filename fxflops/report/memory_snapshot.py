@@ -1,7 +1,8 @@
 """A run's memory as a snapshot of torch's CUDA allocator, for torch.cuda._memory_viz and pytorch.org/memory_viz.
 
 The format: :func:`torch.cuda.memory._snapshot`. Each storage is a segment of its own, as no allocator ran that would
-keep segments, and gets an address that no other storage has; sizes are the storages' own, without rounding.
+keep segments, and gets an address that no other storage has; sizes are the storages' own, without rounding. A key of our
+own, "provenance", tells where the figures come from: readers leave out keys that they do not know.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ def memory_snapshot(report: CountedRun) -> dict[str, Any]:
             alive[storage] = {"action": "alloc", **made}
             trace += [{"action": "segment_alloc", **made}, alive[storage]]
             address += -(-size // ALIGNMENT) * ALIGNMENT
-    return {"segments": [_segment(event) for event in alive.values()], "device_traces": [[*trace, UNKNOWN]]}
+    snapshot = {"segments": [_segment(event) for event in alive.values()], "device_traces": [[*trace, UNKNOWN]]}
+    return {**snapshot, "provenance": report.environment.provenance}
 
 
 def _frames(report: CountedRun, tensor: LiveTensor) -> list[Event]:

@@ -26,6 +26,7 @@ def graph(report: CountedRun) -> dict[str, Any]:
         | ({} if row.total.seconds is None else {"time": units.seconds(row.total.seconds)})
         for path, row in modules.items()
     }
+    groups.setdefault("", {})["provenance"] = plain(report.environment.provenance)  # of the graph as a whole
     made = [_node(node, modules[node.path].cls if node.path in modules else "") for node in nodes]
     name = plain(report.model)
     return {"label": name, "graphs": [{"id": name, "nodes": made, "groupNodeAttributes": groups}]}

@@ -19,7 +19,8 @@ class OverProcesses(CountedRun):
         The group is named after its mesh dimension. The bytes are the least that the operation needs, by a ring (see
         ``docs/distributed.md``). Seconds pass until the call returned; the bytes may then still be under way.
         """
-        return Table("collectives", COLLECTIVES, tuple(collectives(self.counted)))
+        rows = tuple(collectives(self.counted))
+        return Table("collectives", COLLECTIVES, rows, provenance=self.environment.provenance)
 
     def gather(self, *, whole: CountedRun | None = None, timeout: float = 60.0) -> GatheredReport:
         """Return one report over all processes of torch.distributed; every process calls this, with its own report.

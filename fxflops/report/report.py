@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,24 +21,21 @@ from ..render.exports import Exports, Path, Table, as_json, method_for, written,
 from ..render.page_data import Page
 from ..roofline.devices import Device, listed_at
 from ..roofline.result import Roofline
-from .chrome_trace import chrome_trace
 from .compiled import CompiledView, compiled_view
 from .diff import Diff, diff
 from .explain import Explanation, explain
-from .memory_snapshot import memory_snapshot
-from .model_explorer import graph, node_data
+from .other_tools import OtherTools
 from .over_processes import OverProcesses
 from .picture import as_png, picture
 from .rows import costs_table
 from .saved import NAME_ONLY, TOTALS, Saved, data_in, to_json_data
-from .tables import TabledRun
 from .views import Tree, summary_of, tree_row
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-class Report(TabledRun, OverProcesses, Exports):
+class Report(OtherTools, OverProcesses, Exports):
     """The FLOPs, time and memory of one run of a model, operation by operation.
 
     Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; a value that was not measured is
@@ -89,7 +85,8 @@ class Report(TabledRun, OverProcesses, Exports):
         one, other = (self, self.recount(a)) if b is None else (self.recount(a), self.recount(b))
         ours, theirs = ([each for each in found.counted if each.call.phase in PARTS[phase]] for found in (one, other))
         calls = sum(call.phase in PARTS[phase] for call in self.calls)
-        return explain(one.convention, other.convention, ours, theirs, calls)
+        found = explain(one.convention, other.convention, ours, theirs, calls)
+        return replace(found, provenance=self.provenance)
 
     def roofline(self, device: str | Device = "auto", phase: str = "forward") -> Roofline:
         """Return the least time that a device needs for each call, beside the time that the call took.
@@ -101,7 +98,8 @@ class Report(TabledRun, OverProcesses, Exports):
         # The device executes all operations, whatever the report's convention counts.
         dense, exact = (self.recount(BASE_CONVENTION, attention=each)._executed for each in ("dense", "exact"))
         timing = timing_of(self._run, self._step_times, check_phase(phase))
-        return roofline(self._whole()._executed, exact, dense, self.environment.device, device, phase, timing)
+        found = roofline(self._whole()._executed, exact, dense, self.environment.device, device, phase, timing)
+        return replace(found, provenance=self.provenance)
 
     def mfu(self, device: str | Device = "auto") -> float | None:
         """Return the model FLOPs utilization: 2 x MACs of forward and backward, as a share of the most that the device
@@ -168,7 +166,7 @@ class Report(TabledRun, OverProcesses, Exports):
         if check_phase(phase) != PHASES[0] and phase not in self._phases:
             raise InputError(f"the run made no calls in its {phase}")
         options = {"depth": depth, "sort_by": sort_by, "fold": fold, "columns": columns, "units": units}
-        return Tree(tree_row(self, phase), options)
+        return Tree(tree_row(self, phase), options, self.provenance)
 
     def to_html(self, path: Path | None = None, *, device: str | Device = "auto", title: str = "") -> str | None:
         """Return the report as one HTML page, or write it to ``path``. The page opens from disk and loads nothing.
@@ -285,35 +283,6 @@ class Report(TabledRun, OverProcesses, Exports):
     def to_json(self, path: Path | None = None) -> str | None:
         """Return the whole report as JSON, as :meth:`save` writes it, or write it to ``path``."""
         return written(as_json(self.to_dict()), path)
-
-    def to_chrome_trace(self, path: Path | None = None) -> str | None:
-        """Return a trace for Perfetto (ui.perfetto.dev) and chrome://tracing, or write it to ``path``.
-
-        It shows the modules with their operations inside, laid end to end in run order, and the memory. If nothing was
-        timed, 1 us stands for 1 MFLOP, and the trace says so.
-        """
-        return written(as_json(chrome_trace(self, self.table)), path)
-
-    def to_memory_snapshot(self, path: Path | None = None) -> dict[str, Any] | None:
-        """Return the run's allocations as :func:`torch.cuda.memory._snapshot` returns those of a device, or pickle them to
-        ``path``, for pytorch.org/memory_viz and ``python -m torch.cuda._memory_viz``.
-
-        No device is needed: those of :func:`~fxflops.count` are predicted. Raises InputError for a report read from a
-        file, which does not hold single allocations.
-        """
-        snapshot = memory_snapshot(self)
-        if path is None:
-            return snapshot
-        written_bytes(pickle.dumps(snapshot, protocol=4), path)  # the viewer reads no later protocol
-        return None
-
-    def to_model_explorer(self, path: Path | None = None, *, by: str | None = None) -> str | None:
-        """Return the graph as JSON for Google's Model Explorer, or write it to ``path``: its layers are the modules.
-
-        With ``by`` "flops", "macs", "time" or "memory" it is the node data for that graph instead, which colour it.
-        Raises InputError for the report of a run without a graph, as that of :func:`~fxflops.count` is.
-        """
-        return written(as_json(graph(self) if by is None else node_data(self, by)), path)
 
     def to_svg(self, path: Path | None = None, *, by: str = "flops", depth: int | None = None) -> str | None:
         """Return a picture of the graph as SVG, or write it to ``path``: modules with the tensors between them, coloured by cost.

@@ -54,27 +54,27 @@ def costs_table(data: Summary) -> Table:
     return Table("parts", PARTS, tuple(cells), provenance=data.provenance)
 
 
-def module_rows(rows: Mapping[str, ModuleRow]) -> Rows[ModuleRow]:
-    """Return a table with a row for each module."""
-    return Rows(rows, "modules", MODULES, _module_cells)
+def module_rows(rows: Mapping[str, ModuleRow], origin: str) -> Rows[ModuleRow]:
+    """Return a table with a row for each module; ``origin`` is the provenance here and below."""
+    return Rows(rows, "modules", MODULES, _module_cells, origin)
 
 
-def operator_rows(rows: Mapping[str, OperatorRow], key: str) -> Rows[OperatorRow]:
+def operator_rows(rows: Mapping[str, OperatorRow], key: str, origin: str) -> Rows[OperatorRow]:
     """Return a table with a row for each operator, dtype or step; ``key`` says which."""
     columns = (Column(key, key), Column("calls", "calls", "number"), *SUMS)
-    return Rows(rows, f"{key}s", columns, _operator_cells)
+    return Rows(rows, f"{key}s", columns, _operator_cells, origin)
 
 
-def step_time_rows(rows: Mapping[str, StepTime]) -> Rows[StepTime]:
+def step_time_rows(rows: Mapping[str, StepTime], origin: str) -> Rows[StepTime]:
     """Return a table with a row for each step."""
-    return Rows(rows, "step times", STEP_TIMES, lambda name, row: [(name, *row, row.flops / row.seconds)])
+    return Rows(rows, "step times", STEP_TIMES, lambda name, row: [(name, *row, row.flops / row.seconds)], origin)
 
 
-def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]]) -> Rows[Rows[OperatorRow]]:
+def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]], origin: str) -> Rows[Rows[OperatorRow]]:
     """Return a table with a row for each operator in each module."""
     columns = (Column("module", "module"), Column("operator", "operator"), Column("calls", "calls", "number"), *SUMS)
-    inner = {path: operator_rows(operators, "operator") for path, operators in rows.items()}
-    return Rows(inner, "operators of modules", columns, _nested_cells)
+    inner = {path: operator_rows(operators, "operator", origin) for path, operators in rows.items()}
+    return Rows(inner, "operators of modules", columns, _nested_cells, origin)
 
 
 def operations(

@@ -47,22 +47,24 @@ class TabledRun(CountedRun):
         ``phase`` is "forward" (which includes "gradient"), "backward", "recompute" (forward work that gradient
         checkpointing does again), "optimizer" or "gradient" (gradients taken inside the forward).
         """
-        return module_rows(super().by_module(phase))
+        return module_rows(super().by_module(phase), self.provenance)
 
     def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:
         """Return each operator's sums by its name, largest FLOPs first.
 
         ``(no op)`` is the time of graph nodes that compute nothing: an input, an index into a tuple, a shape.
         """
-        return operator_rows(super().by_operator(phase), "operator")
+        return operator_rows(super().by_operator(phase), "operator", self.provenance)
 
     def by_dtype(self, phase: str = "forward") -> Rows[OperatorRow]:
         """Return the sums by the dtype of the output ("f32", "bf16", ...)."""
-        return operator_rows(by_operator(self._items(check_phase(phase)), lambda item: item.dtype), "dtype")
+        rows = by_operator(self._items(check_phase(phase)), lambda item: item.dtype)
+        return operator_rows(rows, "dtype", self.provenance)
 
     def by_module_and_operator(self, phase: str = "forward") -> Rows[Rows[OperatorRow]]:
         """Return, for each module's path, the sums of each operator in its subtree."""
-        return module_and_operator_rows(by_module_and_operator(self._items(check_phase(phase)), self._run.modules))
+        rows = by_module_and_operator(self._items(check_phase(phase)), self._run.modules)
+        return module_and_operator_rows(rows, self.provenance)
 
     def by_step(self) -> Rows[OperatorRow]:
         """Return the sums of each call of the model under :func:`fxflops.profile`, in run order; work outside them is last.
@@ -72,7 +74,7 @@ class TabledRun(CountedRun):
         iterations. What follows until the next step has rows of its own: "step 1 backward", "step 1 optimizer". A report
         of one call has one step.
         """
-        return operator_rows(super().by_step(), "step")
+        return operator_rows(super().by_step(), "step", self.provenance)
 
     def step_times(self) -> Rows[StepTime]:
         """Return where the time of each step of a profiled block went; the steps add up to ``block_time``.
@@ -80,7 +82,7 @@ class TabledRun(CountedRun):
         A step lasts from the beginning of one call of the model, or iteration, to that of the next. "between" is the time
         outside the model, the backward pass and the optimizer: of loading data, computing a loss, choosing a token.
         """
-        return step_time_rows(super().step_times())
+        return step_time_rows(super().step_times(), self.provenance)
 
     @property
     def table(self) -> Table:
@@ -89,12 +91,12 @@ class TabledRun(CountedRun):
         ``params`` are a leaf module's own; memory is that of the call's node; counts are None if no formula is known.
         """
         params = {module.path: module.params for module in self._run.modules}
-        return operations(self.counted, self.nodes, params, self.remarks)
+        return replace(operations(self.counted, self.nodes, params, self.remarks), provenance=self.provenance)
 
     @property
     def kernels(self) -> Table:
         """The kernels of each operator, the longest first, of ``analyze(kernels=True)`` and of a trace."""
-        return kernel_table(self.counted, self.nodes)
+        return replace(kernel_table(self.counted, self.nodes), provenance=self.provenance)
 
     def training_run(
         self, tokens: float, device: str | Device, mfu: float = 0.4, *, tokens_per_step: int | None = None
@@ -113,9 +115,6 @@ class TabledRun(CountedRun):
         :func:`fxflops.profile`, those of the prompt and each that was fed back. Raises InputError if there are none.
         """
         return per_token(self, tokens)
-
-    def _as_table(self) -> Table:
-        return replace(self.table, provenance=self.provenance)
 
     def __getitem__(self, path: str) -> ModuleRow:
         """Return the row of the module at this path: ``report["blocks.3"]``. InputError for an unknown path."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..counting.collectives import by_group, collectives
@@ -31,6 +31,7 @@ class Tree(Tabular):
     root: TreeRow
     options: Mapping[str, Any]
     """The keyword arguments of :func:`fxflops.render.tree.tree`."""
+    provenance: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         from ..render.tree import check_options
@@ -49,7 +50,7 @@ class Tree(Tabular):
             rows.append(
                 (line.path, line.cls if line.path else self.root.cls, *(values[column.key] for column in columns[2:]))
             )
-        return Table("modules", columns, tuple(rows), chosen=bool(self.options["columns"]))
+        return Table("modules", columns, tuple(rows), bool(self.options["columns"]), self.provenance)
 
     def __str__(self) -> str:
         from ..render.tree import tree

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..errors import InputError
@@ -115,6 +115,7 @@ class Roofline(Tabular):
     latency: float | None = None
     mfu: float | None = None
     missing: int = 0
+    provenance: str = field(default="", compare=False)
 
     @property
     def is_prediction(self) -> bool:
@@ -133,21 +134,22 @@ class Roofline(Tabular):
     def by_bound(self) -> Rows[Row]:
         """Return the sums of the calls by the ceiling that binds them: "compute", "memory", "launch", "nothing"."""
         rows = _grouped(self.rows, lambda row: [row.binds])
-        return _as_rows({kind: rows[kind] for kind in (*KINDS, NOTHING) if kind in rows}, "kinds")
+        return _as_rows({kind: rows[kind] for kind in (*KINDS, NOTHING) if kind in rows}, "kinds", self.provenance)
 
     def by_operator(self) -> Rows[Row]:
         """Return the sums of each operator's calls, the longest first."""
         rows = _grouped(self.rows, lambda row: [row.op])
-        return _as_rows(dict(sorted(rows.items(), key=lambda item: _longest_first(item[1]))), "operators")
+        return _as_rows(
+            dict(sorted(rows.items(), key=lambda item: _longest_first(item[1]))), "operators", self.provenance
+        )
 
     def by_module(self) -> Rows[Row]:
         """Return the sums of the calls within each module, by its path; "" is the model."""
-        return _as_rows(
-            _grouped(self.rows, lambda row: list(prefixes(row.path)), lambda path: ("all", path)), "modules"
-        )
+        rows = _grouped(self.rows, lambda row: list(prefixes(row.path)), lambda path: ("all", path))
+        return _as_rows(rows, "modules", self.provenance)
 
     def _as_table(self) -> Table:
-        return Table("calls", COLUMNS, tuple(map(_raw, self.rows)))
+        return Table("calls", COLUMNS, tuple(map(_raw, self.rows)), provenance=self.provenance)
 
     def table(
         self,
@@ -198,8 +200,8 @@ class Roofline(Tabular):
         return block(*map(note, _summary(self)), cells_table(columns, rows, "auto"), *map(note, [*_notes(self), rest]))
 
 
-def _as_rows(rows: Mapping[str, Row], name: str) -> Rows[Row]:
-    return Rows(rows, name, (Column("key", name.removesuffix("s")), *COLUMNS), _keyed)
+def _as_rows(rows: Mapping[str, Row], name: str, origin: str) -> Rows[Row]:
+    return Rows(rows, name, (Column("key", name.removesuffix("s")), *COLUMNS), _keyed, origin)
 
 
 def _keyed(key: str, row: Row) -> list[tuple[object, ...]]:

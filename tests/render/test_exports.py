@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import sys
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from torch import nn
 
 from fxflops import FxflopsError, InputError, Report, analyze, count, profile
 from fxflops.render.columns import Column
-from fxflops.render.exports import Rows, Table, as_json
+from fxflops.render.exports import Rows, Table, Tabular, as_json
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 COLUMNS = (Column("op", "op"), Column("flops", "FLOPs", "flops"), Column("seconds", "time", "s"))
@@ -262,7 +263,8 @@ def test_a_hostile_name_in_a_file(evil: Report, tmp_path: Path) -> None:
         assert EVIL in json.dumps(json.loads(str(text)))
     assert "<" not in str(evil.to_markdown())
     assert "](" not in str(evil.to_markdown())
-    table = str(evil.table.to_markdown()).splitlines()
+    *table, _, origin = str(evil.table.to_markdown()).splitlines()
+    assert origin == evil.provenance.replace("_", r"\_")
     assert {line.count("|") - line.count(r"\|") for line in table} == {8}
     assert "<" not in str(evil.to_latex())
     assert r"\{x\} \& 50\% \_a\_ \#" in str(evil.to_latex())
@@ -285,6 +287,35 @@ def test_explanations_and_rooflines_are_tables() -> None:
     assert total == pytest.approx(roofline.bound_seconds)
 
 
+VIEWS: dict[str, Callable[[Report], Tabular]] = {
+    "table": lambda report: report.table,
+    "select": lambda report: report.by_operator().select("operator, flops", top=1),
+    "by_module": lambda report: report.by_module(),
+    "by_operator": lambda report: report.by_operator(),
+    "by_dtype": lambda report: report.by_dtype(),
+    "by_step": lambda report: report.by_step(),
+    "nested": lambda report: report.by_module_and_operator()["0"],
+    "tree": lambda report: report.tree(),
+    "roofline": lambda report: report.roofline("H100"),
+    "roofline by_operator": lambda report: report.roofline("H100").by_operator(),
+    "explain": lambda report: report.explain("fvcore"),
+    "diff": lambda report: report.diff(report),
+    "gather": lambda report: report.gather(),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_exports_its_provenance(view: str) -> None:
+    report = count(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 4)).named("=mine <1>")
+    found = VIEWS[view](report)
+    origin = f"a: {report.provenance}; b: {report.provenance}" if view == "diff" else report.provenance
+    assert {row["provenance"] for row in json.loads(str(found.to_json()))} == {origin}
+    cells = {row["provenance"] for row in csv.DictReader(io.StringIO(str(found.to_csv()), newline=""))}
+    assert cells == {origin if view == "diff" else f"'{origin}"}  # no formula for a spreadsheet
+    assert "=mine &lt;1&gt; · fxflops" in str(found.to_markdown()).splitlines()[-1]
+    assert str(found.to_latex()).startswith(f"% {origin}\n")
+
+
 def test_a_name_with_a_line_break(tmp_path: Path) -> None:
     report = count(named("a\\input{x}\r\nb"), torch.randn(2, 4))
     assert [row["module"] for row in csv.DictReader(io.StringIO(str(report.to_csv()), newline=""))] == [
@@ -292,7 +323,10 @@ def test_a_name_with_a_line_break(tmp_path: Path) -> None:
     ]
     assert r"\input" not in str(report.to_latex())
     table = report.table
-    assert [len(str(text).splitlines()) for text in (table.to_markdown(), table.to_latex())] == [3, 8]
+    assert [len(str(text).splitlines()) for text in (table.to_markdown(), table.to_latex())] == [
+        5,
+        9,
+    ]  # a line of the provenance, after an empty one
     assert [len(str(text).splitlines()) for text in (report.to_markdown(), report.to_latex())] == [6, 10]
     assert len(str(report.by_module()).splitlines()) == 4
     report.save(tmp_path / "report.json")

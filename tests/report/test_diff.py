@@ -139,7 +139,7 @@ def test_exports() -> None:
     assert [row["module"] for row in rows] == list(found.by_module())
     assert list(rows[0])[:6] == ["module", "where", "flops_a", "flops_b", "flops_difference", "flops_ratio"]
     assert str(found.to_csv()).startswith("module,where,flops_a,flops_b,flops_difference,flops_ratio,macs_a")
-    assert len(str(found.by_operator().to_markdown()).splitlines()) == 2 + len(found.operators)
+    assert len(str(found.by_operator().to_markdown()).splitlines()) == 2 + len(found.operators) + 2  # provenance
 
 
 def test_reports_that_were_read(tmp_path: Path) -> None:

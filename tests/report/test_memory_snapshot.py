@@ -96,6 +96,10 @@ def test_what_is_alive_at_the_end_are_the_segments(report: Report) -> None:
     assert all(set(block) >= OF_A_BLOCK for block in blocks)
 
 
+def test_it_tells_its_provenance_in_a_key_that_readers_leave_out(report: Report) -> None:
+    assert snapshot_of(report)["provenance"] == report.provenance
+
+
 def test_addresses_never_overlap(report: Report) -> None:
     [trace] = snapshot_of(report)["device_traces"]
     assert all(set(event) == OF_AN_EVENT for event in trace)

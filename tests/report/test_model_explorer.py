@@ -66,6 +66,7 @@ def test_layers_are_modules_and_sizes_are_left_out(report: Report) -> None:
     assert graph["groupNodeAttributes"]["blocks/1"] | {"time": ""} == {
         "class": "Sequential", "FLOPs": "544", "MACs": "256", "params": "72", "time": "",
     }  # fmt: skip
+    assert graph["groupNodeAttributes"][""]["provenance"] == report.provenance  # shown while no node is selected
     shapes = {node["label"]: node["outputsMetadata"] for node in graph["nodes"]}
     assert shapes["0: Linear"] == [{"id": "0", "attrs": [{"key": "tensor_shape", "value": "f32[4,8]"}]}]
     assert shapes["input x"] == [{"id": "0", "attrs": [{"key": "tensor_shape", "value": report.inputs}]}]
