@@ -1,14 +1,16 @@
-"""A report's graph as a picture."""
+"""A report's graph and charts as pictures."""
 
 from __future__ import annotations
 
-from ..errors import FxflopsError
+from ..errors import FxflopsError, InputError
 from ..render.boxes import boxes
 from ..render.data import TreeRow
 from ..render.graph import graph_svg
+from ..render.page_data import Page
 from .graph import COSTS, costed_nodes
 from .tables import TabledRun
 
+CHARTS = "graph", "memory", "roofline"
 ZOOM = 2
 """The pixels of a PNG for each pixel of its SVG."""
 
@@ -17,6 +19,23 @@ def picture(report: TabledRun, root: TreeRow, by: str, depth: int | None) -> str
     """Return the graph as SVG, coloured by a cost; ``root`` is the module tree. InputError if there is no graph."""
     about = " ".join(filter(None, [report.name, report.inputs]))
     return graph_svg(boxes(root, costed_nodes(report, by), by, depth), about, report.provenance, *COSTS[by])
+
+
+def charted(page: Page, chart: str) -> str:
+    """Return a chart of the page as SVG. InputError for one that there is not, or of which nothing is known."""
+    from ..render.charts import memory_svg, roofline_svg
+
+    if chart not in CHARTS:
+        raise InputError(f"no chart {chart!r}: one of {', '.join(map(repr, CHARTS))}")
+    data = page.summary
+    about = " ".join(filter(None, [data.title, data.inputs]))
+    if chart == "memory":
+        if page.memory is None or not page.memory.states:
+            raise InputError("the memory over the run is not known: count(), analyze() and profile() watch it")
+        return memory_svg(page.memory, about, data.provenance)
+    if page.roofline is None:
+        raise InputError(f"no roofline: {page.why_no_roofline}; chart='roofline', device='H100' predicts one")
+    return roofline_svg(page.roofline, page.calls, about, data.provenance)
 
 
 def as_png(svg: str) -> bytes:

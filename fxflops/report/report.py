@@ -26,7 +26,7 @@ from .diff import Diff, diff
 from .explain import Explanation, explain
 from .other_tools import OtherTools
 from .over_processes import OverProcesses
-from .picture import as_png, picture
+from .picture import as_png, charted, picture
 from .rows import costs_table
 from .saved import NAME_ONLY, TOTALS, Saved, data_in, to_json_data
 from .views import Tree, summary_of, tree_row
@@ -284,18 +284,41 @@ class Report(OtherTools, OverProcesses, Exports):
         """Return the whole report as JSON, as :meth:`save` writes it, or write it to ``path``."""
         return written(as_json(self.to_dict()), path)
 
-    def to_svg(self, path: Path | None = None, *, by: str = "flops", depth: int | None = None) -> str | None:
-        """Return a picture of the graph as SVG, or write it to ``path``: modules with the tensors between them, coloured by cost.
+    def to_svg(
+        self,
+        path: Path | None = None,
+        *,
+        chart: str = "graph",
+        by: str = "flops",
+        depth: int | None = None,
+        device: str | Device = "auto",
+    ) -> str | None:
+        """Return a picture as SVG, or write it to ``path``. ``chart`` is "graph": modules with the tensors between them, coloured
+        by cost; "memory": the bytes over the run by category; or "roofline": the calls under the ceilings of a ``device``.
 
-        ``by`` is "flops", "macs", "time" or "memory"; identical modules that follow each other stand in one box. ``depth`` is
-        the number of levels of modules, by default as many as give a picture that can be looked at. Raises InputError for
-        the report of a run without a graph, as that of :func:`~fxflops.count` is.
+        In the graph ``by`` is "flops", "macs", "time" or "memory"; identical modules that follow each other stand in one box.
+        ``depth`` is the number of levels of modules, by default as many as give a picture that can be looked at. Raises
+        InputError for the graph of a run without one, as that of :func:`~fxflops.count` is, and for a chart of what is not
+        known.
         """
-        return written(picture(self, self._summary.root, by, depth), path)
+        return written(self._picture(chart, by, depth, device), path)
 
-    def to_png(self, path: Path | None = None, *, by: str = "flops", depth: int | None = None) -> bytes | None:
+    def to_png(
+        self,
+        path: Path | None = None,
+        *,
+        chart: str = "graph",
+        by: str = "flops",
+        depth: int | None = None,
+        device: str | Device = "auto",
+    ) -> bytes | None:
         """Return the picture of :meth:`to_svg` as PNG, in twice its size, or write it to ``path``: ``pip install resvg-py``."""
-        return written_bytes(as_png(picture(self, self._summary.root, by, depth)), path)
+        return written_bytes(as_png(self._picture(chart, by, depth, device)), path)
+
+    def _picture(self, chart: str, by: str, depth: int | None, device: str | Device) -> str:
+        if chart == "graph":
+            return picture(self, self._summary.root, by, depth)
+        return charted(self._page(device), chart)
 
     if not TYPE_CHECKING:  # a type checker would accept any name
 

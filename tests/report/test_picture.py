@@ -52,6 +52,21 @@ def test_without_resvg_the_error_says_what_to_install(report: Report, monkeypatc
         report.to_png()
 
 
+def test_charts_are_pictures_too(report: Report) -> None:
+    counted = count(nn.Linear(8, 8), torch.ones(4, 8))
+    # 4 x (8 x 8 + 8) bytes of parameters, and 4 x 4 x 8 of the input and as many of the output
+    assert "peak 544 B" in str(counted.to_svg(chart="memory"))
+    predicted = str(counted.to_svg(chart="roofline", device="H100"))
+    assert "FLOP/s, at most on H100 SXM" in predicted
+    assert counted.provenance in predicted
+    with pytest.raises(
+        InputError, match="no roofline: nothing was timed; chart='roofline', device='H100' predicts one"
+    ):
+        counted.to_svg(chart="roofline")
+    with pytest.raises(InputError, match="no chart 'pie': one of 'graph', 'memory', 'roofline'"):
+        report.to_svg(chart="pie")
+
+
 def test_a_run_without_a_graph_says_what_makes_one() -> None:
     with pytest.raises(InputError, match=r"analyze\(model, args, repeats=0\)"):
         count(nn.Linear(8, 8), torch.ones(4, 8)).to_svg()
