@@ -21,6 +21,12 @@ def autocast_state() -> dict[str, tuple[bool, torch.dtype]]:
     return {d: (torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES}
 
 
+def open_regions() -> int:
+    """Return the number of autocast regions that are open in this thread, also of those that are turned off."""
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
 class Autocast:
     """Casts the arguments of meta kernels as autocast does on the model's device.
 
@@ -43,10 +49,8 @@ class Autocast:
 
     def forget(self) -> None:
         """Clear the cache of cast weights once the outermost autocast region has ended, as autocast does."""
-        if self.kept:
-            torch.autocast_increment_nesting()
-            if not torch.autocast_decrement_nesting():  # the number of regions that are open in this thread
-                self.kept.clear()
+        if self.kept and not open_regions():
+            self.kept.clear()
 
     def cast(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of a call, cast as autocast casts them if it is enabled."""

@@ -63,13 +63,13 @@ class DeviceKernels:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._on_meta = device.type == "meta"
-        self._device = torch.device("cpu") if self._on_meta else device
+        self.on_meta = device.type == "meta"
+        self._device = torch.device("cpu") if self.on_meta else device
         self._decompositions: dict[Any, Decomposition | None] = {}
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return the result of a call of a composite on meta tensors; NotImplemented for any other call."""
-        if func not in COMPOSITES or (self._on_meta and torch.is_grad_enabled()):
+        if func not in COMPOSITES or (self.on_meta and torch.is_grad_enabled()):
             return NotImplemented
         template, tensors = template_of((args, kwargs))
         if not all(tensor.is_meta for tensor in tensors):

@@ -14,6 +14,7 @@ from ..ops.shapes import rule_for, shape_of
 from ..records import Operation
 from ..records.tensors import spec_of
 from ..torch_internals import OpOverload, batch_norm_backward, is_any_autocast_enabled
+from .autocast import open_regions
 from .device_kernels import DeviceKernels
 from .dtypes import MixedDtypesError, are_refused
 from .modes import dispatch_mode_on
@@ -35,7 +36,7 @@ class MetaObserver(Observer):
 
     def _kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         dtypes = [tensor.dtype for tensor in tensors_given((args, kwargs)) if tensor.is_meta]
-        if len({*dtypes}) > 1 and not is_any_autocast_enabled():
+        if len({*dtypes}) > 1 and not self._may_cast():
             entry = self._registry.find(func)
             if entry is not None and are_refused(entry.op, dtypes):
                 raise MixedDtypesError(dtypes)
@@ -51,6 +52,10 @@ class MetaObserver(Observer):
         if rule is not None and (torch.is_grad_enabled() or not saved):
             tensors_given(out)[-1].untyped_storage().resize_(rule(*spec_of(args)))
         return out
+
+    def _may_cast(self) -> bool:
+        """Return whether autocast is on; of a model on meta, also where torch has turned it off, as it lacks that device."""
+        return is_any_autocast_enabled() or (self._device_kernels.on_meta and open_regions() > 0)
 
     def _run_tracked(self, run: Callable[..., Any], *args: Any) -> Any:
         """Run a call with its operators observed as parts of it, so that the tensors they make are tracked."""

@@ -101,3 +101,21 @@ def test_autocast_makes_them_alike() -> None:
         report = fxflops.count(model, x)
     assert report.complete
     assert report.trace == "counted on the meta device"
+
+
+@pytest.mark.filterwarnings("ignore:.*Disabling")  # torch warns that it turns autocast off
+def test_a_model_on_meta_may_be_for_another_machine() -> None:
+    """Without a GPU torch turns its autocast off, so that it cannot be seen what it would cast."""
+
+    class Casts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 4, device="meta", dtype=torch.bfloat16)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cuda", torch.bfloat16):
+                return self.layer(x)
+
+    assert fxflops.count(Casts(), torch.ones(2, 3, device="meta")).complete
+    with pytest.raises(RunError, match="the same dtype"):
+        fxflops.count(Casts().layer, torch.ones(2, 3, device="meta"))
