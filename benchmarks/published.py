@@ -210,8 +210,9 @@ WHY = """
 - Nor is torch.compile in ours, with which the 8B run has 5 GiB less, and for the 70B and 405B runs float8, which gathers weights in one byte.
 - Microbatches of the 405B runs are not published: torchtitan's default is as many as stages of one rank each, 8. Interleaved 1F1B holds less in both: 11.2 GiB here, 9.8 GiB there.
 - The H100s of torchtitan's tables have 96 GB, so that 82.5 GiB fit there. The paper states no memory.
-- Without checkpointing the paper's layout is above 80 GB here, where its authors trained so: by a schedule of their own that holds fewer microbatches than torch's
-  1F1B (16 on the first rank), and frees tensors early. DTensor also keeps gathered the inputs of products, half of what a layer saves; they could be gathered again.
+- Without checkpointing the paper's layout is above 80 GB here, where its authors trained so (section 3.3.2): by an interleaved schedule of their own with balanced
+  stages, which frees tensors early. Here it is torch's 1F1B, with 16 microbatches on the first rank; and DTensor keeps gathered the inputs of products, half of what a
+  layer saves, which could be gathered again.
 """
 HEAD = """
 | run | GPUs | mesh | sequences | checkpointing | by hand | params | optimizer | gathered | activations | gradients, temporaries | peak | in 80 GB | published | CPU s |

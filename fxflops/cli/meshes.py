@@ -13,6 +13,7 @@ import typer
 from ..errors import InputError
 from . import options as option
 from .options import SIZE, examples
+from .shown import note
 
 EXAMPLES = examples(
     "fxflops mesh hf:path/to/config.json --gpus 2048 --device H100 --memory 80GiB --seq 8192",
@@ -62,7 +63,7 @@ def mesh(
     if json and csv:
         raise InputError("--json or --csv, not both")
     from ..distributed import rank_meshes
-    from ..distributed.causal_lm import candidates, training_step
+    from ..distributed.causal_lm import candidates, plan_of, training_step
     from ..distributed.links import links_of
     from ..render.exports import as_json
     from ..roofline.devices import find_device
@@ -75,6 +76,8 @@ def mesh(
         with working(f"loading {model}"):
             net: Any = load(model, on_meta=True).model
         build = training_step(net, tokens=seq, batch=batch, checkpointing=checkpoint)
+        if not plan_of(net):
+            note(f"{model} has no tp_plan, or one of styles that torch has not: its meshes are data parallel alone")
 
         def shown(meshes: Iterable[dict[str, int]]) -> Iterator[dict[str, int]]:
             for one in meshes:

@@ -108,7 +108,7 @@ class Meshes(Composed):
     """Meshes with their bounds, the lowest first; the ``to_*`` methods export the ``table`` of those that fit.
 
     ``too_large`` are those whose peak is above the ``limit`` in bytes, with that peak; ``failed`` those on which ``build`` or
-    its step raised, with the reason.
+    its step raised, with the reason. ``tokens`` says how many a step has on a mesh, if they are not the same.
     """
 
     device: Device

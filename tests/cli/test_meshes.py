@@ -64,6 +64,14 @@ def test_csv(model: str) -> None:
     assert (row["mesh"], float(row["communication"]), row["binds"]) == ("dp 1 x tp 1", 0, "compute")
 
 
+def test_a_model_of_experts_is_data_parallel_alone(tmp_path: Path) -> None:
+    experts = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 2}
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **experts}))
+    found = invoke(f"hf:{tmp_path}", "--gpus", "4", "--seq", "8", "--json")
+    assert [row["mesh"] for row in json.loads(found.stdout)["meshes"]] == ["dp 4 x tp 1"]
+    assert "its meshes are data parallel alone" in found.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
