@@ -34,7 +34,9 @@ def memory_svg(memory: MemoryTimeline, about: str, origin: str) -> str:
     body += [_line(LEFT, y, RIGHT, y, 1, "3 3"), f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="dot"/>']
     body.append(_label(x, y - 8, said, "start" if x < 200 else "end" if x > RIGHT - 200 else "middle", soft=False))
     body.append(_label((LEFT + RIGHT) / 2, HEIGHT - 14, "calls, in run order", "middle"))
-    return _svg(f"{about} · memory over the run", origin, [(name, CATEGORIES.get(name, GREY)) for name in names], body)
+    return drawing(
+        f"{about} · memory over the run", origin, [(name, CATEGORIES.get(name, GREY)) for name in names], body
+    )
 
 
 def roofline_svg(found: RooflineData, calls: Sequence[Op], about: str, origin: str) -> str:
@@ -75,10 +77,10 @@ def roofline_svg(found: RooflineData, calls: Sequence[Op], about: str, origin: s
     body.append(_label((LEFT + RIGHT) / 2, HEIGHT - 8, "FLOP for each byte moved", "middle"))
     kinds = [(f"bound by {kind}", BINDS[kind][0]) for kind in BINDS if any(op.binds == kind for op, _ in dots)]
     predicted = ", at most" if found.is_prediction else ""
-    return _svg(f"{about} · FLOP/s{predicted} on {found.device['device']}", origin, kinds, body)
+    return drawing(f"{about} · FLOP/s{predicted} on {found.device['device']}", origin, kinds, body)
 
 
-def _svg(head: str, origin: str, legend: Iterable[tuple[str, str]], body: Iterable[str]) -> str:
+def drawing(head: str, origin: str, legend: Iterable[tuple[str, str]], body: Iterable[str]) -> str:
     """Return a picture with its title, a legend of names and colours, and the elements of a plot."""
     keys, x = [], float(LEFT)
     for name, colour in legend:

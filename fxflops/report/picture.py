@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ..errors import FxflopsError, InputError
 from ..render.boxes import boxes
 from ..render.data import TreeRow
@@ -10,7 +12,13 @@ from ..render.page_data import Page
 from .graph import COSTS, costed_nodes
 from .tables import TabledRun
 
-CHARTS = "graph", "memory", "roofline"
+CHARTS = "graph", "modules", "memory", "roofline"
+VALUES: dict[str, Callable[[TreeRow], float]] = {
+    "flops": lambda row: row.flops,
+    "macs": lambda row: row.macs,
+    "time": lambda row: row.seconds or 0.0,
+}
+"""The values of a module in its chart, by the names of :data:`~fxflops.report.graph.COSTS`."""
 ZOOM = 2
 """The pixels of a PNG for each pixel of its SVG."""
 
@@ -21,14 +29,22 @@ def picture(report: TabledRun, root: TreeRow, by: str, depth: int | None) -> str
     return graph_svg(boxes(root, costed_nodes(report, by), by, depth), about, report.provenance, *COSTS[by])
 
 
-def charted(page: Page, chart: str) -> str:
+def charted(page: Page, chart: str, by: str) -> str:
     """Return a chart of the page as SVG. InputError for one that there is not, or of which nothing is known."""
     from ..render.charts import memory_svg, roofline_svg
+    from ..render.icicle import icicle_svg
 
     if chart not in CHARTS:
         raise InputError(f"no chart {chart!r}: one of {', '.join(map(repr, CHARTS))}")
     data = page.summary
     about = " ".join(filter(None, [data.title, data.inputs]))
+    if chart == "modules":
+        if by not in VALUES:
+            raise InputError(f"by={by!r} of modules: one of {', '.join(map(repr, VALUES))}")
+        if not VALUES[by](data.root):
+            raise InputError(f"by={by!r}: it was not measured in this run")
+        title, show = COSTS[by]
+        return icicle_svg(data.root, VALUES[by], show, f"{about} · {title}", data.provenance)
     if chart == "memory":
         if page.memory is None or not page.memory.states:
             raise InputError("the memory over the run is not known: count(), analyze() and profile() watch it")

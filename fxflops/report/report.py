@@ -294,9 +294,9 @@ class Report(OtherTools, OverProcesses, Exports):
         device: str | Device = "auto",
     ) -> str | None:
         """Return a picture as SVG, or write it to ``path``. ``chart`` is "graph": modules with the tensors between them, coloured
-        by cost; "memory": the bytes over the run by category; or "roofline": the calls under the ceilings of a ``device``.
+        by cost; "modules": an icicle of them; "memory": the bytes over the run by category; or "roofline": the calls under the ceilings of a ``device``.
 
-        In the graph ``by`` is "flops", "macs", "time" or "memory"; identical modules that follow each other stand in one box.
+        ``by`` is "flops", "macs", "time" or, in the graph, "memory"; identical modules that follow each other stand in one box.
         ``depth`` is the number of levels of modules, by default as many as give a picture that can be looked at. Raises
         InputError for the graph of a run without one, as that of :func:`~fxflops.count` is, and for a chart of what is not
         known.
@@ -318,7 +318,7 @@ class Report(OtherTools, OverProcesses, Exports):
     def _picture(self, chart: str, by: str, depth: int | None, device: str | Device) -> str:
         if chart == "graph":
             return picture(self, self._summary.root, by, depth)
-        return charted(self._page(device), chart)
+        return charted(self._page(device), chart, by)
 
     if not TYPE_CHECKING:  # a type checker would accept any name
 

@@ -63,8 +63,14 @@ def test_charts_are_pictures_too(report: Report) -> None:
         InputError, match="no roofline: nothing was timed; chart='roofline', device='H100' predicts one"
     ):
         counted.to_svg(chart="roofline")
-    with pytest.raises(InputError, match="no chart 'pie': one of 'graph', 'memory', 'roofline'"):
+    with pytest.raises(InputError, match="no chart 'pie': one of 'graph', 'modules', 'memory', 'roofline'"):
         report.to_svg(chart="pie")
+    with pytest.raises(InputError, match="by='time': it was not measured"):
+        counted.to_svg(chart="modules", by="time")
+    with pytest.raises(InputError, match="by='memory' of modules: one of 'flops', 'macs', 'time'"):
+        report.to_svg(chart="modules", by="memory")
+    assert "Sequential · time" not in str(report.to_svg(chart="modules"))
+    assert " · time " in str(report.to_svg(chart="modules", by="time"))
 
 
 def test_a_run_without_a_graph_says_what_makes_one() -> None:
