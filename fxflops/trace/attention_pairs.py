@@ -108,7 +108,13 @@ def _triangle(n: int, s: int, corner: int) -> int:
     if corner == NONE:
         return n * s
     shift = s - n if corner == BOTTOM_RIGHT else 0
-    return sum(min(max(i + 1 + shift, 0), s) for i in range(n))
+    return _kept(n + shift, s) - _kept(shift, s)
+
+
+def _kept(last: int, s: int) -> int:
+    """Return the pairs with s keys of queries up to the ``last``, of which the i-th sees the first i keys."""
+    rising = min(max(last, 0), s)
+    return rising * (rising + 1) // 2 + max(last - s, 0) * s
 
 
 def _flex_mask(block_mask: tuple[Any, ...], n: int, s: int, device: torch.device) -> torch.Tensor:

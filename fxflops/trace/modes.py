@@ -27,6 +27,8 @@ from ..torch_internals import (
 from .functions import Bodies, own_body
 from .source import frame_in, frames
 
+DEVICE = torch.ops.prim.device.default
+"""The operator by which C++ asks a fake tensor for its device, before nearly every other."""
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -89,7 +91,7 @@ class AtenMode(DispatchMode):
         return any(str(frame.f_globals.get("__name__")).startswith(SHARDING) for frame in frames())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.is_faking():
+        if func is DEVICE or self.is_faking():
             return func(*args, **(kwargs or {}))
         if any(has_own_dispatch(cls) for cls in types):
             return NotImplemented
