@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -42,11 +43,12 @@ def started(command: str, folder: str) -> subprocess.Popen[str]:
     )
 
 
-def tried(command: str, folder: str, longest: float) -> tuple[str, float] | None:
-    """Return how a process ended and the seconds from the signal to its end; None if it had ended before the signal."""
-    run = started(command, folder)
-    time.sleep(random.uniform(0.0, longest))
-    ended_before = run.poll() is not None
+def tried(command: str, folder: str, longest: float) -> tuple[str, float]:
+    """Return how a process ended and the seconds from the signal to its end; "" and its own if it ended before the signal."""
+    run, begun = started(command, folder), time.perf_counter()
+    with suppress(subprocess.TimeoutExpired):
+        run.communicate(timeout=random.uniform(0.0, longest))
+        return "", time.perf_counter() - begun
     run.send_signal(signal.SIGINT)
     begun = time.perf_counter()
     try:
@@ -55,8 +57,8 @@ def tried(command: str, folder: str, longest: float) -> tuple[str, float] | None
         run.kill()
         run.communicate()
         return "did not end", PATIENCE
-    if ended_before or run.returncode == 0:
-        return ("exit code 0 after the signal", time.perf_counter() - begun) if not ended_before else None
+    if run.returncode == 0:
+        return "exit code 0 after the signal", time.perf_counter() - begun
     own = str(ROOT / "fxflops" / "cli") in said  # else it is Python's start, before the command has a handler
     traceback = f" with a traceback{'' if own else ' of Python starting'}" if "Traceback" in said else ""
     return f"exit code {run.returncode}{traceback}", time.perf_counter() - begun
@@ -68,6 +70,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     random.seed(asked.seed)
+    # A shell ignores SIGINT for what it starts in the background, and the commands would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         started("run timm:resnet18 --counts-only --save resnet18.json", folder).communicate()
@@ -79,9 +83,12 @@ def main() -> None:
             slowest = 0.0
             wanted = asked.tries // len(COMMANDS) + (number < asked.tries % len(COMMANDS))
             while found.total() < wanted:
-                if (ended := tried(command, folder, longest)) is not None:
-                    found[ended[0]] += 1
-                    slowest = max(slowest, ended[1])
+                how, seconds = tried(command, folder, longest)
+                if how:
+                    found[how] += 1
+                    slowest = max(slowest, seconds)
+                else:
+                    longest = min(longest, seconds)
             how = ", ".join(f"{kind} x{times}" for kind, times in found.most_common())
             rows.append(f"| `fxflops {command}` | {longest:.1f} s | {wanted} | {how} | {slowest:.2f} s |")
             print(rows[-1], flush=True)

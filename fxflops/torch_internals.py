@@ -198,9 +198,7 @@ def process_group_of(given: Any) -> tuple[Any, bool]:
         given = c10d._resolve_process_group(given)
     elif isinstance(given, torch.ScriptObject):
         given = c10d.ProcessGroup.unbox(given)
-    if not isinstance(given, c10d.ProcessGroup):
-        return None, False
-    return given, given.size() == c10d.get_world_size()
+    return (given, given.size() == c10d.get_world_size()) if isinstance(given, c10d.ProcessGroup) else (None, False)
 
 
 def default_store() -> Any:
@@ -211,12 +209,12 @@ def default_store() -> Any:
 @contextmanager
 def fake_group(rank: int, size: int) -> Iterator[None]:
     """Make this process one of so many that do not exist: its collectives return at once. Without it nothing is simulated.
-
-    DTensor remembers meshes, whose groups have other names in the next rank: what it remembers is cleared at the end.
-    """
+    DTensor remembers meshes, whose groups have other names in the next rank: what it remembers is cleared at the end."""
     from torch.distributed.tensor import _redistribute, debug
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    if not hasattr(debug, "_clear_sharding_prop_cache"):
+        raise NotImplementedError(f"torch {torch.__version__} cannot simulate ranks: a newer one can, such as 2.14")
     torch.distributed.init_process_group("fake", rank=rank, world_size=size, store=FakeStore())
     try:
         yield

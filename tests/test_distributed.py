@@ -16,6 +16,7 @@ from torch import nn
 
 import fxflops
 from fxflops.roofline.traffic import Traffic, traffic_of
+from tests.distributed import simulates
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed"),
@@ -304,6 +305,7 @@ def test_the_command_line_prints_one_report(told: list[dict[str, Any]]) -> None:
     assert [line.split()[:3] for line in first.splitlines() if line.startswith("sum")] == [["sum", "1.02", "k"]]  # MLP
 
 
+@simulates
 def test_simulated_ranks_are_as_the_real_ones(told: list[dict[str, Any]], tmp_path: Path) -> None:
     cases = ["fsdp", "tp_sp", "pp", "ep", "ring"]
     (simulated,) = ran(tmp_path, 0, cases, ["simulated"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -249,8 +249,12 @@ def _fake_processes(rank: int, mesh: Mapping[str, int]) -> Iterator[Any]:
     """Be this rank of a fake process group, with fake tensors; yield its device mesh."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    with fake_group(rank, math.prod(mesh.values())):
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(fake_group(rank, math.prod(mesh.values())))
+        except NotImplementedError as error:
+            raise InputError(str(error)) from None
         device_mesh = init_device_mesh("cpu", tuple(mesh.values()), mesh_dim_names=tuple(mesh))
-        mode = fake_tensors()[1](allow_non_fake_inputs=True)
-        with mode, Rank(mode):
-            yield device_mesh
+        mode = stack.enter_context(fake_tensors()[1](allow_non_fake_inputs=True))
+        stack.enter_context(Rank(mode))
+        yield device_mesh

@@ -12,8 +12,9 @@ from torch import nn
 from fxflops.distributed import Links, StepBound, rank_meshes, simulate, step_bound
 from fxflops.errors import InputError
 from fxflops.roofline.devices import Device
+from tests.distributed import simulates
 
-pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
+pytestmark = simulates
 WIDTH, NUMBERS = 256, 6000
 DEVICE = Device("mine", {"f32": 1e9}, bandwidth=1e15, launch=0.0)
 LINKS = Links(within=1e6, across=1e4, node=4)  # bytes/s

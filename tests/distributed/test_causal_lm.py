@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import distributed as dist
 
 import fxflops
 from fxflops.distributed import simulate
 from fxflops.errors import InputError
+from tests.distributed import simulates
 
 transformers = pytest.importorskip("transformers")
-pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
+pytestmark = simulates
 
 LAYERS, WIDTH, HIDDEN, HEADS, VOCABULARY, TOKENS = 2, 64, 128, 8, 256, 32
 

@@ -18,9 +18,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, pa
 from fxflops.distributed import simulate
 from fxflops.errors import InputError, RunError
 from fxflops.records import specs_in
+from tests.distributed import simulates
 
 pytestmark = [
-    pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed"),
+    simulates,
     pytest.mark.filterwarnings("ignore::FutureWarning"),  # of torch.distributed itself
 ]
 ROWS, WIDTH = 4, 8
