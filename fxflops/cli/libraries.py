@@ -105,7 +105,8 @@ def _check_transformers(name: str) -> None:
 def _is_written(name: str, library: str) -> bool:
     """Return whether a library's sources name a model; True if they are not where they usually are."""
     sources, bare = _sources(library, "models/**/*.py"), name.partition(".")[0]
-    return not sources or any(form.format(bare) in sources for form in ("def {}(", '"{}"', "'{}'"))
+    was_renamed = re.compile(rf"""["']{re.escape(bare)}["']\s*:""")  # a key among the names that a model had
+    return not sources or bare in registered(library) or was_renamed.search(sources) is not None
 
 
 def _sources(package: str, pattern: str) -> str:
