@@ -20,13 +20,13 @@ def of_pairs_left(cost: Cost, ran: Operation) -> Cost:
     other operations, those on as many numbers as there are pairs are lessened. What is added up into fewer numbers
     keeps them: an output that is the sum of k products has k - 1 adds, of however many pairs.
     """
-    tensors = [*ran.inputs(), *specs_in(ran.out)]
-    left, pairs = next((spec.facts[SHARE] for spec in tensors if SHARE in spec.facts), (0, 0))
-    if left == pairs or not (cost.macs or any(spec.numel() == pairs for spec in tensors)):
+    share = next((spec.facts[SHARE] for spec in specs_in(ran.out) if SHARE in spec.facts), None)
+    if share is None:
         return cost
-    of_each = [-(-part // pairs) for part in cost]  # rounded up: by what is missing, the outputs, it stays less
-    of_each = [
-        cost.macs // pairs if cost.macs and part == cost.adds else each
-        for part, each in zip(cost, of_each, strict=True)
-    ]
-    return Cost(*(max(part - each * (pairs - left), 0) for part, each in zip(cost, of_each, strict=True)))
+    left, pairs = share
+    if left == pairs or not (cost.macs or any(each.numel() == pairs for each in (*ran.inputs(), *specs_in(ran.out)))):
+        return cost
+    of_pair = Cost(*(-(-part // pairs) for part in cost))  # rounded up: by what is missing, the outputs, it stays less
+    if cost.macs:
+        of_pair = of_pair._replace(adds=cost.macs // pairs)
+    return Cost(*(max(part - each * (pairs - left), 0) for part, each in zip(cost, of_pair, strict=True)))

@@ -46,8 +46,7 @@ def attention(
 
 def dense(batch: int, n: int, s: int, d: int, v: int, masked: bool, dropout_p: float, out: Any) -> Cost:
     """The cost of ``n`` queries and ``s`` keys of ``d`` elements, values of ``v``, in each of ``batch`` heads of all samples."""
-    rows, left = batch * n, pairs_in(out)
-    pairs = rows * s if left is None else left
+    rows, pairs = batch * n, pairs_in(out, batch * n * s)
     softmax = Cost(others=2 * pairs, adds=max(pairs - rows, 0))
     pointwise = Cost(muls=pairs * (1 + (dropout_p > 0)), adds=pairs * masked)
     return contraction(d, pairs).plus(pointwise).plus(softmax).plus(added_up(pairs * v, rows * v))
@@ -129,8 +128,7 @@ def products_of(
 ) -> Cost:
     """The products of the backward pass, for ``rows`` queries of all batches and heads, each with ``s`` keys or those that
     the mask leaves."""
-    left, d, v = pairs_in(out), query[-1], value[-1]
-    pairs = rows * s if left is None else left
+    pairs, d, v = pairs_in(out, rows * s), query[-1], value[-1]
     return summed(
         contraction(v, pairs),
         Cost(muls=pairs * (3 + (dropout_p > 0)), adds=max(2 * pairs - rows, 0)),

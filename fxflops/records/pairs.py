@@ -6,15 +6,16 @@ from typing import Any
 
 from .specs import Spec, specs_in
 
-ATTENTIONS = frozenset({"attention", "attention_backward"})
+ATTENTION = "attention"
+ATTENTIONS = frozenset({ATTENTION, "attention_backward"})
 """The ops whose results have the fact ``pairs``: how many the mask left."""
 SHARE = "share"
 """The fact of what computes attention's gradients outside of a fused kernel: the pairs that the mask left, and all pairs."""
 
 
-def pairs_in(out: Any) -> int | None:
-    """Return the query-key pairs that the mask of a call of attention left, known of its result; None if they were not read."""
-    return next((spec.facts["pairs"] for spec in specs_in(out) if "pairs" in spec.facts), None)
+def pairs_in(out: Any, all_pairs: int | None = None) -> Any:
+    """Return the query-key pairs that the mask of a call of attention left, known of its result; if they were not read, ``all_pairs``."""
+    return next((spec.facts["pairs"] for spec in specs_in(out) if "pairs" in spec.facts), all_pairs)
 
 
 def with_facts(out: Any, **facts: Any) -> Any:

@@ -12,7 +12,7 @@ import torch
 from ..ops import Formula
 from ..ops._masks import MASKS, STARTS, given_to
 from ..records import Call, Spec, specs_in
-from ..records.pairs import ATTENTIONS, pairs_in, with_facts
+from ..records.pairs import ATTENTION, ATTENTIONS, SHARE, pairs_in, with_facts
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, disable_current_modes, is_fake
 
@@ -46,12 +46,12 @@ def with_shares(calls: Sequence[Call], owner_of: Mapping[int, int]) -> Sequence[
     result: list[Call] | None = None
     for i, owner in owner_of.items():
         forward, ran = calls[owner].operation, calls[i].operation
-        left = pairs_in(forward.out) if forward.op == "attention" else None
+        left = pairs_in(forward.out) if forward.op == ATTENTION else None
         if left is not None and ran.op not in ATTENTIONS and next(specs_in(ran.out), None) is not None:
             key = {**dict(zip(("query", "key"), forward.args, strict=False)), **forward.kwargs}["key"]
             pairs = math.prod(next(specs_in(forward.out))[:-1]) * key[-2]
             result = list(calls) if result is None else result
-            out = with_facts(ran.out, share=(left, pairs))
+            out = with_facts(ran.out, **{SHARE: (left, pairs)})
             result[i] = result[i]._replace(operation=ran._replace(out=out))
     return calls if result is None else result
 
@@ -75,7 +75,7 @@ def pairs_left(entry: Formula, target: Any, args: tuple[Any, ...], kwargs: Mappi
     given = given_to(entry, target, args, kwargs)
     query, key, value = given["query"], given["key"], given["value"]
     made = out if isinstance(out, torch.Tensor) else out[0]
-    result, width = (made, value.shape[-1]) if entry.op == "attention" else (query, query.shape[-1])
+    result, width = (made, value.shape[-1]) if entry.op == ATTENTION else (query, query.shape[-1])
     heads_last = "max_q" in given or "max_seqlen_q" in given
     n, s = (query.shape[-3], key.shape[-3]) if heads_last else (query.shape[-2], key.shape[-2])
     batch = result.numel() // (n * width) if n and width else 0

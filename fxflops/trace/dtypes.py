@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from ..records.pairs import ATTENTION
+
 ALIKE = frozenset(
     "linear matmul addmm addbmm baddbmm addmv conv conv_transpose bilinear lstm_cell gru_cell rnn_cell".split()
 )
@@ -16,10 +18,8 @@ ALIKE_FLOATS = frozenset(
 """Operations whose floating tensors must be of one dtype; the others are indices."""
 NORMS = frozenset("batch_norm layer_norm group_norm instance_norm".split())
 """Operations whose weights may also be float32 where the input is of half the width."""
-ATTENTION = "attention"
-"""Its mask may also be float32 or bool."""
 HALF = (torch.float16, torch.bfloat16)
-CHECKED = ALIKE | ALIKE_FLOATS | NORMS | {ATTENTION}
+CHECKED = ALIKE | ALIKE_FLOATS | NORMS | {ATTENTION}  # whose mask may also be float32 or bool
 
 
 class MixedDtypesError(RuntimeError):
