@@ -105,10 +105,10 @@ class Simulation(Composed):
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
         """Return the ranks as one HTML page, with a bar for each kind of them, or write it to ``path``. The page opens from
         disk, loads nothing and runs no script. ``title`` heads it in place of the model's class."""
-        from ..render.ranks_page import Rank, ranks_page
+        from ..render.ranks_page import RankFigures, ranks_page
 
         ranks = [
-            Rank(
+            RankFigures(
                 self._name(kind),
                 kind.ranks,
                 sum(each.flops for each in kind.report.counted),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from .page import document, scrollable, section
+from .page import document, ending, scrollable, section
 from .text import escaped, plain
 
 HEADER = ("a", "b", "difference", "ratio")
@@ -44,8 +44,7 @@ def diff_page(
             f'<dl class="cards pair">{names}</dl>',
             _section("In all", totals),
             *(_section(heading, rows) for heading, rows in parts.items()),
-            f'<p id="provenance" class="note">{escaped(origin)}</p>',
-            "</main>",
+            ending(origin),
         ],
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..units import percent
 from .columns import Column, column_of, module_cell, module_values
@@ -15,7 +15,10 @@ from .data import Summary, TreeRow
 from .fold import Fold, folded, own_row
 from .summary import facts, missing_lines, paste_where
 from .text import escaped
-from .tree import measured, rows_of
+from .tree import Options, measured, rows_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 # Half-transparent greys and the page's own text colour are legible on a light and on a dark page.
 STYLE = """
@@ -99,8 +102,8 @@ def cells_table(
     return f'<table class="{kind}"><thead{script}><tr>{titles}</tr></thead><tbody>{body}</tbody></table>'
 
 
-def tree_table(root: TreeRow, **options: Any) -> str:
-    """Return the module tree as a table; the ``options`` are those of :func:`fxflops.render.tree.tree`."""
+def tree_table(root: TreeRow, **options: Unpack[Options]) -> str:
+    """Return the module tree as a table; the ``options`` are those of :class:`fxflops.render.tree.Options`."""
     columns, lines, texts = rows_of(root, **options)
     titles = "".join(f"<th{_side(column)}>{escaped(column.header)}</th>" for column in columns)
     rows = (

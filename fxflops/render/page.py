@@ -264,14 +264,18 @@ def _sections(page: Page) -> list[str]:
         else "",
         section("ops", "Operations", '<div id="ops-controls" class="controls"></div><div id="table" class="grid" tabindex="0" role="region" aria-label="operations, scrollable"></div>'
                  '<p id="ops-note" class="note" aria-live="polite"></p>'),
-        f'<p id="provenance" class="note">{escaped(page.summary.provenance)}</p>',
-        "</main>",
+        ending(page.summary.provenance),
     ]  # fmt: skip
 
 
 def section(name: str, title: str, body: str) -> str:
     """Return a section under its title, which has the id ``name-title``."""
     return f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{escaped(title)}</h2>{body}</section>'
+
+
+def ending(origin: str) -> str:
+    """Return the end of a page: the provenance of its figures."""
+    return f'<p id="provenance" class="note">{escaped(origin)}</p></main>'
 
 
 def scrollable(label: str, inside: str) -> str:

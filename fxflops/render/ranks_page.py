@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .. import units
 from .exports import Table
 from .html import cells_table
-from .page import Card, boxes, document, scrollable, section
+from .page import Card, boxes, document, ending, scrollable, section
 from .palette import CATEGORIES, GREY, GROUPS
 from .text import escaped
 
@@ -21,7 +21,7 @@ ALIKE = 1.005
 WORK, HELD, SENT, TIME = "FLOPs", "Peak memory", "Bytes sent", "Time"
 
 
-class Rank(NamedTuple):
+class RankFigures(NamedTuple):
     """A rank, or ``ranks`` of them that are alike: its FLOPs and seconds, its bytes at the peak by category and those that it
     sends by group. What is not known is None; ``memory`` is then empty."""
 
@@ -47,7 +47,7 @@ class Amounts(NamedTuple):
         return [sum(of_rank.values()) for of_rank in self.parts]
 
 
-def amounts(ranks: Sequence[Rank]) -> dict[str, Amounts]:
+def amounts(ranks: Sequence[RankFigures]) -> dict[str, Amounts]:
     """Return the quantities that are known of all ranks, by their headings."""
     found: dict[str, Amounts] = {}
     if all(rank.seconds is not None for rank in ranks):
@@ -62,7 +62,7 @@ def amounts(ranks: Sequence[Rank]) -> dict[str, Amounts]:
     return found
 
 
-def conclusion(ranks: Sequence[Rank], repeated: str = "") -> str:
+def conclusion(ranks: Sequence[RankFigures], repeated: str = "") -> str:
     """Return ``slowest: rank 1, 2.00 s, 1.33x the mean; each computes 1.60 k FLOPs; ...; repeated: mlp 400``: of each quantity
     the rank that has the most of it, or what all have; of the bytes sent, the group with most of them."""
     found = amounts(ranks)
@@ -80,7 +80,7 @@ def conclusion(ranks: Sequence[Rank], repeated: str = "") -> str:
 def ranks_page(
     title: str,
     about: str,
-    ranks: Sequence[Rank],
+    ranks: Sequence[RankFigures],
     tables: Mapping[str, Table],
     *,
     repeated: str = "",
@@ -104,8 +104,7 @@ def ranks_page(
                 for heading, table in tables.items()
                 if len(table)
             ),
-            f'<p id="provenance" class="note">{escaped(origin)}</p>',
-            "</main>",
+            ending(origin),
         ],
     )
 
@@ -114,12 +113,12 @@ def _flops(value: float) -> str:
     return units.amount(value, "FLOPs")
 
 
-def _mean(ranks: Sequence[Rank], values: Iterable[float]) -> float:
+def _mean(ranks: Sequence[RankFigures], values: Iterable[float]) -> float:
     pairs = zip(ranks, values, strict=True)
     return sum(rank.ranks * value for rank, value in pairs) / sum(rank.ranks for rank in ranks)
 
 
-def _clause(ranks: Sequence[Rank], amount: Amounts) -> str:
+def _clause(ranks: Sequence[RankFigures], amount: Amounts) -> str:
     totals = amount.totals
     mean, most = _mean(ranks, totals), max(totals)
     if most <= ALIKE * mean:
@@ -127,7 +126,7 @@ def _clause(ranks: Sequence[Rank], amount: Amounts) -> str:
     return f"{amount.most}: {ranks[totals.index(most)].name}, {amount.show(most)}, {most / mean:.2f}x the mean"
 
 
-def _by_part(ranks: Sequence[Rank], amount: Amounts) -> dict[str, float]:
+def _by_part(ranks: Sequence[RankFigures], amount: Amounts) -> dict[str, float]:
     """Return the sums over all ranks by part."""
     sums: dict[str, float] = {}
     for rank, parts in zip(ranks, amount.parts, strict=True):
@@ -136,7 +135,7 @@ def _by_part(ranks: Sequence[Rank], amount: Amounts) -> dict[str, float]:
     return sums
 
 
-def _cards(ranks: Sequence[Rank], found: Mapping[str, Amounts]) -> Iterable[Card]:
+def _cards(ranks: Sequence[RankFigures], found: Mapping[str, Amounts]) -> Iterable[Card]:
     """Yield the number of ranks, and of each quantity the largest value beside the mean, or the sum."""
     count = sum(rank.ranks for rank in ranks)
     kinds = "all alike" if len(ranks) == 1 else f"{len(ranks)} kinds" if len(ranks) < count else ""
@@ -150,7 +149,7 @@ def _cards(ranks: Sequence[Rank], found: Mapping[str, Amounts]) -> Iterable[Card
             yield Card(f"{heading} at most", each.show(most), f"{most:,}", f"mean {each.show(mean)}")
 
 
-def _chart(heading: str, ranks: Sequence[Rank], amount: Amounts) -> str:
+def _chart(heading: str, ranks: Sequence[RankFigures], amount: Amounts) -> str:
     """Return a section with a bar for each rank, in the colours of its parts, which a legend names."""
     totals = amount.totals
     largest = sorted(range(len(ranks)), key=lambda i: -totals[i])[:MOST_BARS]

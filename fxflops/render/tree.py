@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
 
 from ..errors import InputError
 from .columns import MODULE_COLUMNS, Column, check_number, check_units, find, module_cell, module_values, pick
 from .data import TreeRow
 from .fold import Fold, folded, own_row
 from .text import SHORTEST, align, cells, elide, paint, terminal_width, wrapped
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 DEFAULT_COLUMNS = ("params", "macs", "flops", "flops%", "time", "time%", "memory")
 EXPENDABLE = ("macs", "memory", "params", "flops%", "time%")
@@ -35,31 +39,32 @@ class Line:
     count: int = 1
 
 
-def tree(
-    root: TreeRow,
-    *,
-    depth: int | None = None,
-    sort_by: str | None = None,
-    fold: bool = True,
-    columns: Sequence[str] | str | None = None,
-    units: str | None = None,
-    width: int | None = None,
-    color: bool = False,
-) -> str:
-    """Return the module tree as text; the last line tells how many modules are deeper than ``depth``.
+class Options(TypedDict, total=False):
+    """What of a tree is shown, and how.
 
-    Args:
-        depth: the number of levels to show below the root; None for all.
-        sort_by: a column to order siblings by, largest first (folded ones by their sum); None is run order.
-        fold: show consecutive identical siblings as one line, with the mean of their times.
-        columns: the columns to show; by default all that were measured.
-        units: one unit ("G", "MiB", "ms") for the columns it fits; otherwise each value has the unit that suits it.
-        width: cells in a line; by default the terminal's.
+    depth: the number of levels to show below the root; None, the default, for all.
+    sort_by: a column to order siblings by, largest first (folded ones by their sum); None, the default, is run order.
+    fold: show consecutive identical siblings as one line, with the mean of their times, as is the default.
+    columns: the columns to show; by default all that were measured.
+    units: one unit ("G", "MiB", "ms") for the columns it fits; otherwise each value has the unit that suits it.
     """
-    shown, lines, texts = rows_of(root, depth=depth, sort_by=sort_by, fold=fold, columns=columns, units=units)
+
+    depth: int | None
+    sort_by: str | None
+    fold: bool
+    columns: Sequence[str] | str | None
+    units: str | None
+
+
+def tree(root: TreeRow, *, width: int | None = None, color: bool = False, **options: Unpack[Options]) -> str:
+    """Return the module tree as text; the last line tells how many modules are deeper than the depth.
+
+    ``width`` is the number of cells in a line, by default the terminal's; ``options`` are those of :class:`Options`.
+    """
+    shown, lines, texts = rows_of(root, **options)
     printed = [(column, [column.header, *(row[i] for row in texts)]) for i, column in enumerate(shown)]
     limit = terminal_width() if width is None else width
-    if limit is not None and not columns:
+    if limit is not None and not options.get("columns"):
         wanted = min(LABEL_ROOM, max(cells(f"{line.guide}{line.name}  {line.cls}  {line.note}") for line in lines))
         for key in EXPENDABLE:
             if sum(max(map(cells, texts)) + 2 for _, texts in printed) + wanted <= limit:
@@ -72,7 +77,7 @@ def tree(
     )
     room = None if limit is None else max(limit - max(map(cells, right)) - 2, 12)
     left = [paint("module", "bold", color), *(_label(line, room, color) for line in lines)]
-    deeper = below(root, depth)
+    deeper = below(root, options.get("depth"))
     return "\n".join(
         [*align(list(zip(left, right, strict=True)), [False, False]), *([wrapped(deeper, limit, 0)] if deeper else [])]
     )
@@ -88,20 +93,13 @@ def below(root: TreeRow, depth: int | None) -> str:
     return f"below depth {depth}: {count:,} more module{'s' * (count > 1)}" if count else ""
 
 
-def check_options(
-    root: TreeRow,
-    *,
-    depth: int | None = None,
-    sort_by: str | None = None,
-    fold: bool = True,
-    columns: Sequence[str] | str | None = None,
-    units: str | None = None,
-) -> str | None:
-    """Return the key of the column to sort by; raise InputError for arguments of :func:`tree` that cannot be."""
-    check_units(units)
-    check_number("depth", depth, least=0)
-    if columns:
+def check_options(root: TreeRow, **options: Unpack[Options]) -> str | None:
+    """Return the key of the column to sort by; raise InputError for options that cannot be."""
+    check_units(options.get("units"))
+    check_number("depth", options.get("depth"), least=0)
+    if columns := options.get("columns"):
         pick(MODULE_COLUMNS, columns)
+    sort_by = options.get("sort_by")
     if sort_by is None:
         return None
     numbers = [column for column in MODULE_COLUMNS if column.is_number]
@@ -111,22 +109,15 @@ def check_options(
     return key
 
 
-def rows_of(
-    root: TreeRow,
-    *,
-    depth: int | None = None,
-    sort_by: str | None = None,
-    fold: bool = True,
-    columns: Sequence[str] | str | None = None,
-    units: str | None = None,
-) -> tuple[list[Column], list[Line], list[list[str]]]:
-    """Return the columns of the tree, its lines, and the texts of each line's cells; the arguments are those of :func:`tree`."""
-    key = check_options(root, depth=depth, sort_by=sort_by, columns=columns, units=units)
-    lines = list(walk(Fold(root.name, root), depth, key, fold))
+def rows_of(root: TreeRow, **options: Unpack[Options]) -> tuple[list[Column], list[Line], list[list[str]]]:
+    """Return the columns of the tree, its lines, and the texts of each line's cells. InputError for options that cannot be."""
+    key, columns = check_options(root, **options), options.get("columns")
+    lines = list(walk(Fold(root.name, root), options.get("depth"), key, options.get("fold", True)))
     shown = (
         [MODULE_COLUMNS[i] for i in pick(MODULE_COLUMNS, columns)] if columns else measured(line.row for line in lines)
     )
     values = [(module_values(line.row, root), line.row.missing) for line in lines]
+    units = options.get("units")
     return shown, lines, [[module_cell(column, each, units, missing) for column in shown] for each, missing in values]
 
 

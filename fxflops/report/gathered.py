@@ -115,10 +115,12 @@ class GatheredReport(Composed):
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
         """Return the processes as one HTML page, with a bar for each, or write it to ``path``. The page opens from disk, loads
         nothing and runs no script. ``title`` heads it in place of the model's class."""
-        from ..render.ranks_page import Rank, ranks_page
+        from ..render.ranks_page import RankFigures, ranks_page
 
         ranks = [
-            Rank(f"rank {i}", 1, row.flops, row.seconds, self.memory[i] if self.memory else {}, sent_by_group(rows))
+            RankFigures(
+                f"rank {i}", 1, row.flops, row.seconds, self.memory[i] if self.memory else {}, sent_by_group(rows)
+            )
             for i, (row, rows) in enumerate(zip(self.ranks, self.rows, strict=True))
         ]
         tables, said = {"Ranks": self.table, "Collectives": self.collectives}, ""

@@ -165,8 +165,11 @@ class Report(OtherTools, OverProcesses, Exports):
         """
         if check_phase(phase) != PHASES[0] and phase not in self._phases:
             raise InputError(f"the run made no calls in its {phase}")
-        options = {"depth": depth, "sort_by": sort_by, "fold": fold, "columns": columns, "units": units}
-        return Tree(tree_row(self, phase), options, self.provenance)
+        return Tree(
+            tree_row(self, phase),
+            {"depth": depth, "sort_by": sort_by, "fold": fold, "columns": columns, "units": units},
+            self.provenance,
+        )
 
     def to_html(self, path: Path | None = None, *, device: str | Device = "auto", title: str = "") -> str | None:
         """Return the report as one HTML page, or write it to ``path``. The page opens from disk and loads nothing.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..counting.collectives import by_group, collectives
 from ..counting.counted_run import CountedRun
@@ -19,6 +19,9 @@ from .compiled import compiled_view
 from .rows import highest
 from .tables import TabledRun
 
+if TYPE_CHECKING:
+    from ..render.tree import Options
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Tree(Tabular):
@@ -29,8 +32,7 @@ class Tree(Tabular):
     """
 
     root: TreeRow
-    options: Mapping[str, Any]
-    """The keyword arguments of :func:`fxflops.render.tree.tree`."""
+    options: Options
     provenance: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

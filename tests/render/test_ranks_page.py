@@ -10,20 +10,20 @@ import pytest
 
 from fxflops.render.columns import Column
 from fxflops.render.exports import Table
-from fxflops.render.ranks_page import MOST_BARS, Rank, conclusion, ranks_page
+from fxflops.render.ranks_page import MOST_BARS, RankFigures, conclusion, ranks_page
 
 GIB, MIB = 2**30, 2**20
 PAIR = [
-    Rank("rank 0", 1, 1000, 1.0, {"params": GIB, "activations": GIB}, {"dp": 3 * MIB, "tp": MIB}),
-    Rank("rank 1", 1, 1000, 3.0, {"params": GIB, "activations": 3 * GIB}, {"dp": 3 * MIB, "tp": MIB}),
+    RankFigures("rank 0", 1, 1000, 1.0, {"params": GIB, "activations": GIB}, {"dp": 3 * MIB, "tp": MIB}),
+    RankFigures("rank 1", 1, 1000, 3.0, {"params": GIB, "activations": 3 * GIB}, {"dp": 3 * MIB, "tp": MIB}),
 ]
-KINDS = [Rank("pp 0", 6, 100, None, {"params": 10}, {}), Rank("pp <b>", 2, 300, None, {}, {"pp": None})]
+KINDS = [RankFigures("pp 0", 6, 100, None, {"params": 10}, {}), RankFigures("pp <b>", 2, 300, None, {}, {"pp": None})]
 TABLE = Table(
     "ranks", (Column("rank", "rank"), Column("flops", "FLOPs", "flops"), Column("none", "none")), (("<i>", 1500, None),)
 )
 
 
-def page(ranks: list[Rank], **more: str) -> str:
+def page(ranks: list[RankFigures], **more: str) -> str:
     return ranks_page("", "Net on 2 processes", ranks, {"Ranks": TABLE}, complete=True, origin="torch 9", **more)
 
 
@@ -68,7 +68,7 @@ def test_names_are_escaped_and_no_script_may_run() -> None:
 
 
 def test_of_many_ranks_those_with_the_most_are_drawn() -> None:
-    ranks = [Rank(f"rank {i}", 1, i, None, {}, {}) for i in range(2 * MOST_BARS)]
+    ranks = [RankFigures(f"rank {i}", 1, i, None, {}, {}) for i in range(2 * MOST_BARS)]
     text = page(ranks)
     assert len(bars(text, "flops")) == MOST_BARS
     assert ">rank 47<" in text
