@@ -16,11 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, Spec
-from ._cost import first, times
-from ._registry import formula
-from ._rules import ORDERED, POINTWISE
-from ._spellings import named
+from ._extend import ORDERED, POINTWISE, Cost, Spec, first, formula, named, times
 from .elementwise import in_place, same
 
 LEAKY = Cost(muls=1, others=1)

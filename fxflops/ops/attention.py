@@ -10,11 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..records import Cost, Spec
 from ..records.pairs import pairs_in
-from ._cost import added_up, contraction, first, summed
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, added_up, contraction, first, formula, named, summed
 
 
 @formula(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..records import Cost, Spec
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, formula, named
 from .attention import attention, dense, products_of
 
 

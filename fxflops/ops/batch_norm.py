@@ -12,13 +12,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, Spec
-from ._cost import summed, when
-from ._registry import formula, zero
-from ._rules import KEPT
-from ._spellings import named
+from ._extend import KEPT, Cost, Spec, fits, formula, named, summed, when, zero
 from .norm import normalized
-from .shapes import fits
 
 
 @formula(

@@ -14,13 +14,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, Spec
-from ._cost import contraction, summed, when
-from ._registry import formula
-from ._rules import FIRST
-from ._spellings import named
+from ._extend import FIRST, Cost, Spec, contraction, each, fits, formula, named, summed, when
 from .conv_transpose import Sizes, conv_transpose
-from .shapes import each, fits
 
 
 @formula(

@@ -9,12 +9,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, Spec
-from ._cost import added_up
-from ._registry import formula
-from ._rules import FIRST
-from ._spellings import named
-from .shapes import each, fits
+from ._extend import FIRST, Cost, Spec, added_up, each, fits, formula, named
 
 Sizes = int | Sequence[int]
 

@@ -9,10 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from ..records import Cost, Spec
-from ._cost import times
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, formula, named, times
 from .loss import Reduction, reduced_loss
 
 STEP = Cost(adds=7, others=6)

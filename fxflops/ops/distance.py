@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..records import Cost, Spec
-from ._cost import times
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, formula, named, times
 from .reduce import norm_of
 
 

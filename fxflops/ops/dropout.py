@@ -7,11 +7,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, Spec
-from ._cost import first
-from ._registry import formula
-from ._rules import POINTWISE
-from ._spellings import named
+from ._extend import POINTWISE, Cost, Spec, first, formula, named
 from ._traits import MAYBE_NOTHING
 
 

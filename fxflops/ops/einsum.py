@@ -11,10 +11,7 @@ from typing import Any
 
 import torch.backends.opt_einsum as optimizer
 
-from ..records import Cost, Spec, specs_in
-from ._cost import contraction, summed
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, contraction, formula, named, specs_in, summed
 
 Label = str | tuple[EllipsisType, int]
 Sizes = dict[Label, int]

@@ -7,12 +7,7 @@ from typing import Any
 
 import torch
 
-from ..records import Cost, Spec, specs_in
-from ._cost import times
-from ._registry import formula
-from ._rules import ORDERED, POINTWISE, shape, spelled
-from ._spellings import named
-from .shapes import broadcast
+from ._extend import ORDERED, POINTWISE, Cost, Spec, broadcast, formula, named, shape, specs_in, spelled, times
 
 NUMBER = (int, float)
 LIKE_THEIR_INPUT = "abs ceil cos erf exp expm1 floor log log1p neg reciprocal round rsqrt sin sqrt square"

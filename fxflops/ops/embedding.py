@@ -11,11 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, Spec
-from ._cost import contraction, first
-from ._registry import formula, zero
-from ._rules import ANY
-from ._spellings import named
+from ._extend import ANY, Cost, Spec, contraction, first, formula, named, zero
 from ._traits import LOOKUPS
 from .reduce import norm
 

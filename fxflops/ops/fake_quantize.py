@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..records import Cost, Spec
-from ._cost import first, times
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, first, formula, named, times
 from .quantized import CHOOSE, DEQUANTIZE, QUANTIZE
 
 

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..records import Cost, Spec
-from ._cost import contraction, times
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, contraction, formula, named, times
 from .embedding import embedding_bag_native
 from .packed import REQUANTIZE, dynamic
 from .quantized import DEQUANTIZE, QUANTIZE, quantize_dynamic

@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..records import Spec
-from ._registry import formula, zero
-from ._spellings import named
+from ._extend import Spec, formula, named, zero
 
 Ints = int | Sequence[int]
 """One dim, or one length, may stand for a sequence of one."""

@@ -14,11 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, Spec
 from ..torch_internals import assertion
-from ._registry import ESCAPE, formula, zero
-from ._rules import ANY, FORMAT, shape, stores
-from ._spellings import named
+from ._extend import ANY, ESCAPE, FORMAT, Cost, Spec, formula, named, shape, stores, zero
 from ._traits import (
     COPIES,
     EMPTY,

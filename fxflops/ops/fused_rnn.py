@@ -11,10 +11,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from ..records import Cost, Spec, specs_in
-from ._cost import contraction, summed, times, when
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, contraction, formula, named, specs_in, summed, times, when
 from .rnn import GATES, steps_of
 
 KINDS = ("rnn", "rnn", "lstm", "gru")

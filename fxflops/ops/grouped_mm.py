@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from ..records import Cost, Spec
-from ._cost import added_up, contraction
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, added_up, contraction, formula, named
 
 
 @formula(*named("grouped_mm", "_grouped_mm"))

@@ -7,10 +7,7 @@ from typing import Any
 
 import torch
 
-from ..records import Cost, Spec
-from ._cost import contraction
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, contraction, formula, named
 from .conv import conv
 from .distance import cdist
 from .elementwise import add, pointwise

@@ -13,10 +13,7 @@ from typing import Any
 
 import torch
 
-from ..records import Cost, Spec
-from ._cost import times
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, formula, named, times
 
 
 def of_linalg(*names: str) -> Iterator[Any]:

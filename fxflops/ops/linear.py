@@ -9,14 +9,23 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, Spec
-from ..records.tensors import SPARSE
-from ._cost import contraction, summed, when
-from ._registry import formula
-from ._rules import ANY, Passing
-from ._spellings import named
+from ._extend import (
+    ANY,
+    SPARSE,
+    Cost,
+    Lying,
+    Passing,
+    Spec,
+    contraction,
+    fits,
+    formula,
+    is_one,
+    lies_in,
+    named,
+    summed,
+    when,
+)
 from .matmul import sparse
-from .shapes import Lying, fits, is_one, lies_in
 
 
 @formula(nn.Linear, *named("linear", "mkldnn_linear"))

@@ -13,10 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, Spec
-from ._cost import rows_of, times, when
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, formula, named, rows_of, times, when
 from .softmax import log_softmax
 
 Reduction = str | int

@@ -11,10 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..records import Cost, Spec
-from ._cost import times, when
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, formula, named, times, when
 from .loss import Reduction, elements_backward, pointwise_loss, reduced_loss
 from .reduce import cosine_similarity, pairwise_distance
 

@@ -8,13 +8,23 @@ from typing import Any
 
 import torch
 
-from ..records import Cost, Spec, specs_in
-from ..records.tensors import SPARSE
-from ._cost import added_up, contraction, when
-from ._registry import formula
-from ._rules import ANY, Passing, spelled
-from ._spellings import named
-from .shapes import Lying, broadcast, is_one
+from ._extend import (
+    ANY,
+    SPARSE,
+    Cost,
+    Lying,
+    Passing,
+    Spec,
+    added_up,
+    broadcast,
+    contraction,
+    formula,
+    is_one,
+    named,
+    specs_in,
+    spelled,
+    when,
+)
 
 
 @formula(

@@ -8,11 +8,8 @@ from typing import Any
 
 import torch
 
-from ..records import Cost, Spec
 from ..torch_internals import disable_current_modes
-from ._registry import formula
-from ._rules import stores
-from ._spellings import named
+from ._extend import Cost, Spec, formula, named, stores
 from .fused_rnn import BY_MODE, KINDS, To, layers_backward
 from .rnn import steps_of, weights_of
 

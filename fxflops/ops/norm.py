@@ -17,13 +17,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, Spec
-from ._cost import first, rows_of, summed, times, when
-from ._registry import formula
-from ._rules import EVEN
-from ._spellings import named
+from ._extend import EVEN, Cost, Spec, first, fits, formula, named, rows_of, summed, times, when
 from .reduce import norm
-from .shapes import fits
 
 
 @formula(nn.LayerNorm, *named("layer_norm", "native_layer_norm"))

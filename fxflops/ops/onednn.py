@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..records import Cost, Spec
-from ._cost import contraction, times
-from ._registry import formula, zero
+from ._extend import Cost, Spec, contraction, formula, times, zero
 from .batch_norm import batch_norm
 from .conv_transpose import conv_transpose
 from .packed import REQUANTIZE

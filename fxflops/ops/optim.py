@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..records import Cost, Spec
-from ._cost import summed, times, when
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, formula, named, summed, times, when
 
 Tensors = tuple[Spec, ...]
 SCALED_ADD = Cost(muls=1, adds=1)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..records import Cost, Spec
-from ._cost import reduced
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, formula, named, reduced
 from .reduce import steps
 
 

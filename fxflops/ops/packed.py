@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..records import Cost, Spec
-from ._cost import times
-from ._registry import formula, zero
+from ._extend import Cost, Spec, formula, times, zero
 from .conv import conv
 from .conv_transpose import conv_transpose
 from .linear import linear

@@ -15,12 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, Spec
-from ._cost import first, times
-from ._registry import formula, zero
-from ._rules import FORMAT, Passing
-from ._spellings import named
-from .shapes import Lying, each
+from ._extend import FORMAT, Cost, Lying, Passing, Spec, each, first, formula, named, times, zero
 
 Sizes = int | Sequence[int]
 

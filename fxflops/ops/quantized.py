@@ -10,11 +10,7 @@ from typing import Any
 
 import torch
 
-from ..records import Cost, Spec, specs_in
-from ..records.tensors import QUANTIZED
-from ._cost import times
-from ._registry import formula, zero
-from ._spellings import named
+from ._extend import QUANTIZED, Cost, Spec, formula, named, specs_in, times, zero
 from .activation import activation, sloped_relu
 from .elementwise import add, pointwise
 from .norm import normalized

@@ -8,9 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..records import Cost, Spec
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, formula, named
 from .packed import unpacked
 from .rnn import cell_function, steps_of, weights_of
 

@@ -8,11 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..records import Cost, Spec
-from ._cost import first, reduced, rows_of
-from ._registry import formula
-from ._rules import ANY, shape, spelled
-from ._spellings import named
+from ._extend import ANY, Cost, Spec, first, formula, named, reduced, rows_of, shape, spelled
 from .linalg import svdvals
 
 

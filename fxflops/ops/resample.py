@@ -14,11 +14,20 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, FormulaFunction, Spec
-from ._cost import contraction, rows_of, summed, times, when
-from ._registry import formula, zero
-from ._rules import FORMAT
-from ._spellings import named
+from ._extend import (
+    FORMAT,
+    Cost,
+    FormulaFunction,
+    Spec,
+    contraction,
+    formula,
+    named,
+    rows_of,
+    summed,
+    times,
+    when,
+    zero,
+)
 from .free import added_back
 from .pool import adaptive_avg_pool
 

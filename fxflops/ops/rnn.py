@@ -12,11 +12,8 @@ from typing import Any
 
 from torch import nn
 
-from ..records import Cost, Spec, specs_in
 from ..records.tensors import spec_of
-from ._cost import contraction, first, summed, times
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, contraction, first, formula, named, specs_in, summed, times
 
 GATES = {"lstm": Cost(muls=3, adds=5, others=5), "gru": Cost(muls=3, adds=5, others=3), "rnn": Cost(adds=1, others=1)}
 """Operations per step and hidden unit between the products with input and state and the new state: the sums of both, and

@@ -7,9 +7,7 @@ from typing import Any
 
 import torch
 
-from ..records import Cost, Spec
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, formula, named
 
 
 @formula(*named("index_add"))

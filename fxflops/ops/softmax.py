@@ -6,11 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..records import Cost, Spec
-from ._cost import reduced, rows_of
-from ._registry import formula
-from ._rules import EVEN, spelled
-from ._spellings import named
+from ._extend import EVEN, Cost, Spec, formula, named, reduced, rows_of, spelled
 
 
 @formula(nn.Softmax, *named("softmax", "_softmax", "_safe_softmax"), "aten::special_softmax")

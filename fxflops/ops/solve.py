@@ -7,10 +7,7 @@ from typing import Any
 
 import torch
 
-from ..records import Cost, Spec
-from ._cost import contraction, first, times, when
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, contraction, first, formula, named, times, when
 from .linalg import batch_of, eigh, eigvalsh, geqrf, lu, of_linalg, ormqr, svd, svdvals
 from .reduce import matrix_norm
 

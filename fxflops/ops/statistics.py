@@ -5,10 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..records import Cost, Spec, specs_in
-from ._cost import contraction, first, rows_of, times
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, contraction, first, formula, named, rows_of, specs_in, times
 from .reduce import histc
 
 

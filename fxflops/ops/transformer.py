@@ -5,10 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..records import Cost, Spec
-from ._cost import first, summed, times, when
-from ._registry import formula
-from ._spellings import named
+from ._extend import Cost, Spec, first, formula, named, summed, times, when
 from .activation import activation
 from .attention import attention
 from .attention_kernels import flash_attention_forward

@@ -9,9 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..records import Cost, Spec
-from ._cost import contraction, first, times
-from ._registry import formula
+from ._extend import Cost, Spec, contraction, first, formula, times
 from .pool import adaptive_avg_pool, adaptive_max_pool, adaptive_window_elements
 
 SAMPLE = Cost(muls=4, adds=3)
