@@ -20,6 +20,7 @@ from ..render.exports import Table
 from ..report.report import Report
 from ..roofline.devices import Device, find_device
 from ..units import read_size, size
+from .copies import map_in_copies
 from .links import Links, links_of
 from .simulation import Build, RankKind, Simulation, simulate
 
@@ -152,6 +153,7 @@ def rank_meshes(
     memory: str | int | None = None,
     differs: Sequence[str] | None = None,
     tokens: Tokens | None = None,
+    processes: int = 1,
 ) -> Meshes:
     """Simulate a training step on each mesh; return those that fit into ``memory``, the lowest bound first.
 
@@ -159,7 +161,7 @@ def rank_meshes(
 
     ``memory`` is that of a device, in bytes or as "80GiB". ``build`` and ``differs`` are those of :func:`simulate`, where names
     in ``differs`` that a mesh has not are left out; ``device`` and ``links`` are those of :func:`step_bound`, which has its
-    assumptions and errors.
+    assumptions and errors. So many ``processes`` simulate a mesh each at a time, as those of :func:`simulate` a rank.
     """
     found = find_device(device)
     between = links_of(found) if links is None else links
@@ -167,19 +169,24 @@ def rank_meshes(
         limit = read_size(memory) if isinstance(memory, str) else memory
     except ValueError as error:
         raise InputError(f"memory {memory!r}: {error}") from None
-    fitting: list[tuple[Simulation, StepBound]] = []
-    too_large: list[Simulation] = []
-    failed: dict[str, str] = {}
-    for mesh in meshes:
+
+    def tried(mesh: Mapping[str, int]) -> tuple[Simulation, StepBound | None] | dict[str, str]:
         try:
             one = simulate(build, mesh, differs=differs and [name for name in differs if name in mesh])
         except RunError as error:
-            failed[_named(mesh)] = " ".join(str(error).split())
-            continue
-        if limit is not None and one.max_memory > limit:
-            too_large.append(one)
+            return {_named(mesh): " ".join(str(error).split())}
+        return one, None if limit is not None and one.max_memory > limit else step_bound(one, found, between)
+
+    fitting: list[tuple[Simulation, StepBound]] = []
+    too_large: list[Simulation] = []
+    failed: dict[str, str] = {}
+    for told in map_in_copies(tried, meshes, processes, _named):
+        if isinstance(told, dict):
+            failed.update(told)
+        elif told[1] is None:
+            too_large.append(told[0])
         else:
-            fitting.append((one, step_bound(one, found, between)))
+            fitting.append((told[0], told[1]))
     fitting.sort(key=lambda each: each[1].best / (tokens(each[0].mesh) if tokens else 1))
     return Meshes(found, between, limit, tuple(fitting), tuple(too_large), failed, tokens)
 

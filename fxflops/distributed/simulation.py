@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ from ..render.exports import Path, Table, written
 from ..report.gathered import COLLECTIVES
 from ..report.report import Report
 from ..torch_internals import fake_group, fake_tensors
+from .copies import map_in_copies
 from .rank_mode import Rank
 
 Build = Callable[[Any], tuple["nn.Module | Sequence[nn.Module] | Mapping[str, Any]", Callable[[], Any]]]
@@ -147,7 +148,9 @@ class Simulation(Composed):
         return (self._name(kind), kind.ranks, macs, flops, params, report.max_memory, *held, *moved)
 
 
-def simulate(build: Build, mesh: Mapping[str, int], *, differs: Sequence[str] | None = None) -> Simulation:
+def simulate(
+    build: Build, mesh: Mapping[str, int], *, differs: Sequence[str] | None = None, processes: int = 1
+) -> Simulation:
     """Run a training step of the ranks of a mesh that does not exist, one rank at a time, without memory and without sending.
 
     Args:
@@ -159,9 +162,12 @@ def simulate(build: Build, mesh: Mapping[str, int], *, differs: Sequence[str] | 
         mesh: the dimensions by name with their sizes: ``{"dp": 64, "tp": 8, "pp": 4}``.
         differs: the dimensions along which ranks do different things, such as a pipeline's. By default that is found out, by
             comparing the first and the last rank along each dimension.
+        processes: the number of ranks that are simulated at a time, each in a copy of this process. What ``build`` and the
+            step change outside of the model is lost with the copy. It is one where copies are not safe: elsewhere than on Linux,
+            with an accelerator, beside other threads, or after a first backward pass on fake tensors.
 
     Raises InputError for a mesh or a ``build`` that does not fit, and where this process has a process group already; RunError
-    if ``build`` or a step raises, with the rank.
+    if ``build`` or a step raises, or a copy is killed, with the rank.
     """
     if not mesh or not all(isinstance(size, int) and size > 0 for size in mesh.values()):
         raise InputError(
@@ -173,24 +179,25 @@ def simulate(build: Build, mesh: Mapping[str, int], *, differs: Sequence[str] | 
         raise InputError("simulate() makes a process group of its own: call it before torch.distributed is initialized")
     found: dict[tuple[int, ...], Report] = {}
 
-    def run(at: Mapping[str, int]) -> Report:
-        key = tuple(at.values())
-        if key not in found:
-            found[key] = _report_of(build, mesh, at)
-        return found[key]
+    def run(places: Sequence[Coordinates]) -> list[Report]:
+        new = {key: at for at in places if (key := tuple(at.values())) not in found}
+        reports = map_in_copies(partial(_report_of, build, mesh), new.values(), processes, partial(_rank_named, mesh))
+        found.update(zip(new, reports, strict=True))
+        return [found[tuple(at.values())] for at in places]
 
     first = dict.fromkeys(mesh, 0)
     if differs is None:
         ends = {name: {**first, name: size - 1} for name, size in mesh.items()}
-        differs = [name for name, end in ends.items() if _signature(run(end)) != _signature(run(first))]
+        signature, *others = map(_signature, run([first, *ends.values()]))
+        differs = [name for name, other in zip(ends, others, strict=True) if other != signature]
     places = [
         {**first, **dict(zip(differs, at, strict=True))} for at in product(*(range(mesh[name]) for name in differs))
     ]
     alike = math.prod(mesh.values()) // len(places)
-    kinds = [[at for at, _ in equal] for equal in _equal((at, _signature(run(at))) for at in places)]
-    return Simulation(
-        dict(mesh), tuple(differs), tuple(RankKind(equal[0], alike * len(equal), run(equal[0])) for equal in kinds)
+    kinds = _equal(
+        (RankKind(at, alike, report), _signature(report)) for at, report in zip(places, run(places), strict=True)
     )
+    return Simulation(dict(mesh), tuple(differs), tuple(same[0][0]._replace(ranks=alike * len(same)) for same in kinds))
 
 
 def _signature(report: Report) -> Any:
@@ -213,9 +220,7 @@ def _equal(pairs: Iterable[tuple[Any, Any]]) -> list[list[tuple[Any, Any]]]:
 
 def _report_of(build: Build, mesh: Mapping[str, int], at: Mapping[str, int]) -> Report:
     """Return the report of the training step of one rank."""
-    sizes = [*mesh.values()]
-    rank = sum(place * math.prod(sizes[i + 1 :]) for i, place in enumerate(at.values()))
-    with errors_of_kind(), _fake_processes(rank, mesh) as device_mesh:
+    with errors_of_kind(), _fake_processes(_rank(mesh, at), mesh) as device_mesh:
         try:
             made = build(device_mesh)
             if not (isinstance(made, tuple) and len(made) == 2 and callable(made[1])):
@@ -228,9 +233,20 @@ def _report_of(build: Build, mesh: Mapping[str, int], at: Mapping[str, int]) -> 
         except InputError:
             raise
         except Exception as error:
-            where = ", ".join(f"{name} {place}" for name, place in at.items())
-            raise RunError(f"rank {rank} ({where}) raised\n  {type(error).__name__}: {error}") from error
+            raise RunError(f"{_rank_named(mesh, at)} raised\n  {type(error).__name__}: {error}") from error
         return p.report
+
+
+def _rank(mesh: Mapping[str, int], at: Mapping[str, int]) -> int:
+    """Return the number of the rank at this place."""
+    rank = 0
+    for name, size in mesh.items():
+        rank = rank * size + at[name]
+    return rank
+
+
+def _rank_named(mesh: Mapping[str, int], at: Mapping[str, int]) -> str:
+    return f"rank {_rank(mesh, at)} ({', '.join(f'{name} {place}' for name, place in at.items())})"
 
 
 def _optimizers_of(step: Callable[[], Any]) -> list[Optimizer]:
@@ -249,6 +265,10 @@ def _fake_processes(rank: int, mesh: Mapping[str, int]) -> Iterator[Any]:
     """Be this rank of a fake process group, with fake tensors; yield its device mesh."""
     from torch.distributed.device_mesh import init_device_mesh
 
+    with (
+        torch.enable_grad()
+    ):  # The first one starts a thread for each device; of those that fake tensors pretend to have too.
+        torch.ones((), requires_grad=True).backward()
     with ExitStack() as stack:
         try:
             stack.enter_context(fake_group(rank, math.prod(mesh.values())))

@@ -82,6 +82,23 @@ def test_meshes_in_the_order_of_their_bounds() -> None:
     assert "above 1,000 B: dp 2 (" in str(none)
 
 
+@pytest.mark.usefixtures("_forks")
+def test_meshes_in_copies_of_this_process() -> None:
+    def only_even(mesh: Any) -> Any:
+        if mesh.size() % 2:
+            raise ValueError("heads are even")
+        return build(mesh)
+
+    meshes = [{"dp": 8}, {"dp": 2, "tp": 4}, {"dp": 3}, {"dp": 2}]
+    limit = simulate(build, {"dp": 2}, differs=()).max_memory
+    alone, several = (
+        rank_meshes(only_even, iter(meshes), device=DEVICE, links=LINKS, memory=limit, processes=processes)
+        for processes in (1, 3)
+    )
+    assert several == alone
+    assert (len(several.found), several.failed) == (3, {"dp 3": "rank 0 (dp 0) raised ValueError: heads are even"})
+
+
 def test_what_is_not_in_a_table() -> None:
     simulation = simulate(build, {"dp": 2}, differs=())
     with pytest.raises(InputError, match="the links of 'mine' are not in the table"):

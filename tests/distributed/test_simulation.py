@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,6 +28,7 @@ pytestmark = [
 ]
 ROWS, WIDTH = 4, 8
 F32 = 4
+HERE = os.getpid()
 
 
 def linear(mesh: Any) -> Any:
@@ -47,6 +50,31 @@ def test_alike_ranks_stand_for_each_other() -> None:
     assert [row[:3] for row in found.table] == [("pp 0", 8, 256), ("pp 2", 4, 512)]
     given = simulate(stages, {"dp": 4, "pp": 3}, differs=["pp"])
     assert [kind.report.total_macs for kind in given.kinds] == [256, 512]
+
+
+@pytest.mark.usefixtures("_forks")
+def test_ranks_in_copies_of_this_process() -> None:
+    alone, several = (simulate(stages, {"dp": 2, "pp": 3}, processes=processes) for processes in (1, 2))
+    assert several.kinds == alone.kinds
+
+    def build(mesh: Any) -> Any:
+        if mesh.get_local_rank("pp") == 1:
+            raise ValueError("no such stage")
+        return stages(mesh)
+
+    with pytest.raises(ValueError, match="no such stage") as error:
+        simulate(build, {"dp": 2, "pp": 3}, differs=["pp"], processes=2)
+    assert isinstance(error.value, RunError)
+    assert str(error.value).startswith("rank 1 (dp 0, pp 1) raised\n")
+
+    def killed(mesh: Any) -> Any:
+        if mesh.get_local_rank("pp") == 2 and os.getpid() != HERE:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return stages(mesh)
+
+    with pytest.raises(RunError, match=r"rank 2 \(dp 0, pp 2\): the process that simulated it ended early"):
+        simulate(killed, {"dp": 2, "pp": 3}, differs=["pp"], processes=2)
+    assert not dist.is_initialized()
 
 
 def test_a_simulation_shows_and_exports_its_ranks() -> None:
