@@ -13,20 +13,20 @@ from dataclasses import asdict, fields, replace
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from ..conventions import check_convention, list_conventions
 from ..errors import FxflopsError, InputError, MissingFormulaError
+from ..render.exports import as_json
+from ..report.report import Report
 from . import closed_forms, meshes, summaries
 from . import options as option
 from .options import Asked, Limits, examples, spread
+from .reports import both, gathered, is_saved, report_of
 from .shown import Shown, check_suffix, colored, incomplete_lines, listed, ops_text, write
-
-if TYPE_CHECKING:
-    from ..report.report import Report
 
 OVER, USAGE = 1, 2
 TRACERS = ("auto", "symbolic", "record")
@@ -154,8 +154,6 @@ def run(
     rank 0 shows its report, and one of all ranks.
     """
     shown.check()
-    from .reports import gathered, is_saved, report_of
-
     for path in save or ():
         check_suffix(path)
     if (counts_only or is_saved(model)) and (trace, repeats) != ("auto", "auto"):
@@ -205,8 +203,6 @@ def explain(
     asked: Asked,
 ) -> None:
     """Explain why two conventions give different totals for a model: op by op, with what each of them counts."""
-    from .reports import report_of
-
     for each in (a, b):
         check_convention(each)
     typer.echo(str(report_of(model, asked).explain(a, b)))
@@ -237,9 +233,6 @@ def diff(
     json: option.TableAsJson = False,
 ) -> None:
     """Show what grew, and where, from one model or saved report to another."""
-    from ..render.exports import as_json
-    from .reports import both
-
     one, other = both(a, b, asked)
     found = one.diff(other)
     found = replace(found, a=_labelled(a, one, found.a), b=_labelled(b, other, found.b))
@@ -285,9 +278,7 @@ def check(
     if limits == Limits():
         names = ", ".join(f"--{field.name.replace('_', '-')}" for field in fields(Limits))
         raise InputError(f"no budget is given: one or more of {names}")
-    from ..render.exports import as_json
     from ..report.budget import budgets_of
-    from .reports import report_of
 
     report = report_of(model, asked, None if limits.max_time is None else {})
     budgets = budgets_of(report, **asdict(limits))

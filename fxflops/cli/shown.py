@@ -12,20 +12,17 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from ..counting.catalogue_page import Row, counts
 from ..errors import InputError
 from ..render.columns import EXPENDABLE, MODULE_COLUMNS, OPERATIONS, Column, check_units, find, pick
 from ..render.table import grid, ordered
 from ..render.text import align, terminal_width, wrapped
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ..counting.catalogue_page import Row
-    from ..report.report import Report
+from ..report.report import Report
 
 DEFAULT_COLUMNS = ("phase", "op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
 
@@ -132,8 +129,6 @@ def listed(lines: Iterable[str]) -> str:
 
 def ops_text(rows: Iterable[Row], brief: bool) -> str:
     """Return ops with what each counts; without ``brief``, also with the functions and modules that are counted as it."""
-    from ..counting.catalogue_page import counts
-
     if brief:
         return listed(align([(row.op, counts(row)) for row in rows], [False, False]))
     width = min(terminal_width() or 100, 100)

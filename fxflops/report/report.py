@@ -24,6 +24,7 @@ from ..roofline.result import Roofline
 from .compiled import CompiledView, compiled_view
 from .diff import Diff, diff
 from .explain import Explanation, explain
+from .html import notebook, page_of, plotly_script
 from .other_tools import OtherTools
 from .over_processes import OverProcesses
 from .picture import as_png, charted, picture
@@ -178,14 +179,11 @@ class Report(OtherTools, OverProcesses, Exports):
         the page in place of the model's class.
         """
         from ..render.page import page
-        from .html import plotly_script
 
         return written(page(self._page(device, title), plotly_script()), path)
 
     def _page(self, device: str | Device = "auto", title: str = "") -> Page:
         """Return the data of the page. With ``device="auto"`` it has a roofline only if the run was timed."""
-        from .html import page_of
-
         rooflines, why = dict[str, Roofline](), "nothing was timed"
         if device != "auto" or any(call.seconds for call in self.calls):
             try:
@@ -203,8 +201,6 @@ class Report(OtherTools, OverProcesses, Exports):
         return summary(self._summary)
 
     def _repr_html_(self) -> str:
-        from .html import notebook
-
         return notebook(self.counted, self._summary)
 
     def __repr__(self) -> str:

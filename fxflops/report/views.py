@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from ..counting.collectives import by_group, collectives
 from ..counting.counted_run import CountedRun
@@ -15,12 +14,10 @@ from ..render.columns import MODULES, Column, module_values
 from ..render.data import Summary, TreeRow
 from ..render.exports import Table, Tabular
 from ..render.fold import work_name
+from ..render.tree import Options, below, check_options, rows_of, tree
 from .compiled import compiled_view
 from .rows import highest
 from .tables import TabledRun
-
-if TYPE_CHECKING:
-    from ..render.tree import Options
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -36,13 +33,9 @@ class Tree(Tabular):
     provenance: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        from ..render.tree import check_options
-
         check_options(self.root, **self.options)
 
     def _as_table(self) -> Table:
-        from ..render.tree import rows_of
-
         shown, lines, _ = rows_of(self.root, **self.options)
         count = [Column("count", "count", "number")] if any(line.count > 1 for line in lines) else []
         columns = (MODULES[0], MODULES[1], *count, *(replace(c, header=c.key) if c.kind == "%" else c for c in shown))
@@ -55,13 +48,10 @@ class Tree(Tabular):
         return Table("modules", columns, tuple(rows), bool(self.options["columns"]), self.provenance)
 
     def __str__(self) -> str:
-        from ..render.tree import tree
-
         return tree(self.root, **self.options)
 
     def _repr_html_(self) -> str:
         from ..render.html import block, note, tree_table
-        from ..render.tree import below
 
         deeper = below(self.root, self.options["depth"])
         return block(tree_table(self.root, **self.options), *([note(deeper)] if deeper else []))
@@ -124,14 +114,14 @@ def _without(root: TreeRow, others: Sequence[Counted]) -> TreeRow:
     )
 
 
-def summary_of(report: TabledRun, tree: TreeRow, utilization: float | None) -> Summary:
+def summary_of(report: TabledRun, root: TreeRow, utilization: float | None) -> Summary:
     """Return the data of the one-screen summary; ``utilization`` is the MFU, None if it is not known."""
     where, compiled = report.environment, compiled_view(report)
     return Summary(
         title=report.name,
         inputs=report.inputs,
         setting=" · ".join(filter(None, [where.device, where.mode, where.grad, report.trace])),
-        root=tree,
+        root=root,
         int_ops=report.total_int_ops,
         backward_flops=report.total_backward_flops,
         recompute_flops=report._flops_of("recompute"),
