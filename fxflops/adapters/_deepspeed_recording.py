@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from torch import nn
 
 from ..api import count
-from ..conventions._modules import POINTWISE
+from ..conventions._rows import POINTWISE
 from ..errors import RunError
 from ..records import Counted
 from ..report.report import Report

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..ops._cost import first
+from ..ops._extend import first
+from ..ops.mappings import computes_nothing
 from ..records import Call, Counted, Spec, specs_in
 from ..torch_internals import OpOverload, OpOverloadPacket
 from ._fvcore_values import Value
@@ -68,9 +69,10 @@ def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:
 
 
 def python_ops() -> dict[FunctionType, Callable[..., int]]:
-    """Return a formula for the forward of every autograd.Function but torch's own: in a trace each is one node."""
+    """Return a formula for the forward of every autograd.Function but torch's own: in a trace each is one node, into which
+    fvcore does not see."""
     return {
-        cls.forward: _opaque
+        cls.forward: computes_nothing
         for cls in _subclasses(torch.autograd.Function)
         if isinstance(cls.forward, FunctionType) and cls.__module__.partition(".")[0] != torch.__name__
     }
@@ -80,11 +82,6 @@ def _subclasses(cls: Any) -> Iterator[Any]:
     for subclass in cls.__subclasses__():
         yield subclass
         yield from _subclasses(subclass)
-
-
-def _opaque(*_: Any, out: Any) -> int:
-    """x -> out: nothing, as fvcore does not see inside the node."""
-    return 0
 
 
 def _name_of_python_op(call: Call) -> str:

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..ops.shapes import each
-from ..records import Cost, Spec
+from ..ops._extend import Cost, Spec, each
 from ._convention import Convention, ModuleRule, nothing
 from ._rows import (
     DIMS,

@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 
 from ._convention import CONVENTIONS
-from ._modules import POINTWISE, recurrent_with_sums
 from ._replaced import REPLACED, convention_of
-from ._rows import conv_padded_alike
+from ._rows import POINTWISE, conv_padded_alike, recurrent_with_sums
 
 UNSEEN = (torch.mm, torch.Tensor.mm, torch.bmm, torch.Tensor.bmm, torch.Tensor.baddbmm)
 CONVENTION = convention_of(

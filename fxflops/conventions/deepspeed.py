@@ -24,10 +24,9 @@ import torch.nn.functional as F
 
 from ..records import Cost, Spec
 from ._convention import CONVENTIONS
-from ._modules import POINTWISE, recurrent_with_sums
 from ._replaced import REPLACED as BEFORE
 from ._replaced import Row, convention_of
-from ._rows import DIMS, conv_padded_alike, product
+from ._rows import DIMS, POINTWISE, conv_padded_alike, product, recurrent_with_sums
 
 
 def conv_transpose(input: Spec, weight: Spec, bias: Spec | None = None, *, out: Spec) -> Cost:

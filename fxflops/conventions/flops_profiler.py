@@ -18,8 +18,8 @@ two parents under each.
 from __future__ import annotations
 
 from ._convention import CONVENTIONS
-from ._modules import POINTWISE, recurrent
 from ._replaced import REPLACED, convention_of
+from ._rows import POINTWISE, recurrent
 
 CONVENTION = convention_of(
     "flops_profiler",

@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 from torch import nn
 
-from ..ops._cost import first
+from ..ops._extend import first
 from ..records import Scope
 from . import ptflops
 from ._convention import CONVENTIONS, Convention, nothing
-from ._modules import given
+from ._rows import given
 
 
 def linear(scope: Scope) -> int:

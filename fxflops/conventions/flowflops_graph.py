@@ -13,8 +13,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..ops.shapes import each
-from ..records import FormulaFunction, Spec
+from ..ops._extend import FormulaFunction, Spec, each
 from ._convention import CONVENTIONS, Convention, nothing
 
 

@@ -21,11 +21,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..ops._cost import first
+from ..ops._extend import first
 from ..records import FormulaFunction, Scope, Spec, specs_in
 from ._convention import CONVENTIONS, Convention, nothing
-from ._modules import POINTWISE, each_input, each_output, given
-from ._rows import DIMS, POOLINGS, elementwise, local_response_norm, lp_pool, per_input
+from ._rows import (
+    DIMS,
+    POOLINGS,
+    each_input,
+    each_output,
+    elementwise,
+    given,
+    local_response_norm,
+    lp_pool,
+    per_input,
+    recurrent_step,
+)
 
 # Rules of hooked modules
 
@@ -70,17 +80,10 @@ def upsampled(scope: Scope) -> int:
     return math.prod(first(scope.out)[1:])
 
 
-def recurrent_step(scope: Scope, suffix: str = "") -> int:
-    """w_ih[g h, i], w_hh[g h, h] -> h: 1 per weight, 1 per bias, and 1 (RNN), 7 (GRU) or 10 (LSTM) per hidden unit."""
-    params, hidden = scope.params, scope.settings["hidden_size"]
-    names = ["weight_ih", "weight_hh", *(["bias_ih", "bias_hh"] if scope.settings["bias"] else [])]
-    return sum(params[name + suffix].numel() for name in names) + POINTWISE[scope.cls] * int(hidden)
-
-
 def recurrent(scope: Scope) -> int:
     """x[n, t, i] -> out[n, t, h]: the steps of all layers, times t; in both directions twice those of the one."""
     steps = math.prod(given(scope)[:2]) * (2 if scope.settings["bidirectional"] else 1)
-    return steps * sum(recurrent_step(scope, f"_l{layer}") for layer in range(scope.settings["num_layers"]))
+    return steps * recurrent_step(scope)
 
 
 def recurrent_cell(scope: Scope) -> int:

@@ -15,8 +15,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ..ops._cost import first
-from ..records import Cost, Spec
+from ..ops._extend import Cost, Spec, first
 from ._convention import CONVENTIONS, Convention, nothing
 from ._rows import per_input
 

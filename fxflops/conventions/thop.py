@@ -16,10 +16,10 @@ from collections.abc import Callable, Mapping
 
 from torch import nn
 
-from ..ops._cost import first
+from ..ops._extend import first
 from ..records import Scope, specs_in
 from ._convention import CONVENTIONS, Convention, nothing
-from ._modules import each_input, each_output, given
+from ._rows import each_input, each_output, given
 
 
 def zero(scope: Scope) -> int:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..ops._cost import first
-from ..records import Cost, Spec
+from ..ops._extend import Cost, Spec, first
 from ._convention import CONVENTIONS, Convention
 
 
