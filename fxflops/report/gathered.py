@@ -1,4 +1,5 @@
-"""One report over all processes: what each computes, holds and sends, the sums, and how unequal they are."""
+"""One report over all processes: what each computes, holds and sends, the sums, and how unequal they are; and the
+collectives of one."""
 
 from __future__ import annotations
 
@@ -12,11 +13,13 @@ from typing import Any, NamedTuple
 from .. import units
 from ..counting.collectives import Collective, by_group, collectives, known_sum, sent_by_group, transferred
 from ..counting.counted_run import CountedRun
+from ..errors import InputError
 from ..render.columns import Column
 from ..render.composed import Composed
 from ..render.exports import MOST_SHOWN, Cells, Path, Table, written
 
 LEAST_REPEATED = 0.05
+"""Repeated work that is a larger share of the needed one is shown: less is what it takes to add up parts of a sum."""
 QUANTITIES = (
     Column("macs", "MACs", "flops"),
     Column("flops", "FLOPs", "flops"),
@@ -140,7 +143,8 @@ class GatheredReport(Composed):
     @cached_property
     def _repeated(self) -> dict[str, int]:
         """The FLOPs that several processes repeat, by module."""
-        return {path or "(root)": row.repeated for path, row in (self.modules or {}).items() if _shows(row)}
+        rows = (self.modules or {}).items()
+        return {path or "(root)": row.repeated for path, row in rows if row.repeated > LEAST_REPEATED * row.needed}
 
     def _pieces(self) -> Iterator[str | Table]:
         yield f"{self._title}{'' if self.complete else ', INCOMPLETE'}"
@@ -179,11 +183,6 @@ COLLECTIVES = (
     Column("received", "received", "B"),
     Column("seconds", "time", "s"),
 )
-
-
-def _shows(row: WorkRow) -> bool:
-    """Return whether work is repeated by more than what it takes to add up parts of a sum."""
-    return row.repeated > LEAST_REPEATED * row.needed
 
 
 def gathered(report: CountedRun, whole: CountedRun | None, timeout: float) -> GatheredReport:
@@ -233,3 +232,32 @@ def _work(of_ranks: Sequence[Mapping[str, int]], whole: Mapping[str, int]) -> di
     paths = dict.fromkeys([*whole, *(path for rank in of_ranks for path in rank)])
     sums = {path: sum(rank.get(path, 0) for rank in of_ranks) for path in paths}
     return {path: WorkRow(flops, whole.get(path, 0), flops - whole.get(path, 0)) for path, flops in sums.items()}
+
+
+class OverProcesses(CountedRun):
+    """The part of a Report that is about torch.distributed."""
+
+    @property
+    def collectives(self) -> Table:
+        """The collectives of this process by module and phase: operation, group, bytes sent and received, seconds.
+
+        The group is named after its mesh dimension. The bytes are the least that the operation needs, by a ring (see
+        ``docs/distributed.md``). Seconds pass until the call returned; the bytes may then still be under way.
+        """
+        rows = tuple(collectives(self.counted))
+        return Table("collectives", COLLECTIVES, rows, provenance=self.environment.provenance)
+
+    def gather(self, *, whole: CountedRun | None = None, timeout: float = 60.0) -> GatheredReport:
+        """Return one report over all processes of torch.distributed; every process calls this, with its own report.
+
+        ``whole`` is a report of one process for the work of all, such as ``fxflops.count`` of the model on the whole batch:
+        FLOPs beyond those are computed by several processes alike, and shown by module. Without torch.distributed the
+        result is of one process.
+
+        Raises DistributedError, in every process that calls this, if a process does not within ``timeout`` seconds.
+        """
+        if whole is not None and not isinstance(whole, CountedRun):
+            raise InputError(
+                f"whole must be a Report, not {type(whole).__name__}: fxflops.count(model, batch) makes one"
+            )
+        return gathered(self, whole, timeout)

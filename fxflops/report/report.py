@@ -24,9 +24,9 @@ from ..roofline.result import Roofline
 from .compiled import CompiledView, compiled_view
 from .diff import Diff, diff
 from .explain import Explanation, explain
+from .gathered import OverProcesses
 from .html import notebook, page_of, plotly_script
 from .other_tools import OtherTools
-from .over_processes import OverProcesses
 from .picture import as_png, charted, picture
 from .rows import costs_table
 from .saved import NAME_ONLY, TOTALS, Saved, data_in, to_json_data

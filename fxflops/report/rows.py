@@ -62,7 +62,7 @@ def module_rows(rows: Mapping[str, ModuleRow], origin: str) -> Rows[ModuleRow]:
 def operator_rows(rows: Mapping[str, OperatorRow], key: str, origin: str) -> Rows[OperatorRow]:
     """Return a table with a row for each operator, dtype or step; ``key`` says which."""
     columns = (Column(key, key), Column("calls", "calls", "number"), *SUMS)
-    return Rows(rows, f"{key}s", columns, _operator_cells, origin)
+    return Rows(rows, f"{key}s", columns, lambda name, row: [(name, row.calls, *_sums(row.total))], origin)
 
 
 def step_time_rows(rows: Mapping[str, StepTime], origin: str) -> Rows[StepTime]:
@@ -178,10 +178,6 @@ def _is_unknown(sums: Sums) -> bool:
 def _module_cells(path: str, row: ModuleRow) -> list[Cells]:
     own = (None, None) if _is_unknown(row.own) else (row.own.macs, row.own.flops)
     return [(path, row.cls, row.calls, row.params, row.own_params, *_sums(row.total), *own, row.own.seconds)]
-
-
-def _operator_cells(key: str, row: OperatorRow) -> list[Cells]:
-    return [(key, row.calls, *_sums(row.total))]
 
 
 def _nested_cells(path: str, rows: Rows[OperatorRow]) -> list[Cells]:
