@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from .costs import SizedCosts
-from .drawing import plot
-from .packing import packed
-from .writing import expression, python_function, text
+from ..errors import ClosedFormError, InputError
+from .costs import QUANTITIES, REQUIRED, Cell, Key, Range, SizedCosts
+from .polynomials import Polynomial, fixed
+from .sizes import Size
+from .writing import expression, plot, python_function, text
 
 if TYPE_CHECKING:
     from sympy import Expr
+
+
+ATTENTION = "attention"
+"""The ops in whose names this stands are computed for each of packed sequences by itself; all others see one row."""
 
 
 class ClosedForm(SizedCosts):
@@ -74,7 +79,28 @@ class ClosedForm(SizedCosts):
 
         ``others`` fix all other sizes. Raises ClosedFormError if anything but attention grows with the square.
         """
-        sizes, cells = packed(self, size, others)
+        if {size, *others} != {*self.sizes}:
+            raise InputError(f"packed() takes one of the sizes {', '.join(self.sizes)}, and numbers for the others")
+        axis = self.sizes.index(size)
+        length = self.example[axis]
+        point = [others.get(name, length) for name in self.sizes]
+        cells: dict[str, list[Cell]] = {what: [] for what in QUANTITIES}
+        for what in REQUIRED:
+            costs: dict[Key, Polynomial] = {}
+            for key, polynomial in self.cell_at(point, what).costs.items():
+                for i, name in enumerate(self.sizes):
+                    polynomial = fixed(polynomial, i, others[name]) if i != axis else polynomial
+                powers = {monomial[axis]: each for monomial, each in polynomial.items()}
+                phase, path, op = key
+                of_each = ATTENTION in op
+                if max(powers, default=0) > (2 if of_each else 1) or (of_each and 0 in powers):
+                    raise ClosedFormError(
+                        f"no form of packed sequences: {op} in {path or 'the model'} ({phase}) is no attention to each "
+                        f"sequence by itself, and grows with a power of {size} that the sums do not give"
+                    )
+                costs[key] = {((0, 0), (1, 0), (0, 1))[power]: each for power, each in powers.items()}
+            cells[what].append(Cell((Range(1, None), Range(1, None)), costs))
+        sizes = Size(f"sum_{size}", length), Size(f"sum_{size}_squared", length**2)
         return ClosedForm(self.model, sizes, cells, self.convention, self.attention, self.checked)
 
     def __str__(self) -> str:

@@ -125,10 +125,7 @@ def _enter(found: dict[str, Size], place: Place, length: int, where: str) -> Non
     if example is None:
         other = f"{place.name} is {known.example} elsewhere" if known else f"no {place.name} gives it"
         raise InputError(f"dynamic_shapes: dim {place.dim} of {where} is {length}, but {other}")
-    least, most = (_limit(getattr(place.wanted, end, None)) for end in ("min", "max"))
+    bounds = (getattr(place.wanted, end, None) for end in ("min", "max"))
+    # Where none is given, torch sets one that is no number, or not above 0.
+    least, most = (int(bound) if isinstance(bound, int) and bound > 0 else None for bound in bounds)
     found[place.name] = known or Size(place.name, example, least, most)
-
-
-def _limit(given: Any) -> int | None:
-    """Return a bound of a Dim; None for one that torch sets where none is given."""
-    return int(given) if isinstance(given, int) and given > 0 else None
