@@ -22,16 +22,17 @@ TERMS = (
 )  # fmt: skip
 """The parts of a model that trainers count or leave out, in the order in which they are shown."""
 NOT_COUNTED = "nothing"
+Terms = Mapping[str, float | Fraction]
+"""FLOPs by :data:`TERMS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trainer:
-    """The arithmetic of a trainer: ``terms`` returns the FLOPs of forward and backward by :data:`TERMS`, of a batch of
-    sequences of these lengths; ``how`` says in words what a term counts."""
+    """The arithmetic of a trainer: ``terms`` returns the FLOPs of forward and backward of a batch of sequences of these lengths; ``how`` says in words what a term counts."""
 
     name: str
     summary: str
-    terms: Callable[[Source, tuple[int, ...]], Mapping[str, float | Fraction]]
+    terms: Callable[[Source, tuple[int, ...]], Terms]
     how: Mapping[str, str]
 
 

@@ -5,14 +5,12 @@ Trainer.floating_point_ops of transformers 5: https://github.com/huggingface/tra
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from . import six_nd
 from ._source import Source
-from ._terms import Trainer
+from ._terms import Terms, Trainer
 
 
-def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
+def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
     """Return 6 x parameters x tokens without any embedding table, and with all experts.
 
     Where the output layer has the table's weight it is left out with it.

@@ -6,12 +6,11 @@ a sequence of a batch counts by its own length.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InputError
 from ._source import HEADS, HIDDEN, LAYERS, Source, feed_forward, head_sizes, projections, read
-from ._terms import Trainer
+from ._terms import Terms, Trainer
 
 PATTERNS = {"gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
 """Every how many layers attention is global; the others have a window."""
@@ -19,7 +18,7 @@ UNKNOWN = ("llama4", "gemma4", "deepseek_v4", "qwen3_next", "qwen3_5")
 """Architectures for which MaxText has formulas that are not given here."""
 
 
-def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
+def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
     """Return 6 x each matrix x tokens, with the router; of the scores half of the pairs, or those in the window."""
     source.needed_config("maxtext")
     config, tokens = source.text, sum(lengths)

@@ -6,17 +6,16 @@ multi-token prediction, and with the vocabulary padded as by default, to a multi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InputError
 from ._source import HEADS, HIDDEN, Source, feed_forward, head_sizes, layer_kinds, projections, read
-from ._terms import Trainer
+from ._terms import Terms, Trainer
 
 DIVISIBLE = 128
 
 
-def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
+def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
     """Return 6 x each matrix x tokens, without the router; of the scores half of the pairs."""
     source.needed_config("megatron")
     config, tokens, squares = source.text, sum(lengths), sum(length**2 for length in lengths)

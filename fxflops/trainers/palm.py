@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from fractions import Fraction
-
 from . import six_nd
 from ._source import Source
-from ._terms import Trainer
+from ._terms import Terms, Trainer
 
 
-def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float | Fraction]:
+def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
     """Return 6ND, and for the scores 12 x heads x head size x tokens squared a layer."""
     squares = sum(length**2 for length in lengths)
     return {**six_nd.terms(source, lengths), "attention scores": 6 * source.width_of_scores("palm") * squares}

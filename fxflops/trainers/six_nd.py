@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from fractions import Fraction
-
 from ._source import Source
-from ._terms import TERMS, Trainer
+from ._terms import TERMS, Terms, Trainer
 
 
-def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float | Fraction]:
+def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
     """Return 6 x parameters x tokens; of experts the parameters that a token meets."""
     return {name: 6 * n * sum(lengths) for name, n in source.active_parameters.items()}
 

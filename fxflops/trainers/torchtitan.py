@@ -6,14 +6,12 @@ https://github.com/pytorch/torchtitan/blob/v0.3.0/torchtitan/models/utils.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from . import six_nd
 from ._source import Source
-from ._terms import Trainer
+from ._terms import Terms, Trainer
 
 
-def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
+def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
     """Return 6 x parameters x tokens without the input table and vision, and the scores of every pair in attention layers."""
     tokens, squares = sum(lengths), sum(length**2 for length in lengths)
     # Those of experts are rounded down there.

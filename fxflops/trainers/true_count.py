@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
 from ._source import Source, module_term
-from ._terms import TERMS, Trainer
+from ._terms import TERMS, Terms, Trainer
 
 WITH_WEIGHTS = ("linear", "grouped_mm", "conv")
 
 
-def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
+def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
     """Return 2 x MACs of forward and backward by term; all other operations are under "other"."""
     terms_of = {module.path: module_term(module) for module in source.modules}
     weighed = {module.path for module in source.modules if module.params}

@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ..errors import InputError
-from ._source import Source
-from ._terms import Trainer
+from ._source import Source, head_sizes, projections
+from ._terms import Terms, Trainer
 
 DENSE = {
     "qwen2",
@@ -28,7 +27,8 @@ DENSE = {
 WITH_IMAGES = {"qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen3_5", "qwen3_5_moe"}
 HIDDEN_HEADS = {"qwen2_vl", "qwen2_5_vl", "qwen3_vl"}
 """Their heads are taken to be as wide as the hidden size divided by their number, whatever the config says."""
-MIXTURES = {"qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "gpt_oss", "hy_v3", "deepseek_v3"}
+LATENT = "deepseek_v3"
+MIXTURES = {"qwen2_moe", "qwen3_moe", "qwen3_vl_moe", "gpt_oss", "hy_v3", LATENT}
 HYBRID = {"qwen3_5", "qwen3_5_moe"}
 TYPES = DENSE | WITH_IMAGES | MIXTURES
 WINDOWS = {"gemma3_text": 1024, "gpt_oss": 128}
@@ -37,7 +37,7 @@ PERIOD = 6
 """Without a list of layers every sixth of Gemma 3 attends everywhere."""
 
 
-def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
+def terms(source: Source, lengths: tuple[int, ...]) -> Terms:
     """Return verl's FLOPs by term. Raises InputError for an architecture that it does not know, whose MFU it prints as 0."""
     whole = source.needed_config("verl")
     kind = whole.model_type
@@ -49,7 +49,9 @@ def terms(source: Source, lengths: tuple[int, ...]) -> Mapping[str, float]:
     found = {"input table": table, "output layer": table}
     found |= {name: 6 * tokens * n for name, n in _feed_forward(kind, config).items()}
     found["attention projections"] = 6 * tokens * _projections(kind, config) * len(_full(kind, config))
-    found["attention scores"] = 6 * _squares(kind, config, lengths) * _pair(kind, config)
+    sizes = head_sizes(config) if kind == LATENT else (_head_size(kind, config),) * 2
+    halved = 3 * _squares(kind, config, lengths)  # for causality
+    found["attention scores"] = halved * config.num_attention_heads * sum(sizes)
     if kind in HYBRID:
         found["linear attention"] = _linear(config, tokens) * (layers - len(_full(kind, config)))
     if kind == "apertus":
@@ -67,25 +69,11 @@ def _head_size(kind: str, config: Any) -> int:
 
 def _projections(kind: str, config: Any) -> int:
     """Return the elements of the projections of a layer with attention."""
-    hidden, heads = config.hidden_size, config.num_attention_heads
-    if kind != "deepseek_v3":
-        queries, keys = (n * _head_size(kind, config) for n in (heads, config.num_key_value_heads))
-        return int(
-            hidden * ((3 if kind in HYBRID else 2) * queries + 2 * keys)
-        )  # Qwen3.5 has a gate as wide as the queries
-    query, rank = config.qk_nope_head_dim + config.qk_rope_head_dim, config.q_lora_rank
-    found = hidden * heads * query if rank is None else rank * (hidden + heads * query)
-    found += hidden * (config.kv_lora_rank + config.qk_rope_head_dim)
-    found += config.kv_lora_rank * heads * (config.qk_nope_head_dim + config.v_head_dim)
-    return int(found + heads * config.v_head_dim * hidden)
-
-
-def _pair(kind: str, config: Any) -> float:
-    """Return the multiply-accumulates of the scores of two tokens, halved for causality, in a layer."""
-    heads: int = config.num_attention_heads
-    if kind == "deepseek_v3":
-        return heads * int(config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim) / 2
-    return heads * _head_size(kind, config)
+    if kind == LATENT:
+        return projections(config)
+    queries, keys = (n * _head_size(kind, config) for n in (config.num_attention_heads, config.num_key_value_heads))
+    gated = 3 if kind in HYBRID else 2  # Qwen3.5 has a gate as wide as the queries
+    return int(config.hidden_size * (gated * queries + 2 * keys))
 
 
 def _feed_forward(kind: str, config: Any) -> dict[str, int]:
@@ -93,11 +81,11 @@ def _feed_forward(kind: str, config: Any) -> dict[str, int]:
     hidden, layers = config.hidden_size, config.num_hidden_layers
     if kind not in MIXTURES and not (kind in HYBRID and hasattr(config, "num_experts")):
         return {"mlp": hidden * config.intermediate_size * (2 if kind == "apertus" else 3) * layers}
-    dense = getattr(config, "first_k_dense_replace", 0) if kind == "deepseek_v3" else 0
-    named = {"gpt_oss": "num_local_experts", "deepseek_v3": "n_routed_experts"}.get(kind, "num_experts")
+    dense = getattr(config, "first_k_dense_replace", 0) if kind == LATENT else 0
+    named = {"gpt_oss": "num_local_experts", LATENT: "n_routed_experts"}.get(kind, "num_experts")
     width = config.intermediate_size if kind == "gpt_oss" else getattr(config, "moe_intermediate_size", None)
     width = config.expert_hidden_dim if width is None else width
-    shared = {"deepseek_v3": "n_shared_experts", "hy_v3": "num_shared_experts"}.get(kind)
+    shared = {LATENT: "n_shared_experts", "hy_v3": "num_shared_experts"}.get(kind)
     found = {
         "mlp": hidden * config.intermediate_size * 3 * dense if dense else 0,
         "router": hidden * getattr(config, named) * (layers - dense),
