@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import ORDERED, POINTWISE, Cost, Spec, first, formula, named, times
+from ._extend import ORDERED, POINTWISE, Cost, FormulaFunction, Spec, first, formula, named, spelled, times
 from .elementwise import in_place, same
 
 LEAKY = Cost(muls=1, others=1)
@@ -65,31 +65,16 @@ def bounded_backward(*, out: Spec) -> Cost:
     return times(out.numel(), Cost(others=2))
 
 
-hardsigmoid = formula(nn.Hardsigmoid, *named("hardsigmoid"), op="hardsigmoid")(activation)
-hardsigmoid.shape(nn.Hardsigmoid, F.hardsigmoid, layout=POINTWISE)(same)
+def derivative(of: str, text: str, each: Cost) -> FormulaFunction:
+    """The formula of an operator that computes so much per element of the gradient, of the input x or the result y."""
+
+    def backward(*, out: Spec) -> Cost:
+        return times(out.numel(), each)
+
+    backward.__doc__ = f"grad[*], {of}[*] -> out[*]: {text}: {each.flops} per output."
+    return backward
 
 
-@hardsigmoid.backward(*named("hardsigmoid_backward"))
-def hardsigmoid_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * 1/6 between two bounds: 3 per output."""
-    return times(out.numel(), Cost(muls=1, others=2))
-
-
-hardswish = formula(nn.Hardswish, *named("hardswish"), op="hardswish")(activation)
-hardswish.shape(nn.Hardswish, F.hardswish, layout=POINTWISE)(same)
-
-
-@hardswish.backward(*named("hardswish_backward"))
-def hardswish_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * (x / 3 + 0.5) between two bounds: 5 per output."""
-    return times(out.numel(), Cost(muls=1, adds=1, others=3))
-
-
-gelu = formula(nn.GELU, *named("gelu"), op="gelu")(activation)
-gelu.shape(nn.GELU, F.gelu, layout=POINTWISE)(same)
-
-
-@gelu.backward(*named("gelu_backward"))
 def gelu_backward(grad_output: Spec, input: Spec, *, approximate: str = "none", out: Spec) -> Cost:
     """grad[*], x[*] -> out[*]: grad * (P(x) + x p(x)), P and p of the normal distribution, 11 per output; by tanh 17.
 
@@ -100,24 +85,35 @@ def gelu_backward(grad_output: Spec, input: Spec, *, approximate: str = "none", 
     return times(out.numel(), Cost(muls=7, adds=2, others=2) if exact else Cost(muls=12, adds=5, others=1))
 
 
-silu = formula(nn.SiLU, *named("silu"), op="silu")(activation)
-silu.shape(nn.SiLU, F.silu, layout=POINTWISE)(same)
-
-
-@silu.backward(*named("silu_backward"))
-def silu_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * s * (1 + x * (1 - s)), s = sigmoid(x): 6 per output."""
-    return times(out.numel(), Cost(muls=3, adds=2, others=1))
-
-
-mish = formula(nn.Mish, *named("mish"), op="mish")(activation)
-mish.shape(nn.Mish, F.mish, layout=POINTWISE)(same)
-
-
-@mish.backward(*named("mish_backward"))
-def mish_backward(*, out: Spec) -> Cost:
-    """grad[*], x[*] -> out[*]: grad * (t + x * sigmoid(x) * (1 - t * t)), t = tanh(softplus(x)): 9 per output."""
-    return times(out.numel(), Cost(muls=4, adds=2, others=3))
+DERIVATIVES: dict[str, tuple[type[nn.Module], FormulaFunction]] = {
+    "hardsigmoid": (nn.Hardsigmoid, derivative("x", "grad * 1/6 between two bounds", Cost(muls=1, others=2))),
+    "hardswish": (
+        nn.Hardswish,
+        derivative("x", "grad * (x / 3 + 0.5) between two bounds", Cost(muls=1, adds=1, others=3)),
+    ),
+    "gelu": (nn.GELU, gelu_backward),
+    "silu": (
+        nn.SiLU,
+        derivative("x", "grad * s * (1 + x * (1 - s)), s = sigmoid(x)", Cost(muls=3, adds=2, others=1)),
+    ),
+    "mish": (
+        nn.Mish,
+        derivative(
+            *("x", "grad * (t + x * sigmoid(x) * (1 - t * t)), t = tanh(softplus(x))"),
+            each=Cost(muls=4, adds=2, others=3),
+        ),
+    ),
+    "sigmoid": (nn.Sigmoid, derivative("y", "grad * (1 - y) * y", Cost(muls=2, adds=1))),
+    "tanh": (nn.Tanh, derivative("y", "grad * (1 - y * y)", Cost(muls=2, adds=1))),
+}
+"""The module and the derivative of functions that count 1 per element themselves."""
+for _name, (_module, _backward) in DERIVATIVES.items():
+    _op = formula(_module, *named(_name), op=_name)(activation)
+    _spaces = (torch, torch.Tensor) if hasattr(torch, _name) else (F,)  # F.sigmoid calls the method
+    _op.shape(_module, *spelled(_name, *_spaces), layout=POINTWISE)(same)
+    _op.backward(*named(f"{_name}_backward"), op=f"{_name}_backward")(_backward)
+formula(*named("expit"), "aten::special_expit", op="sigmoid")(activation)
+activation.shape(*spelled("sigmoid_ tanh_", torch, torch.Tensor), layout=POINTWISE)(in_place)
 
 
 @activation.shape(F.elu, F.celu, layout=POINTWISE)
@@ -139,28 +135,6 @@ def elu_backward(
         return times(out.numel(), Cost(muls=1 + scaled, adds=1, others=1))
     weighted = not math.isclose(alpha * scale * input_scale, 1)
     return times(out.numel(), Cost(muls=1 + scaled + weighted, others=2))
-
-
-sigmoid = formula(nn.Sigmoid, *named("sigmoid", "expit"), "aten::special_expit", op="sigmoid")(activation)
-sigmoid.shape(nn.Sigmoid, torch.sigmoid, torch.Tensor.sigmoid, layout=POINTWISE)(same)
-sigmoid.shape(torch.sigmoid_, torch.Tensor.sigmoid_, layout=POINTWISE)(in_place)
-
-
-@sigmoid.backward(*named("sigmoid_backward"))
-def sigmoid_backward(*, out: Spec) -> Cost:
-    """grad[*], y[*] -> out[*]: grad * (1 - y) * y: 3 per output."""
-    return times(out.numel(), Cost(muls=2, adds=1))
-
-
-tanh = formula(nn.Tanh, *named("tanh"), op="tanh")(activation)
-tanh.shape(nn.Tanh, torch.tanh, torch.Tensor.tanh, layout=POINTWISE)(same)
-tanh.shape(torch.tanh_, torch.Tensor.tanh_, layout=POINTWISE)(in_place)
-
-
-@tanh.backward(*named("tanh_backward"))
-def tanh_backward(*, out: Spec) -> Cost:
-    """grad[*], y[*] -> out[*]: grad * (1 - y * y): 3 per output."""
-    return times(out.numel(), Cost(muls=2, adds=1))
 
 
 log_sigmoid = formula(nn.LogSigmoid, *named("logsigmoid", "log_sigmoid", "log_sigmoid_forward"), op="log_sigmoid")(
