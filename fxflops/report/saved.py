@@ -31,7 +31,7 @@ import json
 import marshal
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import lru_cache, partial
 from itertools import zip_longest
 from operator import itemgetter
@@ -122,13 +122,13 @@ def to_json_data(
             for scope in run.scopes
         ],
         "modules": [{**m._asdict(), "keeps": sorted(map(name_of, m.keeps))} for m in run.modules],
-        "nodes": [_node(node) for node in run.nodes],
-        "latency": _timing(run.latency),
-        "backward_latency": _timing(run.backward_latency),
+        "nodes": [*map(_plain, run.nodes)],
+        "latency": _plain(run.latency),
+        "backward_latency": _plain(run.backward_latency),
         "steps": [[step.name, step.calls.start, step.calls.stop, dict(step.parts)] for step in run.steps],
         "instruments": run.instruments,
         "interrupted": run.interrupted,
-        "compiled": None if run.compiled is None else _compiled(run.compiled),
+        "compiled": _plain(run.compiled),
         "memory": {
             "peak": run.peak,
             "at": list(run.history.peak_in),
@@ -165,22 +165,15 @@ def _counted(counted: Counted) -> dict[str, Any]:
     }
 
 
-def _node(node: Node) -> dict[str, Any]:
-    data = {field.name: getattr(node, field.name) for field in fields(Node)}
-    times = {name: _timing(data[name]) for name in NODE_TIMINGS}
-    kernels = [kernel._asdict() for kernel in node.kernels]
-    return {**data, **times, "calls": [node.calls.start, node.calls.stop], "kernels": kernels}
-
-
-def _timing(timing: Timing | None) -> dict[str, Any] | None:
-    return None if timing is None else timing._asdict()
-
-
-def _compiled(compiled: Compiled) -> dict[str, Any]:
-    data = {field.name: getattr(compiled, field.name) for field in fields(Compiled)}
-    times = {name: _timing(data[name]) for name in COMPILED_TIMINGS}
-    records = {name: [each._asdict() for each in data[name]] for name in COMPILED_RECORDS}
-    return {**data, **times, **records}
+def _plain(value: Any) -> Any:
+    """Return a record, and those inside it, as a dict by its fields' names; a tuple as a list, a range as its ends."""
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if hasattr(value, "_asdict"):
+        return {name: _plain(part) for name, part in value._asdict().items()}
+    if isinstance(value, range):
+        return [value.start, value.stop]
+    return [*map(_plain, value)] if isinstance(value, tuple) else value
 
 
 def data_in(path: Path) -> Any:

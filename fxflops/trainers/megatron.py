@@ -42,11 +42,15 @@ def _delta_net(config: Any) -> int:
     """Return the multiply-accumulates of a token in a layer of gated delta net."""
     if not hasattr(config, "linear_num_key_heads"):
         raise InputError(f"megatron's formula knows no linear attention such as that of {config.model_type}")
-    key = config.linear_num_key_heads * config.linear_key_head_dim
-    value = config.linear_num_value_heads * config.linear_value_head_dim
+    state = config.linear_num_value_heads * config.linear_value_head_dim**2
+    return linear_projections(config) + 4 * int(state)
+
+
+def linear_projections(config: Any) -> int:
+    """Return the elements of the matrices and the convolution of a layer of gated delta net."""
     hidden, heads = read(config, *HIDDEN), config.linear_num_value_heads
-    within = hidden * (2 * key + 2 * value + 2 * heads) + config.linear_conv_kernel_dim * (2 * key + value)
-    return int(within + 4 * heads * config.linear_value_head_dim**2 + hidden * value)
+    key, value = config.linear_num_key_heads * config.linear_key_head_dim, heads * config.linear_value_head_dim
+    return int(hidden * (2 * key + 3 * value + 2 * heads) + config.linear_conv_kernel_dim * (2 * key + value))
 
 
 MATRICES = "6 x matrices x tokens"

@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import InputError
 from ._source import Source, head_sizes, projections
 from ._terms import Terms, Trainer
+from .megatron import linear_projections
 
 DENSE = {
     "qwen2",
@@ -127,12 +128,8 @@ def _squares(kind: str, config: Any, lengths: tuple[int, ...]) -> int:
 
 def _linear(config: Any, tokens: int) -> int:
     """Return the FLOPs of a layer of gated delta net."""
-    hidden, heads = config.hidden_size, config.linear_num_value_heads
-    key = config.linear_num_key_heads * config.linear_key_head_dim
-    value = heads * config.linear_value_head_dim
-    matrices = hidden * (2 * key + 3 * value + 2 * heads) + config.linear_conv_kernel_dim * (2 * key + value)
-    state = config.linear_key_head_dim * config.linear_value_head_dim * heads
-    return int(tokens * (6 * matrices + 15 * state))
+    state = config.linear_key_head_dim * config.linear_value_head_dim * config.linear_num_value_heads
+    return int(tokens * (6 * linear_projections(config) + 15 * state))
 
 
 def _vision(config: Any, lengths: tuple[int, ...]) -> int:

@@ -9,7 +9,7 @@ import pytest
 from fxflops.errors import InputError
 from fxflops.meters.nodes import Timing
 from fxflops.report.compiled import OUTSIDE, CompiledView
-from fxflops.report.saved import _compiled, _compiled_from
+from fxflops.report.saved import _compiled_from, _plain
 from fxflops.run.outcome import Break, Compiled, CompiledKernel, Recompilation
 
 EAGER = Timing(0.010, 0.009, 0.011, 5)
@@ -83,5 +83,5 @@ def test_it_prints() -> None:
 
 
 def test_it_is_read_back() -> None:
-    assert _compiled_from(_compiled(RUN)) == RUN
+    assert _compiled_from(_plain(RUN)) == RUN
     assert _compiled_from(None) is None
