@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial, reduce
+from functools import cache, lru_cache, partial, reduce
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -232,6 +232,7 @@ def processes() -> int:
     return torch.distributed.get_world_size() if is_on else 1
 
 
+@cache
 def fake_tensors() -> tuple[Any, Any]:
     """Return the classes FakeTensor and FakeTensorMode, imported on first use. They show how a missing device would act.
 
@@ -259,6 +260,7 @@ def is_composite(overload: Any) -> bool:
         return False
 
 
+@lru_cache(maxsize=256)
 def is_fake(cls: type) -> bool:
     """Return whether tensors of this class are fake: they have shapes and a device, but no values."""
     return issubclass(cls, fake_tensors()[0])

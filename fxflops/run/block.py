@@ -10,7 +10,7 @@ import torch
 
 from ..meters.event_stopwatch import clock_of, seconds_of
 from ..meters.history import Place, Remembered
-from ..meters.stopwatch import Stopwatch
+from ..meters.stopwatch import StoppedStopwatch, Stopwatch
 from ..meters.timing import Usage
 from ..model.inventory import Inventory
 from ..ops import FormulaRegistry
@@ -44,7 +44,7 @@ class BlockWatch(Watch):
     ) -> None:
         self.device = torch.device("cpu") if parameter is None else parameter.device
         self._timed, self._wanted = is_timed(parameter), detail
-        clock = clock_of(self.device) if self._timed else Stopwatch
+        clock = clock_of(self.device) if self._timed else StoppedStopwatch
         super().__init__(paths, registry, backward=True, clock=clock)
         watch = self.observer.stopwatch
         if detail != OPERATIONS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from ..torch_internals import (
     current_graph_task_id,
     disabled_torch_dispatch_impl,
     fake_mode,
+    fake_tensors,
     get_current_dispatch_mode_stack,
     get_current_function_mode_stack,
     is_fake,
@@ -80,17 +82,20 @@ class AtenMode(DispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._handler = handler
         self._stopwatch = stopwatch or Stopwatch()
-        self._is_fake = fake_mode() is not None
+        self._depth = 0 if (mode := fake_mode()) is None else len(mode.enter_stack)
 
     def is_faking(self) -> bool:
         """Return whether DTensor is running an operator on fake tensors, to find how its result is sharded."""
-        if fake_mode() is None:
+        mode = fake_mode()
+        if mode is None:
             return False
-        if self._is_fake:  # so are the tensors of the rank itself
-            return frame_in(SHARDING_FILE) is not None
+        if self._depth:  # so are the tensors of the rank itself: DTensor enters its mode once more
+            return len(mode.enter_stack) > self._depth and frame_in(SHARDING_FILE) is not None
         return any(str(frame.f_globals.get("__name__")).startswith(SHARDING) for frame in frames())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE and isinstance(args[0], fake_tensors()[0]):
+            return args[0].fake_device
         if func is DEVICE or self.is_faking():
             return func(*args, **(kwargs or {}))
         if any(has_own_dispatch(cls) for cls in types):
@@ -103,6 +108,7 @@ class AtenMode(DispatchMode):
                 self._stopwatch.go()
 
 
+@lru_cache(maxsize=256)
 def has_own_dispatch(cls: Any) -> bool:
     """Return whether a tensor class has a ``__torch_dispatch__`` of its own; False for fake tensors, whose mode computes."""
     return cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and cls is not torch.Tensor and not is_fake(cls)
