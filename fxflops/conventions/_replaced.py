@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import getdoc
 from typing import Any
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..ops._extend import Cost, Spec, each
+from ..ops._extend import Cost, Sizes, Spec, each
 from ._convention import Convention, ModuleRule, nothing
 from ._rows import (
     DIMS,
@@ -39,10 +39,10 @@ def conv_transpose(
     weight: Spec,
     bias: Spec | None = None,
     *,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
     groups: int = 1,
-    dilation: int | Sequence[int] = 1,
+    dilation: Sizes = 1,
     out: Spec,
 ) -> Cost:
     """input[n, i, *s], weight[i, o, *k] -> out: 2 (o // g) prod(k) per input; a bias 1 per output of the plain convolution."""
@@ -55,7 +55,7 @@ def conv_transpose(
 
 
 def interpolate(
-    input: Spec, size: int | Sequence[int] | None = None, scale_factor: Any = None, mode: str = "nearest", *, out: Spec
+    input: Spec, size: Sizes | None = None, scale_factor: Any = None, mode: str = "nearest", *, out: Spec
 ) -> Cost:
     """x[n, c, *] -> out[n, c, *m]: the product of ``size`` alone; by a scale factor 1 per input, whatever the factor.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from ..ops._extend import Cost, Spec, each, first, specs_in
+from ..ops._extend import Cost, Sizes, Spec, each, first, specs_in
 from ..records import Scope
 
 DIMS = (1, 2, 3)
@@ -63,7 +63,7 @@ def conv_padded_alike(
     *,
     bias: Spec | None = None,
     padding: int | str | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
+    dilation: Sizes = 1,
     padding_mode: str = "zeros",
     out: Spec,
 ) -> Cost:

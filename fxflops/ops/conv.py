@@ -14,8 +14,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import FIRST, Cost, Spec, contraction, each, fits, formula, named, summed, when
-from .conv_transpose import Sizes, conv_transpose
+from ._extend import FIRST, Cost, Sizes, Spec, contraction, each, fits, formula, named, summed, when
+from .conv_transpose import conv_transpose
 
 
 @formula(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import FIRST, Cost, Spec, added_up, each, fits, formula, named
-
-Sizes = int | Sequence[int]
+from ._extend import FIRST, Cost, Sizes, Spec, added_up, each, fits, formula, named
 
 
 @formula(

@@ -9,10 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ._extend import Spec, formula, named, zero
-
-Ints = int | Sequence[int]
-"""One dim, or one length, may stand for a sequence of one."""
+from ._extend import Sizes, Spec, formula, named, zero
 
 
 @formula(*named("fft", "ifft", "hfft", "irfft"))
@@ -28,26 +25,26 @@ def rfft(input: Spec, n: int | None = None, dim: int = -1, *, out: Spec) -> int:
 
 
 @formula(*named("fft2", "ifft2", "hfft2", "irfft2"), op="fft")
-def fft2(input: Spec, s: Ints | None = None, dim: Ints = (-2, -1), *, out: Spec) -> int:
+def fft2(input: Spec, s: Sizes | None = None, dim: Sizes = (-2, -1), *, out: Spec) -> int:
     """input[*, k, l] -> out[*, m, n]: 5 mn log2 mn per plane, half of it from or to real numbers."""
     return fftn(input, s, dim, out=out)
 
 
 @formula(*named("rfft2", "ihfft2"), op="fft")
-def rfft2(input: Spec, s: Ints | None = None, dim: Ints = (-2, -1), *, out: Spec) -> int:
+def rfft2(input: Spec, s: Sizes | None = None, dim: Sizes = (-2, -1), *, out: Spec) -> int:
     """input[*, m, n] -> out[*, m, n//2 + 1]: 2.5 mn log2 mn per plane."""
     return rfftn(input, s, dim, out=out)
 
 
 @formula(*named("fftn", "ifftn", "hfftn", "irfftn"), op="fft")
-def fftn(input: Spec, s: Ints | None = None, dim: Ints | None = None, *, out: Spec) -> int:
+def fftn(input: Spec, s: Sizes | None = None, dim: Sizes | None = None, *, out: Spec) -> int:
     """input[*, *k] -> out[*, *n]: 5 N log2 N for N = prod(n) points, half of it from or to real numbers."""
     dims = _dims(input, s, dim)
     return _transforms(input, out, dims, out[dims[-1]])
 
 
 @formula(*named("rfftn", "ihfftn"), op="fft")
-def rfftn(input: Spec, s: Ints | None = None, dim: Ints | None = None, *, out: Spec) -> int:
+def rfftn(input: Spec, s: Sizes | None = None, dim: Sizes | None = None, *, out: Spec) -> int:
     """input[*, *n] -> out[*, *n]: 2.5 N log2 N for N = prod(n) points, of which the last dim keeps half."""
     dims = _dims(input, s, dim)
     return _transforms(input, out, dims, _last(s, input[dims[-1]]))
@@ -95,17 +92,17 @@ def _operations(points: int, transforms: int, real: bool) -> int:
     return round((2.5 if real else 5) * points * math.log2(points) * transforms) if points else 0
 
 
-def _dims(input: Spec, s: Ints | None, dim: Ints | None) -> Sequence[int]:
+def _dims(input: Spec, s: Sizes | None, dim: Sizes | None) -> Sequence[int]:
     """The dims of an n-dimensional transform: those given, else as many of the last as lengths are given, else all."""
     if dim is not None:
         return _sequence(dim)
     return range(-(input.ndim if s is None else len(_sequence(s))), 0)
 
 
-def _last(s: Ints | None, otherwise: int) -> int:
+def _last(s: Sizes | None, otherwise: int) -> int:
     """The last length given, where one is (-1 stands for none)."""
     return otherwise if s is None or _sequence(s)[-1] == -1 else _sequence(s)[-1]
 
 
-def _sequence(value: Ints) -> Sequence[int]:
+def _sequence(value: Sizes) -> Sequence[int]:
     return (value,) if isinstance(value, int) else value

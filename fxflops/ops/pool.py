@@ -15,9 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ._extend import FORMAT, Cost, Lying, Passing, Spec, each, first, formula, named, times, zero
-
-Sizes = int | Sequence[int]
+from ._extend import FORMAT, Cost, Lying, Passing, Sizes, Spec, each, first, formula, named, times, zero
 
 
 @formula(nn.AvgPool1d, *named("avg_pool1d"), op="avg_pool")

@@ -17,6 +17,8 @@ from ._apply import arguments
 from ._rules import ANY, EVEN, FIRST, FORMAT, KEPT, ORDERED, POINTWISE, RULES, Passing, Rule
 
 Strides = tuple[int, ...]
+Sizes = int | Sequence[int]
+"""One setting for all dimensions, or one for each."""
 
 LAST = (0, 2, 3, 1)
 """The order of an image whose channels lie side by side."""
@@ -219,7 +221,7 @@ def broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
     return tuple(reversed(out))
 
 
-def each(value: int | Sequence[int], dims: int) -> Sequence[int]:
+def each(value: Sizes, dims: int) -> Sequence[int]:
     """A setting for every dimension."""
     return (value,) * dims if isinstance(value, int) else tuple(value) * dims if len(value) == 1 else tuple(value)
 

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..counting.counted_run import NO_OPERATION
 from ..counting.rollup import ModuleRow, OperatorRow, Sums
-from ..counting.steps import StepTime
 from ..meters.nodes import Node
 from ..names import name_of
 from ..records import PHASES, Counted, per_operation, specs_in
-from ..render.columns import MODULES, OPERATIONS, STEP_TIMES, SUMS, Column, module_values
+from ..render.columns import OPERATIONS, SUMS, Column, module_values
 from ..render.costs import costs
 from ..render.data import Summary
 from ..render.exports import Cells, Rows, Table
@@ -54,20 +53,10 @@ def costs_table(data: Summary) -> Table:
     return Table("parts", PARTS, tuple(cells), provenance=data.provenance)
 
 
-def module_rows(rows: Mapping[str, ModuleRow], origin: str) -> Rows[ModuleRow]:
-    """Return a table with a row for each module; ``origin`` is the provenance here and below."""
-    return Rows(rows, "modules", MODULES, _module_cells, origin)
-
-
 def operator_rows(rows: Mapping[str, OperatorRow], key: str, origin: str) -> Rows[OperatorRow]:
-    """Return a table with a row for each operator, dtype or step; ``key`` says which."""
+    """Return a table with a row for each operator, dtype or step; ``key`` says which, ``origin`` is the provenance."""
     columns = (Column(key, key), Column("calls", "calls", "number"), *SUMS)
     return Rows(rows, f"{key}s", columns, lambda name, row: [(name, row.calls, *_sums(row.total))], origin)
-
-
-def step_time_rows(rows: Mapping[str, StepTime], origin: str) -> Rows[StepTime]:
-    """Return a table with a row for each step."""
-    return Rows(rows, "step times", STEP_TIMES, lambda name, row: [(name, *row, row.flops / row.seconds)], origin)
 
 
 def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]], origin: str) -> Rows[Rows[OperatorRow]]:
@@ -175,7 +164,7 @@ def _is_unknown(sums: Sums) -> bool:
     return 0 < sums.calls == sums.missing
 
 
-def _module_cells(path: str, row: ModuleRow) -> list[Cells]:
+def module_cells(path: str, row: ModuleRow) -> list[Cells]:
     own = (None, None) if _is_unknown(row.own) else (row.own.macs, row.own.flops)
     return [(path, row.cls, row.calls, row.params, row.own_params, *_sums(row.total), *own, row.own.seconds)]
 

@@ -9,10 +9,11 @@ from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, OperatorRow, by_module_and_operator, by_operator, check_phase
 from ..counting.steps import StepTime
 from ..errors import InputError, near
+from ..render.columns import MODULES, STEP_TIMES
 from ..render.exports import Rows, Table
 from ..roofline.devices import Device
 from .per_token import PerToken, per_token
-from .rows import kernel_table, module_and_operator_rows, module_rows, operations, operator_rows, step_time_rows
+from .rows import kernel_table, module_and_operator_rows, module_cells, operations, operator_rows
 from .training_run import TrainingRun, training_run
 
 
@@ -47,7 +48,7 @@ class TabledRun(CountedRun):
         ``phase`` is "forward" (which includes "gradient"), "backward", "recompute" (forward work that gradient
         checkpointing does again), "optimizer" or "gradient" (gradients taken inside the forward).
         """
-        return module_rows(super().by_module(phase), self.provenance)
+        return Rows(super().by_module(phase), "modules", MODULES, module_cells, self.provenance)
 
     def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:
         """Return each operator's sums by its name, largest FLOPs first.
@@ -82,7 +83,8 @@ class TabledRun(CountedRun):
         A step lasts from the beginning of one call of the model, or iteration, to that of the next. "between" is the time
         outside the model, the backward pass and the optimizer: of loading data, computing a loss, choosing a token.
         """
-        return step_time_rows(super().step_times(), self.provenance)
+        rows, name = super().step_times(), "step times"
+        return Rows(rows, name, STEP_TIMES, lambda key, row: [(key, *row, row.flops / row.seconds)], self.provenance)
 
     @property
     def table(self) -> Table:

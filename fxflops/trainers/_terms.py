@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..errors import InputError
 from ..render.columns import Column
 from ..render.exports import Table, Tabular
 from ..render.table import grid
 from ..roofline.devices import Device, find_device
-
-if TYPE_CHECKING:
-    from ._source import Source
+from ._source import Source
 
 TERMS = (
     "input table", "attention projections", "attention scores", "linear attention", "mlp", "router", "experts",
