@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ._extend import Sizes, Spec, formula, named, zero
+from ._extend import Sizes, Spec, each, formula, named, zero
 
 
 @formula(*named("fft", "ifft", "hfft", "irfft"))
@@ -95,14 +95,10 @@ def _operations(points: int, transforms: int, real: bool) -> int:
 def _dims(input: Spec, s: Sizes | None, dim: Sizes | None) -> Sequence[int]:
     """The dims of an n-dimensional transform: those given, else as many of the last as lengths are given, else all."""
     if dim is not None:
-        return _sequence(dim)
-    return range(-(input.ndim if s is None else len(_sequence(s))), 0)
+        return each(dim, 1)
+    return range(-(input.ndim if s is None else len(each(s, 1))), 0)
 
 
 def _last(s: Sizes | None, otherwise: int) -> int:
     """The last length given, where one is (-1 stands for none)."""
-    return otherwise if s is None or _sequence(s)[-1] == -1 else _sequence(s)[-1]
-
-
-def _sequence(value: Sizes) -> Sequence[int]:
-    return (value,) if isinstance(value, int) else value
+    return otherwise if s is None or each(s, 1)[-1] == -1 else each(s, 1)[-1]

@@ -192,8 +192,7 @@ zero(
 
 def window(kernel_size: Any, dims: int) -> int:
     """Elements in a window given as one length for all ``dims``, or as a tuple of one or of ``dims`` lengths."""
-    lengths: tuple[int, ...] = (kernel_size,) if isinstance(kernel_size, int) else tuple(kernel_size)
-    return math.prod(lengths * dims if len(lengths) == 1 else lengths)
+    return math.prod(each(kernel_size, dims))
 
 
 def adaptive_window_elements(input: Spec, out: Spec) -> int:
