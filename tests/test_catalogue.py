@@ -34,6 +34,7 @@ ACROSS = {
     "test_training",
     "test_training_steps",
     "test_distributed",
+    "test_hand_worked",
     "test_peer_suite",
     "test_fuzz",
     "test_models",
