@@ -238,7 +238,8 @@ def diff(
     found = replace(found, a=_labelled(a, one, found.a), b=_labelled(b, other, found.b))
     if json:
         totals = {name: change._asdict() for name, change in found.totals.items()}
-        typer.echo(as_json({"a": found.a, "b": found.b, "totals": totals, "modules": found.to_dicts()}))
+        compared = {"a": found.a, "b": found.b, "totals": totals, "modules": found.to_dicts()}
+        typer.echo(as_json({**compared, "provenance": found.provenance}))
     else:
         typer.echo(str(found))
 
@@ -284,7 +285,7 @@ def check(
     budgets = budgets_of(report, **asdict(limits))
     if json:
         kept = [{"name": b.name, "value": b.value, "limit": b.limit, "kept": b.kept} for b in budgets]
-        typer.echo(as_json({"complete": report.complete, "budgets": kept}))
+        typer.echo(as_json({"complete": report.complete, "budgets": kept, "provenance": report.provenance}))
     else:
         typer.echo("\n".join([*map(str, budgets), *incomplete_lines(report, allow_incomplete)]))
     if not all(budget.kept for budget in budgets) or not (report.complete or allow_incomplete):

@@ -16,7 +16,7 @@ class Composed(Tabular):
     def __str__(self) -> str:
         return "\n".join(map(str, self._pieces()))
 
-    def _repr_html_(self) -> str:
-        from .html import block, note
+    def _blocks(self) -> Iterator[str]:
+        from .html import note
 
-        return block(*(note(each) if isinstance(each, str) else each._shown() for each in self._pieces() if each != ""))
+        return (note(each) if isinstance(each, str) else each._shown() for each in self._pieces() if each != "")

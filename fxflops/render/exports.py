@@ -157,12 +157,18 @@ class Tabular(View, Exports):
         return written(as_json(rows), path)
 
     def to_html(self, path: Path | None = None) -> str | None:
-        """Return a ``<table>`` element without styles, or write it to ``path``."""
+        """Return a ``<table>`` element without styles, or write it to ``path``; that of a report has its provenance as caption."""
         table = self._as_table()
         return written(table._html(table.rows), path)
 
     def _repr_html_(self) -> str:
-        return self._as_table()._repr_html_()
+        from .html import block
+
+        return block(*self._blocks(), origin=self._as_table().provenance)
+
+    def _blocks(self) -> Iterable[str]:
+        """Return what a notebook shows, in elements of HTML."""
+        return [self._as_table()._shown()]
 
 
 @dataclass(frozen=True, repr=False)
@@ -204,11 +210,6 @@ class Table(Tabular):
         table = grid(header, rows, units="auto", elidable=longest_first, expendable=EXPENDABLE)
         return "\n".join([table, *self._left_out()])
 
-    def _repr_html_(self) -> str:
-        from .html import block
-
-        return block(self._shown())
-
     def _shown(self) -> str:
         """Return an HTML table of the values in units; of a wide one not all columns, which is said below it."""
         from .html import cells_table, note
@@ -246,7 +247,8 @@ class Table(Tabular):
             f"<tr>{''.join(f'<td{side}>{html.escape(_text(value))}</td>' for side, value in zip(sides, row, strict=True))}</tr>"
             for row in rows
         )
-        return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n"
+        origin = f"<caption>{html.escape(plain(self.provenance))}</caption>\n" if self.provenance else ""
+        return f"<table>\n{origin}<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n"
 
     def _titles(self) -> list[str]:
         """Return the headers, with the unit of raw values."""

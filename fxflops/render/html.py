@@ -73,12 +73,13 @@ def html(
     ``of`` is the total number if ``rows`` are only some; ``units`` is as for :func:`~fxflops.render.table.grid`.
     """
     table = "" if header is None or rows is None else _table(header, rows, noun, of or len(rows), units)
-    return block(_head(summary), _tree(summary.root), _operators(summary), table)
+    return block(_head(summary), _tree(summary.root), _operators(summary), table, origin=summary.provenance)
 
 
-def block(*parts: str) -> str:
-    """Return HTML in one element with our styles."""
-    return f'<div class="fxflops"><style>{STYLE}</style>{"".join(parts)}</div>'
+def block(*parts: str, origin: str = "") -> str:
+    """Return HTML in one element with our styles; ``origin``, the provenance of its figures, is the last line."""
+    said = f"<div><small>{escaped(origin)}</small></div>" if origin else ""
+    return f'<div class="fxflops"><style>{STYLE}</style>{"".join(parts)}{said}</div>'
 
 
 def note(text: str) -> str:
@@ -142,8 +143,7 @@ def _head(data: Summary) -> str:
     warning = f'<pre class="missing">{escape(missing)}</pre>' if missing else ""
     about = escaped(f"input {data.inputs} · {data.setting}" if data.inputs else data.setting)
     said = f"<p>{escaped(conclusion(data, data.utilization))}</p>"
-    origin = f"<div><small>{escaped(data.provenance)}</small></div>"
-    return f"<div><b>{escaped(data.title)}</b> <small>{about}</small></div>{said}<table>{body}</table>{origin}{warning}"
+    return f"<div><b>{escaped(data.title)}</b> <small>{about}</small></div>{said}<table>{body}</table>{warning}"
 
 
 def _tree(root: TreeRow) -> str:

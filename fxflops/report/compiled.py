@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..counting.counted_run import CountedRun
@@ -50,6 +50,7 @@ class CompiledView(View):
     eager: Timing | None
     own: Mapping[str, float]
     """The eager seconds of each module's own operations, by its path."""
+    provenance: str = field(default="", compare=False)
 
     @property
     def timing(self) -> Timing | None:
@@ -115,7 +116,11 @@ class CompiledView(View):
         outside = max((self.latency or 0.0) - sum(kernel.seconds for kernel in self.run.kernels), 0.0)
         rows[OUTSIDE] = ModuleGain(0.0, outside, 0.0, outside)
         return Rows(
-            rows, "modules, compiled", COMPILED, lambda path, row: [(path, *row, row.gain and round(row.gain, 2))]
+            rows,
+            "modules, compiled",
+            COMPILED,
+            lambda path, row: [(path, *row, row.gain and round(row.gain, 2))],
+            self.provenance,
         )
 
     @property
@@ -149,7 +154,7 @@ def compiled_view(report: CountedRun) -> CompiledView | None:
     if run.compiled is None:
         return None
     own = {path: row.own.seconds or 0.0 for path, row in report.by_module().items()}
-    return CompiledView(run.compiled, run.latency, own)
+    return CompiledView(run.compiled, run.latency, own, run.environment.provenance)
 
 
 def _shares(kernels: tuple[CompiledKernel, ...], own: Mapping[str, float]) -> dict[str, float]:

@@ -120,14 +120,14 @@ class Diff(Tabular):
         del lines[2]  # none above the totals
         return "\n".join(lines)
 
-    def _repr_html_(self) -> str:
-        from ..render.html import block, cells_table, note
+    def _blocks(self) -> Iterator[str]:
+        from ..render.html import cells_table, note
 
-        parts = [*map(note, self._names())]
+        yield from map(note, self._names())
         for header, rows, more in self._tables():
             columns = [Column(title, title, "number" if title in NUMBERS else "text") for title in header]
-            parts += [cells_table(columns, rows, None), note(more)]
-        return block(*parts)
+            yield cells_table(columns, rows, None)
+            yield note(more)
 
     def _names(self) -> list[str]:
         return [f"{name}  {plain(each)}" for name, each in (("a", self.a), ("b", self.b))]

@@ -90,11 +90,11 @@ class Explanation(Tabular):
             table = "\n".join(self._narrow(limit))
         return f"{wrapped(top, limit, 4)}\n{table}\n{bottom}"
 
-    def _repr_html_(self) -> str:
-        from ..render.html import block, cells_table, note
+    def _blocks(self) -> Iterable[str]:
+        from ..render.html import cells_table, note
 
         top, bottom = map(note, self._around())
-        return block(top, cells_table(self.table.columns, self._brief(), None) if self.rows else "", bottom)
+        return top, cells_table(self.table.columns, self._brief(), None) if self.rows else "", bottom
 
     def _around(self) -> tuple[str, str]:
         """Return the lines above and below the table."""

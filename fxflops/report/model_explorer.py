@@ -36,7 +36,9 @@ def node_data(report: CountedRun, by: str) -> dict[str, Any]:
     """Return the value of each node in ``by``, with the colours of the least and the most. InputError if it is not known."""
     values = {node.name: node.costs[by] for node in costed_nodes(report, by) if by in node.costs}
     results = {name: {"value": value} for name, value in values.items()}
-    return {plain(report.model): {"name": COSTS[by][0], "results": results, "gradient": list(GRADIENT)}}
+    data = {"name": COSTS[by][0], "results": results, "gradient": list(GRADIENT)}
+    # A key of our own: the viewer leaves out those that it does not know.
+    return {plain(report.model): {**data, "provenance": report.environment.provenance}}
 
 
 def _node(node: GraphNode, cls: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..counting.collectives import by_group, collectives
@@ -50,11 +50,11 @@ class Tree(Tabular):
     def __str__(self) -> str:
         return tree(self.root, **self.options)
 
-    def _repr_html_(self) -> str:
-        from ..render.html import block, note, tree_table
+    def _blocks(self) -> Iterable[str]:
+        from ..render.html import note, tree_table
 
         deeper = below(self.root, self.options["depth"])
-        return block(tree_table(self.root, **self.options), *([note(deeper)] if deeper else []))
+        return [tree_table(self.root, **self.options), *([note(deeper)] if deeper else [])]
 
 
 def tree_row(report: CountedRun, phase: str) -> TreeRow:

@@ -189,15 +189,15 @@ class Roofline(Tabular):
         head = (wrapped(line, terminal_width(), 4) for line in _summary(self))
         return "\n".join([*head, self.table(), *_notes(self)])
 
-    def _repr_html_(self) -> str:
-        from ..render.html import block, cells_table, note
+    def _blocks(self) -> Iterable[str]:
+        from ..render.html import cells_table, note
 
         header, cells = self._longest("operator")
         kept = [i for i, title in enumerate(header) if title not in DETAILS]
         columns = [column_of(header[i], (row[i] for row in cells)) for i in kept]
         rest = "no room for {}: table() has them, for each call, operator or module".format(", ".join(DETAILS))
         rows = [[row[i] for i in kept] for row in cells]
-        return block(*map(note, _summary(self)), cells_table(columns, rows, "auto"), *map(note, [*_notes(self), rest]))
+        return [*map(note, _summary(self)), cells_table(columns, rows, "auto"), *map(note, [*_notes(self), rest])]
 
 
 def _as_rows(rows: Mapping[str, Row], name: str, origin: str) -> Rows[Row]:

@@ -19,6 +19,7 @@ from ..model.inputs import checked_model
 from ..model.inventory import Inventory
 from ..records import PARTS, Module, specs_in
 from ..report.report import Report
+from ..run.environment import environment_of
 from ..symbolic.costs import PHASES
 from ..symbolic.forms import ClosedForm
 from ..symbolic.polynomials import value
@@ -69,6 +70,13 @@ class Source:
         else:
             wrong = f"{type(given).__name__} is no report, model or config of transformers ({given!r:.60})"
             raise InputError(f"{wrong}; a config.json is given as a dict: json.load(file)")
+
+    @property
+    def provenance(self) -> str:
+        """The origin of the figures: that of the report, or of what is worked out now."""
+        if isinstance(self._given, Report):
+            return self._given.provenance
+        return environment_of(torch.device("meta"), "", False).provenance
 
     def needed_config(self, what: str) -> Any:
         """Return the config. Raises InputError if there is none."""

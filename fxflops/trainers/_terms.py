@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -52,6 +52,7 @@ class Estimate(Tabular):
     trainer: str
     lengths: tuple[int, ...]
     terms: tuple[Term, ...]
+    provenance: str = field(default="", compare=False)
 
     @property
     def total(self) -> int:
@@ -72,7 +73,7 @@ class Estimate(Tabular):
     @property
     def table(self) -> Table:
         columns = Column("term", "term"), Column("flops", self.trainer, "flops"), Column("how", "counts")
-        return Table("estimate", columns, self.terms)
+        return Table("estimate", columns, self.terms, provenance=self.provenance)
 
     def __str__(self) -> str:
         top = f"{self.trainer} {self.total:,} FLOPs for {self.tokens:,} tokens: {self.per_token:,.0f} a token"
@@ -118,7 +119,7 @@ class Comparison(Tabular):
             Column("difference", "difference", "flops"), Column("counts_a", f"{a} counts"), Column("counts_b", f"{b} counts"),
         )  # fmt: skip
         rows = [(row.term, row.flops_a, row.flops_b, row.difference, row.how_a, row.how_b) for row in self.rows]
-        return Table("differences", columns, tuple(rows))
+        return Table("differences", columns, tuple(rows), provenance=self.a.provenance)
 
     def __str__(self) -> str:
         a, b = self.a, self.b
@@ -139,4 +140,4 @@ def estimated(trainer: Trainer, source: Source, lengths: tuple[int, ...]) -> Est
     except (AttributeError, RuntimeError) as error:  # the second is that of transformers for what varies by layer
         raise InputError(f"{trainer.name}'s formula reads what the config has not: {error}") from error
     terms = (Term(name, round(flops[name]), trainer.how.get(name, NOT_COUNTED)) for name in TERMS if flops.get(name))
-    return Estimate(trainer.name, lengths, tuple(terms))
+    return Estimate(trainer.name, lengths, tuple(terms), source.provenance)

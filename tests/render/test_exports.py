@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxflops import FxflopsError, InputError, Report, analyze, count, profile
+from fxflops import FxflopsError, InputError, Report, analyze, count, profile, trainers
 from fxflops.render.columns import Column
 from fxflops.render.exports import Rows, Table, Tabular, as_json
 
@@ -250,7 +250,7 @@ def test_an_unknown_operation_has_no_number() -> None:
 def test_a_hostile_name_in_html(evil: Report, form: str) -> None:
     for shown in (evil.table, evil.by_module(), evil.by_module_and_operator()):
         page = Parsed(getattr(shown, form)())
-        assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td", "p", "div", "style", "button"}
+        assert page.tags <= {"table", "thead", "tbody", "tr", "th", "td", "p", "div", "style", "button", "caption", "small"}
         assert EVIL in page.text
     for shown in (evil, evil.tree(), evil.diff(evil), evil.roofline("H100"), evil.explain("torch", "thop")):
         page = Parsed(shown._repr_html_())
@@ -301,6 +301,7 @@ VIEWS: dict[str, Callable[[Report], Tabular]] = {
     "explain": lambda report: report.explain("fvcore"),
     "diff": lambda report: report.diff(report),
     "gather": lambda report: report.gather(),
+    "trainers": lambda report: trainers.estimate("6nd", report, 8),
 }
 
 
@@ -314,6 +315,8 @@ def test_every_view_exports_its_provenance(view: str) -> None:
     assert cells == {origin if view == "diff" else f"'{origin}"}  # no formula for a spreadsheet
     assert "=mine &lt;1&gt; · fxflops" in str(found.to_markdown()).splitlines()[-1]
     assert str(found.to_latex()).startswith(f"% {origin}\n")
+    for text in (str(found._as_table().to_html()), found._repr_html_()):
+        assert text.count("=mine &lt;1&gt; · fxflops") == origin.count("=mine <1> · fxflops")
 
 
 def test_a_name_with_a_line_break(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ GRAPH = {"id", "nodes", "groupNodeAttributes"}
 NODE = {"id", "label", "namespace", "attrs", "incomingEdges", "outputsMetadata"}
 """The fields that we write, of those in ``graph_builder.py``; and of ``node_data_builder.py`` these:"""
 NODE_DATA = {"name", "results", "gradient"}
+OWN = {"provenance"}
+"""A key of ours, which the viewer leaves out."""
 
 
 class Net(nn.Module):
@@ -77,7 +79,8 @@ def test_node_data_are_the_reports_numbers(report: Report) -> None:
     for by, total in (("flops", report.total_flops), ("macs", report.total_macs)):
         [(graph, data)] = json.loads(str(report.to_model_explorer(by=by))).items()
         assert graph == "Net"
-        assert set(data) == NODE_DATA
+        assert set(data) == NODE_DATA | OWN
+        assert data["provenance"] == report.provenance
         assert set(data["results"]) <= ids
         assert sum(result["value"] for result in data["results"].values()) == total
         assert [stop["stop"] for stop in data["gradient"]] == [0, 1]
