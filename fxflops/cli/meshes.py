@@ -97,6 +97,8 @@ def mesh(
     elif json:
         too_large = [{"mesh": each.mesh, "memory": each.max_memory} for each in found.too_large]
         said = {"device": found.device.name, "limit": found.limit, "meshes": found.to_dicts()}
-        typer.echo(as_json({**said, "too_large": too_large, "failed": found.failed, "provenance": found.table.provenance}))
+        typer.echo(
+            as_json({**said, "too_large": too_large, "failed": found.failed, "provenance": found.table.provenance})
+        )
     else:
         typer.echo(str(found))

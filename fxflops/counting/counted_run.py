@@ -13,6 +13,7 @@ from ..meters.history import LiveTensor, Moment
 from ..meters.nodes import Node
 from ..meters.timing import Timing
 from ..records import PARTS, PHASES, Call, Counted, Params
+from ..records.pairs import LOOKUP, fact_in
 from ..run.outcome import Environment, Memory, Run
 from .rollup import Item, ModuleRow, OperatorRow, Sums, by_module, by_operator, check_phase, items_of
 from .saved_module import SavedModule
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from ..ops import FormulaRegistry
 
 NO_OPERATION = "(no op)"
+ABSENT = "looks up row {:,} of {:,}: the model itself raises an IndexError"
 """The op of graph nodes that make no call: an input, indexing a tuple, reading a shape."""
 
 
@@ -292,13 +294,16 @@ class CountedRun:
 
     @cached_property
     def remarks(self) -> dict[Counted, str]:
-        """Sentences on calls for which torch ran other work than is counted: an einsum that opt_einsum reordered."""
+        """Sentences on calls for which torch ran other work than is counted, an einsum that opt_einsum reordered, or on a
+        real device would raise: the lookup of a row that a table does not have."""
+        looked_up = ((each, fact_in(each.call.out, "row")) for each in self.counted if each.call.op == LOOKUP)
+        found = {each: ABSENT.format(*row) for each, row in looked_up if row}
         if self._executed is self.counted:
-            return {}
+            return found
         from .executed import remark
 
         said = ((each, remark(each, run)) for each, run in zip(self.counted, self._executed, strict=True))
-        return {each: sentence for each, sentence in said if sentence}
+        return found | {each: sentence for each, sentence in said if sentence}
 
     @cached_property
     def _forward(self) -> list[Counted]:

@@ -9,13 +9,20 @@ from .specs import Spec, specs_in
 ATTENTION = "attention"
 ATTENTIONS = frozenset({ATTENTION, "attention_backward"})
 """The ops whose results have the fact ``pairs``: how many the mask left."""
+LOOKUP = "embedding"
+"""The op whose result has the fact ``row`` if it looked up one that its table does not have: that, and the rows of the table."""
 SHARE = "share"
 """The fact of what computes attention's gradients outside of a fused kernel: the pairs that the mask left, and all pairs."""
 
 
 def pairs_in(out: Any, all_pairs: int | None = None) -> Any:
     """Return the query-key pairs that the mask of a call of attention left, known of its result; if they were not read, ``all_pairs``."""
-    return next((spec.facts["pairs"] for spec in specs_in(out) if "pairs" in spec.facts), all_pairs)
+    return fact_in(out, "pairs", all_pairs)
+
+
+def fact_in(out: Any, name: str, default: Any = None) -> Any:
+    """Return a fact of the first tensor in the result of a call that has it."""
+    return next((spec.facts[name] for spec in specs_in(out) if name in spec.facts), default)
 
 
 def with_facts(out: Any, **facts: Any) -> Any:

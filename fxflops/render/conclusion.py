@@ -28,7 +28,7 @@ def conclusion(data: Summary, utilization: float | None = None) -> str:
     where = _dearest(data, parts)
     said = [
         f"{phase}; of the forward {where}" if phase and where else phase or where,
-        "" if utilization is None else f"{100 * utilization:.0f}% of peak",
+        "" if utilization is None else f"{_share(utilization, 1)} of peak",
         _slowest(parts),
         "the times are unsteady" if data.unsteady else "",
     ]
@@ -103,4 +103,5 @@ def _seconds(row: TreeRow) -> float:
 
 
 def _share(part: float, whole: float) -> str:
-    return f"{percent(part, whole) or 0:.0f}%"
+    share = percent(part, whole) or 0
+    return "<1%" if 0 < share < 0.5 else f"{share:.0f}%"

@@ -50,12 +50,14 @@ def diff_page(
 
 
 def conclusion(totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]]) -> str:
-    """Return ``FLOPs 2.25x, latency 1.80x; most in *.mlp.*, +2.01 G``: the totals that differ, and the largest difference."""
+    """Return ``b against a: FLOPs 2.25x, latency 1.80x; most in *.mlp.*, +2.01 G``: the totals that differ, and the largest difference."""
     differing = (each.shown for each in totals if each.shown[0] in FIRST and each.a != each.b)
     changed = [f"{name} {ratio or difference}" for name, _, _, difference, ratio in differing if ratio or difference]
     largest = next((rows[0] for rows in parts.values() if rows), None)
     where = "" if largest is None else f"; most in {largest.shown[0]}, {largest.shown[3]}"
-    return ", ".join(changed) + where if changed or where else "no difference in what both reports tell"
+    return (
+        f"b against a: {', '.join(changed)}{where}" if changed or where else "no difference in what both reports tell"
+    )
 
 
 def _section(heading: str, rows: Sequence[Compared]) -> str:
@@ -65,8 +67,8 @@ def _section(heading: str, rows: Sequence[Compared]) -> str:
     head = "".join(f'<th scope="col" class="n">{text}</th>' for text in HEADER)
     body = "".join(_row(row, max(row.a or 0, row.b or 0) if heading == "In all" else most) for row in rows[:MOST_ROWS])
     more = f'<p class="note">{len(rows) - MOST_ROWS} more differ by less.</p>' if len(rows) > MOST_ROWS else ""
-    table = f'<table class="plain steps"><thead><tr><td></td>{head}<td></td></tr></thead><tbody>{body}</tbody></table>'
-    return section(name, heading, scrollable(f"table of {heading}", table) + more)
+    table = f'<table class="plain steps sides"><thead><tr><td></td>{head}<td></td></tr></thead><tbody>{body}</tbody></table>'
+    return section(name, heading[0].upper() + heading[1:], scrollable(f"table of {heading}", table) + more)
 
 
 def _row(row: Compared, most: float) -> str:

@@ -20,30 +20,32 @@ from .tree import Options, measured, rows_of
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-# Half-transparent greys and the page's own text colour are legible on a light and on a dark page.
+# Half-transparent greys and the page's own text colour are legible on a light and on a dark page. The class stands twice to
+# outweigh the rules by which Jupyter aligns the cells of tables to the right.
 STYLE = """
 .fxflops{font:13px/1.5 system-ui,sans-serif;color:inherit;max-width:72em;overflow-x:auto}
-.fxflops table{border-collapse:collapse;color:inherit;font:inherit}
-.fxflops th,.fxflops td{padding:1px 8px;text-align:left;background:none;font-weight:inherit}
-.fxflops .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-.fxflops .ops thead{border-bottom:1px solid rgba(128,128,128,.5)}
-.fxflops .ops td{border-bottom:1px solid rgba(128,128,128,.15)}
-.fxflops button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer}
-.fxflops [aria-sort=descending] button::after{content:" ▾"}
-.fxflops [aria-sort=ascending] button::after{content:" ▴"}
-.fxflops .row{display:flex;white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.15)}
-.fxflops .row>*{flex:0 0 6.5em}
-.fxflops .row>.name{flex:1 0 22em;box-sizing:border-box;overflow:hidden;text-overflow:ellipsis}
-.fxflops .row small,.fxflops th[scope=row]{opacity:.65}
-.fxflops summary{cursor:pointer}
-.fxflops details>summary>.name::before{content:"▸ "}
-.fxflops details[open]>summary>.name::before{content:"▾ "}
-.fxflops .bar{align-self:center;height:.7em;margin-left:8px;
+.fxflops.fxflops table{border-collapse:collapse;color:inherit;font:inherit}
+.fxflops.fxflops th,.fxflops.fxflops td{padding:1px 8px;text-align:left;background:none;font-weight:inherit}
+.fxflops.fxflops .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.fxflops.fxflops .ops thead{border-bottom:1px solid rgba(128,128,128,.5)}
+.fxflops.fxflops .ops td{border-bottom:1px solid rgba(128,128,128,.15)}
+.fxflops.fxflops .ops td+td:not(.n){min-width:8em}
+.fxflops.fxflops button{font:inherit;color:inherit;background:none;border:0;padding:0;cursor:pointer}
+.fxflops.fxflops [aria-sort=descending] button::after{content:" ▾"}
+.fxflops.fxflops [aria-sort=ascending] button::after{content:" ▴"}
+.fxflops.fxflops .row{display:flex;white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.15)}
+.fxflops.fxflops .row>*{flex:0 0 5.8em}
+.fxflops.fxflops .row>.name{flex:1 0 11.5em;box-sizing:border-box;overflow:hidden;text-overflow:ellipsis}
+.fxflops.fxflops .row small,.fxflops.fxflops th[scope=row]{opacity:.65;white-space:nowrap}
+.fxflops.fxflops summary{cursor:pointer}
+.fxflops.fxflops details>summary>.name::before{content:"▸ "}
+.fxflops.fxflops details[open]>summary>.name::before{content:"▾ "}
+.fxflops.fxflops .bar{align-self:center;height:.7em;margin-left:8px;
  background:linear-gradient(#4c8bf5,#4c8bf5) no-repeat;background-color:rgba(128,128,128,.15)}
-.fxflops p{margin:.3em 0}
-.fxflops .tree td{border-bottom:1px solid rgba(128,128,128,.15);white-space:nowrap}
-.fxflops .guide{font-family:ui-monospace,monospace;white-space:pre;opacity:.5}
-.fxflops .missing{color:#d9483b;white-space:pre-wrap}
+.fxflops.fxflops p{margin:.3em 0}
+.fxflops.fxflops .tree td{border-bottom:1px solid rgba(128,128,128,.15);white-space:nowrap}
+.fxflops.fxflops .guide{font-family:ui-monospace,monospace;white-space:pre;opacity:.5}
+.fxflops.fxflops .missing{color:#d9483b;white-space:pre-wrap}
 """
 
 # Sorts the table by the clicked header: numbers descending, text ascending, and the other way round at the second click;

@@ -205,13 +205,14 @@ function drawWhere() {
   const depths = new Map();
   for (const i of shown) depths.set(i, above(i) < 0 ? 1 : depths.get(above(i)) + 1);
   const narrow = $("where").clientWidth < 560, most = where.shape === "treemap" ? 6 : narrow ? 4 : 8;
-  const letters = narrow ? Math.floor($("where").clientWidth / Math.min(most, Math.max(...depths.values())) / 7.2) - 1 : Infinity;
-  const cut = (text) => (text.length > letters ? text.slice(0, letters - 1) + "…" : text);
+  const room = $("where").clientWidth / Math.min(most, Math.max(...depths.values()));  // of a column; its share stands below the name, or beside it
+  const letters = narrow ? Math.floor(room / 7.2) - 1 : where.shape === "icicle" ? Math.floor(room / 6.6) - 8 : Infinity;
+  const cut = (name, times) => (name.length + times.length > letters ? name.slice(0, letters - times.length - 1).replace(/\W+$/, "") + "…" : name) + times;
   const trace = {
     type: where.shape, branchvalues: "remainder", sort: where.shape === "treemap", leaf: { opacity: 1 },
     ids: shown.map(String),
     parents: shown.map((i) => (above(i) < 0 ? "" : String(above(i)))),
-    labels: shown.map((i) => safe(cut(names[i] + (above(i) >= 0 && times(i) > times(above(i)) ? each(i) : "")))),
+    labels: shown.map((i) => safe(cut(names[i], above(i) >= 0 && times(i) > times(above(i)) ? each(i) : ""))),
     values: shown.map((i) => (isHolder[i] ? own[end[i]] : all[i])),
     customdata: shown.map((i) => [
       safe(about(i)), safe((drawn.cls[last[i]] || drawn.name[i]) + each(i)), kind.show(all[i]), kind.exact(all[i]), percent(all[i] / all[0]),
@@ -323,7 +324,7 @@ function drawSpeed() {
   const bottom = Math.min(top / 1000, ...points.map(y)) / 2;
   const annotations = [];
   const say = (px, py, text, more) => annotations.push({
-    x: Math.log10(px), y: Math.log10(py), text: safe(text), showarrow: false, font: { size: 11, color: t.soft }, ...more,
+    x: Math.log10(px), y: Math.log10(py), text: safe(text), showarrow: false, font: { size: 11, color: t.soft }, bgcolor: t.panel, opacity: 0.85, ...more,
   });
   const line = (xs, ys, dash, width) => traces.push({
     type: "scatter", mode: "lines", x: xs, y: ys, line: { color: t.soft, dash, width }, hoverinfo: "skip", showlegend: false,
@@ -339,8 +340,11 @@ function drawSpeed() {
   };
   slope(found.bandwidth, "solid", 1.8, "");
   const flattest = Math.max(left, bottom / found.bandwidth);
-  say(Math.sqrt(flattest * ridge), Math.sqrt(flattest * ridge) * found.bandwidth, "memory " + rate(found.bandwidth, "B/s"),
-    { xanchor: "left", yanchor: "top", xshift: 6, yshift: -2 });
+  const flow = "memory " + rate(found.bandwidth, "B/s"), narrow = $("roofline").clientWidth < 560;
+  if (!narrow) {
+    say(Math.sqrt(flattest * ridge), Math.sqrt(flattest * ridge) * found.bandwidth, flow,
+      { xanchor: "left", yanchor: "top", xshift: 6, yshift: -2 });
+  }
   for (const [bytes, fast] of found.caches) if (fast > 1.05 * found.bandwidth) slope(fast, "dot", 1, "");
   const layout = base({ t: 34, b: 46, l: 60, r: 16 });
   const ticks = (low, high, text) => {
@@ -355,21 +359,27 @@ function drawSpeed() {
     type: "log", range: range(bottom, 2.5 * Math.max(top, ...points.map(y))), title: { text: found.is_prediction ? "FLOP/s at most" : "FLOP/s" },
     ...ticks(bottom, top * 3, short),
   });
-  const high = 2.5 * Math.max(top, ...points.map(y)), width = $("roofline").clientWidth, height = $("roofline").clientHeight;
+  const high = 2.5 * Math.max(top, ...points.map(y)), width = $("roofline").clientWidth - 76, height = $("roofline").clientHeight - 80;
   const place = (i) => [width * Math.log(x(i) / left) / Math.log(right / left), height * Math.log(y(i) / bottom) / Math.log(high / bottom)];
+  const letters = Math.min(34, Math.floor(width / 15));
   const labelled = [];
   for (const i of points) {  // the dearest of each kind, where there is room
     const kind = words[calls.op[i]] + words[calls.path[i]].replace(/\d+/g, "*"), [px, py] = place(i);
-    if (labelled.length > 4 || labelled.some((other) => other[0] === kind || (Math.abs(other[1] - px) < 190 && Math.abs(other[2] - py) < 26))) continue;
-    labelled.push([kind, px, py]);
+    const path = words[calls.path[i]].split(".");  // of a long one the end
+    while (path.length > 1 && path.join(".").length > letters) path.shift();
+    const named = path.join(".").length < words[calls.path[i]].length ? `…${path.join(".")}` : path.join(".");
+    const text = `${words[calls.op[i]]} ${named}`, side = px > width / 2 ? -1 : 1, at = py < 40 ? py + 18 : py - 18;
+    const [from, to] = [px + 26 * side, px + (26 + 6.2 * text.length) * side].sort((a, b) => a - b);
+    if (labelled.length > 4 || labelled.some((other) => other.kind === kind || (from < other.to && other.from < to && Math.abs(at - other.at) < 19))) continue;
+    labelled.push({ kind, from, to, at });
     annotations.push({
-      x: Math.log10(x(i)), y: Math.log10(y(i)), text: safe(`${words[calls.op[i]]} ${words[calls.path[i]]}`), font: { size: 11, color: t.ink },
-      bgcolor: t.panel, opacity: 0.85, ax: px > width / 2 ? -26 : 26, ay: 18, xanchor: px > width / 2 ? "right" : "left", arrowwidth: 1, arrowhead: 0, arrowcolor: t.soft,
+      x: Math.log10(x(i)), y: Math.log10(y(i)), text: safe(text), font: { size: 11, color: t.ink },
+      bgcolor: t.panel, opacity: 0.85, ax: 26 * side, ay: py - at, xanchor: side < 0 ? "right" : "left", arrowwidth: 1, arrowhead: 0, arrowcolor: t.soft,
     });
   }
   layout.annotations = annotations;
   Plotly.react("roofline", traces, layout, CONFIG);
-  $("bounds").textContent = boundsText(found) + (inAll > points.length ? ` The ${grouped(points.length)} longest calls are drawn.` : "") +
+  $("bounds").textContent = boundsText(found) + (narrow ? ` The slope: ${flow}.` : "") + (inAll > points.length ? ` The ${grouped(points.length)} longest calls are drawn.` : "") +
     (found.caches.length ? " Dotted: what fits in a cache." : "");
 }
 
@@ -461,7 +471,7 @@ function drawMemory() {
     layout.yaxis.ticktext = ["0 B", ...layout.yaxis.ticktext];
   }
   layout.legend.y = 1.09;
-  Object.assign(layout.xaxis, { title: { text: "calls, in run order" }, range: [0, end] });
+  Object.assign(layout.xaxis, { title: { text: "calls that allocate or free, in run order" }, range: [0, end] });
   layout.hovermode = "x";
   Plotly.react("course", traces, layout, CONFIG);
   const notes = [];
@@ -482,11 +492,12 @@ function byteTicks(high, from) {
 
 function fillOwners() {
   if (!course) return;
-  const cells = (tag, texts) => element("tr", {}, ...texts.map((text, i) => element(tag, { class: i === 0 ? "n" : null }, text)));
+  const cells = (tag, texts) => element("tr", {}, ...texts.map((text, i) => element(tag, { class: i < 2 ? "n" : null }, text)));
   const rows = course.owners.map((held) => {
     const many = held.tensors > 1 ? `${grouped(held.tensors)} tensors` : held.shape;
+    const made = held.path || (held.tensors === 1 && held.op && held.shape ? "the model" : "");
     const by = held.path || held.tensors < 2 ? ["", held.op] : [held.op && " " + held.op, ""];  // the kind of optimizer state, or the operator
-    const row = cells("td", [size(held.bytes), percent(held.bytes / course.peak), held.category + by[0], held.path, by[1], many]);
+    const row = cells("td", [size(held.bytes), percent(held.bytes / course.peak), held.category + by[0], made, by[1], many]);
     row.cells[0].title = exactly(held.bytes) + " bytes";
     row.cells[2].prepend(element("span", { class: "dot", style: { background: CATEGORIES[held.category] || GREY } }));
     return row;
@@ -495,7 +506,7 @@ function fillOwners() {
     rows.push(cells("td", [size(course.others.bytes), percent(course.others.bytes / course.peak), `${grouped(course.others.tensors)} smaller`, "", "", ""]));
   }
   $("owners").replaceChildren(
-    element("thead", {}, cells("th", ["bytes", "of the peak", "held as", "made in", "by", "tensor"])), element("tbody", {}, ...rows));
+    element("thead", {}, cells("th", ["bytes", "share", "held as", "made in", "by", "tensor"])), element("tbody", {}, ...rows));
 }
 
 // Operations: a table of which only the rows in sight exist.
@@ -514,26 +525,28 @@ function table() {
   const ids = rows.n.map((_, i) => i).filter((i) => inPhase(ops.phase, words[rows.phase[i]]));
   const flops = sum(data.operators.flops.filter((_, i) => inPhase(ops.phase, words[data.operators.phase[i]])));
   const seconds = sum(data.operators.seconds.filter((_, i) => inPhase(ops.phase, words[data.operators.phase[i]])));
-  const isCalls = ops.view === "calls";
+  const isCalls = ops.view === "calls", narrow = $("table").clientWidth < 560;
   const columns = [
-    isCalls ? number("#", "number", (i) => rows.n[i], 62) : null,
+    isCalls ? number("#", "number", (i) => rows.n[i], 66) : null,
     phases.length > 1 && !ops.phase ? text("phase", (i) => words[rows.phase[i]], 96) : null,
-    { ...text("operator", (i) => words[rows.op[i]], 140), dot: true },
-    isCalls ? text("module", (i) => words[rows.path[i]], 206) : number("calls", "number", (i) => rows.calls[i], 80),
+    { ...text("operator", (i) => words[rows.op[i]], narrow ? 110 : 122), dot: true },
+    isCalls ? { ...text("module", (i) => words[rows.path[i]], narrow ? 132 : 190), end: true } : number("calls", "number", (i) => rows.calls[i], 80),
     number("MACs", "count", (i) => rows.macs[i]),
     number("FLOPs", "count", (i) => rows.flops[i]),
-    { ...number("% FLOPs", "share", (i) => ratio(rows.flops[i], flops), 100), bar: true },
+    { ...number("% FLOPs", "share", (i) => ratio(rows.flops[i], flops), 92), bar: true },
     timed ? number("time", "s", (i) => rows.seconds[i]) : null,
-    timed ? { ...number("% time", "share", (i) => ratio(rows.seconds[i], seconds), 92), bar: true } : null,
+    timed ? { ...number("% time", "share", (i) => ratio(rows.seconds[i], seconds), 88), bar: true } : null,
   ];
   if (isCalls && data.roofline) {
     columns.push(
-      number("bytes", "B", (i) => rows.bytes[i], 92), number("FLOP/B", "ratio", (i) => ratio(rows.work[i], rows.bytes[i]), 84),
-      text("bound by", (i) => words[rows.binds[i]].replace("nothing", "–"), 96));
-    if (!data.roofline.is_prediction) columns.push(number("efficiency", "share", (i) => ratio(rows.bound_seconds[i], rows.seconds[i]), 98));
+      number("bytes", "B", (i) => rows.bytes[i], 92), number("FLOP/B", "ratio", (i) => ratio(rows.work[i], rows.bytes[i]), 80),
+      text("bound by", (i) => words[rows.binds[i]].replace("nothing", "–"), 88));
+    if (!data.roofline.is_prediction) columns.push(number("efficiency", "share", (i) => ratio(rows.bound_seconds[i], rows.seconds[i]), 94));
   }
-  if (isCalls) columns.push(text("tensors", (i) => words[rows.missing[i]] || words[rows.shapes[i]], 320));
-  return { columns: columns.filter((c) => c), ids, noun: isCalls ? "calls" : "operators", missing: (i) => words[rows.missing[i]], flops: (i) => rows.flops[i], seconds: (i) => rows.seconds[i] };
+  if (isCalls) columns.push(text("tensors", (i) => words[rows.missing[i]] || words[rows.shapes[i]], 200));
+  const shown = columns.filter((c) => c);
+  if (narrow) shown.sort((a, b) => ["#", "MACs"].includes(a.label) - ["#", "MACs"].includes(b.label));
+  return { columns: shown, ids, noun: isCalls ? "calls" : "operators", missing: (i) => words[rows.missing[i]], flops: (i) => rows.flops[i], seconds: (i) => rows.seconds[i] };
 }
 
 function modulesTable() {
@@ -609,7 +622,8 @@ function sortBy(column) {
 function cell(column, i) {
   const value = column.get(i);
   if (column.text) {
-    const td = element("td", { title: value || null }, (column.show ? column.show(i) : value) || "");
+    const said = (column.show ? column.show(i) : value) || "";
+    const td = element("td", { title: value || null, class: column.end ? "end" : null }, column.end ? element("bdi", {}, said) : said);
     if (column.dot) td.prepend(element("span", { class: "dot", style: { background: colour(value) } }));
     if (column.indent) td.style.paddingLeft = 10 + (ops.sort ? 0 : 16 * column.indent(i)) + "px";
     if (column.indent && ops.sort) td.lastChild.textContent = value;

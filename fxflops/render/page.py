@@ -6,6 +6,7 @@ name from a model get into the page as markup, it could still not run.
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -26,6 +27,8 @@ from .text import escaped, plain
 
 HERE = Path(__file__).parent
 MOST_STEPS = 100
+DOT = re.compile(r"(?<=[^\W\d])\.|\.(?=[^\W\d])")
+"""A dot in a path, where a line may break; not that of a number."""
 PERCENT_OF_PEAK = "of what the device does at most"
 
 
@@ -137,7 +140,7 @@ def _goodness(page: Page) -> list[Card]:
     if found is not None and found.mfu is not None:
         said = f"{PERCENT_OF_PEAK} (MFU)"
         if found.efficiency is not None:
-            said += f"; {100 * found.efficiency:.0f}% of what its calls allow"
+            said += f"; {100 * found.efficiency:.1f}% of what its calls allow"
         cards.append(Card("utilization", f"{100 * found.mfu:.1f}%", f"{found.mfu!r}", said))
     return cards
 
@@ -176,7 +179,7 @@ def boxes(cards: Sequence[Card]) -> str:
     """Return the large figures as boxes."""
     shown = "".join(
         f'<div class="card"><dt>{escaped(card.label)}</dt><dd title="{escaped(card.exact)}">{_figure(card.value)}</dd>'
-        f'<dd class="said">{escaped(card.note)}</dd></div>'
+        f'<dd class="said">{DOT.sub(".<wbr>", escaped(card.note))}</dd></div>'
         for card in cards
     )
     return f'<dl class="cards">{shown}</dl>'
@@ -212,8 +215,8 @@ def _lines(data: Summary) -> list[str]:
         ]
         said = ", ".join(f"{share:.1f}% of {name}" for name, share in shares if share is not None)
         parts.append(f"<b>{escaped(part.label)}</b> {said}")
-    lines = [f"<span>where</span> {' · '.join(parts)}"] if parts else []
-    return lines + [f"<span>{escaped(name)}</span> {escaped(' · '.join(said))}" for name, said in operator_shares(data)]
+    lines = [f"<span>where</span>{' · '.join(parts)}"] if parts else []
+    return lines + [f"<span>{escaped(name)}</span>{escaped(' · '.join(said))}" for name, said in operator_shares(data)]
 
 
 def _steps(steps: Mapping[str, StepTime]) -> str:

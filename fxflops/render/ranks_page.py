@@ -139,7 +139,7 @@ def _cards(ranks: Sequence[RankFigures], found: Mapping[str, Amounts]) -> Iterab
     """Yield the number of ranks, and of each quantity the largest value beside the mean, or the sum."""
     count = sum(rank.ranks for rank in ranks)
     kinds = "all alike" if len(ranks) == 1 else f"{len(ranks)} kinds" if len(ranks) < count else ""
-    yield Card("ranks", f"{count:,}", "", kinds)
+    yield Card("Ranks", f"{count:,}", "", kinds)
     for heading, each in found.items():
         totals = each.totals
         mean, most, total = _mean(ranks, totals), max(totals), count * _mean(ranks, totals)

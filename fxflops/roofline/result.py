@@ -10,6 +10,7 @@ from ..errors import InputError
 from ..records import prefixes
 from ..render.columns import Column, column_of
 from ..render.exports import Rows, Table, Tabular
+from ..render.fold import pattern
 from ..render.text import terminal_width, wrapped
 from ..units import amount, seconds, size
 from .devices import Device
@@ -19,10 +20,12 @@ KINDS = (COMPUTE, MEMORY, LAUNCH)
 NOT_MEASURED = "lower bound, not measured"
 TOP = 12
 HEADER = ("op", "where", "calls", "dtype", "flops", "bytes(B)", "FLOP/B", "bound(ms)", "binds")
-SAME_IN_ALL = {"call": "calls", "operator": "where", "module": "op"}
+SAME_IN_ALL = {"call": "calls", "kind": "", "operator": "where", "module": "op"}
 """The column that has the same value in all rows, for each way to sum: it is left out."""
 DETAILS = ("dtype", "FLOP/B", "GFLOP/s", "GB/s")
-"""Columns that a notebook has no room for."""
+"""Columns that a notebook has no room for, nor a narrow terminal."""
+MORE_DETAILS = ("peak%", "bytes", "flops")
+"""Those that the narrowest has no room for."""
 TIMED = ("time(ms)", "GFLOP/s", "GB/s", "peak%", "efficiency%")
 
 COLUMNS = (
@@ -148,6 +151,13 @@ class Roofline(Tabular):
         rows = _grouped(self.rows, lambda row: list(prefixes(row.path)), lambda path: ("all", path))
         return _as_rows(rows, "modules", self.provenance)
 
+    def _by_kind(self) -> dict[str, Row]:
+        def named(key: str) -> tuple[str, str]:
+            op, _, path = key.partition("\n")
+            return op, path
+
+        return _grouped(self.rows, lambda row: [f"{row.op}\n{pattern(row.path)}"], named)
+
     def _as_table(self) -> Table:
         return Table("calls", COLUMNS, tuple(map(_raw, self.rows)), provenance=self.provenance)
 
@@ -161,7 +171,8 @@ class Roofline(Tabular):
         units: str | None = "auto",
         tablefmt: str = "simple",
     ) -> str:
-        """Return the rows as text, ``by`` "call", "operator" or "module"; rows that take no time are left out.
+        """Return the rows as text, ``by`` "call", "kind" (the calls of an operator in modules whose paths differ in numbers
+        alone), "operator" or "module"; rows that take no time are left out.
 
         The longest come first unless ``sort_by`` names a column; ``top``, ``columns``, ``units`` and ``tablefmt`` are as
         for :func:`~fxflops.render.table.grid`.
@@ -172,14 +183,15 @@ class Roofline(Tabular):
         shares = ("bound(ms)",) if self.is_prediction else ("time(ms)", "bound(ms)")
         return grid(
             header, cells, sort_by=sort_by, top=top, columns=columns, units=units,
-            tablefmt=tablefmt, noun=f"{by}s", shares=() if by == "module" else shares, elidable=("where", "op"),
+            tablefmt=tablefmt, noun=f"{by}s", shares=() if by == "module" else shares, elidable=("where", "op"), expendable=(*DETAILS, *MORE_DETAILS),
         )  # fmt: skip
 
     def _longest(self, by: str) -> tuple[list[str], list[list[object]]]:
         """Return the header and the cells of the rows that take time, the longest first."""
         if by not in SAME_IN_ALL:
             raise InputError(f"cannot sum by {by!r}: one of {', '.join(map(repr, SAME_IN_ALL))}")
-        rows = self.rows if by == "call" else (self.by_operator() if by == "operator" else self.by_module()).values()
+        sums = {"kind": self._by_kind, "operator": self.by_operator, "module": self.by_module}
+        rows = sums[by]().values() if by in sums else self.rows
         longest = sorted((row for row in rows if row.binds != NOTHING), key=_longest_first)
         header = HEADER if self.is_prediction else HEADER + TIMED
         shown = [i for i, title in enumerate(header) if title != SAME_IN_ALL[by]]
@@ -187,7 +199,8 @@ class Roofline(Tabular):
 
     def __str__(self) -> str:
         head = (wrapped(line, terminal_width(), 4) for line in _summary(self))
-        return "\n".join([*head, self.table(), *_notes(self)])
+        notes = (wrapped(note, terminal_width(), 4) for note in _notes(self))
+        return "\n".join([*head, self.table("kind"), *notes])
 
     def _blocks(self) -> Iterable[str]:
         from ..render.html import cells_table, note

@@ -16,10 +16,11 @@ from torch import nn
 
 from ..ops._traits import METADATA
 from ..records import Call, Scope, Step
-from ..records.pairs import ATTENTIONS
+from ..records.pairs import ATTENTIONS, LOOKUP
 from ..torch_internals import DisableTorchFunction, current_graph_task_id, is_any_autocast_enabled
 from .forwards import StandIns, is_hooked, is_torchs
 from .leaves import ModuleSettings, holds_tensors
+from .lookups import with_row
 from .modes import transformed
 from .planning import PART, PlanningObserver
 from .plans import NEW, SAME, Plan, Unknown, call_key, forms_in
@@ -166,6 +167,8 @@ class FastObserver(PlanningObserver):
             out = type(module).forward(module, *args, **kwargs)
             self._viewed(plan, out)
         path, operation = self._modules[module], plan.operation
+        if operation.op == LOOKUP:
+            operation = operation._replace(out=with_row(operation.out, (*args, module.weight)))
         self.calls.append(tuple.__new__(Call, (operation, path, "", "", None, "forward")))
         self.scopes.append(tuple.__new__(Scope, (path, operation, known.params, False, None)))
         if not self._stack.running:

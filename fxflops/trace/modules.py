@@ -15,11 +15,14 @@ from ..meters.stopwatch import MODULE, PhaseTimes, Stopwatch
 from ..model.pytree import caches_in, tensors_in
 from ..ops import Formula, FormulaRegistry
 from ..records import Operation, Scope, Spec, Step
+from ..records.pairs import LOOKUP
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, current_graph_task_id
 from .autograd_owners import AutogradOwners
 from .call_log import CallLog, Made
 from .leaves import Hooks, Leaves, Settings, forms_with_values, holds_tensors
+from .lookups import with_row
+from .meta_mirror import MetaMirror
 from .modes import AtenMode, FunctionMode, transformed
 from .phases import BACKWARD, FORWARD, Phases
 from .processes import Collectives, has_shards, is_sharded
@@ -43,6 +46,7 @@ class ModuleObserver:
     _begin_leaf: Callable[[nn.Module, Running, Any, Any], None]
     _stopped: Callable[[str], None]
     _parts: list[tuple[Any, Made]]
+    _mirror: MetaMirror | None
 
     def __init__(
         self,
@@ -178,6 +182,9 @@ class ModuleObserver:
                 self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
                 self._stopped(running.path)
                 return
+            entry = self._leaves[module]
+            if is_leaf and self._mirror is not None and entry is not None and entry.op == LOOKUP:
+                result = with_row(result, (*args, module.weight))
             self._left(module, running, is_leaf, (specs, kwspecs, result), took)
             if is_leaf:
                 self._owns((out, args))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..ops import Formula
-from ..records.pairs import ATTENTIONS
+from ..records.pairs import ATTENTIONS, LOOKUP
 from ..records.tensors import spec_of
 from ..torch_internals import (
     DisableTorchFunction,
@@ -27,6 +27,7 @@ from .autograd_owners import roots_of
 from .call_log import Made
 from .compiler import run_operator
 from .functions import with_callables, writes
+from .lookups import with_row
 from .meta_mirror import MetaMirror
 from .modes import AtenMode, dispatch_mode_on
 from .modules import ModuleObserver
@@ -44,7 +45,6 @@ class OperatorObserver(ModuleObserver):
     recorded graph.
     """
 
-    _mirror: MetaMirror | None
     _autocast: Autocast | None
     _announce: Callable[..., None]
     _entered: Callable[[], AbstractContextManager[None]]
@@ -132,7 +132,8 @@ class OperatorObserver(ModuleObserver):
     def _result(self, entry: Formula | None, func: Any, given: tuple[tuple[Any, ...], dict[str, Any]], out: Any) -> Any:
         if self._facts and entry is not None and entry.op in ATTENTIONS:
             return with_pairs_left(entry, func, given, out, must=self._mirror is not None)
-        return spec_of(out)
+        is_lookup = self._mirror is not None and entry is not None and entry.op == LOOKUP
+        return with_row(spec_of(out), given[0]) if is_lookup else spec_of(out)
 
     def _check(self, entry: Formula | None, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record a call without formula if a function reads memory that no observed call has written."""

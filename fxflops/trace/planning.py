@@ -14,10 +14,11 @@ from ..ops import ESCAPE, Formula
 from ..ops._traits import EMPTY
 from ..ops.shapes import rule_for, shape_of
 from ..records import EMPTY_MAPPING, Call, Operation, typed
-from ..records.pairs import ATTENTIONS
+from ..records.pairs import ATTENTIONS, LOOKUP
 from ..records.tensors import ORDINARY, spec_of
 from ..torch_internals import DisableTorchFunction, assertion
 from .device_mirror import DeviceMirror
+from .lookups import with_row
 from .meta_mirror import META, OWN, REAL, Form, MetaMirror
 from .on_meta import MetaObserver
 from .operators import QUERY, RNN_BACKWARD
@@ -62,6 +63,8 @@ class PlanningObserver(MetaObserver):
         operation = plan.operation
         if func in WRITTEN_AS:
             operation = plan.operation_as(self._spelling.of(func))
+        if operation.op == LOOKUP:
+            operation = operation._replace(out=with_row(operation.out, args))
         if plan.has_real:
             args, kwargs = self._mirror.replace(args, kwargs, func)
         self._storages.call = len(self.calls)

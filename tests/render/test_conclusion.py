@@ -21,6 +21,7 @@ def test_where_the_flops_and_the_time_are_and_what_was_slowest(vit):
 
 def test_the_utilization_is_said_if_it_is_known(vit):
     assert conclusion(vit, 0.412).split("; ")[1] == "41% of peak"
+    assert conclusion(vit, 0.003).split("; ")[1] == "<1% of peak"
 
 
 def test_times_that_are_no_good_are_said_to_be(vit):

@@ -31,7 +31,10 @@ def test_bars_are_as_long_as_the_numbers_and_nothing_has_none() -> None:
 
 
 def test_the_conclusion_names_what_differs_and_where_most() -> None:
-    assert conclusion(TOTALS, {"FLOPs by module": BY_MODULE}) == "FLOPs 4.00x, params +7; most in a.<b>, +1.20 k"
+    assert (
+        conclusion(TOTALS, {"FLOPs by module": BY_MODULE})
+        == "b against a: FLOPs 4.00x, params +7; most in a.<b>, +1.20 k"
+    )
     assert conclusion(TOTALS[3:], {}) == "no difference in what both reports tell"
 
 

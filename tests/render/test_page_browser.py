@@ -354,6 +354,16 @@ def test_reports_in_one_notebook_are_sorted_each_for_itself(browser, trained, tm
     assert opened.wrong == []
 
 
+def test_text_is_on_the_left_in_jupyter_too(browser, trained, tmp_path):
+    theirs = ":not(.jp-RenderedMarkdown).jp-RenderedHTMLCommon td { text-align: right }"
+    block = f'<div class="jp-RenderedHTMLCommon">{trained.tree()._repr_html_()}</div>'
+    opened = Opened(browser, f"<!doctype html><style>{theirs}</style>{block}", tmp_path / "jupyter.html", wait=".tree")
+    sides = opened.page.locator("tbody tr:first-child td").evaluate_all(
+        "all => all.map(td => getComputedStyle(td).textAlign)"
+    )
+    assert sides == ["left"] + ["right"] * (len(sides) - 1)
+
+
 def test_the_last_line_of_a_cell_shows_the_report(monkeypatch):
     nbclient = pytest.importorskip("nbclient", reason="no nbclient to run a notebook")
     pytest.importorskip("ipykernel", reason="no ipykernel to run a notebook")

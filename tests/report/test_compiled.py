@@ -49,6 +49,7 @@ def test_a_fused_kernel_is_shared_out_by_eager_times() -> None:
     assert rows[OUTSIDE].compiled_seconds == pytest.approx(0.001)
     assert rows[OUTSIDE].gain is None
     assert sum(row.own_compiled_seconds for row in rows.values()) == pytest.approx(0.008)
+    assert "torch 9" in str(replace(VIEW, provenance="torch 9").by_module().to_csv())
 
 
 def test_what_did_not_gain() -> None:

@@ -257,6 +257,22 @@ def test_table(timed: Roofline) -> None:
     assert "| op" in timed.table(tablefmt="github")
 
 
+def test_calls_alike_in_modules_alike_are_one_row() -> None:
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(3)), nn.Linear(8, 4))
+    found = fxflops.count(net, torch.randn(2, 8)).roofline(MADE_UP)
+    rows = [line.split()[:3] for line in found.table("kind", columns="op, where, calls, flops").splitlines()[2:]]
+    assert sorted(rows) == [["linear", "*", "1"], ["linear", "*.*", "3"], ["relu", "*.*", "3"]]
+    assert found.table("kind") in str(found)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_it_fits_the_terminal(timed: Roofline, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr("fxflops.render.table.terminal_width", lambda: width)
+    monkeypatch.setattr("fxflops.roofline.result.terminal_width", lambda: width)
+    assert max(map(len, str(timed).splitlines())) <= width
+    assert "efficiency%" in str(timed)
+
+
 def test_errors(timed: Roofline) -> None:
     report = fxflops.count(nn.Linear(2, 2), torch.randn(1, 2))
     with pytest.raises(InputError, match=r"no calls in its backward: analyze\(model, args, backward=True\)"):
@@ -265,7 +281,7 @@ def test_errors(timed: Roofline) -> None:
         report.roofline(MADE_UP, phase="back")
     with pytest.raises(InputError, match="no device 'H900'"):
         report.mfu("H900")
-    with pytest.raises(InputError, match="cannot sum by 'op': one of 'call', 'operator', 'module'"):
+    with pytest.raises(InputError, match="cannot sum by 'op': one of 'call', 'kind', 'operator', 'module'"):
         timed.table("op")
     with pytest.raises(InputError, match="the run was made on meta"):
         meta(nn.Linear(2, 2), 1, 2).roofline()
