@@ -13,7 +13,7 @@ from ..meters.history import LiveTensor, Moment
 from ..meters.nodes import Node
 from ..meters.timing import Timing
 from ..records import PARTS, PHASES, Call, Counted, Params
-from ..records.pairs import LOOKUP, fact_in
+from ..records.pairs import absent_row
 from ..run.outcome import Environment, Memory, Run
 from .rollup import Item, ModuleRow, OperatorRow, Sums, by_module, by_operator, check_phase, items_of
 from .saved_module import SavedModule
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ..ops import FormulaRegistry
 
 NO_OPERATION = "(no op)"
-ABSENT = "looks up row {:,} of {:,}: the model itself raises an IndexError"
 """The op of graph nodes that make no call: an input, indexing a tuple, reading a shape."""
 
 
@@ -35,8 +34,7 @@ class CountedRun:
 
     The formulas are imported where calls are counted: torch comes with them, and a run from a file has its counts.
 
-    Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; a value that was not measured is
-    None.
+    Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; what was not measured is None.
     """
 
     def __init__(
@@ -294,16 +292,14 @@ class CountedRun:
 
     @cached_property
     def remarks(self) -> dict[Counted, str]:
-        """Sentences on calls for which torch ran other work than is counted, an einsum that opt_einsum reordered, or on a
-        real device would raise: the lookup of a row that a table does not have."""
-        looked_up = ((each, fact_in(each.call.out, "row")) for each in self.counted if each.call.op == LOOKUP)
-        found = {each: ABSENT.format(*row) for each, row in looked_up if row}
-        if self._executed is self.counted:
-            return found
-        from .executed import remark
+        """Sentences on calls: an einsum that opt_einsum reordered, a lookup of a row that its table does not have."""
+        found = {each: said for each in self.counted if (said := absent_row(each.call))}
+        if self._executed is not self.counted:
+            from .executed import remark
 
-        said = ((each, remark(each, run)) for each, run in zip(self.counted, self._executed, strict=True))
-        return found | {each: sentence for each, sentence in said if sentence}
+            pairs = zip(self.counted, self._executed, strict=True)
+            found |= {each: said for each, run in pairs if (said := remark(each, run))}
+        return found
 
     @cached_property
     def _forward(self) -> list[Counted]:

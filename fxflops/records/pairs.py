@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .calls import Call
 from .specs import Spec, specs_in
 
 ATTENTION = "attention"
@@ -23,6 +24,12 @@ def pairs_in(out: Any, all_pairs: int | None = None) -> Any:
 def fact_in(out: Any, name: str, default: Any = None) -> Any:
     """Return a fact of the first tensor in the result of a call that has it."""
     return next((spec.facts[name] for spec in specs_in(out) if name in spec.facts), default)
+
+
+def absent_row(call: Call) -> str:
+    """Return a sentence on a call that looks up a row which its table does not have; "" for any other call."""
+    row = fact_in(call.out, "row") if call.op == LOOKUP else None
+    return "looks up row {:,} of {:,}: the model itself raises an IndexError".format(*row) if row else ""
 
 
 def with_facts(out: Any, **facts: Any) -> Any:

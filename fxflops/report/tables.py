@@ -125,3 +125,12 @@ class TabledRun(CountedRun):
             known = near(str(path), modules)
             raise InputError(f"{self.model} has no module {path!r}{known}; report.by_module() lists them")
         return modules[path]
+
+
+def provenance_now() -> str:
+    """Return the origin of figures that are worked out now, of no run."""
+    import torch
+
+    from ..run.environment import environment_of
+
+    return environment_of(torch.device("meta"), "", False).provenance

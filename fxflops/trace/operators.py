@@ -28,7 +28,6 @@ from .call_log import Made
 from .compiler import run_operator
 from .functions import with_callables, writes
 from .lookups import with_row
-from .meta_mirror import MetaMirror
 from .modes import AtenMode, dispatch_mode_on
 from .modules import ModuleObserver
 from .processes import communicates, copies_gathered, is_between_processes

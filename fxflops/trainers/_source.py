@@ -19,7 +19,7 @@ from ..model.inputs import checked_model
 from ..model.inventory import Inventory
 from ..records import PARTS, Module, specs_in
 from ..report.report import Report
-from ..run.environment import environment_of
+from ..report.tables import provenance_now
 from ..symbolic.costs import PHASES
 from ..symbolic.forms import ClosedForm
 from ..symbolic.polynomials import value
@@ -76,7 +76,7 @@ class Source:
         """The origin of the figures: that of the report, or of what is worked out now."""
         if isinstance(self._given, Report):
             return self._given.provenance
-        return environment_of(torch.device("meta"), "", False).provenance
+        return provenance_now()
 
     def needed_config(self, what: str) -> Any:
         """Return the config. Raises InputError if there is none."""
