@@ -56,7 +56,7 @@ def costs_table(data: Summary) -> Table:
 def operator_rows(rows: Mapping[str, OperatorRow], key: str, origin: str) -> Rows[OperatorRow]:
     """Return a table with a row for each operator, dtype or step; ``key`` says which, ``origin`` is the provenance."""
     columns = (Column(key, key), Column("calls", "calls", "number"), *SUMS)
-    return Rows(rows, f"{key}s", columns, lambda name, row: [(name, row.calls, *_sums(row.total))], origin)
+    return Rows(rows, f"{key}s", columns, _operator_cells, origin)
 
 
 def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]], origin: str) -> Rows[Rows[OperatorRow]]:
@@ -167,6 +167,11 @@ def _is_unknown(sums: Sums) -> bool:
 def module_cells(path: str, row: ModuleRow) -> list[Cells]:
     own = (None, None) if _is_unknown(row.own) else (row.own.macs, row.own.flops)
     return [(path, row.cls, row.calls, row.params, row.own_params, *_sums(row.total), *own, row.own.seconds)]
+
+
+def _operator_cells(key: str, row: OperatorRow) -> list[Cells]:
+    """Return the cells of a row; a function of the module, since a lambda cannot be pickled with the table."""
+    return [(key, row.calls, *_sums(row.total))]
 
 
 def _nested_cells(path: str, rows: Rows[OperatorRow]) -> list[Cells]:
