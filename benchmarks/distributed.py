@@ -1,10 +1,11 @@
 """Simulated ranks beside real ones, and Llama-3 on meshes that this machine has not.
 
-    python benchmarks/distributed.py [--llamas "8b dp 8,70b dp 32 tp 8"]
+    python benchmarks/distributed.py            # writes benchmarks/results/distributed.md
+    python benchmarks/distributed.py --layers 4 # prints it, of Llamas with so few layers
 
 Four Gloo processes run a training step of blocks that are sharded (FSDP2) over two and tensor and sequence parallel over
-the other two; then their ranks are simulated. Each Llama is a training step of one rank, in a fresh process. The table is
-``benchmarks/results/distributed.md``.
+the other two; then their ranks are simulated. Each Llama is a training step of each rank of a mesh; then the meshes
+of 256 GPUs are searched. Ranks and meshes are shared among as many processes as there are cores; each job is a fresh process.
 """
 
 from __future__ import annotations
@@ -17,146 +18,104 @@ import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate, Shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    PrepareModuleInput,
-    RowwiseParallel,
-    SequenceParallel,
-    parallelize_module,
-)
-from torch.utils.checkpoint import checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import fxflops
 from benchmarks.machine import processor
-from fxflops.distributed import simulate, step_bound
+from benchmarks.models.llama_ranks import SHAPES, TOKENS, Layout, build
+from fxflops.distributed import rank_meshes, simulate, step_bound
 from fxflops.units import count, seconds, size
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "distributed.md"
-TOKENS = 8192
+CORES = os.cpu_count() or 1
+LLAMAS = [
+    Layout("8b", {"dp": 8}, 1, "full"),
+    Layout("8b", {"dp": 64}, 1, "full"),
+    Layout("70b", {"dp": 32, "tp": 8}, 1, "full"),
+    Layout("405b", {"pp": 4, "dp": 64, "tp": 8}, 4, "full", microbatch=1),
+]
+GPUS, SEARCHED, MEMORY = 256, "70b", 80 * 10**9
+T = TypeVar("T")
 
 
-class Shape(NamedTuple):
-    layers: int
-    width: int
-    heads: int
-    hidden: int
-    key_heads: int = 8
-    vocabulary: int = 128256
+def meshes() -> list[dict[str, int]]:
+    """Tensor parallel within a node, sharded over dp, whole in each replicate: all in powers of two."""
+    found = []
+    for tp in (1, 2, 4, 8):
+        for power in range((GPUS // tp).bit_length()):
+            sizes = {"replicate": 2**power, "dp": GPUS // tp // 2**power, "tp": tp}
+            found.append({name: n for name, n in sizes.items() if n > 1 or name == "dp"})
+    return found
 
 
-# https://arxiv.org/abs/2407.21783, table 3
-SHAPES = {
-    "8b": Shape(32, 4096, 32, 14336),
-    "70b": Shape(80, 8192, 64, 28672),
-    "405b": Shape(126, 16384, 128, 53248),
-}
+def named(mesh: dict[str, int]) -> str:
+    return " x ".join(f"{name} {n}" for name, n in mesh.items())
 
 
-class Attention(nn.Module):
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.size = shape.width // shape.heads
-        self.q, self.o = (nn.Linear(shape.width, shape.width, bias=False) for _ in range(2))
-        self.k, self.v = (nn.Linear(shape.width, shape.key_heads * self.size, bias=False) for _ in range(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (each(x).unflatten(-1, (-1, self.size)).transpose(1, 2) for each in (self.q, self.k, self.v))
-        return self.o(
-            F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(1, 2).flatten(2)
-        )
-
-
-class Block(nn.Module):
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.norm1, self.norm2 = nn.RMSNorm(shape.width), nn.RMSNorm(shape.width)
-        self.attention = Attention(shape)
-        self.gate, self.up = (nn.Linear(shape.width, shape.hidden, bias=False) for _ in range(2))
-        self.down = nn.Linear(shape.hidden, shape.width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.attention(self.norm1(x))
-        y = self.norm2(x)
-        return x + self.down(F.silu(self.gate(y)) * self.up(y))
-
-
-class Llama(nn.Module):
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(shape.vocabulary, shape.width)
-        self.layers = nn.ModuleList(Block(shape) for _ in range(shape.layers))
-        self.norm, self.out = nn.RMSNorm(shape.width), nn.Linear(shape.width, shape.vocabulary, bias=False)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = checkpoint(layer, x, use_reentrant=False)
-        return self.out(self.norm(x))
-
-
-def tensor_parallel(model: Any, mesh: Any, loss_parallel: bool = False) -> None:
-    """Tensor and sequence parallel, by the plan of torchtitan's parallelize_llama; with ``loss_parallel`` the logits stay
-    sharded."""
-    embedding = RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1))
-    layouts = Shard(-1) if loss_parallel else Replicate()
-    out = ColwiseParallel(input_layouts=Shard(1), output_layouts=layouts, use_local_output=not loss_parallel)
-    parallelize_module(model, mesh, {"embedding": embedding, "norm": SequenceParallel(), "out": out})
-    for layer in model.layers:
-        plan = {
-            "norm1": SequenceParallel(),
-            "attention": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
-            **{f"attention.{name}": ColwiseParallel() for name in "qkv"},
-            "attention.o": RowwiseParallel(output_layouts=Shard(1)),
-            "norm2": SequenceParallel(),
-            **{name: ColwiseParallel(input_layouts=Shard(1)) for name in ("gate", "up")},
-            "down": RowwiseParallel(output_layouts=Shard(1)),
-        }
-        parallelize_module(layer, mesh, plan)
-
-
-def llama(name: str, mesh: dict[str, int]) -> str:
-    """The row of a Llama: a sequence of 8,192 tokens for each rank along dp, layers checkpointed, bf16 with f32 weights."""
-
-    def build(device_mesh: Any) -> Any:
-        model = Llama(SHAPES[name])
-        if "tp" in mesh:
-            tensor_parallel(model, device_mesh["tp"])
-        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        for part in (*model.layers, model):
-            fully_shard(part, mesh=device_mesh["dp"], mp_policy=policy)
-        optimizer, tokens = torch.optim.AdamW(model.parameters()), torch.ones(1, TOKENS, dtype=torch.long)
-
-        def step() -> None:
-            F.cross_entropy(model(tokens).flatten(0, 1).float(), tokens.flatten()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return model, step
-
-    began, processor_began = time.perf_counter(), time.process_time()
+def timed(run: Callable[[], T]) -> tuple[T, float, float]:
+    """Return the result, the seconds by the clock, and those of the processor in this process and its children."""
+    began, before = time.perf_counter(), os.times()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        simulation = simulate(build, mesh, differs=())
-    took = time.perf_counter() - began, time.process_time() - processor_began
-    (kind,), bound = simulation.kinds, step_bound(simulation, "H100")
-    memory = kind.report.memory
-    macs = sum(each.macs for each in kind.report.counted)
-    cells = [name, " x ".join(f"{dim} {n}" for dim, n in mesh.items()), count(macs), count(kind.report.total_params)]
-    cells += [size(memory[each]) for each in ("params", "optimizer", "activations", "gathered")]
-    cells += [size(simulation.max_memory), size(sum(row.sent or 0 for row in kind.collectives))]
-    cells += [f"{seconds(bound.best)} to {seconds(bound.worst)}", *(f"{each:.0f}" for each in took)]
-    return f"| {' | '.join(cells)} |"
+        found = run()
+    after = os.times()
+    return found, time.perf_counter() - began, sum(after[:4]) - sum(before[:4])
+
+
+def llama(layout: Layout, layers: int | None) -> list[str]:
+    """A row for each kind of ranks: sequences of 8,192 tokens, layers checkpointed, bf16 with f32 weights."""
+    shape = SHAPES[layout.model]
+    shape = shape._replace(layers=layers or shape.layers)
+    differs = [name for name in layout.mesh if name == "pp"]
+    simulation, wall, cpu = timed(
+        lambda: simulate(partial(build, layout, shape), layout.mesh, differs=differs, processes=CORES)
+    )
+    bound = step_bound(simulation, "H100")
+    rows = []
+    for kind in simulation.kinds:
+        counted, memory = kind.report.counted, kind.report.memory
+        place = f", pp {kind.at['pp']}" if differs else ""
+        cells = [layout.model, f"{named(layout.mesh)}{place}", kind.ranks]
+        cells += [count(sum(each.macs for each in counted)), count(sum(each.flops for each in counted))]
+        cells += [count(kind.report.total_params), *(size(memory.get(each, 0)) for each in ("params", "optimizer"))]
+        cells += [size(memory.get(each, 0)) for each in ("activations", "gathered")]
+        cells += [size(kind.report.max_memory), size(sum(row.sent or 0 for row in kind.collectives))]
+        whole = [f"{seconds(bound.best)} to {seconds(bound.worst)}", f"{wall:.0f}", f"{cpu:.0f}"]
+        cells += whole if kind is simulation.kinds[0] else [""] * len(whole)
+        rows.append(f"| {' | '.join(map(str, cells))} |")
+    return rows
+
+
+def search(layers: int | None) -> list[str]:
+    """The meshes of 256 GPUs in the order of the bound of a token, and the seconds that it took to simulate them."""
+    shape = SHAPES[SEARCHED]
+    shape = shape._replace(layers=layers or shape.layers)
+
+    def step(mesh: Any) -> Any:
+        sizes = dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))
+        return build(Layout(SEARCHED, sizes, 1, "full"), shape, mesh)
+
+    found, wall, cpu = timed(
+        lambda: rank_meshes(
+            step,
+            meshes(),
+            device="H100",
+            memory=MEMORY,
+            differs=(),
+            tokens=lambda mesh: mesh.get("replicate", 1) * mesh["dp"] * TOKENS,
+            processes=CORES,
+        )
+    )
+    told = len(found.found) + len(found.too_large) + len(found.failed)
+    return [f"{told} meshes in {wall:.0f} s, {cpu:.0f} CPU s by {CORES} processes.", "", "```text", str(found), "```"]
 
 
 def real_and_simulated() -> list[str]:
@@ -180,36 +139,43 @@ def real_and_simulated() -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--llamas", default="8b dp 8,8b dp 64,70b dp 32 tp 8")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, help="the layers of each Llama, to try it; prints what it would write")
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.one:
-        name, *sizes = asked.one.split()
-        print(llama(name, dict(zip(sizes[::2], map(int, sizes[1::2]), strict=True))))
+    if asked.one is not None:
+        rows = llama(LLAMAS[asked.one], asked.layers) if asked.one < len(LLAMAS) else search(asked.layers)
+        print(json.dumps(rows))
         return
-    about = f"{os.cpu_count()} cores ({processor()}), torch {torch.__version__}, fxflops {fxflops.__version__}."
-    four = (
-        "A training step of a sharded and tensor parallel model on dp 2 x tp 2, on four Gloo processes and simulated."
-    )
-    lines = ["# Many processes", "", about, "", four, ""]
-    lines += [
-        "| rank | | forward MACs | backward MACs | FLOPs | params | collectives | bytes sent | peak bytes | equal |"
-    ]
-    lines += ["|---:|---|---:|---:|---:|---:|---:|---:|---:|---|", *real_and_simulated(), ""]
-    lines += [
-        "One rank of Llama-3: 8,192 tokens, every layer checkpointed, f32 weights and AdamW, bf16 in between. The bound of the",
-        "step is that of H100s, all communication overlapped and none; seconds are of the simulation, by the clock and the processor.",
+
+    def fresh(number: int) -> list[str]:
+        command = [sys.executable, __file__, "--one", str(number)]
+        command += ["--layers", str(asked.layers)] if asked.layers else []
+        made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        return list(json.loads(made.stdout.splitlines()[-1]))
+
+    about = f"{CORES} cores ({processor()}), torch {torch.__version__}, fxflops {fxflops.__version__}."
+    lines = [
+        *("# Many processes", "", about, ""),
+        "A training step of a sharded and tensor parallel model on dp 2 x tp 2, on four Gloo processes and simulated.",
         "",
-        "| model | mesh | MACs | params | params | optimizer | activations | gathered | peak | sent | bound | s | CPU s |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---|---:|---:|",
+        "| rank | | forward MACs | backward MACs | FLOPs | params | collectives | bytes sent | peak bytes | equal |",
+        "|---:|---|---:|---:|---:|---:|---:|---:|---:|---|",
+        *real_and_simulated(),
+        "",
+        "Each kind of ranks of Llama-3 on a mesh: a sequence of 8,192 tokens for each rank along dp, of 405B four by 1F1B; every layer checkpointed, f32 weights",
+        "and AdamW, bf16 in between. The bound of the step is that of H100s, all communication overlapped and none; seconds are of the whole simulation, by the",
+        "clock and the processor.",
+        "",
+        "| model | mesh | ranks | MACs | FLOPs | params | params | optimizer | activations | gathered | peak | sent | bound | s | CPU s |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|---:|---:|",
+        *(row for i in range(len(LLAMAS)) for row in fresh(i)),
+        "",
+        f"The meshes of {GPUS} H100s for Llama-3 {SEARCHED.upper()}, a sequence of 8,192 tokens for each rank along replicate and dp:",
+        *fresh(len(LLAMAS)),
     ]
-    for each in asked.llamas.split(","):
-        command = [sys.executable, __file__, "--one", each]
-        lines.append(
-            subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip().splitlines()[-1]
-        )
-    RESULTS.write_text("\n".join([*lines, ""]), encoding="utf8")
+    text = "\n".join([*lines, ""])
+    print(text) if asked.layers else RESULTS.write_text(text, encoding="utf8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Two meshes by hand: a rank's parameters, gradients, optimizer state, work, and bytes of each collective, factor by factor.
 
-The step is that of benchmarks/published.py, which runs Llama-3 405B; here it is a Llama of two layers, without checkpointing.
+The step is that of benchmarks/models/llama_ranks.py, which benchmarks run as Llama-3 405B; here it is a Llama of two layers, without checkpointing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Moved = dict[tuple[str, str], tuple[int, int]]  # calls and bytes that a rank se
 
 
 def kinds(mesh: dict[str, int], sequences: int) -> tuple[RankKind, ...]:
-    from benchmarks.published import Layout, Shape, build
+    from benchmarks.models.llama_ranks import Layout, Shape, build
 
     shape = Shape(LAYERS, WIDTH, HEADS, HIDDEN, KEY_HEADS, VOCABULARY)
     layout = Layout("", mesh, sequences, "none", microbatch=1)
