@@ -14,6 +14,8 @@ from .standin import StandIn
 
 pytest.register_assert_rewrite("tests.ops.textbook", "tests.oracle")  # so that they say which numbers differ
 torch.set_num_threads(1)  # models here are small, and several processes share the cores
+# The first backward pass starts a thread for each device, and copies of the process cannot be without; fake tensors pretend to have some.
+torch.ones((), requires_grad=True).backward()
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout
 from typing import Annotated, Any
 
@@ -79,18 +79,17 @@ def mesh(
         if not plan_of(net):
             note(f"{model} has no tp_plan, or one of styles that torch has not: its meshes are data parallel alone")
 
-        def shown(meshes: Iterable[dict[str, int]]) -> Iterator[dict[str, int]]:
-            for one in meshes:
-                with working(f"simulating a step on dp {one['dp']} x tp {one['tp']}"):
-                    yield one
-
+        meshes = candidates(net, gpus, links.node)
+        if sys.stderr.isatty():  # a spinner's thread would forbid copies of this process
+            note(f"simulating a step on {len(meshes)} meshes")
         found = rank_meshes(
             build,
-            shown(candidates(net, gpus, links.node)),
+            meshes,
             device=device,
             memory=memory,
             differs=(),
             tokens=lambda sizes: sizes["dp"] * batch * seq,
+            processes=os.cpu_count() or 1,
         )
     if csv:
         typer.echo(found.to_csv(), nl=False)
