@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 import torch
 
-from ..meters.accelerator import Accelerator, accelerator_of
+from ..meters.event_stopwatch import clock_of, seconds_of
 
 
 class LapClock:
@@ -17,10 +14,9 @@ class LapClock:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._accelerator: Accelerator | None = accelerator_of(device)
-        self._start: Any = None
-        self._laps: list[tuple[Any, Any]] = []
-        self._seconds = 0.0
+        self._now = clock_of(device)().now
+        self._start: float | None = None
+        self._laps: list[float] = []
 
     def start(self) -> None:
         """Begin a lap; one that has begun is discarded."""
@@ -28,26 +24,11 @@ class LapClock:
 
     def lap(self) -> None:
         """End the lap, if one has begun."""
-        if self._start is None:
-            return
-        start, self._start = self._start, None
-        if self._accelerator is None:
-            self._seconds += self._now() - start
-        else:
-            self._laps.append((start, self._now()))
+        if self._start is not None:
+            self._laps.append(self._now() - self._start)
+            self._start = None
 
     def take(self) -> float:
         """Return the seconds of all laps since the last call, after the device has done their work."""
-        if self._accelerator is not None and self._laps:
-            self._accelerator.synchronize()
-            self._seconds = sum(start.elapsed_time(end) for start, end in self._laps) / 1e3
-            self._laps = []
-        seconds, self._seconds = self._seconds, 0.0
-        return seconds
-
-    def _now(self) -> Any:
-        if self._accelerator is None:
-            return time.perf_counter()
-        event = self._accelerator.event()
-        self._accelerator.record(event)
-        return event
+        laps, self._laps = self._laps, []
+        return sum(map(seconds_of, laps))

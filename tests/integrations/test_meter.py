@@ -16,6 +16,7 @@ import fxflops
 from fxflops.integrations import Meter
 from fxflops.integrations.clock import LapClock
 from fxflops.roofline.devices import Device
+from tests.standin import StandIn
 
 ROWS, IN, HIDDEN, OUT = 4, 8, 16, 3
 FIRST, SECOND = IN * HIDDEN, HIDDEN * OUT  # multiply-accumulates a row
@@ -29,10 +30,8 @@ class FixedClock(LapClock):
 
     def __init__(self) -> None:
         super().__init__(torch.device("cpu"))
-        self._ticks = count()
-
-    def _now(self) -> float:
-        return float(next(self._ticks))
+        ticks = count()
+        self._now = lambda: float(next(ticks))
 
 
 class Net(nn.Module):
@@ -48,6 +47,25 @@ def metered(model: nn.Module, **settings: Any) -> Meter:
     meter = Meter(model, device=DEVICE, **settings)
     meter.clock = FixedClock()
     return meter
+
+
+def test_laps_on_a_device_are_its_own_time(standin: StandIn) -> None:
+    """Two laps of 3 and 5 seconds, work between them, and a start that is discarded: one wait, at the end."""
+    standin.host = lambda: 0.0
+    clock = LapClock(standin.device)
+    standin.work(100.0)
+    for seconds in (3.0, 5.0):
+        clock.start()
+        standin.work(7.0)
+        clock.start()
+        standin.work(seconds)
+        clock.lap()
+        clock.lap()
+        standin.work(11.0)
+    assert standin.synchronized == 0
+    assert clock.take() == 3.0 + 5.0
+    assert standin.synchronized == 1
+    assert clock.take() == 0.0
 
 
 def flops(model: nn.Module, *batches: torch.Tensor) -> float:
