@@ -19,7 +19,7 @@ from torch import nn
 
 from ..api import count
 from ..errors import InputError, errors_of_kind, of_kind
-from ..model.inputs import checked_model
+from ..model.inputs import checked_model, shapes_in
 from ..model.pytree import replaced
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction
@@ -87,7 +87,7 @@ def summary(
         torch.device(device)  # raises for an unknown device
     here = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     if input_size is not None:
-        sizes: Any = _sizes(input_size)
+        sizes: Any = shapes_in(input_size)
         given: Any = _made(sizes, dtypes or [torch.float] * len(sizes), batch_dim, here)
     else:
         sizes = replaced(input_data, _is_data, lambda data: torch.as_tensor(data).size()) if has_input else []
@@ -126,22 +126,6 @@ def _check(input_size: Any, input_data: Any, columns: Iterable[ColumnSettings], 
             raise InputError(f"the columns {needing} need a run: give input_data or input_size")
     if input_data is not None and input_size is not None:
         raise of_kind(InputError("give input_data or input_size, not both"), RuntimeError)
-
-
-def _sizes(given: Sequence[Any]) -> list[Sequence[int]]:
-    """Return the shapes of the inputs, from ``(1, 3)``, ``[1, 3]``, ``[(1, 3), (2,)]`` or a tuple of tuples."""
-    if not isinstance(given, (list, tuple)):
-        wrong = f"input_size must be a shape or several, such as (1, 3, 224, 224), not {given!r}"
-        raise of_kind(InputError(wrong), TypeError)
-    flat = list(_flat(given))
-    if not flat or any(not isinstance(size, int) or size <= 0 for size in flat):
-        raise of_kind(InputError(f"input_size must have whole numbers above 0, not {given!r}"), ValueError, TypeError)
-    return [tuple(given)] if isinstance(given[0], int) else list(given)
-
-
-def _flat(sizes: Any) -> Iterator[Any]:
-    for size in sizes:
-        yield from _flat(size) if isinstance(size, (list, tuple)) else (size,)
 
 
 def _made(

@@ -124,6 +124,21 @@ def as_leaves(inputs: Any) -> Any:
     return fill(template, *(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors))
 
 
+def shapes_in(sizes: Any) -> list[tuple[int, ...]]:
+    """Return the shapes of inputs that are given as ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``. InputError for no shapes."""
+    is_one = not isinstance(sizes, (tuple, list)) or (sizes and all(isinstance(n, int) for n in sizes))
+    shapes = [sizes] if is_one else [*sizes]
+    for shape in shapes or [sizes]:
+        if not isinstance(shape, (tuple, list)) or not shape or not all(isinstance(n, int) and n > 0 for n in shape):
+            raise of_kind(
+                InputError(
+                    f"input_size is a shape, (1, 3, 224, 224), or a list of shapes, of sizes of 1 or more, not {sizes!r:.80}"
+                ),
+                *(TypeError, ValueError),
+            )
+    return [*map(tuple, shapes)]
+
+
 def zeros_of(
     sizes: Sequence[Any],
     dtypes: Sequence[torch.dtype] | torch.dtype | None,
@@ -135,16 +150,7 @@ def zeros_of(
     ``dtypes`` has one for each, or is one for all (default torch.float32). Integers and booleans for a model on meta are on
     the CPU, so that they have values. Raises InputError for what is no shape, and for dtypes of another number.
     """
-    is_one = not isinstance(sizes, (tuple, list)) or (sizes and all(isinstance(n, int) for n in sizes))
-    shapes = [sizes] if is_one else [*sizes]
-    for shape in shapes or [sizes]:
-        if not isinstance(shape, (tuple, list)) or not shape or not all(isinstance(n, int) and n > 0 for n in shape):
-            raise of_kind(
-                InputError(
-                    f"input_size is a shape, (1, 3, 224, 224), or a list of shapes, of sizes of 1 or more, not {sizes!r:.80}"
-                ),
-                TypeError,
-            )
+    shapes = shapes_in(sizes)
     each = [dtypes or torch.float32] * len(shapes) if dtypes is None or isinstance(dtypes, torch.dtype) else [*dtypes]
     if len(each) != len(shapes) or not all(isinstance(dtype, torch.dtype) for dtype in each):
         raise of_kind(

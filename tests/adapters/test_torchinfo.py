@@ -440,10 +440,10 @@ def test_the_model_and_the_random_numbers_are_left_as_they_were() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"input_size": (0,)}, "above 0"),
-        ({"input_size": ()}, "above 0"),
-        ({"input_size": 3}, "a shape or several"),
-        ({"input_size": ("a",)}, "whole numbers"),
+        ({"input_size": (0,)}, "sizes of 1 or more"),
+        ({"input_size": ()}, "sizes of 1 or more"),
+        ({"input_size": 3}, "or a list of shapes"),
+        ({"input_size": ("a",)}, "sizes of 1 or more"),
         ({"input_size": (2, 4), "input_data": X}, "not both"),
         ({"input_data": X, "col_width": 0}, "col_width"),
         ({"input_data": X, "verbose": 3}, "verbose"),
