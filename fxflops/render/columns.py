@@ -136,9 +136,14 @@ COMPILED = (
     Column("gain", "gain", "number"),
 )
 ROOT = "(root)"
+COMPARED = ("{}_ratio", "{}_a", "{}_b", "{}_difference")
+"""The columns of a quantity in two reports."""
 EXPENDABLE = (
     "target", "counts", "node", "bytes_before", "bytes_after", "int_ops", "activations", "own_params", "own_macs",
     "own_flops", "own_seconds", "macs", "bytes_peak", "params", "output", "inputs",
+    *(each.format(name) for name in ("macs", "bytes_peak", "params", "seconds") for each in COMPARED),
+    "launch_seconds", "compute_seconds", "memory_seconds", "bytes_read", "bytes_written", "flops_per_byte",
+    "bytes_per_second", "share_of_peak", "flops_per_second", "dtype",
 )  # fmt: skip
 """Columns that a table leaves out, in this order, if its lines are too long for the terminal."""
 ALIASES = {"memory": ("mem_delta", "bytes_peak")}

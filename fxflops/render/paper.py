@@ -26,6 +26,8 @@ READABLE: dict[str, tuple[dict[str, Any], Callable[[float, str], str]]] = {
     "delta": (units.IEC, units.size),
 }
 """For each kind of column its units, and the function that writes a value in one of them."""
+LONG = 36
+"""The letters of a text from which on it is broken into lines in LaTeX."""
 
 
 def markdown(columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str = "") -> str:
@@ -38,7 +40,7 @@ def markdown(columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: s
 
 def latex(columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str = "") -> str:
     """Return a ``tabular`` environment for LaTeX's package booktabs; ``origin`` is a comment above it."""
-    sides = "".join("r" if column.is_number else "l" for column in columns)
+    sides = "".join("r" if column.is_number else _width(row[i] for row in rows) for i, column in enumerate(columns))
     header, *body = (" & ".join(map(_latex, line)) + r" \\" for line in _lines(columns, rows))
     lines = [
         *([f"% {plain(origin)}"] if origin else []),
@@ -58,14 +60,14 @@ def _lines(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> list[lis
         known, written = READABLE.get(column.kind, ({}, None))
         unit = _unit(known, [v / 1e3 if column.kind == "ms" else v for v in values if isinstance(v, Real)])
         title = column.title("auto") + (f" ({unit})" if unit else "")
-        cells = [
-            _number(written(float(value), unit))
-            if written and isinstance(value, Real) and value
-            else column.show(value)
-            for value in values
-        ]
-        texts.append([title, *cells])
+        texts.append([title, *(_text(column, value, written, unit) for value in values)])
     return [list(line) for line in zip(*texts, strict=True)]
+
+
+def _text(column: Column, value: Any, written: Callable[[float, str], str] | None, unit: str) -> str:
+    if not (column.is_number and isinstance(value, Real)):
+        return column.show(value)
+    return "0" if not value else _number(written(float(value), unit)) if written else column.show(value)
 
 
 def _number(text: str) -> str:
@@ -78,6 +80,11 @@ def _unit(known: dict[str, Any], values: Iterable[Any]) -> str:
     """Return the unit that suits the largest of the values."""
     largest = max(map(abs, values), default=0)
     return [next(iter(known), ""), *(name for name, factor in known.items() if factor <= largest)][-1]
+
+
+def _width(texts: Iterable[str]) -> str:
+    """Return the kind of a column of text: one with long sentences is broken into lines."""
+    return r"p{0.15\linewidth}" if any(len(text) > LONG and " " in text for text in texts) else "l"
 
 
 def _markdown(text: str) -> str:

@@ -114,6 +114,22 @@ def test_latex_escapes(text: str, latex: str) -> None:
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
 
 
+def test_a_paper_has_no_zeros_after_the_point_of_0_and_breaks_sentences() -> None:
+    said = "2 (d + v) s per position of query, softmax free"
+    table = Table("t", (*COLUMNS[1:], Column("how", "counts")), ((0, 0.0, said), (1, 0.5, "free")))
+    assert r"0 & 0 & 2 (d + v) s" in str(table.to_latex())
+    assert r"\begin{tabular}{rrp{0.15\linewidth}}" in str(table.to_latex())
+    assert "| 0 | 0 | 2" in str(table.to_markdown())
+
+
+@pytest.mark.parametrize("view", ["diff", "roofline", "roofline by_operator"])
+def test_a_wide_comparison_has_few_columns_in_a_paper(view: str) -> None:
+    plain = analyze(named("a"), torch.randn(2, 4), repeats=1, progress=False)
+    header = str(VIEWS[view](plain).to_markdown()).splitlines()[0]
+    assert header.count("|") <= 8
+    assert "FLOPs" in header
+
+
 def test_dataframe_holds_raw_values() -> None:
     pytest.importorskip("pandas")
     frame = TABLE.to_dataframe()
