@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -135,6 +136,7 @@ def _serve(connection: Connection, work: Callable[[T], R], items: Sequence[T]) -
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_original, daemon=True).start()
     torch.set_num_threads(1)
+    gc.freeze()  # the collector passes over all that the original has
     with suppress(BaseException):
         while True:
             connection.send(work(items[connection.recv()]))
