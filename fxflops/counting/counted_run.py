@@ -15,7 +15,7 @@ from ..meters.timing import Timing
 from ..records import PARTS, PHASES, Call, Counted, Params
 from ..records.pairs import absent_row
 from ..run.outcome import Environment, Memory, Run
-from .rollup import Item, ModuleRow, OperatorRow, Sums, by_module, by_operator, check_phase, items_of
+from .rollup import Item, ModuleRow, OperatorRow, Sums, by_module, by_operator, check_phase, items_of, together
 from .saved_module import SavedModule
 from .steps import StepTime, by_step, host_items, step_times, unsteady
 from .uncounted import IMPORT, NO_FORMULA, Missing, missing_in, recipe_for
@@ -72,12 +72,12 @@ class CountedRun:
     @property
     def total_flops(self) -> int:
         """FLOPs of all counted calls under the convention; a lower bound if the report is not complete."""
-        return sum(each.flops for each in self._forward)
+        return self._sums.flops
 
     @property
     def total_macs(self) -> int:
         """Multiply-accumulates of the contractions: the same under every convention."""
-        return sum(each.macs for each in self._forward)
+        return self._sums.macs
 
     @property
     def total_gradient_flops(self) -> int | None:
@@ -114,12 +114,12 @@ class CountedRun:
     @property
     def total_int_ops(self) -> int:
         """Operations on integers and booleans, which are not FLOPs."""
-        return sum(each.int_ops for each in self._forward)
+        return self._sums.int_ops
 
     @property
     def total_activations(self) -> int:
         """Elements in the outputs of the contractions (fvcore's definition)."""
-        return sum(item.sums.activations for item in self._items("forward"))
+        return self._sums.activations
 
     @property
     def total_params(self) -> int | None:
@@ -256,13 +256,17 @@ class CountedRun:
         """Return every counted call of a phase, and items for the time of other work: ``(no op)`` for each node without
         calls, ``(host)`` for what lies between the operations of a profiled block."""
         if phase not in self._items_by_phase:
-            items = [*items_of(counted for counted in self.counted if counted.call.phase in PARTS[phase])]
+            items = items_of([counted for counted in self.counted if counted[0].phase in PARTS[phase]])
             items += host_items(self._run, phase)
             for node in self.nodes if phase == "forward" else ():
                 if not node.calls and node.timing is not None:
                     items.append(Item(node.path, NO_OPERATION, "", Sums(seconds=node.timing.median)))
             self._items_by_phase[phase] = items
         return self._items_by_phase[phase]
+
+    @cached_property
+    def _sums(self) -> Sums:
+        return together([item.sums for item in self._items(PHASES[0])])
 
     def by_module(self, phase: str = PHASES[0]) -> Mapping[str, ModuleRow]:
         """Return each module's total and own sums in a phase, by its path."""
@@ -286,7 +290,7 @@ class CountedRun:
 
     def _modules_of(self, phase: str) -> dict[str, ModuleRow]:
         if phase not in self._rows_by_phase:
-            calls = Counter(scope.path for scope in self.scopes)
+            calls = Counter([scope.path for scope in self.scopes])
             self._rows_by_phase[phase] = by_module(self._items(phase), self._run.modules, calls)
         return self._rows_by_phase[phase]
 
@@ -300,10 +304,6 @@ class CountedRun:
             pairs = zip(self.counted, self._executed, strict=True)
             found |= {each: said for each, run in pairs if (said := remark(each, run))}
         return found
-
-    @cached_property
-    def _forward(self) -> list[Counted]:
-        return [each for each in self.counted if each.call.phase in PARTS[PHASES[0]]]
 
     @cached_property
     def _executed(self) -> tuple[Counted, ...]:

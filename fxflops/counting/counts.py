@@ -166,10 +166,8 @@ class _Counts:
             if not entry.is_ours:
                 raise
             return Count(None, "", str(error))
-        own = [value for value in ran.settings.values() if type(value) is Spec]  # a module's own tensors
-        one_of_each = {spec.dtype: spec for spec in (*inputs, *own)}.values()
-        integral = bool(one_of_each) and all(spec.is_integral for spec in one_of_each)
-        return Count(cost, rule, integer=integral and not convention.integers)
+        integral = not convention.integers and _are_integral(inputs, ran.settings)
+        return Count(cost, rule, "", integral)
 
     def _registered(self, formula: FormulaFunction, ran: Operation, entry: Formula | None, path: str) -> Count:
         """Return the count by a formula registered with the convention's own tool; the MACs are those of our formula."""
@@ -182,6 +180,14 @@ class _Counts:
         module = self.module_at(path) if _reads_module(entry, ran) else None
         cost = _applied(entry, ran, module, tensors, path)
         return weighed(cost if self.attention == "dense" else of_pairs_left(cost, ran), tensors)
+
+
+def _are_integral(inputs: list[Spec], settings: Mapping[str, Any]) -> bool:
+    """Return whether all tensors that an operation takes, with a module's own, hold integers; False if there are none."""
+    if any(spec.dtype.is_floating_point for spec in inputs):
+        return False
+    given = [*inputs, *[value for value in settings.values() if type(value) is Spec]]
+    return bool(given) and all(spec.is_integral for spec in given)
 
 
 def _reads_module(entry: Formula | None, ran: Operation) -> bool:
@@ -286,6 +292,6 @@ def _part(value: Any, i: int) -> Any:
 
 def weighed(cost: Cost, tensors: Iterable[Spec]) -> Cost:
     """Return the cost in real operations: those on complex numbers are several real ones."""
-    if not any(dtype.is_complex for dtype in {spec.dtype for spec in tensors}):
+    if not any(spec.dtype.is_complex for spec in tensors):
         return cost
     return Cost(*map(operator.mul, cost, COMPLEX))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import InputError
-from ..records import PHASES, Counted, Module, per_operation, prefixes, specs_in
+from ..records import PHASES, Counted, Module, prefixes, specs_in
 
 K = TypeVar("K")
 
@@ -62,13 +62,17 @@ class OperatorRow:
         return self.total
 
 
-def items_of(counted: Iterable[Counted]) -> Iterator[Item]:
-    """Yield an item for each counted call. Activations are the output elements of contractions (fvcore's definition)."""
-    known, new = per_operation(_untimed_item), tuple.__new__
+def items_of(counted: Iterable[Counted]) -> list[Item]:
+    """Return an item for each counted call. Activations are the output elements of contractions (fvcore's definition)."""
+    items, known, new = list[Item](), dict[Any, Item](), tuple.__new__
     for each in counted:
-        _, path, _, _, seconds, _ = each[0]
-        _, op, dtype, sums = known(each)
-        yield new(Item, (path, op, dtype, sums if seconds is None else sums._replace(seconds=seconds)))
+        (ran, path, _, _, seconds, _), count = each
+        like = known.get((ran, count))
+        if like is None:
+            like = known[ran, count] = _untimed_item(each)
+        _, op, dtype, sums = like
+        items.append(new(Item, (path, op, dtype, sums if seconds is None else sums._replace(seconds=seconds))))
+    return items
 
 
 def _untimed_item(counted: Counted) -> Item:
@@ -86,8 +90,7 @@ def together(sums: Sequence[Sums]) -> Sums:
     if len(sums) < 2:
         return sums[0] if sums else ZERO
     calls, flops, macs, int_ops, activations, seconds, missing = zip(*sums, strict=True)
-    known = [each for each in seconds if each is not None]
-    took = sum(known) if known else None
+    took = None if seconds.count(None) == len(seconds) else sum([each for each in seconds if each is not None])
     return Sums(sum(calls), sum(flops), sum(macs), sum(int_ops), sum(activations), took, sum(missing))
 
 
@@ -104,7 +107,7 @@ def by_module(
 ) -> dict[str, ModuleRow]:
     """Return a row for each module of the model, called or not, by path."""
     listed = list(modules)
-    own = sums_of((path, sums) for path, _, _, sums in items)
+    own = sums_of([(path, sums) for path, _, _, sums in items])
     inside: dict[str, list[Sums]] = {}
     known = {module.path for module in listed}
     for path in own.keys() - known:  # of a module that the model no longer has: goes to its nearest ancestor

@@ -41,7 +41,7 @@ def by_step(run: Run, counted: Sequence[Counted]) -> dict[str, OperatorRow]:
     """Return the sums of each step's phases, the forward's under the step's name; last those of calls outside the model."""
     rows: dict[str, list[Sums]] = {}
     outside: list[Sums] = []
-    items = [*items_of(counted)]
+    items = items_of(counted)
     for step, numbers in _regions(run, len(counted)):
         phases: dict[str, list[Sums]] = {} if step.name == OUTSIDE else {FORWARD: []}
         for i in numbers:

@@ -137,6 +137,8 @@ def with_seconds(records: Iterable[R], kept: bool = True) -> tuple[R, ...]:
     """Return calls or scopes with their seconds as plain numbers, or without them if they are not ``kept``."""
     known = (float,) if kept else ()
     return tuple(
-        r if (s := r.seconds) is None or type(s) in known else r._replace(seconds=seconds_of(s) if kept else None)
-        for r in records
+        [
+            r if (s := r.seconds) is None or type(s) in known else r._replace(seconds=seconds_of(s) if kept else None)
+            for r in records
+        ]
     )

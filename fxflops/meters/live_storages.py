@@ -75,19 +75,21 @@ class LiveStorages:
     def _hold(self, named: Named, category: str, spec: Callable[[torch.Tensor], Spec]) -> None:
         """Enter tensors that are alive before and after the run."""
         held, entries, changes, strided = self._held, self._entries, self._changes, torch.strided
-        categories, names = entries.categories, entries.names
+        names, live = entries.names, self.live
+        first = len(entries.specs)
         for name, whole in named:
             whose = (whole,) if type(whole) in ORDINARY else stored(whole)
             for tensor in whose if whole.layout is strided else ():
                 storage = tensor.untyped_storage()
                 key = storage._cdata
                 if key not in held:
-                    nbytes, entry = storage.nbytes(), entries.add(spec(tensor), -1)
-                    held[key] = entry
-                    categories[entry] = category
+                    nbytes = storage.nbytes()
+                    held[key] = entry = entries.add(spec(tensor), -1)
                     names[entry] = name
                     changes += (entry, nbytes, -1)
-                    self.live += nbytes
+                    live += nbytes
+        entries.categories.update(dict.fromkeys(range(first, len(entries.specs)), category))
+        self.live = live
         self.peak = self.most = self.live
         self._most_after = len(changes) // 3
 
@@ -136,11 +138,8 @@ class LiveStorages:
 
     def _watch(self, storage: Any, nbytes: int, entry: int) -> None:
         """Keep a weak reference to the storage of an entry, which leaves when Python frees it."""
-        known = _Living(storage, self._leave)
-        known.key = key = id(storage)
-        known.nbytes = nbytes
-        known.entry = entry
-        self._known[key] = known
+        self._known[id(storage)] = known = _Living(storage, self._leave)
+        known.key, known.nbytes, known.entry = id(storage), nbytes, entry
 
     @property
     def entered(self) -> int:

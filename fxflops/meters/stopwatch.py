@@ -35,6 +35,7 @@ class Stopwatch:
     """
 
     __slots__ = ("_owed", "_since", "_went", "cold", "costs", "own")
+    runs = True
 
     def __init__(self) -> None:
         self.costs = self.cold = Costs()
@@ -100,6 +101,7 @@ class StoppedStopwatch(Stopwatch):
     """A stopwatch that never runs, for a run on meta, of which no time is told."""
 
     __slots__ = ()
+    runs = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -30,12 +30,13 @@ def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
     return original_of(model)
 
 
-def is_compiled(modules: Iterable[nn.Module]) -> bool:
-    """Return whether ``torch.compile`` wraps one of these modules, the forward of one, or a function that is its attribute."""
+def is_compiled(modules: Iterable[nn.Module], classes: Iterable[type] = ()) -> bool:
+    """Return whether ``torch.compile`` wraps one of these modules, a function that is an attribute of one, or the forward of
+    one's class or one of these classes."""
     if COMPILER not in sys.modules:
         return False
     modules = [*modules]
-    functions = [getattr(cls, "forward", None) for cls in {*map(type, modules)}]
+    functions = [getattr(cls, "forward", None) for cls in {*map(type, modules), *classes}]
     functions += [value for value in attributes_of(modules) if type(value) is FunctionType]
     return any(hasattr(function, "_torchdynamo_orig_callable") for function in functions)
 

@@ -13,10 +13,11 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from ..errors import InputError
 from ..records import Module, Params
-from ..records.tensors import is_dense
+from ..records.tensors import ORDINARY, is_dense
 from .pytree import attributes_of, modules_of, stored, unpacked
 
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
+NOTED = FUNCTIONS | {torch.ScriptObject}
 NONE: frozenset[Any] = frozenset()
 UNQUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
 """Plain dtypes of the same width as quantized ones."""
@@ -25,8 +26,8 @@ UNQUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32:
 class Inventory:
     """The modules of a model, and its parameters and buffers by their full names, each once.
 
-    ``packed`` are meta tensors for the weights that quantized layers keep in objects of their kernels. ``shapeless`` are
-    the lazy modules with parameters that have no shape yet. Raises InputError if there are any, unless ``lazy``.
+    ``packed`` are meta tensors for the weights that quantized layers keep in objects of their kernels. ``keeps`` has the
+    functions among the attributes of the modules that have some. ``shapeless`` are the lazy modules with parameters that have no shape yet. Raises InputError if there are any, unless ``lazy``.
     """
 
     def __init__(self, model: nn.Module, lazy: bool = False) -> None:
@@ -34,9 +35,14 @@ class Inventory:
         self.params: list[tuple[str, torch.Tensor]] = []
         self.buffers: list[tuple[str, torch.Tensor]] = []
         self.packed: list[tuple[str, torch.Tensor]] = []
+        self.keeps: dict[nn.Module, frozenset[Any]] = {}
         self._met: list[int] = []
         found = set[int]()
         for module, path in self.paths.items():
+            if not NOTED.isdisjoint(map(type, module.__dict__.values())):
+                attributes = attributes_of([module])
+                self.keeps[module] = frozenset(value for value in attributes if type(value) in FUNCTIONS)
+                self.packed += [(path, weight) for value in attributes for weight in _packed(value)]
             self._met.append(len(self.params))
             own = (module._parameters, self.params), (module._buffers, self.buffers)
             for kind, named in own if own[0][0] or own[1][0] else ():
@@ -45,9 +51,6 @@ class Inventory:
                         found.add(id(tensor))
                         named.append((f"{path}.{name}" if path else name, tensor))
         self._met.append(len(self.params))
-        self._kinds = {*map(type, attributes_of(self.paths))}
-        for module, path in self.paths.items() if torch.ScriptObject in self._kinds else ():
-            self.packed += [(path, weight) for value in attributes_of([module]) for weight in _packed(value)]
         self.shapeless: list[nn.Module] = []
         classes = {type(tensor) for _, tensor in (*self.params, *self.buffers)}
         if any(issubclass(cls, UninitializedTensorMixin) for cls in classes):
@@ -68,10 +71,10 @@ class Inventory:
         """The contents of the model that a report shows: its modules, and the sums of its parameters."""
         sizes = [_held(parameter) for _, parameter in self.params]
         new, modules = tuple.__new__, []
-        functions_of = (lambda module: NONE) if FUNCTIONS.isdisjoint(self._kinds) else _functions_of
+        keeps = self.keeps.get
         for (module, path), (first, last) in zip(self.paths.items(), pairwise(self._met), strict=True):
             own = sum(sizes[first:last]) if first < last else 0
-            modules.append(new(Module, (path, type(module).__name__, own, functions_of(module))))
+            modules.append(new(Module, (path, type(module).__name__, own, keeps(module, NONE))))
         packed = sum([weight.numel() for _, weight in self.packed])
         total, buffers = sum(sizes) + packed, sum([buffer.numel() for _, buffer in self.buffers])
         trainable = sum([size for size, (_, p) in zip(sizes, self.params, strict=True) if p.requires_grad])
@@ -84,7 +87,9 @@ class Inventory:
 
 def _held(parameter: torch.Tensor) -> int:
     """Return how many elements of a parameter this process holds; not all, if it is a DTensor."""
-    return sum(part.numel() for part in stored(parameter)) if hasattr(parameter, "device_mesh") else parameter.numel()
+    if type(parameter) in ORDINARY or not hasattr(parameter, "device_mesh"):
+        return parameter.numel()
+    return sum(part.numel() for part in stored(parameter))
 
 
 def _is_shapeless(tensor: torch.Tensor | None) -> bool:
@@ -95,7 +100,3 @@ def _packed(value: Any) -> list[torch.Tensor]:
     """Return meta tensors for the weights in an object of a quantized kernel."""
     with torch.no_grad():
         return [torch.empty(w.shape, dtype=UNQUANTIZED.get(w.dtype, w.dtype), device="meta") for w in unpacked(value)]
-
-
-def _functions_of(module: nn.Module) -> frozenset[Any]:
-    return frozenset(value for value in attributes_of([module]) if type(value) in FUNCTIONS) or NONE

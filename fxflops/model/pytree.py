@@ -71,7 +71,7 @@ def reader_of(names: Sequence[str]) -> Reader:
     """Return a function that reads the items with these names from a dict."""
     if len(names) > 1:
         return itemgetter(*names)
-    return lambda held: tuple([held[name] for name in names])
+    return (lambda held: (held[names[0]],)) if names else lambda held: ()
 
 
 def modules_of(model: nn.Module) -> dict[nn.Module, str]:

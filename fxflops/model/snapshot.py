@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from itertools import chain, filterfalse, islice
+from itertools import chain, compress, filterfalse, islice
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -55,11 +55,11 @@ class Snapshot:
         readers = cache(_readers_of)
         for module in self._modules:
             attributes = module.__dict__
-            read_own, read_sets, read_hooks, read_others = readers(tuple(attributes))
+            read_own, read_hooks, read_others = readers(tuple(attributes))
             own = read_own(attributes)
             if own and type(own[0]) in CONTAINERS:
-                self._dicts += own
-                sets += read_sets(attributes)
+                self._dicts += own[:3]
+                sets += own[3:]
                 hooks += read_hooks(attributes)
                 parameters += own[0].values()
                 tensors += own[1].values()
@@ -73,9 +73,10 @@ class Snapshot:
         if any(noted):
             others += chain.from_iterable(map(VALUES, noted))
         held = [value for value in others if type(value) not in ATOMS]
+        are_plain = [*map(_is_plain, held)]
         self._arrays: list[tuple[Any, Any]] = []
         self._random = _states_before()
-        for part in (*_parts([value for value in held if not _is_plain(value)], DEPTH), *_parts(inputs)):
+        for part in (*_parts([*compress(held, map(operator.not_, are_plain))], DEPTH), *_parts(inputs)):
             if isinstance(part, torch.Tensor):
                 tensors.append(part)
             elif isinstance(part, KEPT):
@@ -86,7 +87,7 @@ class Snapshot:
                 self._arrays.append((part, part.copy()))
             if is_object(part):
                 self._dicts.append(vars(part))
-        self._containers += [value for value in held if type(value) is list and _is_plain(value)]
+        self._containers += [value for value in compress(held, are_plain) if type(value) is list]
         found = [tensor for tensor in tensors if tensor is not None]
         noted += map(vars, found)
         self._containers += filter(None, (*sets, *noted))
@@ -121,10 +122,10 @@ class Snapshot:
         if self._classes != [*map(type, self._modules)]:
             for module, cls in zip(self._modules, self._classes, strict=True):
                 module.__class__ = cls
-        keys, values = chain.from_iterable(self._dicts), chain.from_iterable(map(VALUES, self._dicts))
+        values = chain.from_iterable(map(VALUES, self._dicts))
         if (
             self._sizes != [*map(len, self._dicts)]
-            or not all(map(operator.eq, keys, self._keys))
+            or self._keys != [*chain.from_iterable(self._dicts)]
             or not all(map(operator.is_, values, self._values))
         ):
             self._refill_dicts()
@@ -232,10 +233,10 @@ def _users(hooks: dict[Any, Any]) -> dict[Any, Any]:
 
 
 def _readers_of(names: tuple[str, ...]) -> list[Reader]:
-    """Return readers for the attributes of modules with these names: tensors and modules, its set, hooks, and others."""
+    """Return readers for the attributes of modules with these names: tensors and modules, hooks, and others."""
     held = set(names)
     others = [name for name in names if name not in STANDARD]
-    return [*(reader_of([name for name in group if name in held]) for group in (OWN, SETS, HOOKS)), reader_of(others)]
+    return [*(reader_of([name for name in group if name in held]) for group in (OWN, HOOKS)), reader_of(others)]
 
 
 def _is_plain(value: Any) -> bool:
@@ -243,9 +244,9 @@ def _is_plain(value: Any) -> bool:
     return type(value) in (tuple, list) and ATOMS.issuperset(map(type, value))
 
 
-OWN, SETS = ("_parameters", "_buffers", "_modules"), ("_non_persistent_buffers_set",)
-HOOKS = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN + SETS]
-STANDARD = {*OWN, *SETS, *HOOKS}
+OWN = "_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"
+HOOKS = [name for name, value in vars(nn.Module()).items() if type(value) in CONTAINERS and name not in OWN]
+STANDARD = {*OWN, *HOOKS}
 
 
 def _same(container: Any, items: Any) -> bool:

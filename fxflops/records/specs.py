@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,13 +31,9 @@ class Spec(tuple[int, ...]):
         layout: torch.layout | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> Spec:
-        if dtype is None or layout is None:
-            import torch
-
-            dtype, layout = dtype or torch.float32, layout or torch.strided
         spec = super().__new__(cls, shape)
-        spec.dtype = dtype
-        spec.layout = layout
+        spec.dtype = dtype or _default("float32")
+        spec.layout = layout or _default("strided")
         spec.facts = facts or {}
         return spec
 
@@ -72,11 +69,24 @@ class Spec(tuple[int, ...]):
     @property
     def dtype_name(self) -> str:
         """The short name of the dtype: f32."""
-        name = str(self.dtype).removeprefix("torch.")
-        return DTYPE_NAMES.get(name, name)
+        return _short(self.dtype)
 
     def __repr__(self) -> str:
         return f"{self.dtype_name}[{','.join(map(str, self))}]"
+
+
+@cache
+def _default(name: str) -> Any:
+    """Return the dtype or the layout of this name of torch, which is imported only now."""
+    import torch
+
+    return getattr(torch, name)
+
+
+@cache
+def _short(dtype: torch.dtype) -> str:
+    name = str(dtype).removeprefix("torch.")
+    return DTYPE_NAMES.get(name, name)
 
 
 DTYPE_NAMES = {

@@ -54,7 +54,7 @@ def running(
     ):
         try:
             with initialized(model, inventory, positional, named) as whole:
-                compiled = is_compiled([given, *whole.paths])
+                compiled = is_compiled([given, *whole.keeps], map(type, whole.paths))
                 compiled_model = given if is_compiled_whole(given) else None
                 subject = Subject(model, whole, positional, named, mode, backward, lazy, compiled, compiled_model)
                 try:

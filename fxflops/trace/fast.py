@@ -12,18 +12,25 @@ import threading
 from typing import Any
 
 import torch
-from torch import nn
+from torch import get_default_dtype, is_grad_enabled, nn
 
 from ..ops._traits import METADATA
-from ..records import Call, Scope, Step
+from ..records import Call, Scope, Step, typed
 from ..records.pairs import ATTENTIONS, LOOKUP
-from ..torch_internals import DisableTorchFunction, current_graph_task_id, is_any_autocast_enabled
+from ..torch_internals import (
+    DisableTorchFunction,
+    current_graph_task_id,
+    is_any_autocast_enabled,
+    peek_interpreter_stack,
+)
 from .forwards import StandIns, is_hooked, is_torchs
 from .leaves import ModuleSettings, holds_tensors
 from .lookups import with_row
+from .meta_mirror import META
 from .modes import transformed
+from .operators import VIEW as VIEWS
 from .planning import PART, PlanningObserver
-from .plans import NEW, SAME, Plan, Unknown, call_key, forms_in
+from .plans import NEW, SAME, VIEW, Plan, Unknown, alike, call_key, forms_in, specs_given
 from .processes import communicates
 
 PROPERTIES = ("shape", "ndim", "dtype", "layout", "requires_grad", "is_nested")
@@ -108,12 +115,13 @@ class FastObserver(PlanningObserver):
 
     def _entered_module(self, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
         """Call a module between the observer's hooks."""
-        out = None
-        self._enter_module(module, args, kwargs)
+        mine, out = threading.get_ident() == self._thread, None
+        enter, leave = (self._enter, self._end_module) if mine else (self._enter_module, self._leave_module)
+        enter(module, args, kwargs)
         try:
             out = module._call_impl(*args, **kwargs)
         finally:
-            self._leave_module(module, args, kwargs, out)
+            leave(module, args, kwargs, out)
         return out
 
     def _leaf(self, module: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
@@ -144,11 +152,22 @@ class FastObserver(PlanningObserver):
     def _leaf_by_rule(
         self, key: Any, module: nn.Module, known: ModuleSettings, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Plan | None:
-        """Plan a call of a leaf by the shape rule of its class; None if there is none that applies."""
-        entry = self._leaves[module]
+        """Plan a call of a leaf by the shape rule of its class, or by the view that it returns; None if neither is known."""
+        entry, cls = self._leaves[module], type(module)
         if entry is None or not known.contiguous or holds_tensors(module):
             return None
-        return self._plan_by_rule(key, entry.op, type(module), args, kwargs, known.settings)
+        plan, given = self._plan_by_rule(key, entry.op, cls, args, kwargs, known.settings), forms_in(key)
+        if plan is not None or entry.reason != VIEWS or not is_torchs(cls) or {form.kind for form in given} != {META}:
+            return plan
+        try:
+            view = self._view(args, cls.forward(module, *args, **kwargs))
+        except Exception:  # the slow path makes the call again, and reports the error
+            return None
+        if view is not None:
+            made = *specs_given(key, len(args), kwargs), view.spec, known.settings
+            operation = self._shared_operation((alike(key), typed(view.spec)), (entry.op, cls, *made))
+            plan = self._plans[key] = Plan(operation, VIEW, (view,), None, given)
+        return plan
 
     def _leaf_planned(
         self, plan: Plan, module: nn.Module, known: ModuleSettings, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -180,8 +199,8 @@ class FastObserver(PlanningObserver):
         in several threads, or under autocast, gradients or a functorch transform."""
         if self._autocast is not None and self._autocast.kept:
             self._autocast.forget()
-        if self._dtype is not torch.get_default_dtype():  # results of factories, and of promotion, depend on it
-            self._dtype = torch.get_default_dtype()
+        if self._dtype is not get_default_dtype():  # results of factories, and of promotion, depend on it
+            self._dtype = get_default_dtype()
             self._plans.clear()
         return not (
             self._stack.leaf_depth
@@ -190,8 +209,8 @@ class FastObserver(PlanningObserver):
             or self._plain_functions.running
             or self._unwritten.storages
             or is_any_autocast_enabled()
-            or torch.is_grad_enabled()
-            or transformed()
+            or is_grad_enabled()
+            or peek_interpreter_stack() is not None  # as in transformed()
         )
 
     def _is_attention(self, func: Any) -> bool:

@@ -12,7 +12,7 @@ from torch.jit import ScriptModule
 
 from ..torch_internals import GLOBAL_HOOKS, call_impl
 
-GLOBAL = GLOBAL_HOOKS["_forward_hooks"], GLOBAL_HOOKS["_forward_pre_hooks"]
+GLOBAL = AFTER_ALL, BEFORE_ALL = GLOBAL_HOOKS["_forward_hooks"], GLOBAL_HOOKS["_forward_pre_hooks"]
 CALLED = "_compiled_call_impl"
 """The attribute that a module calls, if it has it, instead of its hooks and its forward. Copies of a module lack it."""
 
@@ -58,7 +58,7 @@ class StandIns:
 def is_hooked(module: nn.Module) -> bool:
     """Return whether a module, which is not scripted, has hooks around its forward."""
     held = module.__dict__
-    return bool(held["_forward_hooks"] or held["_forward_pre_hooks"] or any(GLOBAL))
+    return bool(held["_forward_hooks"] or held["_forward_pre_hooks"] or AFTER_ALL or BEFORE_ALL)
 
 
 def has_plain_call(cls: type[nn.Module]) -> bool:

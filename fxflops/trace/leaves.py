@@ -6,6 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import takewhile
 from types import FunctionType
 from typing import Any
 
@@ -70,34 +71,32 @@ class Leaves(dict[nn.Module, "Formula | None"]):
 
     def __init__(self, registry: FormulaRegistry) -> None:
         super().__init__()
-        self._registry = registry
-        self._of_class: dict[type, tuple[Formula | None, frozenset[str]]] = {}
+        self._of_class = cache(partial(_of_class, registry))
 
     def __missing__(self, module: nn.Module) -> Formula | None:
-        cls = type(module)
-        known = self._of_class.get(cls)
-        if known is None:
-            known = self._of_class[cls] = self._look_up(cls)
-        entry, methods = known
-        if entry is not None and (_is_customised(module) or not methods.isdisjoint(module.__dict__)):
+        cls: Any = type(module)
+        entry, methods = self._of_class(cls)
+        if entry is not None and not (module.__dict__.keys().isdisjoint(methods) and _is_plain_call(module)):
             entry = None
         self[module] = entry
         return entry
 
-    def _look_up(self, cls: type) -> tuple[Formula | None, frozenset[str]]:
-        """Return the formula of a class, and the names of the methods that its forward calls.
 
-        The formula is None if a subclass overrides a method or attribute that the forward uses.
-        """
-        base, entry = self._registry.find_class(cls)
-        if base is None or entry is None:
-            return None, NO_NAMES
-        names = _read_by_forward(base)
-        if cls is not base and any(
-            getattr(cls, name, None) is not getattr(base, name, None) for name in (*names, *GETATTR)
-        ):
-            return None, NO_NAMES
-        return entry, frozenset(name for name in names if type(getattr(base, name, None)) is FunctionType)
+def _of_class(registry: FormulaRegistry, cls: type) -> tuple[Formula | None, frozenset[str]]:
+    """Return the formula of a class, and the names of its forward and of the methods that this calls.
+
+    The formula is None if a subclass overrides a method or attribute that the forward uses.
+    """
+    base, entry = registry.find_class(cls)
+    if base is None or entry is None:
+        return None, NO_NAMES
+    names = _read_by_forward(base)
+    if cls is not base and any(
+        getattr(cls, name, None) is not getattr(base, name, None) for name in (*names, *GETATTR)
+    ):
+        return None, NO_NAMES
+    methods = [name for name in names if type(getattr(base, name, None)) is FunctionType]
+    return entry, frozenset(["forward", *methods])
 
 
 NO_NAMES: frozenset[str] = frozenset()
@@ -135,15 +134,13 @@ def holds_tensors(module: nn.Module) -> bool:
     )
 
 
-def _is_customised(module: nn.Module) -> bool:
-    """Return whether a call of this module runs more than the forward of its class."""
-    held = module.__dict__
-    if "forward" in held or "parametrizations" in module._modules:
-        return True
-    if not is_hooked(module):
+def _is_plain_call(module: nn.Module) -> bool:
+    """Return whether a call of this module runs no hooks of the user's and computes none of its weights."""
+    if "parametrizations" in module._modules:
         return False
-    hooks = held["_forward_hooks"], held["_forward_pre_hooks"], *GLOBAL
-    return any(not isinstance(key, Hooks) for registered in hooks for key in registered)
+    held = module.__dict__
+    hooks = (held["_forward_hooks"], held["_forward_pre_hooks"], *GLOBAL) if is_hooked(module) else ()
+    return all(isinstance(key, Hooks) for registered in hooks for key in registered)
 
 
 BASES = (bool, int, float, str, tuple, list, type(None))
@@ -158,7 +155,7 @@ def _is_plain(value: Any) -> bool:
     return kind in NUMBERS or (kind is tuple and NUMBERS.issuperset(map(type, value)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class ModuleSettings:
     """The settings of a module that a formula can read.
 
@@ -184,37 +181,28 @@ class Settings:
         self._forms = forms
         self._spec = spec
         self._reader = cache(_reader_of)
-        self._known: dict[Any, ModuleSettings] = {}
 
     def of(self, module: nn.Module) -> ModuleSettings:
         """Return the current settings of a module."""
-        held = module.__dict__
-        names, read = self._reader(tuple(held))
-        own, buffers, values = module._parameters, module._buffers, read(held)
+        held, own, buffers = module.__dict__, module._parameters, module._buffers
+        names, read, known = self._reader((*held, None, *own, None, *buffers) if own or buffers else (*held, None))
+        values = read(held)
         kinds = tuple(map(type, values))
         are_all_plain = PLAIN.issuperset(kinds)
         if not are_all_plain:  # other objects are no settings
             values = tuple([value if issubclass(type(value), BASES) else None for value in values])
         forms = self._forms((*own.values(), *buffers.values())) if own or buffers else ()
-        key = (
-            read,
-            values,
-            kinds,
-            *own.keys(),
-            None,
-            *buffers.keys(),
-            forms,
-        )  # kinds, since to Python 1, 1.0 and True are equal
+        key = kinds, values, forms  # kinds, since to Python 1, 1.0 and True are equal
         try:
-            found = self._known.get(key)
+            found = known.get(key)
         except TypeError:  # an attribute is a list, which has no hash
             return self._read(module)
         if found is None:
-            if not all(map(_is_plain, values)):
+            if not NUMBERS.issuperset(kinds) and not all(map(_is_plain, values)):
                 return self._read(module)
             found = self._read(module, dict(zip(names, values, strict=True)) if are_all_plain else None)
             if None not in forms:
-                self._known[key] = found  # it holds on to no object and no tensor
+                known[key] = found  # it holds on to no object and no tensor
         return found
 
     def _read(self, module: nn.Module, plain: dict[str, Any] | None = None) -> ModuleSettings:
@@ -224,10 +212,14 @@ class Settings:
         return ModuleSettings(settings, own, all(t is None or (is_dense(t) and t.is_contiguous()) for t in tensors))
 
 
-def _reader_of(names: tuple[str, ...]) -> tuple[tuple[str, ...], Reader]:
-    """Return those of a module's attributes that are neither private nor ``forward``, and a function that reads them."""
-    public = tuple([name for name in names if name[0] != "_" and name != "forward"])
-    return public, reader_of(public)
+def _reader_of(names: tuple[str | None, ...]) -> tuple[list[str], Reader, dict[Any, ModuleSettings]]:
+    """Return those of a module's attributes that are neither private nor ``forward``, a function that reads them, and a dict
+    for the settings of modules that have these attributes.
+
+    ``names`` are those of the attributes, and after None those of parameters and buffers.
+    """
+    public = [name for name in takewhile(bool, names) if name and name[0] != "_" and name != "forward"]
+    return public, reader_of(public), {}
 
 
 def forms_with_values(tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from math import prod
 from typing import Any
 
 import torch
-from torch import nn
+from torch import nn, strided
 
 from ..model.pytree import tensors_given, tensors_in
 from ..ops._traits import RESHAPING
@@ -67,13 +67,13 @@ class Form:
     __slots__ = ("alike", "dtype", "kind", "nbytes", "shape", "spec", "stride")
 
     def __init__(self, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, kind: str) -> None:
-        self.shape = torch.Size(shape)
+        self.shape = shape
         self.stride = stride
         self.dtype = dtype
         self.kind = kind
         self.nbytes = prod(shape) * dtype.itemsize
-        self.spec = Spec(shape, dtype)
-        self.alike = self.shape, dtype
+        self.spec = shape if type(shape) is Spec else Spec(shape, dtype, torch.strided)
+        self.alike = shape, dtype
 
 
 class MetaMirror:
@@ -105,12 +105,11 @@ class MetaMirror:
         self._mirror: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
         self.seen: dict[int, tuple[weakref.ref[torch.Tensor], Form | None]] = {}
         self.form_of = cache(Form)
-        self._own: dict[int, Any] = {id(None): "absent"}  # a module's missing bias is part of its key too
+        self._own: dict[int, Any] = {key: self.read(tensor) for key, tensor in self._state.items()}
         self._invalid: dict[int, Any] = {}
-        for key, tensor in self._state.items():
-            self._own[key] = form = self.read(tensor)
-            if form is None and tensor.is_meta:
-                self.register(tensor)
+        if None in self._own.values():
+            self.register([t for key, t in self._state.items() if self._own[key] is None and t.is_meta])
+        self._own[id(None)] = "absent"  # a module's missing bias is part of its key too
 
     def register(self, value: Any) -> None:
         """Register the tensors that an observed call returned."""
@@ -122,10 +121,8 @@ class MetaMirror:
     def form(self, tensor: torch.Tensor) -> Form | None:
         """Return the form of a tensor; None if it has none (:meth:`read`), or its origin is unknown."""
         key = id(tensor)
-        seen = self.seen.get(key)
-        if seen is None or seen[0]() is not tensor:
-            form = self._own.get(key)
-        else:
+        form = self._own.get(key)
+        if form is None and (seen := self.seen.get(key)) is not None and seen[0]() is tensor:
             form = seen[1]
             if form is None:
                 form = self.read(tensor)
@@ -143,15 +140,15 @@ class MetaMirror:
 
     def read(self, tensor: torch.Tensor) -> Form | None:
         """Read the form of a tensor from its current metadata; None for a subclass, or one not plainly strided."""
-        if type(tensor) not in ORDINARY or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_neg():
+        if type(tensor) not in ORDINARY or tensor.layout is not strided or tensor.is_nested or tensor.is_neg():
             return None
-        shape, stride, dtype, kind = tensor.shape, tensor.stride(), tensor.dtype, META
+        dtype, kind = tensor.dtype, META
         if dtype.is_complex and tensor.is_conj():  # lazily conjugated: a bit that shape and strides do not show
             return None
         if not tensor.is_meta:
             own = id(tensor) in self._state or tensor.numel() > SMALL
             kind = OWN if own and (dtype.is_floating_point or dtype.is_complex) else REAL
-        return self.form_of(shape, stride, dtype, kind)
+        return self.form_of(tensor.shape, tensor.stride(), dtype, kind)
 
     def forms_of_own(self, tensors: Iterable[torch.Tensor | None]) -> tuple[Any, ...]:
         """Return the forms of tensors of the model; None for one that was not there when the run began."""

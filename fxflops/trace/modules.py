@@ -14,7 +14,7 @@ from ..meters.live_storages import LiveStorages
 from ..meters.stopwatch import MODULE, PhaseTimes, Stopwatch
 from ..model.pytree import caches_in, tensors_in
 from ..ops import Formula, FormulaRegistry
-from ..records import Operation, Scope, Spec, Step
+from ..records import EMPTY_MAPPING, Operation, Scope, Spec, Step
 from ..records.pairs import LOOKUP
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction, current_graph_task_id
@@ -120,10 +120,7 @@ class ModuleObserver:
         if observer is not None:
             stopped = observer.stopwatch.stop()
             try:
-                with observer.lock:
-                    observer._leave(module, args, kwargs, out)
-                    if observer._step is not None and not observer._stack.running:
-                        observer._end_step(observer._step, module, out)
+                observer._end_module(module, args, kwargs, out)
             finally:
                 if stopped:
                     observer.stopwatch.go()
@@ -172,12 +169,19 @@ class ModuleObserver:
         """Return the settings of a module without ``training``, which another thread that counts it may set meanwhile."""
         return {name: value for name, value in self._settings.of(module).settings.items() if name != "training"}
 
+    def _end_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        """Record a module call that ends, and the step if it is the outermost one."""
+        with self.lock:
+            self._leave(module, args, kwargs, out)
+            if self._step is not None and not self._stack.running:
+                self._end_step(self._step, module, out)
+
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
         running, is_leaf, took = self._pop(module)
         if self._inside_leaf():  # the module is part of a leaf's call
             return
         with DisableTorchFunction():
-            specs, kwspecs, result = self._spec(args), self._spec(kwargs), self._spec(out)
+            specs, kwspecs, result = self._spec(args), self._spec(kwargs) if kwargs else EMPTY_MAPPING, self._spec(out)
             if sys.exc_info()[1] is not running.handled:  # a new exception: the module raised
                 self.failed = self.failed or (type(module).__qualname__, running.path, (specs, kwspecs))
                 self._stopped(running.path)
@@ -210,8 +214,8 @@ class ModuleObserver:
             self._parts.clear()
             own, operation = None, self.log.call(self._leaves[module], cls, made, path, took, known)
         else:
-            own = max(took - running.inside, 0.0)  # what runs in threads overlaps
-            operation = Operation(cls.__name__, cls, *made, known.settings)
+            own = max(took - running.inside, 0.0) if self.stopwatch.runs else None  # what runs in threads overlaps
+            operation = tuple.__new__(Operation, (cls.__name__, cls, *made, known.settings))
         self._scoped(path, operation, known.params, bool(module._modules), own)
 
     def _scoped(
@@ -219,7 +223,7 @@ class ModuleObserver:
     ) -> None:
         """Record a module call in the forward, as a scope."""
         if self.phases.now() == FORWARD:
-            self.scopes.append(Scope(path, operation, params, has_children, own))
+            self.scopes.append(tuple.__new__(Scope, (path, operation, params, has_children, own)))
 
     def _record(self, entry: Formula | None, target: Any, made: Made, seconds: float) -> None:
         """Record a call that ran in the innermost module."""

@@ -128,7 +128,7 @@ class Observer(OperatorObserver):
                 running.node_args = self._before(args, kwargs)
 
     def _inside_leaf(self) -> bool:
-        return self._plain_functions.running is not None or super()._inside_leaf()
+        return self._plain_functions.running is not None or self._stack.inside_leaf()
 
     # Functions, from the function mode
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Any
+from weakref import ref
 
 import torch
+from torch import empty_strided
 
 from ..meters.live_storages import LiveStorages, Span
 from ..model.pytree import tensors_given
@@ -22,10 +23,9 @@ from .lookups import with_row
 from .meta_mirror import META, OWN, REAL, Form, MetaMirror
 from .on_meta import MetaObserver
 from .operators import QUERY, RNN_BACKWARD
-from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, forms_in
+from .plans import NEW, NONE, SAME, VIEW, Plan, Unknown, alike, forms_in, specs_given
 from .spelling import WRITTEN_AS
 
-WITH_VALUES = {REAL}
 META_DEVICE = torch.device("meta")
 PART = Operation("part of a call", None, (), EMPTY_MAPPING, None)
 """The operation of plans for operators inside a call."""
@@ -92,22 +92,22 @@ class PlanningObserver(MetaObserver):
     def _viewed(self, plan: Plan, out: Any) -> None:
         """Register the views that a call returned, with the forms in its plan."""
         for tensor, form in zip((out,) if plan.sequence is None else out, plan.forms, strict=True):
-            self._mirror.seen[id(tensor)] = weakref.ref(tensor), form
+            self._mirror.seen[id(tensor)] = ref(tensor), form
 
     def _plan_by_rule(
         self, key: Any, op: str, target: Any, args: Any, kwargs: Any, settings: Mapping[str, Any] = EMPTY_MAPPING
     ) -> Plan | None:
         """Plan a call by the shape rule of its target, and keep the plan for this key; None if there is none that applies."""
         rule, given = rule_for(target), forms_in(key)
-        if rule is None or {form.kind for form in given} <= WITH_VALUES:  # the call computes values, which no plan has
+        if rule is None or all(form.kind is REAL for form in given):  # the call computes values, which no plan has
             return None
-        with DisableTorchFunction():
-            before = tuple.__new__(Operation, (op, target, self._spec(args), self._spec(kwargs), None, settings))
+        specs, kwspecs = specs_given(key, len(args), kwargs)
+        before = tuple.__new__(Operation, (op, target, specs, kwspecs, None, settings))
         found = shape_of(rule, before, [(form.shape, form.stride) for form in given])
         if found is None:
             return None
         out, strides, passing = found
-        forms = () if strides is None else (self._mirror.form_of(tuple(out), strides, out.dtype, META),)
+        forms = () if strides is None else (self._mirror.form_of(out, strides, out.dtype, META),)
         kind, same = (NEW, forms[0].alike) if forms else (SAME, SAME)
         ran = self._shared_operation((alike(key), same), (*before[:4], out, settings))
         plan = self._plans[key] = Plan(ran, kind, forms, None, given)
@@ -178,7 +178,7 @@ class PlanningObserver(MetaObserver):
             return None
         if out.untyped_storage()._cdata != base.untyped_storage()._cdata:
             return None
-        self._mirror.seen[id(out)] = weakref.ref(out), form
+        self._mirror.seen[id(out)] = ref(out), form
         return form
 
     def _learnt(
@@ -222,11 +222,13 @@ class PlanningObserver(MetaObserver):
         """Return new meta tensors of the plan's forms."""
         outs = []
         for form in plan.forms:
-            out = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device=META_DEVICE)
-            self._mirror.seen[id(out)] = weakref.ref(out), form
+            out = empty_strided(form.shape, form.stride, dtype=form.dtype, device=META_DEVICE)
+            self._mirror.seen[id(out)] = ref(out), form
             self._storages.enter(out.untyped_storage(), form.nbytes, form.spec)
+            if plan.sequence is None:
+                return out
             outs.append(out)
-        return outs[0] if plan.sequence is None else plan.sequence(outs)
+        return plan.sequence(outs)
 
     def _learn_operator(self, key: Any, is_call: bool, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operator without a plan, and keep one: of a call (``is_call``), or of an operator inside a call."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NoReturn
 
 import torch
 
-from ..records import Operation, Spec
+from ..records import EMPTY_MAPPING, Operation, Spec
 from ..records.tensors import ORDINARY
 from .meta_mirror import OWN, REAL, Form
 
@@ -19,6 +19,11 @@ BOUNDS = frozenset({int, type(None)})
 
 class Unknown(Exception):
     """Raised for a call whose result depends on more than metadata."""
+
+
+def unknown() -> NoReturn:
+    """Raise Unknown."""
+    raise Unknown
 
 
 class Plan:
@@ -57,10 +62,7 @@ def key_of(value: Any, form_of: Callable[[torch.Tensor], Any]) -> Any:
     """Return the key of one argument, with forms in place of tensors. Raises Unknown if it has other values."""
     kind = type(value)
     if kind in ORDINARY:
-        form = form_of(value)
-        if form is None:
-            raise Unknown
-        return form
+        return form_of(value) or unknown()
     if kind is int or value is None or kind is str:
         return value
     if kind in TYPED:
@@ -84,10 +86,33 @@ def call_key(
     what: tuple[Any, ...], args: Any, kwargs: Mapping[str, Any], form_of: Callable[[torch.Tensor], Form | None]
 ) -> tuple[Any, ...]:
     """Return the key of a call of ``what``: all that its result depends on. Raises Unknown if it has none."""
-    key = *what, *[value if type(value) is int else key_of(value, form_of) for value in args]
+    parts = [*what]
+    for value in args:
+        parts.append((form_of(value) or unknown()) if type(value) in ORDINARY else key_of(value, form_of))
     if kwargs:
-        key = *key, NAMED, *kwargs, *[key_of(value, form_of) for value in kwargs.values()]
-    return key
+        parts += NAMED, *kwargs, *[key_of(value, form_of) for value in kwargs.values()]
+    return tuple(parts)
+
+
+def specs_given(key: tuple[Any, ...], count: int, kwargs: Collection[str]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """Return the ``count`` arguments in the key of a call, and those by name, with a spec in place of each tensor."""
+    if not kwargs:
+        return _specs_of(key[len(key) - count :]), EMPTY_MAPPING
+    end = len(key) - 2 * len(kwargs) - 1
+    return _specs_of(key[end - count : end]), dict(zip(kwargs, _specs_of(key[-len(kwargs) :]), strict=True))
+
+
+def _specs_of(parts: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple([part.spec if type(part) is Form else _value_of(part) for part in parts])
+
+
+def _value_of(part: Any) -> Any:
+    if type(part) is not tuple:
+        return part
+    kind, *items = part
+    if kind is tuple or kind is list:
+        return _specs_of(items)
+    return slice(*items) if kind is slice else tuple(items[0]) if kind is torch.Size else items[0]
 
 
 def alike(key: tuple[Any, ...]) -> tuple[Any, ...]:
