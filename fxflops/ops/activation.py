@@ -85,7 +85,7 @@ def gelu_backward(grad_output: Spec, input: Spec, *, approximate: str = "none", 
     return times(out.numel(), Cost(muls=7, adds=2, others=2) if exact else Cost(muls=12, adds=5, others=1))
 
 
-DERIVATIVES: dict[str, tuple[type[nn.Module], FormulaFunction]] = {
+DERIVATIVES: dict[str, tuple[type[nn.Module], Any]] = {
     "hardsigmoid": (nn.Hardsigmoid, derivative("x", "grad * 1/6 between two bounds", Cost(muls=1, others=2))),
     "hardswish": (
         nn.Hardswish,
@@ -108,10 +108,11 @@ DERIVATIVES: dict[str, tuple[type[nn.Module], FormulaFunction]] = {
 }
 """The module and the derivative of functions that count 1 per element themselves."""
 for _name, (_module, _backward) in DERIVATIVES.items():
+    _backward.__name__ = _backward.__qualname__ = f"{_name}_backward"
     _op = formula(_module, *named(_name), op=_name)(activation)
     _spaces = (torch, torch.Tensor) if hasattr(torch, _name) else (F,)  # F.sigmoid calls the method
     _op.shape(_module, *spelled(_name, *_spaces), layout=POINTWISE)(same)
-    _op.backward(*named(f"{_name}_backward"), op=f"{_name}_backward")(_backward)
+    _op.backward(*named(f"{_name}_backward"))(_backward)
 formula(*named("expit"), "aten::special_expit", op="sigmoid")(activation)
 activation.shape(*spelled("sigmoid_ tanh_", torch, torch.Tensor), layout=POINTWISE)(in_place)
 

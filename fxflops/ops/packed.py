@@ -6,10 +6,9 @@ zero point and clamped: 4 per output. The corrections for zero points are not co
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from ._extend import Cost, FormulaFunction, Spec, formula, times, zero
+from ._extend import Cost, Spec, formula, times, zero
 from .conv import conv
 from .conv_transpose import conv_transpose
 from .linear import linear
@@ -17,47 +16,48 @@ from .matmul import matmul
 from .pool import max_pool1d, max_pool2d
 from .quantized import DEQUANTIZE, quantize, quantize_dynamic
 
-REQUANTIZE, ONE = Cost(muls=1, adds=1, others=2), Cost(others=1)
+REQUANTIZE = Cost(muls=1, adds=1, others=2)
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 SPACES = ("quantized", "_quantized")
-LINEAR = "X[*, i], packed weight[o, i] -> out[*, o]"
-CONV = "qx[*, g*i, *n], packed weight[o, i, *k] -> out[*, o, *m]"
-TRANSPOSE = "qx[*, i, *n], packed weight[i, o, *k] -> out[*, g*o, *m]"
 
 
-def with_packed(product: Callable[..., Cost], each: Cost, doc: str, is_dynamic: bool = False) -> FormulaFunction:
-    """The formula of a product with a packed weight that takes so much more per output; if dynamic, its input is quantized for it."""
-
-    def packed_product(input: Spec, packed: Any, *, out: Spec) -> Cost:
-        cost = product(input, **unpacked(packed), out=out).plus(times(out.numel(), each))
-        return dynamic(input, cost, out) if is_dynamic else cost
-
-    packed_product.__doc__ = doc
-    return packed_product
+@formula(*(f"{space}::linear" for space in SPACES), op="linear")
+def linear_packed(X: Spec, packed: Any, *, out: Spec) -> Cost:
+    """X[*, i], packed weight[o, i] -> out[*, o]: as linear, 4 per output to quantize."""
+    return linear(X, **unpacked(packed), out=out).plus(times(out.numel(), REQUANTIZE))
 
 
-formula(*(f"{space}::linear" for space in SPACES), op="linear")(
-    with_packed(linear, REQUANTIZE, f"{LINEAR}: as linear, 4 per output to quantize.")
-)
-formula("quantized::linear_relu", "quantized::linear_leaky_relu", "quantized::linear_tanh", op="linear")(
-    with_packed(linear, REQUANTIZE.plus(ONE), f"{LINEAR}: as quantized::linear, 1 more per output (leaky_relu: too).")
-)
-formula(*(f"{space}::linear_dynamic" for space in SPACES), op="linear")(
-    with_packed(
-        linear,
-        Cost(),
-        f"{LINEAR}: quantize_per_tensor_dynamic of X, linear, 1 multiply by the scale per output.",
-        is_dynamic=True,
-    )
-)
-formula("quantized::linear_relu_dynamic", op="linear")(
-    with_packed(linear, ONE, f"{LINEAR}: as quantized::linear_dynamic, 1 more per output.", is_dynamic=True)
-)
-formula("quantized::linear_dynamic_fp16", op="linear")(with_packed(linear, Cost(), f"{LINEAR}: as linear."))
-formula("quantized::linear_relu_dynamic_fp16", op="linear")(
-    with_packed(linear, ONE, f"{LINEAR}: as linear, 1 more per output.")
-)
+@formula("quantized::linear_relu", "quantized::linear_leaky_relu", "quantized::linear_tanh", op="linear")
+def linear_activated(X: Spec, packed: Any, *, out: Spec) -> Cost:
+    """X[*, i], packed weight[o, i] -> out[*, o]: as quantized::linear, 1 more per output (leaky_relu: too)."""
+    return linear_packed(X, packed, out=out).plus(Cost(others=out.numel()))
+
+
+@formula(*(f"{space}::linear_dynamic" for space in SPACES), op="linear")
+def linear_dynamic(X: Spec, packed: Any, *, out: Spec) -> Cost:
+    """X[*, i], packed weight[o, i] -> out[*, o]: quantize_per_tensor_dynamic of X, linear, 1 multiply by the scale per output."""
+    return dynamic(X, linear(X, **unpacked(packed), out=out), out)
+
+
+@formula("quantized::linear_relu_dynamic", op="linear")
+def linear_relu_dynamic(X: Spec, packed: Any, *, out: Spec) -> Cost:
+    """X[*, i], packed weight[o, i] -> out[*, o]: as quantized::linear_dynamic, 1 more per output."""
+    return linear_dynamic(X, packed, out=out).plus(Cost(others=out.numel()))
+
+
+@formula("quantized::linear_dynamic_fp16", op="linear")
+def linear_half(X: Spec, packed: Any, *, out: Spec) -> Cost:
+    """X[*, i], packed weight[o, i] -> out[*, o]: as linear."""
+    return linear(X, **unpacked(packed), out=out)
+
+
+@formula("quantized::linear_relu_dynamic_fp16", op="linear")
+def linear_relu_half(X: Spec, packed: Any, *, out: Spec) -> Cost:
+    """X[*, i], packed weight[o, i] -> out[*, o]: as linear, 1 more per output."""
+    return linear_half(X, packed, out=out).plus(Cost(others=out.numel()))
+
+
 formula("quantized::linear_dynamic_fp16_unpacked_weight", op="linear")(linear)
 
 
@@ -71,24 +71,28 @@ def linear_between_floats(X: Spec, scale: float, zero_point: int, packed: Any, *
     return quantize(X, out=X).plus(linear(X, **unpacked(packed), out=out)).plus(Cost(muls=out.numel()))
 
 
-formula(*(f"{space}::{name}" for space in SPACES for name in CONVOLUTIONS), op="conv")(
-    with_packed(conv, REQUANTIZE, f"{CONV}: as conv, 4 per output to quantize.")
-)
-formula(*(f"{space}::{name}_relu" for space in SPACES for name in CONVOLUTIONS), op="conv")(
-    with_packed(conv, REQUANTIZE.plus(ONE), f"{CONV}: as quantized::conv2d, 1 more per output.")
-)
-formula(*(f"quantized::{name}_dynamic" for name in CONVOLUTIONS), op="conv")(
-    with_packed(
-        conv, Cost(), f"{CONV}: quantize_per_tensor_dynamic of qx, conv, 1 multiply per output.", is_dynamic=True
-    )
-)
+@formula(*(f"{space}::{name}" for space in SPACES for name in CONVOLUTIONS), op="conv")
+def conv_packed(qx: Spec, packed: Any, *, out: Spec) -> Cost:
+    """qx[*, g*i, *n], packed weight[o, i, *k] -> out[*, o, *m]: as conv, 4 per output to quantize."""
+    return conv(qx, **unpacked(packed), out=out).plus(times(out.numel(), REQUANTIZE))
+
+
+@formula(*(f"{space}::{name}_relu" for space in SPACES for name in CONVOLUTIONS), op="conv")
+def conv_relu_packed(qx: Spec, packed: Any, *, out: Spec) -> Cost:
+    """qx[*, g*i, *n], packed weight[o, i, *k] -> out[*, o, *m]: as quantized::conv2d, 1 more per output."""
+    return conv_packed(qx, packed, out=out).plus(Cost(others=out.numel()))
+
+
+@formula(*(f"quantized::{name}_dynamic" for name in CONVOLUTIONS), op="conv")
+def conv_dynamic(qx: Spec, packed: Any, *, out: Spec) -> Cost:
+    """qx[*, g*i, *n], packed weight[o, i, *k] -> out[*, o, *m]: quantize_per_tensor_dynamic of qx, conv, 1 multiply per output."""
+    return dynamic(qx, conv(qx, **unpacked(packed), out=out), out)
 
 
 @formula("quantized::conv2d_add", op="conv")
 def conv_add(qx: Spec, qaccum: Spec, packed: Any, *, out: Spec) -> Cost:
     """qx[*, g*i, *n], packed weight[o, i, *k], y[*] -> out[*, o, *m]: as quantized::conv2d, 3 more per output for the sum."""
-    each = REQUANTIZE.plus(DEQUANTIZE).plus(Cost(adds=1))
-    return conv(qx, **unpacked(packed), out=out).plus(times(out.numel(), each))
+    return conv_packed(qx, packed, out=out).plus(times(out.numel(), DEQUANTIZE.plus(Cost(adds=1))))
 
 
 @formula("quantized::conv2d_add_relu", op="conv")
@@ -97,12 +101,16 @@ def conv_add_relu(qx: Spec, qaccum: Spec, packed: Any, *, out: Spec) -> Cost:
     return conv_add(qx, qaccum, packed, out=out).plus(Cost(others=out.numel()))
 
 
-formula(*(f"{space}::{name}" for space in SPACES for name in TRANSPOSED), op="conv_transpose")(
-    with_packed(conv_transpose, REQUANTIZE, f"{TRANSPOSE}: as conv_transpose, 4 per output to quantize.")
-)
-formula(*(f"quantized::{name}_dynamic" for name in TRANSPOSED), op="conv_transpose")(
-    with_packed(conv_transpose, Cost(), f"{TRANSPOSE}: as quantized::conv2d_dynamic.", is_dynamic=True)
-)
+@formula(*(f"{space}::{name}" for space in SPACES for name in TRANSPOSED), op="conv_transpose")
+def conv_transpose_packed(qx: Spec, packed: Any, *, out: Spec) -> Cost:
+    """qx[*, i, *n], packed weight[i, o, *k] -> out[*, g*o, *m]: as conv_transpose, 4 per output to quantize."""
+    return conv_transpose(qx, **unpacked(packed), out=out).plus(times(out.numel(), REQUANTIZE))
+
+
+@formula(*(f"quantized::{name}_dynamic" for name in TRANSPOSED), op="conv_transpose")
+def conv_transpose_dynamic(qx: Spec, packed: Any, *, out: Spec) -> Cost:
+    """qx[*, i, *n], packed weight[i, o, *k] -> out[*, g*o, *m]: as quantized::conv2d_dynamic."""
+    return dynamic(qx, conv_transpose(qx, **unpacked(packed), out=out), out)
 
 
 @formula("quantized::matmul", op="matmul")

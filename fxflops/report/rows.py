@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..counting.counted_run import NO_OPERATION
 from ..counting.rollup import ModuleRow, OperatorRow, Sums
+from ..counting.steps import StepTime
 from ..meters.nodes import Node
 from ..names import name_of
 from ..records import PHASES, Counted, per_operation, specs_in
@@ -162,6 +163,10 @@ def _sums(sums: Sums) -> Cells:
 def _is_unknown(sums: Sums) -> bool:
     """Return True if none of the calls has a formula; their counts are shown as None, since unknown is not zero."""
     return 0 < sums.calls == sums.missing
+
+
+def step_time_cells(name: str, row: StepTime) -> list[Cells]:
+    return [(name, *row, row.flops / row.seconds)]
 
 
 def module_cells(path: str, row: ModuleRow) -> list[Cells]:

@@ -13,7 +13,7 @@ from ..render.columns import MODULES, STEP_TIMES
 from ..render.exports import Rows, Table
 from ..roofline.devices import Device
 from .per_token import PerToken, per_token
-from .rows import kernel_table, module_and_operator_rows, module_cells, operations, operator_rows
+from .rows import kernel_table, module_and_operator_rows, module_cells, operations, operator_rows, step_time_cells
 from .training_run import TrainingRun, training_run
 
 
@@ -83,8 +83,7 @@ class TabledRun(CountedRun):
         A step lasts from the beginning of one call of the model, or iteration, to that of the next. "between" is the time
         outside the model, the backward pass and the optimizer: of loading data, computing a loss, choosing a token.
         """
-        rows, name = super().step_times(), "step times"
-        return Rows(rows, name, STEP_TIMES, lambda key, row: [(key, *row, row.flops / row.seconds)], self.provenance)
+        return Rows(super().step_times(), "step times", STEP_TIMES, step_time_cells, self.provenance)
 
     @property
     def table(self) -> Table:

@@ -297,7 +297,7 @@ def test_explanations_and_rooflines_are_tables() -> None:
     roofline = report.roofline("H100")
     assert [row["module"] for row in roofline.to_dicts()] == ["a", "b"]
     assert [row["key"] for row in roofline.by_module().to_dicts()] == ["", "a", "b"]
-    for rows in (roofline.by_module(), report.by_operator(), report.diff(report)):
+    for rows in (roofline.by_module(), report.by_operator(), report.step_times(), report.diff(report)):
         assert pickle.loads(pickle.dumps(rows)) == rows
     total = sum(row["bound_seconds"] for row in roofline.to_dicts())
     assert total == pytest.approx(roofline.bound_seconds)
