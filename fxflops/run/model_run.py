@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from ..trace.meta_mirror import MetaMirror
 from ..trace.observe import Observer
 from ..trace.processes import is_sharded
 from ..trace.record import Recorder
+from ..trace.simulated import SimulatedObserver, results_on
 from ..trace.source import line_that_raised
 from .environment import environment_of, modes_in
 from .graph_run import run_error
@@ -163,8 +165,9 @@ class Watch:
         self.mirror = mirror
         if mirror is not None:
             mirror.on_mirrored = self.storages.move
-        is_left_alone = recorder is None and before_write is None
-        self.observer = (FastObserver if mirror is not None else LiveObserver if is_left_alone else Observer)(
+        is_left_alone, results = recorder is None and before_write is None, results_on()
+        observer: Any = LiveObserver if results is None else partial(SimulatedObserver, results)
+        self.observer: Observer = (FastObserver if mirror is not None else observer if is_left_alone else Observer)(
             paths,
             registry,
             storages=self.storages,
