@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from .. import units
@@ -10,13 +11,13 @@ from ..meters.history import Moment
 from .graph import STYLE
 from .page_data import MOST_MOMENTS, MemoryTimeline, Op, RooflineData, place_of_peak, thinned
 from .palette import BINDS, CATEGORIES, GREY
-from .text import escaped
+from .text import elide, escaped
 
 WIDTH, HEIGHT = 900, 420
 LEFT, RIGHT, TOP, BOTTOM = 84, 880, 64, 376
 """The edges of the plot."""
 MOST_DOTS, MOST_LABELS = 2_000, 5
-MOST_LETTERS = 48
+MOST_LETTERS = 36
 
 
 def memory_svg(memory: MemoryTimeline, about: str, origin: str) -> str:
@@ -33,7 +34,7 @@ def memory_svg(memory: MemoryTimeline, about: str, origin: str) -> str:
     said = f"peak {units.size(memory.peak)}" + (f" in {memory.peak_at}" if memory.peak_at else "")
     body += [_line(LEFT, y, RIGHT, y, 1, "3 3"), f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" class="dot"/>']
     body.append(_label(x, y - 8, said, "start" if x < 200 else "end" if x > RIGHT - 200 else "middle", soft=False))
-    body.append(_label((LEFT + RIGHT) / 2, HEIGHT - 14, "calls, in run order", "middle"))
+    body.append(_label((LEFT + RIGHT) / 2, HEIGHT - 14, "calls that allocate or free, in run order", "middle"))
     return drawing(
         f"{about} · memory over the run", origin, [(name, CATEGORIES.get(name, GREY)) for name in names], body
     )
@@ -59,7 +60,7 @@ def roofline_svg(found: RooflineData, calls: Sequence[Op], about: str, origin: s
         body += [_line(x, TOP, x, BOTTOM, 0.4), _label(x, BOTTOM + 16, f"{power:g}", "middle")]
     for power in _powers(bottom, high):
         _, y = place(right, power)
-        body += [_line(LEFT, y, RIGHT, y, 0.4), _label(LEFT - 8, y + 4, units.count(power), "end")]
+        body += [_line(LEFT, y, RIGHT, y, 0.4), _label(LEFT - 8, y + 4, re.sub(r"\.0+", "", units.count(power)), "end")]
     for dtype, peak in found.peaks.items():
         x, y = place(max(peak / bandwidth, low), peak)
         body += [_line(x, y, RIGHT, y, 1.8), _label(RIGHT, y - 5, f"{dtype} {units.amount(peak, 'FLOP/s')}", "end")]
@@ -122,8 +123,8 @@ def _named(ops: Sequence[Op], places: Sequence[tuple[float, float]]) -> Iterator
         if any(kind == other or (abs(x - ox) < 190 and abs(y - oy) < 22) for other, ox, oy in taken):
             continue
         taken.append((kind, x, y))
-        text = f"{op.op} {op.path}".strip()[:MOST_LETTERS]
-        yield _label(x + (-12 if x > WIDTH / 2 else 12), y + 20, text, "end" if x > WIDTH / 2 else "start")
+        text, below = f"{op.op} {elide(op.path, MOST_LETTERS)}".strip(), 20 if y < BOTTOM - 30 else -12
+        yield _label(x + (-12 if x > WIDTH / 2 else 12), y + below, text, "end" if x > WIDTH / 2 else "start")
         if len(taken) == MOST_LABELS:
             return
 

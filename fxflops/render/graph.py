@@ -18,7 +18,7 @@ LETTER, LINE, PAD, GAP, LANE = 6.4, 15, 12, 34, 12
 MOST_LETTERS = 44
 HUE = "#e8590c"
 STYLE = """
-text{font-size:12px;font-family:system-ui,Helvetica,Arial,'DejaVu Sans',sans-serif;fill:#1b1f27}.soft{fill:#5c6573;font-size:10.5px;paint-order:stroke;stroke:#fff;stroke-width:2px;stroke-opacity:.7}.back{fill:#fff}
+text{font-size:12px;font-family:system-ui,Helvetica,Arial,'DejaVu Sans',sans-serif;fill:#1b1f27}.soft{fill:#5c6573;font-size:10.5px;paint-order:stroke;stroke:#fff;stroke-width:3px;stroke-opacity:.9}.back{fill:#fff}
 .box{stroke:#8d95a1}.module{fill:#8d95a1;fill-opacity:.07;stroke:#8d95a1}.edge{fill:none;stroke:#8d95a1;stroke-width:1.3}
 @media (prefers-color-scheme:dark){text{fill:#e7eaf0}.soft{fill:#9aa4b3;stroke:#12151b}.back{fill:#12151b}}
 """

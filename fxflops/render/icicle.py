@@ -11,12 +11,12 @@ from .charts import HEIGHT, WIDTH, drawing
 from .data import TreeRow
 from .fold import Fold, folded, own_row
 from .palette import FAMILIES, OTHER
-from .text import escaped
+from .text import elide, escaped
 
 EDGE, TOP = 12, 58
-LETTER = 6.6
+LETTER = 7.2
 MOST_LEVELS = 6
-READABLE = 12
+READABLE = 13
 """The least height of a tile with a name, in pixels; a tile below a tenth of it is not drawn."""
 
 
@@ -73,17 +73,16 @@ def _drawn(
     height = tile.value * scale
     if height < READABLE / 10:
         return
-    said = f"{tile.name}  {units.percent(tile.value, whole) or 0:.1f}%"
-    letters = int(width / LETTER) - 1
+    share = f"{units.percent(tile.value, whole) or 0:.1f}%"
     kind = 'class="module"' if tile.inside else f'fill="{tile.family[1]}"'
     ink = "" if tile.inside else f' style="fill:{_ink(tile.family[1])}"'
-    text = said if len(said) <= letters else said[: letters - 1] + "…"
+    text = f"{elide(tile.name, int(width / LETTER) - len(share) - 4)} · {share}"
     label = (
         f'<text x="{x + 6:.1f}" y="{y + height / 2 + 4:.1f}"{ink}>{escaped(text)}</text>' if height >= READABLE else ""
     )
     yield (
         tile,
-        f'<g><title>{escaped(said)}</title><rect {kind} x="{x:.1f}" y="{y:.1f}" width="{width - 1:.1f}" '
+        f'<g><title>{escaped(tile.name)}  {share}</title><rect {kind} x="{x:.1f}" y="{y:.1f}" width="{width - 1:.1f}" '
         f'height="{max(height - 1, 0.5):.1f}"/>{label}</g>',
     )
     for each in tile.inside if levels > 1 else ():
