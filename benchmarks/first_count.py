@@ -1,11 +1,11 @@
 """The time of a first count by function, beside the least that it could take.
 
-    python benchmarks/first_count.py [--models resnet50,vit_base_patch16_224,efficientnet_b0,densenet121]
+    python benchmarks/first_count.py [--models resnet50,vit_base_patch16_224,efficientnet_b0,densenet121,vgg16]
 
 Each model of timm is built on meta and counted in one thread, over and over: nothing is cached between counts. A CPU timer
 samples the running function every millisecond, with the builtins that it calls. "At least" is the time of the model's own
-Python and one empty tensor for each call, with results that are known beforehand. The table is
-``benchmarks/results/first_count.md``.
+Python and one empty tensor for each call, with results that are known beforehand. "A bare engine" is a second design, without
+most of what fxflops watches (``bare_count.py``). The table is ``benchmarks/results/first_count.md``.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from torch import nn
 
 import fxflops
+from benchmarks.bare_count import bare_count
 from benchmarks.machine import processor
 from benchmarks.speed import THEIRS as FLOP_COUNTER_MODE
 from benchmarks.speed import of_fxflops, of_peer
 
 RESULTS = Path(__file__).parent / "results"
 OURS = Path(fxflops.__file__).parent
-MODELS = "resnet50,vit_base_patch16_224,efficientnet_b0,densenet121"
+MODELS = "resnet50,vit_base_patch16_224,efficientnet_b0,densenet121,vgg16"
 SECONDS, EVERY = 10.0, 0.001
 LEAST = 0.008
 """The least share, in any model, of a function with a line of its own in the table."""
@@ -105,6 +106,8 @@ def spent_on(name: str) -> Spent:
 
     with torch.no_grad():
         theirs, least = at_best(lambda: of_peer(FLOP_COUNTER_MODE)(model, x), 3), at_least(model, x)
+        each_bare = [bare_count(model, x) for _ in range(20)]
+        bare = {stage: min(one[stage] for one in each_bare) for stage in each_bare[0]}
         of_fxflops(model, x)
         signal.signal(signal.SIGPROF, look)
         start, counts = time.thread_time(), 0
@@ -123,6 +126,7 @@ def spent_on(name: str) -> Spent:
         "parameters and buffers": len([*model.parameters(), *model.buffers()]),
         "at least (ms)": f"{least:.1f}",
         "FlopCounterMode (ms)": f"{theirs:.1f}",
+        **{f"a bare engine: {stage} (ms)": f"{took:.2f}" for stage, took in bare.items()},
     }
     return spent
 
