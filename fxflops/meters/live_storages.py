@@ -100,7 +100,7 @@ class LiveStorages:
 
         Raises InputError above the cap.
         """
-        if tensor.layout is not torch.strided:
+        if (tensor if spec is None else spec).layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
         if storage._cdata in self._held:

@@ -75,8 +75,9 @@ class FakeResults:
         several, each = results
         with DisableTorchDispatch():
             if several is None:
-                return self._make(each, given)
-            return several([self._make(one, given) for one in each])
+                return self._make(each, given, {})
+            views = dict[int, torch.Tensor]()
+            return several([self._make(one, given, views) for one in each])
 
     def _describe(self, values: Iterable[Any], call: list[Any], given: list[Any]) -> bool:
         """Add to ``call`` what an operator's result depends on, to ``given`` its tensors; return whether that is all."""
@@ -122,12 +123,12 @@ class FakeResults:
         if of == NEW:
             storages[storage._cdata] = SHARED
             with DisableTorchDispatch():
-                whole = storage.nbytes() == self._make(result, given).untyped_storage().nbytes()
+                whole = storage.nbytes() == self._make(result, given, {}).untyped_storage().nbytes()
             return result if whole and not result.offset else NotImplemented
         return result if of != SHARED and given[of].dtype is out.dtype else NotImplemented
 
-    def _make(self, result: Result | None, given: list[Any]) -> Any:
-        """Return a tensor as the operator did."""
+    def _make(self, result: Result | None, given: list[Any], views: dict[int, torch.Tensor]) -> Any:
+        """Return a tensor as the operator did; ``views`` are on meta, of the given tensors that it has views of already."""
         if result is None:
             return None
         of, shape, strides, offset, dtype, device, held = result
@@ -135,8 +136,10 @@ class FakeResults:
             return given[of]
         if of == NEW:
             meta = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+        elif of in views:
+            meta = views[of].as_strided(shape, strides, offset)
         else:
-            meta = torch.empty((), dtype=dtype, device="meta")
+            views[of] = meta = torch.empty((), dtype=dtype, device="meta")
             meta.set_(given[of].untyped_storage(), offset, shape, strides)
         fake = make_subclass(self.fake, meta, False, dispatch_device=True, device_for_backend_keys=device)
         forbid_data_ptr(fake)

@@ -56,6 +56,8 @@ PROPERTIES = (
     "is_quantized",
     "itemsize",
     "nbytes",
+    "grad",
+    "_version",
 )
 ASKED = QUERIES | {getattr(torch.Tensor, name).__get__ for name in PROPERTIES}
 """Functions that compute nothing, and dispatch no operator."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import torch
@@ -131,9 +133,9 @@ def _is_recomputing() -> bool:
     """Return whether checkpoint recomputes: one of its functions is on the call stack above the autograd engine."""
     if type(current_autograd_node()).__name__.startswith("Checkpoint"):  # other libraries' too
         return True
-    for frame in frames():
-        if frame.f_code is engine_run_backward.__code__:
-            break
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code is not engine_run_backward.__code__:
         if frame.f_code.co_filename == CHECKPOINT_FILE:
             return True
+        frame = frame.f_back
     return False
