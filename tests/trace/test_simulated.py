@@ -1,0 +1,68 @@
+"""The record of a step whose operators' results are remembered is that of the same step where each operator runs."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import fxflops
+from fxflops.distributed.rank_mode import Rank
+from fxflops.torch_internals import fake_tensors
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.qkv, self.out = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
+        return x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True)).mul_(0.5)
+
+
+class Net(nn.Module):
+    def __init__(self, checkpointed: bool) -> None:
+        super().__init__()
+        self.blocks, self.checkpointed = nn.ModuleList(Block() for _ in range(3)), checkpointed
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+        return x
+
+
+def record(checkpointed: bool, remembered: bool) -> Any:
+    """The calls of a training step, with their costs and results, and the storages at its peak."""
+    mode = fake_tensors()[1](allow_non_fake_inputs=True)
+    with mode, Rank(mode) if remembered else nullcontext():
+        model, x = Net(checkpointed), torch.randn(2, 4, 8)
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def step() -> None:
+            model(x).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        step()
+        with fxflops.profile(model, optimizer=optimizer) as p:
+            for _ in range(2):
+                step()
+    report = p.report
+    calls = [
+        (each.call.path, each.call.phase, each.call.op, each.flops, repr(each.call.args), repr(each.call.out))
+        for each in report.counted
+    ]
+    return calls, report.max_memory, dict(report.memory), report.complete
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_remembered_operators_leave_the_same_record(checkpointed: bool) -> None:
+    expected = record(checkpointed, remembered=False)
+    assert len(expected[0]) > 200
+    assert record(checkpointed, remembered=True) == expected
