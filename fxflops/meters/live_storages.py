@@ -61,7 +61,7 @@ class LiveStorages:
         self.cap = cap
         self._known: dict[int, _Living] = {}
         self._moved: dict[int, tuple[weakref.ref[Any], int]] = {}
-        self._resized: dict[int, _Living] = {}
+        self._resized: dict[int, list[_Living]] = {}
         self._entries = Entries()
         self._changes: list[int] = []
         self.call = -1
@@ -187,24 +187,30 @@ class LiveStorages:
                     self.add(part)
 
     def add_gathered(self, tensors: Iterable[torch.Tensor], name: str) -> None:
-        """Enter tensors into which FSDP gathers the parameters of the module ``name``: it frees their memory by resizing."""
+        """Enter tensors into which FSDP gathers the parameters of the module ``name``: it frees their memory by resizing, that
+        of all of them together."""
         for tensor in tensors:
             self.add(tensor)
-            storage = tensor.untyped_storage()
-            known = self._known.get(id(storage))
-            if known is not None:
-                self._resized[id(storage)] = known
+        known = [self._known.get(id(tensor.untyped_storage())) for tensor in tensors]
+        if gathered := [each for each in known if each is not None]:
+            self._resized[gathered[0].key] = gathered
         self.label([(name, tensor) for tensor in tensors], "gathered")
 
     def _read_sizes(self) -> None:
-        """Notice which of the gathered parameters were freed."""
-        for key, known in [*self._resized.items()]:
-            storage = known()
-            nbytes = 0 if storage is None else storage.nbytes()
-            if storage is not None and nbytes != known.nbytes:
-                self._change(known.entry, nbytes - known.nbytes)
-                known.nbytes = nbytes
-            if not nbytes:
+        """Notice which of the gathered parameters were freed: the first of a module's tells whether all were."""
+        for key, gathered in [*self._resized.items()]:
+            first = gathered[0]()
+            if first is not None and first.nbytes() == gathered[0].nbytes > 0:
+                continue
+            left = 0
+            for known in gathered:
+                storage = known()
+                nbytes = 0 if storage is None else storage.nbytes()
+                left += nbytes
+                if storage is not None and nbytes != known.nbytes:
+                    self._change(known.entry, nbytes - known.nbytes)
+                    known.nbytes = nbytes
+            if not left:
                 del self._resized[key]
 
     def label(self, named: Named, category: str) -> None:
