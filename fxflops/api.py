@@ -38,6 +38,10 @@ OF_TORCHINFO = {
     "device": "the model is counted where it is, and computes nothing",
 }
 """What to write here for an argument of torchinfo's."""
+WARMED = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"
+PROCESSES = "report.gather() adds up processes of torchrun; fxflops.distributed.simulate(...) runs those that you have not"
+OF_PROFILERS = {"warm_up": WARMED, "warmup": WARMED, "world_size": PROCESSES, "dp_world_size": PROCESSES}
+"""The same for those of profilers."""
 Formulas = Mapping[Any, FormulaFunction]
 
 
@@ -260,7 +264,8 @@ def _not_taken(function: str, model: Any, given: Mapping[str, Any], known: Itera
     inputs = [name for name, value in given.items() if name in parameters or isinstance(value, torch.Tensor)]
     spelled = ", ".join(f'"{name}": {name}' for name in inputs)
     advice = f"inputs by name are given as {function}(model, kwargs={{{spelled}}})" if inputs else advice
-    return not_taken(function, inputs or given, () if inputs else known, advice)
+    known, advice = () if inputs else known, OF_PROFILERS.get(next(iter(given)), advice)
+    return not_taken(function, inputs or given, known, advice)
 
 
 def read_trace(

@@ -111,6 +111,8 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
             r'takes no attention_mask, input: .*analyze\(model, kwargs=\{"attention_mask": attention_mask, "input": input\}',
         ),
         (lambda net, x: fxflops.summary(net, input=x), r'summary\(model, kwargs=\{"input": input\}\)$'),
+        (lambda net, x: fxflops.analyze(net, x, warm_up=3), r"takes no warm_up: runs that are not timed .* repeats="),
+        (lambda net, x: fxflops.count(net, x, world_size=8), r"takes no world_size: .* report\.gather\(\)"),
         (lambda net, x: fxflops.analyze(net, x, backwards=True), r"analyze\(\) takes no backwards; near: backward"),
         (lambda net, x: fxflops.count(net, x, strict="yes"), "strict is True or False, not 'yes'"),
         (lambda net, x: fxflops.analyze(net, x, kernels="no"), "kernels is True or False, not 'no'"),
@@ -123,6 +125,11 @@ def test_arguments_of_the_wrong_kind(wrong: Any, said: str) -> None:
     with pytest.raises(fxflops.InputError, match=said) as error:
         wrong(nn.Linear(4, 4), torch.ones(2, 4))
     assert isinstance(error.value, TypeError)
+
+
+def test_a_list_of_inputs_is_one_input() -> None:
+    with pytest.raises(fxflops.RunError, match=r"a list was given, which is one input: several .* tuple\(inputs\)$"):
+        fxflops.count(nn.Linear(4, 4), [torch.ones(2, 4), torch.ones(2)])
 
 
 def test_a_formula_of_no_operation_is_told_at_once() -> None:

@@ -77,7 +77,8 @@ def shape_given(args: Any, kwargs: Mapping[str, Any]) -> InputError | None:
         return None
     for value in (args, *(args if type(args) is tuple else ()), *kwargs.values()):
         if isinstance(value, (tuple, list)) and len(value) > 1 and all(type(item) is int for item in value):
-            example = f"torch.randn({', '.join(map(str, value))})"
+            sizes = ", ".join(map(str, value))
+            example = f"torch.randn({sizes}), for token ids torch.zeros({sizes}, dtype=torch.long)"
             return InputError(f"{value!r} is a shape where an input belongs: give a tensor, e.g. {example}")
     return None
 

@@ -66,7 +66,10 @@ def running(
         except RunError as error:
             if (shape := shape_given(args, named)) is not None:
                 raise shape from error
-            error.args = (f"{error}{batch_advice(model, inventory, positional, named)}",)
+            advice = batch_advice(model, inventory, positional, named)
+            if not advice and type(args) is list:
+                advice = "\n  a list was given, which is one input: several inputs go in a tuple, tuple(inputs)"
+            error.args = (f"{error}{advice}",)
             raise
 
 
