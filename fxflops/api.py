@@ -39,7 +39,7 @@ OF_TORCHINFO = {
 }
 """What to write here for an argument of torchinfo's."""
 WARMED = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"
-PROCESSES = "report.gather() adds up processes of torchrun; fxflops.distributed.simulate(...) runs those that you have not"
+PROCESSES = "report.gather() adds up processes of torchrun; fxflops.distributed.simulate(...) runs those you lack"
 OF_PROFILERS = {"warm_up": WARMED, "warmup": WARMED, "world_size": PROCESSES, "dp_world_size": PROCESSES}
 """The same for those of profilers."""
 Formulas = Mapping[Any, FormulaFunction]

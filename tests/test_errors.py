@@ -112,7 +112,7 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
         ),
         (lambda net, x: fxflops.summary(net, input=x), r'summary\(model, kwargs=\{"input": input\}\)$'),
         (lambda net, x: fxflops.analyze(net, x, warm_up=3), r"takes no warm_up: runs that are not timed .* repeats="),
-        (lambda net, x: fxflops.count(net, x, world_size=8), r"takes no world_size: .* report\.gather\(\)"),
+        (lambda net, x: fxflops.count(net, x, world_size=8), r"takes no world_size: report\.gather\(\)"),
         (lambda net, x: fxflops.analyze(net, x, backwards=True), r"analyze\(\) takes no backwards; near: backward"),
         (lambda net, x: fxflops.count(net, x, strict="yes"), "strict is True or False, not 'yes'"),
         (lambda net, x: fxflops.analyze(net, x, kernels="no"), "kernels is True or False, not 'no'"),
