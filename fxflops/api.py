@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
@@ -11,8 +12,19 @@ import torch
 from torch import fx, nn
 
 from .conventions import Convention, check_attention, find_convention
-from .errors import InputError, OutOfMemoryError, RunError, TraceError, check_flags, not_taken, of_kind
-from .model.inputs import checked_model, signature_of, zeros_of
+from .errors import (
+    CAST,
+    INTEGERS,
+    InputError,
+    OutOfMemoryError,
+    RunError,
+    TraceError,
+    check_flags,
+    errors_of_kind,
+    not_taken,
+    of_kind,
+)
+from .model.inputs import as_call, checked_model, signature_of, zeros_of
 from .model.optimizer import OptimizerLike, checked_optimizer
 from .ops import BASE, FormulaRegistry
 from .records import FormulaFunction
@@ -32,16 +44,19 @@ INPUTS = """its inputs are given as the model takes them,
   count(model, torch.zeros(1, 3, 224, 224)), several as a tuple, those with names as kwargs={...}
 fxflops.summary(model, input_size=(1, 3, 224, 224)) makes them from their shapes"""
 SUMMARY = "fxflops.adapters.torchinfo.summary takes all arguments of torchinfo's, and prints what that prints"
-OF_TORCHINFO = {
+NOT_OF_SUMMARY = {
     "col_names": 'columns="inputs, output, params" chooses them',
     "verbose": "print(fxflops.summary(...)) prints it",
     "device": "the model is counted where it is, and computes nothing",
+    **dict.fromkeys(("cache_forward_pass", "col_width", "row_settings"), SUMMARY),
+    "args": "input_data=[a, b] has several inputs",
 }
-"""What to write here for an argument of torchinfo's."""
+"""What to write in a summary for an argument of torchinfo's or of count's."""
 WARMED = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"
 PROCESSES = "report.gather() adds up processes of torchrun; fxflops.distributed.simulate(...) runs those you lack"
 OF_PROFILERS = {"warm_up": WARMED, "warmup": WARMED, "world_size": PROCESSES, "dp_world_size": PROCESSES}
-"""The same for those of profilers."""
+"""The same for those of profilers, in any function."""
+FORM = """inputs go in input_size=[(1, 3), (1, 5)], or in input_data=[a, b] by position, {"name": a, ...} by name"""
 Formulas = Mapping[Any, FormulaFunction]
 
 
@@ -241,20 +256,34 @@ def summary(
             argument of torchinfo's, which ``fxflops.adapters.torchinfo.summary`` takes.
     """
     if unknown:
-        raise _not_taken("summary", model, unknown, (), "; ".join(OF_TORCHINFO.get(name, SUMMARY) for name in unknown))
+        instead = [NOT_OF_SUMMARY[name] for name in unknown if name in NOT_OF_SUMMARY]
+        known = [*inspect.signature(summary).parameters][1:-1]
+        raise _not_taken(
+            "summary", model, unknown, () if instead else known, "; ".join(instead) or f"it takes {', '.join(known)}"
+        )
     if (input_size is None) == (input_data is None) and (input_size is not None or not kwargs):
         raise of_kind(
             InputError("summary() takes input_size=(1, 3, 224, 224) or input_data=x, and one of them"), TypeError
         )
-    inputs = () if input_data is None else input_data
+    inputs, own = () if input_data is None else input_data, checked_model(model)
+    first, parameters = next(own.parameters(), torch.empty(0, device="cpu")), signature_of(own).parameters.keys()
     if input_size is not None:
-        place = next((parameter.device for parameter in checked_model(model).parameters()), torch.device("cpu"))
-        inputs = zeros_of(input_size, dtypes, batch_dim, place)
+        inputs = zeros_of(input_size, dtypes, batch_dim, first.device)
     elif isinstance(input_data, list):
         inputs = tuple(input_data)
-    elif isinstance(input_data, Mapping) and input_data.keys() <= signature_of(checked_model(model)).parameters.keys():
+    elif isinstance(input_data, Mapping) and (
+        input_data.keys() <= parameters or (len(parameters) > 1 and input_data.keys() & parameters)
+    ):
         inputs, kwargs = (), {**input_data, **(kwargs or {})}
-    report = count(model, inputs, kwargs, mode=mode)
+    with errors_of_kind(TypeError):
+        inputs, kwargs = as_call(own, inputs, kwargs, FORM)
+    try:
+        report = count(model, inputs, kwargs, mode=mode)
+    except RunError as error:
+        if input_size is not None:
+            said = str(error).replace(INTEGERS, "give dtypes=[torch.long], a dtype for each input")
+            error.args = (said.replace(CAST, f"give dtypes=[{first.dtype}], a dtype for each input"),)
+        raise
     return ModelSummary(report, report.tree(depth, columns=columns))
 
 

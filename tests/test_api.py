@@ -425,14 +425,14 @@ def test_a_summary_takes_inputs_as_torchinfo_does(given: dict[str, Any], inputs:
 
 
 def test_a_summary_says_where_its_figures_are() -> None:
-    with pytest.raises(
-        AttributeError, match=r"ModelSummary has no total_params: its report has it, .report.total_params"
-    ):
-        _ = fxflops.summary(nn.Linear(4, 4), (1, 4)).total_params
-    with pytest.raises(AttributeError, match=r"has no total_mult_adds: its report has it, .report.total_macs$"):
-        _ = fxflops.summary(nn.Linear(4, 4), (1, 4)).total_mult_adds
+    found = fxflops.summary(nn.Linear(4, 4), (1, 4))
+    assert (found.total_params, found.trainable_params, found.total_mult_adds) == (20, 20, 16)
+    with pytest.raises(AttributeError, match=r"ModelSummary has no to_dicts: \.tree\.to_dicts does$"):
+        _ = found.to_dicts
+    with pytest.raises(AttributeError, match=r"has no to_csv: \.report\.to_csv and \.tree\.to_csv do$"):
+        _ = found.to_csv
     with pytest.raises(AttributeError, match=r"ModelSummary has no total; fxflops.adapters.torchinfo.summary returns"):
-        _ = fxflops.summary(nn.Linear(4, 4), (1, 4)).total
+        _ = found.total
 
 
 @pytest.mark.parametrize(
@@ -447,8 +447,38 @@ def test_a_summary_says_where_its_figures_are() -> None:
         ({"input_size": (1, 4), "dtypes": [torch.long] * 2}, "dtypes has one torch.dtype for each of 1 inputs"),
         ({"input_size": (1, 4), "row_settings": []}, "fxflops.adapters.torchinfo.summary takes all arguments"),
         ({"input_size": (1, 4), "col_names": ["output_size"]}, 'columns="inputs, output, params" chooses them'),
+        ({"input_sise": (1, 4)}, r"takes no input_sise; near: input_size"),
+        ({"args": (torch.ones(1, 4),)}, r"takes no args: input_data=\[a, b\]"),
+        ({"input_size": torch.ones(1, 4)}, r"not a tensor: give it as input_data=x$"),
     ],
 )
 def test_arguments_that_a_summary_cannot_take(given: dict[str, Any], said: str) -> None:
     with pytest.raises(fxflops.InputError, match=said):
         fxflops.summary(nn.Linear(4, 4), **given)
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "said"),
+    [
+        (
+            nn.Bilinear(4, 4, 2),
+            {"input_size": (2, 4)},
+            r"argument: 'input2'\n.*\(Tensor\).*input_size=\[.*input_data=\[",
+        ),
+        (
+            nn.Bilinear(4, 4, 2),
+            {"input_data": {"input1": 1, "inptu2": 2}},
+            "no parameter 'inptu2'; near: input2, input1\n",
+        ),
+        (Scaled(4, 4), {"input_size": (2, 4), "kwargs": {"scael": 1}}, "'scael'; near: scale\n"),
+        (nn.Embedding(9, 4), {"input_size": (1, 3)}, r"token ids: give dtypes=\[torch.long\]"),
+        (nn.Linear(4, 4).bfloat16(), {"input_size": (1, 4)}, r"\n  give dtypes=\[torch.bfloat16\]"),
+    ],
+)
+def test_a_summary_says_in_its_own_words_how_inputs_are_given(
+    model: nn.Module, given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(fxflops.InputError, match=said) as raised:
+        fxflops.summary(model, **given)
+    assert "args=" not in str(raised.value)
+    assert ".to(dtype)" not in str(raised.value)

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..conventions import check_convention, list_conventions
-from ..errors import FxflopsError, InputError, MissingFormulaError
+from ..errors import CAST, INTEGERS, FxflopsError, InputError, MissingFormulaError
 from ..render.exports import as_json
 from ..report.report import Report
 from . import closed_forms, meshes, summaries
@@ -37,10 +37,10 @@ OPTIONS = {
     "give recount(convention)": "give --convention",
     "backward=True": "--backward",
     ", by x.unsqueeze(0)": "",
-    "cast the inputs or the model, .to(dtype), or run it under torch.autocast": "--dtype is that of the weights, --input SHAPE:DTYPE that of an input",
+    CAST: "--dtype is that of the weights, --input SHAPE:DTYPE that of an input",
     "report.save('report.json') writes a report": "--save report.json writes a report",
     "a config of transformers, whose model is counted": "a config of transformers, whose model is hf:path/to/config.json",
-    "give integers, of dtype torch.long": "give integers: --input-ids 1,128 or --input 1,128:i64",
+    INTEGERS: "give integers: --input-ids 1,128 or --input 1,128:i64",
 }
 """Python arguments in the library's error messages, and the options that replace them on the command line."""
 

@@ -11,9 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import InputError, of_kind
+from ..errors import InputError, near, of_kind
 from ..torch_internals import COMPILER, original_of
 from .pytree import attributes_of, fill, template_of, tensors_in
+
+FORM = "inputs go in a tuple args=(a, b) by position and kwargs={...} by name"
+"""How the inputs of most functions are given."""
 
 
 def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
@@ -47,11 +50,13 @@ def is_compiled_whole(model: nn.Module) -> bool:
     return original_of(model) is not model or any(hasattr(each, "_torchdynamo_orig_callable") for each in called)
 
 
-def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def as_call(
+    model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, form: str = FORM
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return ``args`` and ``kwargs`` as they are passed: a tuple is unpacked, anything else is one positional input.
 
     Raises InputError for ``args`` that is a mapping by the names of forward's parameters, and for arguments that do not
-    fit the signature of forward.
+    fit the signature of forward; ``form`` says how inputs are given.
     """
     if kwargs is not None and not isinstance(kwargs, Mapping):
         wrong = f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}"
@@ -65,7 +70,7 @@ def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tu
         )
     positional = args if type(args) is tuple else (args,)
     try:
-        bind(model, positional, keywords, signature=signature)
+        bind(model, positional, keywords, signature=signature, form=form)
     except InputError as error:
         raise shape_given(args, keywords) or error from None
     return positional, keywords
@@ -97,20 +102,23 @@ def bind(
     kwargs: Mapping[str, Any],
     advice: str = "",
     signature: inspect.Signature | None = None,
+    form: str = FORM,
 ) -> dict[str, Any]:
     """Return the arguments by the names of forward's parameters, with defaults.
 
     ``signature`` is that of forward, if it is known. Raises InputError if they do not fit, with ``advice``, by default a
-    line on what was given.
+    line on what was given and the ``form`` in which inputs are given.
     """
     signature = signature or signature_of(model)
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         given = ", ".join([*(type(arg).__name__ for arg in args), *(f"{name}=" for name in kwargs)])
-        advice = advice or f"given ({given}); inputs go in a tuple args=(a, b) by position and kwargs={{...}} by name"
-        what = f"the inputs do not fit {type(model).__name__}.forward{signature}"
-        raise InputError(f"{what}: {error}\n  {advice}") from None
+        what = f"the inputs do not fit {type(model).__name__}.forward{signature}: {error}"
+        for name in [name for name in kwargs if name not in signature.parameters]:
+            unsaid = "" if repr(name) in str(error) else f"; it has no parameter {name!r}"
+            what += unsaid + near(name, signature.parameters)
+        raise InputError(f"{what}\n  {advice or f'given ({given}); {form}'}") from None
     bound.apply_defaults()
     return dict(bound.arguments)
 
@@ -132,9 +140,10 @@ def shapes_in(sizes: Any) -> list[tuple[int, ...]]:
     shapes = [sizes] if is_one else [*sizes]
     for shape in shapes or [sizes]:
         if not isinstance(shape, (tuple, list)) or not shape or not all(isinstance(n, int) and n > 0 for n in shape):
+            wrong = "a tensor: give it as input_data=x" if tensors_in(sizes) else f"{sizes!r:.80}"
             raise of_kind(
                 InputError(
-                    f"input_size is a shape, (1, 3, 224, 224), or a list of shapes, of sizes of 1 or more, not {sizes!r:.80}"
+                    f"input_size is a shape, (1, 3, 224, 224), or a list of shapes, of sizes of 1 or more, not {wrong}"
                 ),
                 *(TypeError, ValueError),
             )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NoReturn
+from operator import attrgetter
+from typing import Any
 
 from ..render.exports import View
 from .report import Report
@@ -19,14 +20,20 @@ AS_TORCHINFO = "fxflops.adapters.torchinfo.summary returns torchinfo's statistic
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ModelSummary(View):
-    """The module tree with shapes above the summary of the run. ``report`` is the :class:`Report` behind both."""
+    """The module tree with shapes above the summary of the run. ``report`` is the :class:`Report` behind both.
+
+    The report's figures are also its own: ``total_macs``, ``total_params``, by torchinfo's names ``total_mult_adds`` and
+    ``trainable_params``.
+    """
 
     report: Report
     tree: Tree
 
-    def __getattr__(self, name: str) -> NoReturn:
-        known = name if hasattr(Report, name) else OF_TORCHINFO.get(name)
-        where = f": its report has it, .report.{known}" if known else f"; {AS_TORCHINFO}"
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") and (name in OF_TORCHINFO or not callable(getattr(Report, name, len))):
+            return attrgetter(OF_TORCHINFO.get(name, name))(self.report)
+        parts = [f".{part}.{name}" for part, kind in (("report", Report), ("tree", Tree)) if hasattr(kind, name)]
+        where = f": {' and '.join(parts)} {'do' if len(parts) > 1 else 'does'}" if parts else f"; {AS_TORCHINFO}"
         raise AttributeError(f"a ModelSummary has no {name}{where}", name=name, obj=self)
 
     def __str__(self) -> str:
