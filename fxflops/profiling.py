@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial, update_wrapper
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.profiler import ProfilerAction
 
 from .conventions import Convention, check_attention, find_convention
-from .counting.steps import OUTSIDE
+from .counting.steps import NO_MODEL, OUTSIDE
 from .errors import FxflopsError, InputError, check_flags, not_taken
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
@@ -35,6 +35,8 @@ INSTEAD = """it counts the code in a block,
   print(p.report)
 one call of a model is fxflops.count(model, x) or fxflops.analyze(model, x); thop's function is fxflops.adapters.thop.profile"""
 """The advice to those who give ``profile`` what another function takes."""
+BLOCK = """it is a block, with fxflops.profile(model) as p: ...
+start_profile() and stop_profile() are those of fxflops.adapters.flops_profiler.FlopsProfiler(model)"""
 
 
 class profile:
@@ -83,7 +85,7 @@ class profile:
         self._model = _one_model(models)
         self._parts = [*self._model.children()] if isinstance(self._model, Models) else [self._model]
         given = models.values() if isinstance(models, Mapping) else models if isinstance(models, Sequence) else [models]
-        self._name = " + ".join(type(part).__name__ for part in self._parts) or "(no model)"
+        self._name = " + ".join(type(part).__name__ for part in self._parts) or NO_MODEL
         self._compiled = any(is_compiled(model.modules()) for model in given if isinstance(model, nn.Module))
         self._optimizers = _optimizers(optimizer)
         self._convention = find_convention(convention)
@@ -115,6 +117,12 @@ class profile:
         if self._report is None:
             raise FxflopsError(self._why)
         return self._report
+
+    if not TYPE_CHECKING:  # a type checker would accept any name
+
+        def __getattr__(self, name: str) -> NoReturn:
+            where = f": its report has it, p.report.{name}" if hasattr(Report, name) else f"; {BLOCK}"
+            raise AttributeError(f"a profile has no {name!r}{where}", name=name, obj=self)
 
     def __enter__(self) -> profile:
         params, inventory = [*self._model.named_parameters()], Inventory(self._model)
@@ -188,8 +196,11 @@ class profile:
         if kind is not None:
             self._why = f"the block raised {kind.__name__}, so there is no report"
             return
-        if not self._iterations:
+        begun = min(self._iterations.values(), default=None)
+        is_empty = not (self._observer.calls or self._observer.scopes)
+        if begun is None or (is_empty and begun == self._iteration > 0):  # the first to record began at the block's end
             self._why = f"the schedule recorded none of the block's {self._iteration} iterations, so there is no report"
+            self._why += "" if self._iteration else ": the loop has to call p.step() at the end of each"
             return
         self._label_gradients()
         self._storages.label(self._optimizer_states(), "optimizer")

@@ -334,8 +334,61 @@ def test_what_step_and_schedule_are_for_is_said() -> None:
         profile(nn.Linear(2, 2), schedule={"wait": 1})  # type: ignore[arg-type]
     with profile(nn.Linear(2, 2), schedule=torch.profiler.schedule(wait=5, warmup=1, active=1)) as p:
         p.step()
-    with pytest.raises(FxflopsError, match="recorded none of the block's 1 iterations"):
+    with pytest.raises(FxflopsError, match=r"recorded none of the block's 1 iterations, so there is no report$"):
         _ = p.report
+
+
+@pytest.mark.parametrize(
+    ("iterations", "stepped", "said"),
+    [
+        (2, True, "none of the block's 2 iterations, so there is no report$"),  # the third was to be recorded
+        (3, False, r"none of the block's 0 iterations, .* p\.step\(\) at the end of each$"),
+    ],
+)
+def test_a_schedule_that_begins_too_late(iterations: int, stepped: bool, said: str) -> None:
+    model = nn.Linear(2, 2)
+    with profile(model, schedule=torch.profiler.schedule(wait=1, warmup=1, active=1)) as p:
+        for _ in range(iterations):
+            model(torch.ones(1, 2))
+            if stepped:
+                p.step()
+    with pytest.raises(FxflopsError, match=said):
+        _ = p.report
+
+
+def test_a_schedule_records_the_last_iteration_if_no_step_ends_it() -> None:
+    model = nn.Linear(2, 2)
+    with profile(model, schedule=torch.profiler.schedule(wait=0, warmup=1, active=1)) as p:
+        model(torch.ones(1, 2))
+        p.step()
+        model(torch.ones(1, 2))
+    assert p.report.total_macs == 1 * 2 * 2
+
+
+def test_a_block_in_which_the_model_was_not_called_says_so() -> None:
+    model, x = nn.Linear(2, 2), torch.ones(3, 2)
+    with profile(model) as empty:
+        pass
+    with profile(nn.Linear(4, 4)) as wrong:
+        model(x)
+    with profile([nn.Linear(4, 4), model]) as right:
+        model(x)
+    with profile() as none:
+        model(x)
+    remarks = [
+        [line for line in str(p.report).splitlines() if " in the block: " in line] for p in (empty, wrong, right, none)
+    ]
+    assert remarks[0][0].startswith("nothing was observed in the block: ")
+    assert remarks[1][0].startswith("the given model was never called in the block: ")
+    assert remarks[2:] == [[], []]
+
+
+def test_what_a_profile_does_not_have_is_said_where_it_is() -> None:
+    p = profile(nn.Linear(2, 2))
+    with pytest.raises(AttributeError, match=r"no 'start'.*with fxflops\.profile[\s\S]*flops_profiler\.FlopsProfiler"):
+        p.start()  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"p\.report\.total_flops$"):
+        _ = p.total_flops  # type: ignore[attr-defined]
 
 
 class Replacing(TorchFunctionMode):

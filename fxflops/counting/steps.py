@@ -14,6 +14,8 @@ from .rollup import Item, OperatorRow, Sums, items_of, together
 
 OUTSIDE = "(outside)"
 """The step of what was done outside every call of the model."""
+NO_MODEL = "(no model)"
+"""The name of the model of a block that was given none."""
 HOST = "(host)"
 """The op of the time between operations: that of Python, and of torch on the way to a kernel and back."""
 FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, _ = PHASES
@@ -88,6 +90,15 @@ def outside(run: Run, counted: Sequence[Counted], phase: str) -> list[Counted]:
     inside = {i for step in run.steps for i in step.calls}
     made = enumerate(counted[: len(run.calls)] if run.steps else ())
     return [each for i, each in made if i not in inside and not each.call.path and each.call.phase in PARTS[phase]]
+
+
+def unobserved(run: Run) -> str:
+    """Return a remark on a profiled block in which nothing, or no module of its models, was called; else ""."""
+    if run.scopes or not run.steps or run.params is None:  # or it is no block, but a trace
+        return ""
+    if not run.calls:
+        return "nothing was observed in the block: what is to be counted must run inside it, in the same thread"
+    return "" if run.model == NO_MODEL else "the given model was never called in the block: all calls are outside it"
 
 
 def unsteady(run: Run, nodes: float | None) -> str:

@@ -22,12 +22,12 @@ def conclusion(data: Summary, utilization: float | None = None) -> str:
     """Return ``64% of FLOPs in 12 Mlp (blocks.*.mlp); 41% of peak; slowest: blocks.0.attn, 3.10 ms``; "" for an empty run.
 
     ``utilization`` is the share of the device's peak that the model reached (MFU), None if it is not known. Of a training
-    step the phase that takes most comes first, and modules are compared in the forward.
+    step the phase that takes most comes first, and modules are compared in the forward, with work outside the model.
     """
     parts, phase = parts_of(data.root), _phase(data)
     where = _dearest(data, parts)
     said = [
-        f"{phase}; of the forward {where}" if phase and where else phase or where,
+        f"{phase}; of the {data.forward} {where}" if phase and where else phase or where,
         "" if utilization is None else f"{_share(utilization, 1)} of peak",
         _slowest(parts),
         "the times are unsteady" if data.unsteady else "",

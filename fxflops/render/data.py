@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ..counting.collectives import Collective
 from ..counting.rollup import OperatorRow
-from ..counting.steps import StepTime
+from ..counting.steps import OUTSIDE, StepTime
 from ..counting.uncounted import Missing
 from ..meters.timing import Timing
 from ..records import Params
@@ -93,7 +93,8 @@ class Summary:
     ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"); ``root`` is the module tree of the
     forward, ``latency`` its own time, ``nodes_seconds`` that of the graph's nodes; ``steps`` are the times of a profiled
     block, ``instruments`` the seconds of observing it; ``unsteady`` says why times are not to be relied on; ``memory`` is the
-    bytes at the peak by category; ``remarks`` are sentences on calls; ``paste`` are lines that count what is missing;
+    bytes at the peak by category; ``remarks`` are sentences on calls, or on a block that has none of its models';
+    ``paste`` are lines that count what is missing;
     ``utilization`` is the share of the device's peak that the model reached, if the peak is known; ``attention`` is "" of a
     model without, ``provenance`` tells the versions, the date and the machine;
     ``compiled`` is True for a model with a compiled part, which was counted and timed eagerly, ``compiled_run`` is that of a
@@ -134,6 +135,19 @@ class Summary:
     provenance: str = ""
     compiled: bool = False
     compiled_run: CompiledRun | None = None
+
+    @property
+    def outside(self) -> TreeRow | None:
+        """The row of the work that a profiled block did outside its models; None if there was none."""
+        return next((row for row in self.root.children if row.path == OUTSIDE), None)
+
+    @property
+    def forward(self) -> str:
+        """A name for all that ``root`` sums up."""
+        if self.outside is None:
+            return "forward"
+        inside = (row for row in self.root.children if row is not self.outside)
+        return "forward and outside" if self.root.calls or any(row.was_called for row in inside) else "work outside"
 
     @property
     def rules(self) -> str:

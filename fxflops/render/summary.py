@@ -42,7 +42,8 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
         lines += flow(first, more, "; ", limit, indent=4)
     lines += _fact_lines(facts(data), limit, color)
     table = cost_lines(data, None if limit is None else limit - MARGIN, color)
-    title = "where the cost is" if data.backward_flops is None else "forward's cost"
+    of_phase = "forward's cost" if data.outside is None else data.forward
+    title = "where the cost is" if data.backward_flops is None else of_phase
     lines += [pad("" if position else title, MARGIN) + line for position, line in enumerate(table)]
     for label, shares in operator_shares(data):
         lines += flow(pad(label, MARGIN), shares, " · ", limit, MARGIN)
@@ -159,8 +160,10 @@ def _counts(data: Summary) -> Fact:
 
 def _training(data: Summary, backward: int) -> Fact:
     recompute = data.recompute_flops or 0
+    outside = 0 if data.outside is None else data.outside.flops
     details = [
-        f"FLOPs of forward {units.count(data.root.flops)}",
+        f"FLOPs of forward {units.count(data.root.flops - outside)}",
+        *([f"outside the model {units.count(outside)}"] if outside else []),
         f"backward {units.count(backward)}",
         *([f"recompute {units.count(recompute)}"] if recompute else []),
     ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from ..counting.collectives import by_group, collectives
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import items_of, sums_of, together
-from ..counting.steps import OUTSIDE, outside
+from ..counting.steps import OUTSIDE, outside, unobserved
 from ..records import Counted, grouped, prefixes, specs_in
 from ..render.columns import MODULES, Column, module_values
 from ..render.data import Summary, TreeRow
@@ -151,5 +151,8 @@ def summary_of(report: TabledRun, root: TreeRow, utilization: float | None) -> S
         paste=report.recipe(),
         utilization=utilization,
         provenance=report.provenance,
-        remarks=[f"{each.call.op} in {each.call.path or 'the root'}: {said}" for each, said in report.remarks.items()],
+        remarks=[
+            *filter(None, [unobserved(report._run)]),
+            *(f"{each.call.op} in {each.call.path or 'the root'}: {said}" for each, said in report.remarks.items()),
+        ],
     )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fxflops.counting.steps import StepTime
+from fxflops.counting.steps import OUTSIDE, StepTime
 from fxflops.meters.timing import Timing
 from fxflops.render.conclusion import conclusion
 from fxflops.render.data import TreeRow
@@ -75,6 +75,16 @@ def test_a_block_that_waits_for_its_data(vit):
     steps = {"step 1": StepTime(10, 1, 3, 0, 6, 7)}
     said = conclusion(replace(vit, backward_flops=1, steps=steps))
     assert said.startswith("60% of time outside the model and the optimizer; of the forward 63%")
+
+
+@pytest.mark.parametrize(("called", "of"), [(True, "forward and outside"), (False, "work outside")])
+def test_work_outside_the_model_is_not_its_forward_and_keeps_the_numbers_of_its_calls(vit, called, of):
+    name = "(outside: matmul x3, add x3)"
+    other = TreeRow(name, "", OUTSIDE, 1, 0, 0, 3 * vit.root.flops)
+    children = (*untimed(vit.root).children, other) if called else (other,)
+    root = untimed(vit.root)._replace(children=children, flops=4 * vit.root.flops, calls=int(called))
+    said = conclusion(replace(vit, root=root, latency=None, backward_flops=12 * vit.root.flops))
+    assert said == f"75% of FLOPs in the backward; of the {of} 75% of FLOPs in {name}"
 
 
 def test_a_model_without_modules_has_its_operators(vit):

@@ -5,8 +5,10 @@ from textwrap import dedent
 
 import pytest
 
+from fxflops.counting.steps import OUTSIDE
 from fxflops.counting.uncounted import Missing
 from fxflops.meters.timing import Timing
+from fxflops.render.data import TreeRow
 from fxflops.render.summary import flow, summary
 from fxflops.render.text import ANSI, cells
 
@@ -131,6 +133,16 @@ def test_a_part_longer_than_the_line_is_kept_whole():
 )
 def test_lines_of_what_was_measured(vit, change, line):
     assert line in summary(replace(vit, **change)).splitlines()
+
+
+def test_the_work_outside_the_model_is_shown_beside_its_forward(vit):
+    other = TreeRow("(outside: cross_entropy)", "", OUTSIDE, 1, 0, 0, 1_433_937_000)  # of 11_433_937_000 in all
+    root = vit.root._replace(children=(*vit.root.children, other))
+    text = summary(replace(vit, root=root, backward_flops=22_000_000_000))
+    line = "training 33.43 G     FLOPs of forward 10.00 G · outside the model 1.43 G · backward 22.00 G"
+    assert line in text.splitlines()
+    assert "forward and outside  module" in text
+    assert "forward's cost" not in text
 
 
 def test_many_kinds_of_missing_calls_are_summed(vit):
