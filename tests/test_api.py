@@ -424,6 +424,23 @@ def test_a_summary_takes_inputs_as_torchinfo_does(given: dict[str, Any], inputs:
     assert fxflops.summary(Scaled(4, 4), **given).report.inputs == inputs
 
 
+def test_a_tree_tells_the_frozen_layer_from_those_alike() -> None:
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+    model[1].requires_grad_(False)
+    report = fxflops.count(model, torch.ones(1, 8))
+    shown = [
+        line.split() for line in str(fxflops.Report.from_dict(report.to_dict()).tree(columns="params")).splitlines()
+    ]
+    assert [line[1:] for line in shown[1:]] == [
+        ["288", "(72", "frozen)"],
+        ["0", "Linear", "72"],
+        ["1", "Linear", "72", "frozen"],
+        ["2..3", "Linear", "x2", "(each)", "72"],
+    ]
+    assert [row["params"] for row in report.tree().to_dicts()] == [288, 72, 72, 72]
+    assert "72 frozen" not in str(fxflops.count(model.requires_grad_(True), torch.ones(1, 8)).tree())
+
+
 def test_a_summary_says_where_its_figures_are() -> None:
     found = fxflops.summary(nn.Linear(4, 4), (1, 4))
     assert (found.total_params, found.trainable_params, found.total_mult_adds) == (20, 20, 16)

@@ -38,7 +38,7 @@ class Item(NamedTuple):
 
 class ModuleRow(NamedTuple):
     """One module: ``total`` of its subtree, ``own`` of the calls directly in it. ``calls`` is the number of its own calls; ``params`` are None if
-    they are not known."""
+    they are not known; ``frozen`` of them require no gradients."""
 
     path: str
     cls: str
@@ -47,6 +47,7 @@ class ModuleRow(NamedTuple):
     own_params: int | None
     total: Sums
     own: Sums
+    frozen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +117,21 @@ def by_module(
             ancestor = ancestor.rpartition(".")[0]
         inside.setdefault(ancestor, []).append(own[path])
     params: dict[str, int] = {}
+    frozen: dict[str, int] = {}
     rows, new = [], tuple.__new__
     for module in reversed(listed):  # children first: they come after their parents
-        path, cls, own_params, _ = module
+        path, cls, own_params, _, fixed = module
         mine, below = own.get(path, ZERO), inside.get(path)
         total = mine if below is None else together(below if mine is ZERO else [mine, *below])
         all_params = None if own_params is None else own_params + params.get(path, 0)
-        row = path, cls, module_calls.get(path, 0), all_params, own_params, total, mine
+        fixed += frozen.get(path, 0)
+        row = path, cls, module_calls.get(path, 0), all_params, own_params, total, mine, fixed
         rows.append((path, new(ModuleRow, row)))
         if path:
             parent = path.rpartition(".")[0]
             params[parent] = params.get(parent, 0) + (all_params or 0)
+            if fixed:
+                frozen[parent] = frozen.get(parent, 0) + fixed
             if total is not ZERO:
                 inside.setdefault(parent, []).append(total)
     return dict(reversed(rows))

@@ -70,19 +70,20 @@ class Inventory:
     def contents(self) -> tuple[tuple[Module, ...], Params]:
         """The contents of the model that a report shows: its modules, and the sums of its parameters."""
         sizes = [_held(parameter) for _, parameter in self.params]
+        trained = [size if p.requires_grad else 0 for size, (_, p) in zip(sizes, self.params, strict=True)]
         new, modules = tuple.__new__, []
         keeps = self.keeps.get
         for (module, path), (first, last) in zip(self.paths.items(), pairwise(self._met), strict=True):
             own = sum(sizes[first:last]) if first < last else 0
-            modules.append(new(Module, (path, type(module).__name__, own, keeps(module, NONE))))
+            frozen = own - sum(trained[first:last]) if own else 0
+            modules.append(new(Module, (path, type(module).__name__, own, keeps(module, NONE), frozen)))
         packed = sum([weight.numel() for _, weight in self.packed])
         total, buffers = sum(sizes) + packed, sum([buffer.numel() for _, buffer in self.buffers])
-        trainable = sum([size for size, (_, p) in zip(sizes, self.params, strict=True) if p.requires_grad])
         parts = [part for _, parameter in [*self.params, *self.packed] for part in stored(parameter)]
         storages = {s._cdata: s for part in parts if is_dense(part) for s in [part.untyped_storage()]}  # each once
         nbytes = sum([storage.nbytes() for storage in storages.values()])
         sharded = sum([size for size, (_, p) in zip(sizes, self.params, strict=True) if size < p.numel()])
-        return tuple(modules), Params(total, trainable, total - trainable, buffers, nbytes, sharded)
+        return tuple(modules), Params(total, sum(trained), total - sum(trained), buffers, nbytes, sharded)
 
 
 def _held(parameter: torch.Tensor) -> int:

@@ -27,10 +27,11 @@ class Module(NamedTuple):
     """A module of the model: its path, class name, and the number of its own parameters' elements; None if it is not known.
 
     A shared parameter counts in the first module that has it. ``keeps`` are the functions among its attributes, such as
-    ``self.act = F.gelu``.
+    ``self.act = F.gelu``; ``frozen`` are those of its parameters' elements that require no gradients.
     """
 
     path: str
     cls: str
     params: int | None = 0
     keeps: frozenset[Any] = frozenset()
+    frozen: int = 0

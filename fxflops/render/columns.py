@@ -215,6 +215,7 @@ def module_values(row: TreeRow, whole: TreeRow) -> dict[str, Any]:
     return {
         "calls": row.calls,
         "params": row.params,
+        "frozen": row.frozen,
         "macs": row.macs,
         "flops": row.flops,
         "flops%": readable.percent(row.flops, whole.flops),
@@ -227,8 +228,14 @@ def module_values(row: TreeRow, whole: TreeRow) -> dict[str, Any]:
 
 
 def module_cell(column: Column, values: dict[str, Any], units: str | None, missing: int) -> str:
-    """Return the text of one cell in a module's row; a count with ``missing`` calls is marked ">=", as a lower bound."""
-    text = column.show(values[column.key], column.unit(units, otherwise="auto") if column.kind in UNITS_OF else None)
+    """Return the text of one cell in a module's row; a count with ``missing`` calls is marked ">=", as a lower bound.
+
+    Parameters that are frozen are told: "72 frozen", "288 (72 frozen)".
+    """
+    unit = column.unit(units, otherwise="auto") if column.kind in UNITS_OF else None
+    text, frozen = column.show(values[column.key], unit), values["frozen"]
+    if column.key == "params" and frozen:
+        return f"{text} frozen" if frozen == values["params"] else f"{text} ({column.show(frozen, unit)} frozen)"
     return f">= {text}" if missing and column.kind == "flops" else text
 
 

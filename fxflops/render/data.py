@@ -19,7 +19,7 @@ class TreeRow(NamedTuple):
     """One module. Its numbers are those of its subtree; ``own_*`` are those of its own calls, outside its children.
 
     ``name`` is its name in the parent ("" for the root), ``children`` are in run order, ``own_ops`` counts its own calls by
-    operator, ``missing`` the calls in the subtree that have no formula; ``inputs`` and ``output`` are the shapes of its first
+    operator, ``missing`` the calls in the subtree that have no formula, ``frozen`` the ``params`` that require no gradients; ``inputs`` and ``output`` are the shapes of its first
     call.
     """
 
@@ -40,6 +40,7 @@ class TreeRow(NamedTuple):
     bytes_peak: int | None = None
     inputs: str = ""
     output: str = ""
+    frozen: int = 0
     children: tuple[TreeRow, ...] = ()
 
     @property

@@ -66,6 +66,7 @@ def own_row(row: TreeRow) -> TreeRow | None:
     return row._replace(
         name=work_name("own", row.own_ops),
         params=row.own_params,
+        frozen=row.frozen - sum(child.frozen for child in row.children),
         macs=row.own_macs,
         flops=row.own_flops,
         missing=row.own_missing,
@@ -86,7 +87,7 @@ def work_name(whose: str, ops: Mapping[str, int]) -> str:
 
 def fingerprint(row: TreeRow) -> Hashable:
     """Return a key that is equal for modules of the same class, sizes and counts, all the way down; times do not matter."""
-    counts = (row.cls, row.calls, row.params, row.macs, row.flops, row.own_flops, row.missing)
+    counts = (row.cls, row.calls, row.params, row.macs, row.flops, row.own_flops, row.missing, row.frozen)
     return counts, tuple(row.own_ops.items()), tuple((child.name, fingerprint(child)) for child in row.children)
 
 

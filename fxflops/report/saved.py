@@ -15,7 +15,8 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
 - ``users``: the counts that formulas of the user's own gave, by the index of the call; every convention keeps them.
 - ``scopes``: every call of a module: ``path``, ``cls``, ``params``, ``args``, ``kwargs``, ``out``, ``has_children``, ``settings``,
   ``seconds`` (its own, under ``profile``).
-- ``modules``: ``path``, ``cls``, ``params`` (the number of its own), ``keeps`` (the functions among its attributes).
+- ``modules``: ``path``, ``cls``, ``params`` (the number of its own), ``keeps`` (the functions among its attributes), ``frozen`` (of its
+  ``params``).
 - ``nodes``: the graph's nodes, each a :class:`~fxflops.meters.nodes.Node`; ``calls`` is ``[first, last + 1]``.
 - ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1,
   seconds by phase]``; ``instruments``: the seconds of observing them.

@@ -77,6 +77,7 @@ def tree_row(report: CountedRun, phase: str) -> TreeRow:
             path=path,
             calls=row.calls,
             params=row.params,
+            frozen=row.frozen,
             macs=row.total.macs,
             flops=row.total.flops,
             own_params=row.own_params,

@@ -16,7 +16,8 @@ def test_siblings_alike_fold_to_their_mean_time_and_highest_peak(root):
 
 
 @pytest.mark.parametrize(
-    "change", [{"flops": 1}, {"cls": "Other"}, {"params": 1}, {"calls": 2}, {"children": ()}, {"missing": 1}]
+    "change",
+    [{"flops": 1}, {"cls": "Other"}, {"params": 1}, {"calls": 2}, {"children": ()}, {"missing": 1}, {"frozen": 1}],
 )
 def test_a_different_one_parts_the_run(root, change):
     blocks = list(root.children[1].children)
