@@ -32,6 +32,11 @@ def test_a_module_that_there_is_not() -> None:
     report = fxflops.count(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4))), torch.ones(1, 4))
     with pytest.raises(fxflops.InputError, match=r"Sequential has no module '1\.1'; near: 1\.0; report\.by_module\(\)"):
         report["1.1"]
+    model = nn.Sequential(nn.Linear(4, 4))
+    model.add_module("tied", model[0])
+    report = fxflops.count(model, torch.ones(1, 4))
+    with pytest.raises(fxflops.InputError, match=r"no module 'tied': it is the same module as '0'; report"):
+        report["tied"]
 
 
 def test_a_list_and_a_model_on_meta_say_what_to_give() -> None:

@@ -121,9 +121,16 @@ class TabledRun(CountedRun):
         """Return the row of the module at this path: ``report["blocks.3"]``. InputError for an unknown path."""
         modules = self._modules_of("forward")
         if path not in modules:
-            known = near(str(path), modules)
+            known = self._first_path(path) or near(str(path), modules)
             raise InputError(f"{self.model} has no module {path!r}{known}; report.by_module() lists them")
         return modules[path]
+
+    def _first_path(self, path: str) -> str:
+        """Return a note on the path under which a module that has several is listed; "" for another, and of no live model."""
+        model = None if self._model is None else self._model()
+        modules = {} if model is None else dict(model.named_modules(remove_duplicate=False))
+        first = next((name for name, module in modules.items() if module is modules.get(path)), None)
+        return "" if first is None else f": it is the same module as {first!r}"
 
 
 def provenance_now() -> str:

@@ -19,7 +19,7 @@ from ..trace.compiler import unseen
 from ..trace.source import line_that_raised
 from .lazy import initialized
 from .model_run import Subject
-from .unbatched import batch_advice
+from .unbatched import batch_advice, channel_advice
 
 MODES = ("eval", "train", "as_is")
 INSTEAD = "fxflops.count(model, args) predicts the peak and needs none of it; or "
@@ -66,7 +66,7 @@ def running(
         except RunError as error:
             if (shape := shape_given(args, named)) is not None:
                 raise shape from error
-            advice = batch_advice(model, inventory, positional, named)
+            advice = batch_advice(model, inventory, positional, named) or channel_advice(error.__cause__)
             if not advice and type(args) is list:
                 advice = "\n  a list was given, which is one input: several inputs go in a tuple, tuple(inputs)"
             error.args = (f"{error}{advice}",)

@@ -1,7 +1,8 @@
-"""The advice for inputs without a batch dimension: with one the model runs."""
+"""The advice for inputs without a batch dimension, with which the model runs, or with other channels than a convolution's."""
 
 from __future__ import annotations
 
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ..ops import BASE
 from ..records.tensors import spec_of
 from .model_run import Subject, meta_run
 
+CONVS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
 MOST_DIMS = 4
 """Dimensions of an input that may lack one: those of a video without a batch."""
 
@@ -33,3 +35,13 @@ def batch_advice(model: nn.Module, inventory: Inventory, args: tuple[Any, ...], 
         finally:
             subject.snapshot.rewind()
     return f"\n  it runs with a batch dimension: give {' '.join(repr(spec_of(t)) for t in batched)}, by x.unsqueeze(0)"
+
+
+def channel_advice(error: BaseException | None) -> str:
+    """Return the shapes that a convolution takes which raised over its channels: on meta torch does not say how many; "" otherwise."""
+    if error is None or "channel" not in str(error):
+        return ""
+    owners = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
+    conv = next((owner for owner in reversed(owners) if isinstance(owner, CONVS)), None)
+    sizes = "" if conv is None else ", ".join([str(conv.in_channels), *"*" * len(conv.kernel_size)])
+    return f"\n  {conv} takes [N, {sizes}] or [{sizes}]" if sizes else ""

@@ -1,4 +1,4 @@
-"""Inputs without a batch dimension: the error gives the shape with which the model runs, and no other."""
+"""Inputs without a batch dimension: the error gives the shape with which the model runs, and no other; and of other channels."""
 
 from __future__ import annotations
 
@@ -59,3 +59,11 @@ def test_one_would_not_help(model: nn.Module, given: Any) -> None:
     with pytest.raises(RunError) as error:
         fxflops.count(model, given)
     assert "batch" not in str(error.value)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("sizes", [(2, 1, 8, 8), (2, 3, 8)])
+def test_a_convolution_says_which_shapes_it_takes(device: str, sizes: tuple[int, ...]) -> None:
+    model = nn.Sequential(nn.Identity(), nn.Conv2d(3, 4, 3)).to(device)
+    with pytest.raises(RunError, match=r"\n  Conv2d\(3, 4, .*\) takes \[N, 3, \*, \*\] or \[3, \*, \*\]$"):
+        fxflops.count(model, torch.ones(sizes))
