@@ -8,13 +8,15 @@ from __future__ import annotations
 from importlib import import_module
 
 from ..errors import InputError, near
-from ._convention import CONVENTIONS, Convention, ModuleRule, macs_alone, nothing
+from ._convention import BASE_MACS, CONVENTIONS, OF_MACS, Convention, ModuleRule, macs_alone, nothing
 
 __all__ = [
     "ATTENTIONS",
     "BASE_CONVENTION",
+    "BASE_MACS",
     "CONVENTIONS",
     "MAIN",
+    "OF_MACS",
     "Convention",
     "ModuleRule",
     "check_attention",

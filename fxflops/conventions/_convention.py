@@ -76,9 +76,20 @@ CONVENTIONS = {
     "pytorch_profiler": "pytorch-profiler: multiply-adds and some pointwise operations of modules without children",
     "ptflops": 'ptflops\'s "pytorch" backend: hooked modules, and the functions that they and others call',
     "ptflops_aten": 'ptflops\'s "aten" backend: multiply-accumulates of mm, addmm, bmm and convolution, and their biases',
-    "torchinfo": "torchinfo's mult-adds: the parameters of modules without children, biases too, times their output's positions",
+    "torchinfo": "torchinfo's mult-adds: weights and biases of modules without children, times their output's first size; RNNs two, Conv* all but channels",
     "calflops": "calflops: as flops_profiler, but for mm and bmm, which are free, and the steps of RNNs",
     "flowflops_eager": 'OneFlow\'s flowflops, mode "eager": multiply-accumulates and elementwise operations of hooked modules',
     "flowflops_graph": "OneFlow's flowflops, mode \"graph\": multiply-accumulates and elementwise operations of its graph's operators",
 }
 """Our conventions, each with a line on what it counts. The rules are in the file of that name, read at its first use."""
+OF_MACS = {
+    "fvcore": "FLOPs",
+    **dict.fromkeys(
+        ("thop", "deepspeed_macs", "flops_profiler_macs", "pytorch_profiler", "ptflops", "ptflops_aten"), "MACs"
+    ),
+    "torchinfo": "mult-adds",
+    **dict.fromkeys(("flowflops_eager", "flowflops_graph"), "FLOPs"),
+}
+"""The conventions that count 1 per multiply-accumulate, each with the tool's word for its number."""
+BASE_MACS = Convention("fxflops MACs", "1 per multiply-accumulate", of=macs_alone, integers=True)
+"""The MACs of a report, for comparison with these."""

@@ -1,7 +1,10 @@
 """torchinfo 1.8.0 (https://github.com/TylerYep/torchinfo): its total mult-adds.
 
-Each call of a module without children is charged for its own parameters, by their names and the sizes of its output;
-functions, operators and modules with children (also nn.MultiheadAttention) are free.
+Each call of a module without children is charged for its own parameters, by their names and the sizes of its output. Those
+named weight and bias are times the first size of the output: the batch alone, so that a linear layer on a sequence is charged
+for one position. In a class named Conv* they are times all sizes but the second, the channels. Other weights and biases, all
+those of RNNs (weight_ih_l0), are times the first two sizes, and those by any other name nothing. Functions, operators and
+modules with children (also nn.MultiheadAttention) are free.
 
 Where the tool raises (a parameter named weight or bias, and an output without sizes), the count is what its rules intend.
 Three things are not as in torchinfo: of a pruned weight it counts only what the mask leaves, which shapes do not tell; it takes
@@ -15,16 +18,40 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from torch import nn
+
 from ..records import Scope, Spec
-from ._convention import CONVENTIONS, Convention, nothing
+from ._convention import CONVENTIONS, Convention, ModuleRule, nothing
 
 
 def by_parameters(scope: Scope) -> int | None:
-    """params -> out: its parameters times the positions of its output; None with children, and without parameters."""
+    """Return the mult-adds of one call of a module; None with children, and without parameters."""
     if scope.has_children or not scope.params:
         return None
     named = ((in_use(name, scope.settings), spec.numel()) for name, spec in scope.params.items())
     return mult_adds(scope.cls.__name__, named, size_of(scope.out))
+
+
+def dense(scope: Scope) -> int | None:
+    """params -> out: its weight and bias times the first size of its output, others times the first two."""
+    return by_parameters(scope)
+
+
+def convolution(scope: Scope) -> int | None:
+    """params -> out: its weight and bias times all sizes of its output but the second, others times the first two."""
+    return by_parameters(scope)
+
+
+def recurrent(scope: Scope) -> int | None:
+    """params -> out: its weights and biases times the first two sizes of its output."""
+    return by_parameters(scope)
+
+
+def rule_of(cls: type) -> ModuleRule:
+    """Return the rule whose words hold for modules of a class."""
+    if "Conv" in cls.__name__:
+        return convolution
+    return recurrent if issubclass(cls, (nn.RNNBase, nn.RNNCellBase)) else dense
 
 
 def in_use(name: str, attributes: Mapping[str, Any]) -> str:
@@ -60,6 +87,6 @@ CONVENTION = Convention(
     "torchinfo",
     CONVENTIONS["torchinfo"],
     of=nothing,
-    modules=lambda cls: by_parameters,
+    modules=rule_of,
     integers=True,
 )

@@ -43,7 +43,7 @@ def _phase(data: Summary) -> str:
     if data.backward_flops is None:
         return ""
     flops = {FORWARD: data.root.flops, BACKWARD: data.backward_flops + (data.recompute_flops or 0)}
-    of, costs = ("time", times) if times.get(BACKWARD) else ("FLOPs", flops)
+    of, costs = ("time", times) if times.get(BACKWARD) else (data.unit, flops)
     phase = max(costs, key=lambda name: costs[name])
     return f"{_share(costs[phase], sum(costs.values()))} of {of} in the {phase}"
 
@@ -62,9 +62,9 @@ def _dearest(data: Summary, parts: Sequence[Part]) -> str:
     if not parts:
         operators = {row.key: float(row.total.flops) for row in data.operators if row.total.flops}
         dearest = max(operators, key=lambda name: operators[name], default="")
-        return f"{_share(operators[dearest], data.root.flops)} of FLOPs in {plain(dearest)}" if dearest else ""
+        return f"{_share(operators[dearest], data.root.flops)} of {data.unit} in {plain(dearest)}" if dearest else ""
     kinds = grouped((part.kind, part) for part in parts)
-    costs = {"counted FLOPs" if data.root.missing else "FLOPs": _flops, "time": _seconds}
+    costs = {f"counted {data.unit}" if data.root.missing else data.unit: _flops, "time": _seconds}
     said: dict[str, list[str]] = {}
     for name, cost in costs.items():
         sums = {kind: sum(cost(part.row) for part in same) for kind, same in kinds.items()}

@@ -28,7 +28,7 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
     keys = ("flops", "flops%", "time", "time%") if timed else ("flops", "flops%")
     columns = [column for column in MODULE_COLUMNS if column.key in keys]
     values = [module_values(part.row, data.root) for part in parts]
-    numbers = [[column.header for column in columns]]
+    numbers = [[data.unit if column.key == "flops" else column.header for column in columns]]
     for part, found in zip(parts, values, strict=True):
         numbers.append([module_cell(column, found, None, part.row.missing) for column in columns])
     right = align(numbers, [True] * len(columns))

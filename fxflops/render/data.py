@@ -91,7 +91,8 @@ class CompiledRun(NamedTuple):
 class Summary:
     """The data of the one-screen summary.
 
-    ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"); ``root`` is the module tree of the
+    ``setting`` is the run in words ("cpu (2 cores) · eval · no_grad · symbolic trace"); ``unit`` is that of what
+    the convention counts, for "FLOPs" in some tools "MACs" or "mult-adds"; ``root`` is the module tree of the
     forward, ``latency`` its own time, ``nodes_seconds`` that of the graph's nodes; ``steps`` are the times of a profiled
     block, ``instruments`` the seconds of observing it; ``unsteady`` says why times are not to be relied on; ``memory`` is the
     bytes at the peak by category; ``remarks`` are sentences on calls, or on a block that has none of its models';
@@ -136,6 +137,7 @@ class Summary:
     provenance: str = ""
     compiled: bool = False
     compiled_run: CompiledRun | None = None
+    unit: str = "FLOPs"
 
     @property
     def outside(self) -> TreeRow | None:

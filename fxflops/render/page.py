@@ -100,14 +100,14 @@ def cards(page: Page) -> list[Card]:
     data = page.summary
     bound, of_all = "≥ " if data.root.missing else "", "" if data.complete else "≥ "
     found = [
-        _count("FLOPs", data.root.flops, bound, data.rules),
+        _count(data.unit, data.root.flops, bound, data.rules),
         _count("MACs", data.root.macs, bound, "the same under every convention"),
     ]
     if data.backward_flops is not None:
         parts = {"forward": data.root.flops, "backward": data.backward_flops}
         said = " + ".join(f"{name} {units.count(value)}" for name, value in parts.items())
         again = f", and recomputed {units.count(data.recompute_flops)}" if data.recompute_flops else ""
-        found.append(_count("training FLOPs", sum(parts.values()), of_all, said + again))
+        found.append(_count(f"training {data.unit}", sum(parts.values()), of_all, said + again))
     if data.params is not None:
         said = f"frozen {units.count(data.params.frozen)} · {units.size(data.params.bytes)}"
         found.append(_count("params", data.params.total, "", said))
@@ -210,7 +210,7 @@ def _lines(data: Summary) -> list[str]:
     for part in [part for part in costs(data) if part.row.path != OTHER][:3]:
         row = part.row
         shares = [
-            ("FLOPs", units.percent(row.flops, data.root.flops)),
+            (data.unit, units.percent(row.flops, data.root.flops)),
             ("time", units.percent(row.seconds, data.root.seconds)),
         ]
         said = ", ".join(f"{share:.1f}% of {name}" for name, share in shares if share is not None)

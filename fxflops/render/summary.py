@@ -77,10 +77,14 @@ def facts(data: Summary) -> list[Fact]:
         found.append(_training(data, data.backward_flops))
     if data.gradient_flops is not None:
         found.append(
-            Fact("gradients", units.count(data.gradient_flops), ["of the forward's FLOPs: derivatives taken in it"])
+            Fact(
+                "gradients",
+                units.count(data.gradient_flops),
+                [f"of the forward's {data.unit}: derivatives taken in it"],
+            )
         )
     if data.optimizer_flops is not None:
-        found.append(Fact("opt step", units.count(data.optimizer_flops), ["FLOPs of the optimizer"]))
+        found.append(Fact("opt step", units.count(data.optimizer_flops), [f"{data.unit} of the optimizer"]))
     if data.params is not None:
         details = [f"{name} {units.count(getattr(data.params, name))}" for name in ("trainable", "frozen", "buffers")]
         details += [f"parts of larger ones {units.count(data.params.sharded)}"] if data.params.sharded else []
@@ -151,7 +155,7 @@ def paste_where(data: Summary) -> str:
 def _counts(data: Summary) -> Fact:
     bound = ">= " if data.root.missing else ""
     details = [
-        f"FLOPs  {bound}{units.count(data.root.flops)}  ({plain(data.rules)})",
+        f"{data.unit}  {bound}{units.count(data.root.flops)}  ({plain(data.rules)})",
         *([f"{units.count(data.int_ops)} integer ops"] if data.int_ops else []),
         f"{'complete' if data.complete else 'INCOMPLETE'}: {data.counted_calls:,}/{data.calls:,} calls",
     ]
@@ -162,7 +166,7 @@ def _training(data: Summary, backward: int) -> Fact:
     recompute = data.recompute_flops or 0
     outside = 0 if data.outside is None else data.outside.flops
     details = [
-        f"FLOPs of forward {units.count(data.root.flops - outside)}",
+        f"{data.unit} of forward {units.count(data.root.flops - outside)}",
         *([f"outside the model {units.count(outside)}"] if outside else []),
         f"backward {units.count(backward)}",
         *([f"recompute {units.count(recompute)}"] if recompute else []),

@@ -13,7 +13,7 @@ from .views import Tree
 DEPTH, COLUMNS = 3, ("inputs", "output", "params", "macs")
 """The levels and columns of its tree, if no others are asked for."""
 
-OF_TORCHINFO = {"total_mult_adds": "total_macs", "trainable_params": "params.trainable"}
+OF_TORCHINFO = {"trainable_params": "params.trainable"}
 """The attributes of a report by the names of torchinfo's statistics."""
 AS_TORCHINFO = "fxflops.adapters.torchinfo.summary returns torchinfo's statistics"
 
@@ -22,12 +22,16 @@ AS_TORCHINFO = "fxflops.adapters.torchinfo.summary returns torchinfo's statistic
 class ModelSummary(View):
     """The module tree with shapes above the summary of the run. ``report`` is the :class:`Report` behind both.
 
-    The report's figures are also its own: ``total_macs``, ``total_params``, by torchinfo's names ``total_mult_adds`` and
-    ``trainable_params``.
+    The report's figures are also its own: ``total_macs``, ``total_params``, by torchinfo's name ``trainable_params``.
     """
 
     report: Report
     tree: Tree
+
+    @property
+    def total_mult_adds(self) -> int:
+        """The number of torchinfo by this name, which is not that of MACs: see ``report.explain("torchinfo")``."""
+        return self.report.recount("torchinfo").total_flops
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and (name in OF_TORCHINFO or not callable(getattr(Report, name, len))):

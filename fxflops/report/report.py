@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..conventions import BASE_CONVENTION, Convention, check_attention, find_convention
+from ..conventions import BASE_CONVENTION, BASE_MACS, OF_MACS, Convention, check_attention, find_convention
 from ..counting.rollup import check_phase
 from ..counting.steps import timing_of
 from ..counting.uncounted import incomplete
@@ -78,12 +78,17 @@ class Report(OtherTools, OverProcesses, Exports):
     def explain(self, a: str | Convention, b: str | Convention | None = None, phase: str = PHASES[0]) -> Explanation:
         """Explain why conventions ``a`` and ``b`` give different totals: one row an op, with what each of them counts.
 
-        With ``a`` alone, the report's own convention is compared with it. ``phase`` is as for :meth:`by_module`.
+        With ``a`` alone, the report's own convention is compared with it. Where one tool counts multiply-accumulates and
+        the other convention is fxflops, its MACs are compared, not its FLOPs. ``phase`` is as for :meth:`by_module`.
 
         >>> print(report.explain("fvcore", "deepspeed"))  # doctest: +SKIP
         """
         check_phase(phase)
         one, other = (self, self.recount(a)) if b is None else (self.recount(a), self.recount(b))
+        if {one.convention, other.convention} & OF_MACS.keys():
+            one, other = (
+                each.recount(BASE_MACS) if each.convention == BASE_CONVENTION else each for each in (one, other)
+            )
         ours, theirs = ([each for each in found.counted if each.call.phase in PARTS[phase]] for found in (one, other))
         calls = sum(call.phase in PARTS[phase] for call in self.calls)
         found = explain(one.convention, other.convention, ours, theirs, calls)

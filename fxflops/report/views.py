@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from ..conventions import OF_MACS
 from ..counting.collectives import by_group, collectives
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import items_of, sums_of, together
@@ -131,6 +132,7 @@ def summary_of(report: TabledRun, root: TreeRow, utilization: float | None) -> S
         compiled=where.compiled,
         compiled_run=None if compiled is None else compiled.shown,
         convention=report.convention,
+        unit=OF_MACS.get(report.convention, "FLOPs"),
         attention=report.attention if report._attends else "",
         counted_calls=sum(each.cost is not None for each in report.counted),
         calls=len(report.counted),

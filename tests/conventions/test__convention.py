@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fxflops import FormulaError, Report, count
-from fxflops.conventions import Convention, list_conventions
+from fxflops.conventions import OF_MACS, Convention, list_conventions
 
 X = torch.ones(2, 8)
 MODEL = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
@@ -108,3 +108,9 @@ def test_a_row_of_ours_that_fails_is_told_in_a_line() -> None:
     assert "ValueError: no such size\nIt was called" in report.missing[0].why
     (difference,) = (each for each in report.explain("fxflops", own({"relu": row})).rows if each.op == "relu")
     assert difference.how_b.endswith("ValueError: no such size")
+
+
+def test_those_of_macs_are_those_that_count_a_multiply_accumulate_once() -> None:
+    report = count(nn.Linear(64, 64), torch.ones(1, 64))
+    each = {name: round(report.recount(name).total_flops / 64**2) for name in list_conventions()}  # biases are 1 in 64
+    assert each == {name: 1 if name in OF_MACS else 2 for name in list_conventions()}

@@ -314,7 +314,7 @@ VIEWS: dict[str, Callable[[Report], Tabular]] = {
     "tree": lambda report: report.tree(),
     "roofline": lambda report: report.roofline("H100"),
     "roofline by_operator": lambda report: report.roofline("H100").by_operator(),
-    "explain": lambda report: report.explain("fvcore"),
+    "explain": lambda report: report.explain("torch"),
     "diff": lambda report: report.diff(report),
     "gather": lambda report: report.gather(),
     "trainers": lambda report: trainers.estimate("6nd", report, 8),

@@ -102,3 +102,53 @@ def test_a_narrow_terminal_has_the_rows_below_each_other(monkeypatch: pytest.Mon
 def test_unknown_convention() -> None:
     with pytest.raises(fxflops.FxflopsError, match="unknown convention 'thopp'; near: thop; one of 'fxflops', "):
         REPORT.explain("thopp", "torch")
+
+
+class Layers(nn.Module):
+    """A convolution, a norm, an LSTM and a linear layer on its sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv1d(3, 8, 5, padding=2), nn.BatchNorm1d(8)
+        self.rnn, self.fc = nn.LSTM(8, 6, batch_first=True), nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.rnn(self.norm(self.conv(x)).transpose(1, 2))[0])
+
+
+LAYERS = fxflops.count(Layers(), torch.randn(2, 3, 16))
+
+
+def test_a_tool_that_counts_macs_is_compared_with_macs() -> None:
+    found = LAYERS.explain("torchinfo")
+    assert (found.a, found.total_a) == ("fxflops MACs", LAYERS.total_macs)
+    assert found.total_b == LAYERS.recount("torchinfo").total_flops
+    n, length, first = 2, 16, "its weight and bias times the first size of its output, others times the first two"
+    rows = {row.op: (row.flops_a, row.flops_b, row.how_b) for row in found.rows}
+    assert rows["linear"] == (n * length * 6 * 4, n * (6 * 4 + 4), first)
+    assert rows["batch_norm"] == (0, n * (8 + 8), first)
+    assert rows["conv"] == (
+        n * length * 8 * 3 * 5,
+        n * length * (8 * 3 * 5 + 8),
+        "its weight and bias times all sizes of its output but the second, others times the first two",
+    )
+    gates = 4 * 6 * (8 + 6)
+    assert rows["lstm"] == (
+        n * length * gates,
+        n * length * (gates + 2 * 4 * 6),
+        "its weights and biases times the first two sizes of its output",
+    )
+    assert LAYERS.explain("fxflops", "torchinfo") == found
+    assert LAYERS.explain("torchinfo", "fxflops").total_b == LAYERS.total_macs
+
+
+def test_the_head_says_what_is_compared() -> None:
+    heads = {
+        ("fxflops", "thop"): "   in MACs",
+        ("fvcore", "thop"): "   in MACs",
+        ("deepspeed", "ptflops"): "   ptflops counts MACs, the other FLOPs",
+        ("fxflops", "torch"): "",
+    }
+    for (a, b), said in heads.items():
+        found = LAYERS.explain(a, b)
+        assert str(found).splitlines()[0].endswith(f"   {found.total_b - found.total_a:+,}{said}")
