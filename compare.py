@@ -56,7 +56,12 @@ NUMBERS = {
     "seconds": "seconds",
     "mebibytes": "MiB",
 }
-REASONS = {"tool": "tool", "why": "why it differs from fxflops", "not_counted": "not counted", "changed": "changed"}
+REASONS = {
+    "tool": "tool",
+    "why": "why it differs from fxflops (MACs from MACs)",
+    "not_counted": "not counted",
+    "changed": "changed",
+}
 NUMERIC = ("number", "fxflops", "seconds", "mebibytes")
 SAID = re.compile(
     r"Cannot find rule for <class '(?:[^']*\.)?([^']+)'>|module (\w+) is treated as a zero-op|No handlers found: \"([^\"]+)\""

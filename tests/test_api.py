@@ -443,7 +443,11 @@ def test_a_tree_tells_the_frozen_layer_from_those_alike() -> None:
 
 def test_a_summary_says_where_its_figures_are() -> None:
     found = fxflops.summary(nn.Linear(4, 4), (1, 4))
-    assert (found.total_params, found.trainable_params, found.total_mult_adds) == (20, 20, 20)  # with biases, as torchinfo
+    assert (found.total_params, found.trainable_params, found.total_mult_adds) == (
+        20,
+        20,
+        20,
+    )  # with biases, as torchinfo
     with pytest.raises(AttributeError, match=r"ModelSummary has no to_dicts: \.tree\.to_dicts does$"):
         _ = found.to_dicts
     with pytest.raises(AttributeError, match=r"has no to_csv: \.report\.to_csv and \.tree\.to_csv do$"):

@@ -77,13 +77,14 @@ def test_a_missing_tool_and_one_that_raises(tmp_path: Path) -> None:
 
 
 def test_a_tool_with_two_numbers_is_explained_once(tmp_path: Path) -> None:
-    """Without a bias each of 4 outputs is 5 products and 4 sums; to the tool 2 x 5, or 5 MACs."""
+    """Without a bias each of 4 outputs is 5 products and 4 sums; to the tool 2 x 5, or 5 MACs, as here."""
     pytest.importorskip("flops_profiler")
     file = tmp_path / "table.json"
     text = compare("--linear_no_bias", "--tools", "fxflops,flops_profiler", "--json", str(file))
     _, (flops, macs) = rows(file).values()
     assert (flops["unit"], macs["unit"]) == ("flops", "MACs")
-    assert re.fullmatch(r"linear \+4: [^;]+ \(MACs -16: 1 per multiply-accumulate\)", flops["why"])
+    assert flops["why"].startswith("linear +4: ")
+    assert "MACs" not in flops["why"]
     assert macs["why"] == ""
     assert text.count("│ flops_profiler │") == 3  # in the table of numbers twice, in that of reasons once
 
