@@ -306,7 +306,7 @@ def simulated(case: str) -> list[dict[str, Any]]:
 
 
 def gathered(_: str) -> list[Any]:
-    """Return what ``gather`` tells on this rank: of different reports, and when rank 1 is late."""
+    """Return what ``gather`` tells on this rank: of different reports, when rank 1 is late, and when one calls it alone."""
     mlp, rank = Mlp(), dist.get_rank()
     reports = [fxflops.count(mlp, torch.ones(rows, WIDTH)) for rows in (ROWS, 3 * ROWS)]
     found = reports[rank].gather(whole=reports[0])
@@ -321,7 +321,32 @@ def gathered(_: str) -> list[Any]:
         dist.barrier()
     again = reports[rank].gather(timeout=60)  # the late one does not spoil the next
     work = {path: list(row) for path, row in (found.modules or {}).items()}
-    return [found.sum.macs, found.max.macs, found.imbalance["macs"], work, late, again.ranks == found.ranks]
+    alone = ""
+    for caller in (1, 0):  # what rank 1 left behind is not taken for the report of its next call
+        if rank == caller:
+            try:
+                reports[rank].gather(timeout=0.1)
+            except fxflops.DistributedError as error:
+                alone = str(error)
+        dist.barrier()
+    last = reports[rank].gather(timeout=60)
+    equal = [each.ranks == found.ranks for each in (again, last)]
+    return [found.sum.macs, found.max.macs, found.imbalance["macs"], work, late, alone, equal]
+
+
+def replicated(_: str) -> list[Any]:
+    """Return the work by module of a training step by DistributedDataParallel, beside that of one process, and what is said."""
+
+    def step(model: nn.Module, x: Tensor) -> fxflops.Report:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with fxflops.profile(model, optimizer=optimizer) as p:
+            model(x).sum().backward()
+            optimizer.step()
+        return p.report
+
+    whole = step(Mlp(), torch.ones(2 * ROWS, WIDTH))
+    found = step(nn.parallel.DistributedDataParallel(Mlp()), rows()).gather(whole=whole)
+    return [{path: list(row) for path, row in (found.modules or {}).items()}, str(found).splitlines()[-1]]
 
 
 def printed(_: str) -> str:
@@ -369,9 +394,16 @@ if __name__ == "__main__":
         dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=size)
         told_by: dict[str, Any] = {}
         for name in sys.argv[3:]:
-            kind, _, case = name.rpartition("_") if name.startswith(("analyze", "gather", "print")) else ("", "", name)
+            kind, _, case = (
+                name.rpartition("_") if name.startswith(("analyze", "gather", "print", "replicate")) else ("", "", name)
+            )
             try:
-                told_by[name] = {"analyze": analyzed, "gather": gathered, "print": printed}.get(kind, told)(case)
+                told_by[name] = {
+                    "analyze": analyzed,
+                    "gather": gathered,
+                    "print": printed,
+                    "replicate": replicated,
+                }.get(kind, told)(case)
             except Exception:
                 told_by[name] = traceback.format_exc()[-3000:]
         (folder / f"{rank}.json").write_text(json.dumps(told_by))

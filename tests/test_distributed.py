@@ -251,7 +251,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return ran(
         tmp_path_factory.mktemp("ranks"),
         2,
-        [*EXPECTED, "analyze_tp", "analyze_fsdp", "gather_all", "print_all"],
+        [*EXPECTED, "analyze_tp", "analyze_fsdp", "gather_all", "replicate_all", "print_all"],
         ["0", "1"],
     )
 
@@ -289,12 +289,27 @@ def test_analyzed_and_counted_on_two_ranks(told: list[dict[str, Any]]) -> None:
 def test_one_report_of_two_ranks(told: list[dict[str, Any]]) -> None:
     layer, relu = 2 * R * W * H, R * H  # of a rank with R rows, its bias added; the other has three times as many
     for rank in told:
-        total, most, imbalance, work, late, again = rank["gather_all"]
+        total, most, imbalance, work, late, *_, again = rank["gather_all"]
         assert (total, most, imbalance) == (4 * MLP, 3 * MLP, 1.5)
         ones = {"up": layer, "": relu, "down": layer}
         assert work == {path: [4 * flops, flops, 3 * flops] for path, flops in ones.items()}
-        assert late.startswith("rank 1 of 2 did not call gather() within 0.3 s")
-        assert again
+        assert late.startswith("rank 1 of 2 did not make call 2 of gather() within 0.3 s of rank 0:")
+        assert again == [True, True]
+    first, second = (rank["gather_all"][5] for rank in told)
+    assert first.startswith("rank 1 of 2 did not make call 4 of gather() within 0.1 s of rank 0:")
+    assert second.startswith("rank 0 of 2 did not make call 4 of gather() within 0.2 s of rank 1:")
+
+
+def test_a_replicated_model_repeats_its_optimizer_alone(told: list[dict[str, Any]]) -> None:
+    update = 2 * (W * H + H + H * W + W)  # a multiply and an add for each parameter
+    for rank in told:
+        work, said = rank["replicate_all"]
+        assert work["(optimizer)"] == [2 * update, update, update]
+        # Each of two processes divides its gradients by two, and the add that joins them is the collective's. The loss of
+        # all sums up 8 rows; of each 4, one add less.
+        joined = {"up": W * H + H, "down": H * W + W, "": -1}
+        assert {path: row[2] for path, row in work.items()} == {**joined, "(optimizer)": update}
+        assert said == f"repeated by several processes: (optimizer) {update}"
 
 
 def test_the_command_line_prints_one_report(told: list[dict[str, Any]]) -> None:

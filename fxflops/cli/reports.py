@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from ..report.gathered import GatheredReport
 from ..report.report import Report
 from .libraries import is_from_a_library
 from .options import ATTENTION, Asked, given_by
+from .shown import note
 
 
 def report_of(target: str, asked: Asked, timed: Mapping[str, Any] | None = None) -> Report:
@@ -64,12 +66,20 @@ def _loaded(target: str, asked: Asked) -> Report:
 
 
 def gathered(report: Report) -> list[GatheredReport] | None:
-    """Return the report of all processes, if there are several; None in all but the first. They part afterwards."""
+    """Return the report of all processes, if there are several; None in all but the first. They part afterwards.
+
+    Processes of torchrun that the model did not bring together do the same, each for itself: the first prints.
+    """
     from torch import distributed
 
     from ..torch_internals import processes
 
     if processes() == 1:
+        started = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1
+        if started > 1 and os.environ["RANK"] != "0":
+            return None
+        if started > 1:
+            note(f"the model joins no process group: each of {started} processes counted it alone, and rank 0 prints")
         return []
     whole, is_first = report.gather(), distributed.get_rank() == 0
     distributed.destroy_process_group()

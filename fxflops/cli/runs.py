@@ -18,8 +18,9 @@ from ..counting.counts import UNKNOWN_PAIRS
 from ..errors import FxflopsError, InputError
 from ..model.inputs import bind, checked_model, signature_of
 from ..model.pytree import fill, template_of
+from ..report.exchange import rank
 from ..report.report import Report
-from ..run.model_run import cap_of
+from ..run.model_run import ON_META, cap_of
 from ..run.progress import working
 from ..units import size
 from .inputs import TOKENS, Given
@@ -46,7 +47,9 @@ def counted(name: str, asked: Asked) -> Report:
             raise
         reason = [*_on_meta(error), str(error).partition("\n")[0]][0][:160]
     report = _counted(name, asked, False)
-    note(f"{name} needs values, so it was counted on real tensors: {reason}")
+    if rank() == 0:
+        made = "made of real tensors and " if report.trace == ON_META else ""
+        note(f"{name} needs values, so it was {made}{report.trace}: {reason}")
     return report
 
 

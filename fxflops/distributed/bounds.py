@@ -137,10 +137,12 @@ class Meshes(Composed):
     def _pieces(self) -> Iterator[str | Table]:
         links = f"{self.links.within / 1e9:g} GB/s in a node of {self.links.node}, {self.links.across / 1e9:g} GB/s out of it"
         yield f"bound of a step on {self.device.name}, {links}: a lower bound, no prediction"
-        yield self.table
+        yield self.table if self.found or not self.too_large else "none fits"
         if self.too_large:
             over = ", ".join(f"{_named(each.mesh)} ({size(each.max_memory)})" for each in self.too_large)
             yield f"above {size(self.limit)}: {over}"
+            if self.limit is not None and self.limit < 2**20:
+                yield f"the memory is in bytes unless it has a unit, such as {self.limit}GiB"
         yield from (f"{mesh}: {reason}" for mesh, reason in self.failed.items())
 
 

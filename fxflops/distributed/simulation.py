@@ -29,6 +29,10 @@ from .copies import map_in_copies
 from .rank_mode import Rank
 
 Build = Callable[[Any], tuple["nn.Module | Sequence[nn.Module] | Mapping[str, Any]", Callable[[], Any]]]
+NO_DATA = (
+    "a kernel in C++ reads the data of tensors, which a simulated rank has not\n"
+    "  DistributedDataParallel reads its parameters so, and cannot be simulated: fully_shard can"
+)
 Coordinates = dict[str, int]
 """The place of a rank in the mesh: its number in each dimension."""
 
@@ -169,7 +173,9 @@ def simulate(
     Raises InputError for a mesh or a ``build`` that does not fit, and where this process has a process group already; RunError
     if ``build`` or a step raises, or a copy is killed, with the rank.
     """
-    if not mesh or not all(isinstance(size, int) and size > 0 for size in mesh.values()):
+    if not (isinstance(mesh, Mapping) and mesh) or not all(
+        isinstance(size, int) and size > 0 for size in mesh.values()
+    ):
         raise InputError(
             f'mesh must be the sizes of dimensions by name, such as {{"dp": 64, "tp": 8}}, not {mesh!r:.80}'
         )
@@ -233,7 +239,8 @@ def _report_of(build: Build, mesh: Mapping[str, int], at: Mapping[str, int]) -> 
         except InputError:
             raise
         except Exception as error:
-            raise RunError(f"{_rank_named(mesh, at)} raised\n  {type(error).__name__}: {error}") from error
+            said = NO_DATA if "data is not allocated" in str(error) else error
+            raise RunError(f"{_rank_named(mesh, at)} raised\n  {type(error).__name__}: {said}") from error
         return p.report
 
 

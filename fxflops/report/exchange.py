@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -33,17 +33,19 @@ def exchanged(text: str, timeout: float) -> list[str]:
     if processes() == 1:
         return [text]
     store, own = default_store(), rank()
-    whose = f"{KEYS}/{store.add(f'{KEYS}/{own}', 1)}"  # each process counts its own calls
+    number = store.add(f"{KEYS}/{own}", 1)  # each process counts its own calls
+    whose = f"{KEYS}/{number}"
     store.set(f"{whose}/{own}", text)
     if own == 0:
         missing = _missing(store, [f"{whose}/{each}" for each in range(processes())], timeout)
         texts = [] if missing else [store.get(f"{whose}/{each}").decode() for each in range(processes())]
-        store.set(f"{whose}/all", json.dumps([missing, texts]))
+        store.set(f"{whose}/all", json.dumps([_late(missing, timeout, number), texts]))
     elif _missing(store, [f"{whose}/all"], 2 * timeout):
-        raise DistributedError(_late([0], 2 * timeout))
-    missing, texts = json.loads(store.get(f"{whose}/all"))
-    if missing:
-        raise DistributedError(_late(missing, timeout))
+        store.delete_key(f"{whose}/{own}")  # or rank 0, if it calls later, would take this for the text of that call
+        raise DistributedError(_late([0], 2 * timeout, number))
+    late, texts = json.loads(store.get(f"{whose}/all"))
+    if late:
+        raise DistributedError(late)
     if store.add(f"{whose}/read", 1) == processes():
         for key in ("all", "read", *range(processes())):
             store.delete_key(f"{whose}/{key}")
@@ -61,9 +63,13 @@ def _missing(store: Any, keys: list[str], timeout: float) -> list[int]:
     return missing
 
 
-def _late(ranks: Iterable[int], timeout: float) -> str:
-    named = ", ".join(map(str, ranks))
+def _late(ranks: Sequence[int], timeout: float, number: int) -> str:
+    """Return the error of ranks that were waited for in this call of gather(); "" if there are none."""
+    if not ranks:
+        return ""
     return (
-        f"rank {named} of {processes()} did not call gather() within {timeout:g} s: it raised, ended, or is late\n"
-        "  every process calls report.gather(), equally often; gather(timeout=...) waits longer"
+        f"rank {', '.join(map(str, ranks))} of {processes()} did not make call {number} of gather() within {timeout:g} s of "
+        f"rank {rank()}: it raised, ended, or is late\n"
+        "  every process calls report.gather(), equally often: the first call of one belongs to the first of all, also after\n"
+        "  others gave it up, and calling again joins the next; gather(timeout=...) waits longer"
     )

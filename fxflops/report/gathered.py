@@ -20,6 +20,9 @@ from ..render.exports import MOST_SHOWN, Cells, Path, Table, written
 
 LEAST_REPEATED = 0.05
 """Repeated work that is a larger share of the needed one is shown: less is what it takes to add up parts of a sum."""
+WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+"""The names under which DistributedDataParallel, torch.compile, FSDP and its checkpoint wrapper hold the module they wrap."""
+ROOT, OPTIMIZER = "(root)", "(optimizer)"
 QUANTITIES = (
     Column("macs", "MACs", "flops"),
     Column("flops", "FLOPs", "flops"),
@@ -70,7 +73,8 @@ class GatheredReport(Composed):
     """The reports of all processes of a group; the ``to_*`` methods export the ``table`` of the processes.
 
     ``ranks`` is a row for each process, in the order of their ranks. ``complete`` tells whether all reports are. ``modules``
-    are, if a report of one process for the same work was given, the FLOPs of each module beside that; None otherwise.
+    are, if a report of one process for the same work was given, the FLOPs of each module beside that, and "(optimizer)" those
+    of the optimizer; None otherwise. The names of what wraps a module, such as DistributedDataParallel, are left out of paths.
     ``memory`` has the bytes at the peak of each by category; ``provenance`` is that of the report of rank 0.
     """
 
@@ -131,6 +135,7 @@ class GatheredReport(Composed):
             tables["Work of all"] = Table("modules", WORK, tuple((path, *row) for path, row in self.modules.items()))
             most = max(self._repeated, key=self._repeated.__getitem__, default="")
             said = f"{units.amount(sum(self._repeated.values()), 'FLOPs')}, most in {most}" if most else "no work"
+            said = self._unmatched or said
         page = ranks_page(
             title, self._title, ranks, tables, repeated=said, complete=self.complete, origin=self.provenance
         )
@@ -144,7 +149,18 @@ class GatheredReport(Composed):
     def _repeated(self) -> dict[str, int]:
         """The FLOPs that several processes repeat, by module."""
         rows = (self.modules or {}).items()
-        return {path or "(root)": row.repeated for path, row in rows if row.repeated > LEAST_REPEATED * row.needed}
+        return {path or ROOT: row.repeated for path, row in rows if row.repeated > LEAST_REPEATED * row.needed}
+
+    @cached_property
+    def _unmatched(self) -> str:
+        """The reason why it is not known what is repeated: no module is in both reports; "" if one is."""
+        rows = self.modules or {}
+        rows = {path: row for path, row in rows.items() if path not in ("", OPTIMIZER)} or rows
+        if not rows or any(row.needed and row.flops for row in rows.values()):
+            return ""
+        sides = ([path or ROOT for path, row in rows.items() if getattr(row, name)] for name in ("needed", "flops"))
+        whole, ours = (", ".join(paths[:3]) + (" ..." if paths[3:] else "") or ROOT for paths in sides)
+        return f"not known, as no module of whole is theirs: it has {whole}, they have {ours}"
 
     def _pieces(self) -> Iterator[str | Table]:
         yield f"{self._title}{'' if self.complete else ', INCOMPLETE'}"
@@ -162,7 +178,7 @@ class GatheredReport(Composed):
             repeated = [f"{path} {units.count(flops)}" for path, flops in self._repeated.items()]
             yield ""
             yield f"FLOPs of all {units.count(spent)}; of one process for the same work {units.count(needed)}"
-            yield f"repeated by several processes: {', '.join(repeated) or 'none'}"
+            yield f"repeated by several processes: {self._unmatched or ', '.join(repeated) or 'none'}"
 
     def print_once(self) -> None:
         """Print the report on rank 0, and nothing on the others."""
@@ -220,10 +236,11 @@ def _row_of(report: CountedRun, rows: Sequence[Collective]) -> RankRow:
 
 
 def _flops(report: CountedRun) -> dict[str, int]:
-    """Return the FLOPs of each module's own calls, in all phases; DistributedDataParallel's own name is left out."""
+    """Return the FLOPs of each module's own calls, by its path without wrappers; those of the optimizer apart."""
     found: dict[str, int] = {}
     for each in report.counted:
-        path = each.call.path.removeprefix("module.")
+        path = ".".join(name for name in each.call.path.split(".") if name not in WRAPPERS)
+        path = OPTIMIZER if each.call.phase == "optimizer" else path
         found[path] = found.get(path, 0) + each.flops
     return {path: flops for path, flops in found.items() if flops}
 

@@ -118,12 +118,31 @@ def test_weights_and_inputs_of_any_size_are_counted() -> None:
     assert (found["totals"]["total_flops"], found["environment"]["device"]) == (60_000**2, "meta")
 
 
-@pytest.mark.parametrize(("name", "macs"), [("Read", 2 * 8 * 3), ("branch", 2 * 8 * 4)])
-def test_where_values_are_needed_there_are_some(name: str, macs: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "macs", "how"),
+    [
+        ("Read", 2 * 8 * 3, "made of real tensors and counted on the meta device"),  # its constructor needs a value
+        ("branch", 2 * 8 * 4, "counted on real tensors"),  # its forward does
+    ],
+)
+def test_where_values_are_needed_there_are_some(name: str, macs: int, how: str) -> None:
     found, said = report(f"run own_nets.py:{name} --input 2,8 --counts-only")
     assert (found["totals"]["total_macs"], found["totals"]["complete"]) == (macs, True)
     assert found["environment"]["device"].startswith("cpu")
-    assert said.startswith(f"fxflops: own_nets.py:{name} needs values, so it was counted on real tensors: ")
+    assert said.startswith(f"fxflops: own_nets.py:{name} needs values, so it was {how}: ")
+    assert how.endswith(found["trace"])
+
+
+def test_processes_that_are_not_brought_together_print_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = "run own_nets.py:linear --input 2,8 --counts-only"
+    alone = invoke(command)
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    first = invoke(command)
+    assert (first.stdout, alone.stderr) == (alone.stdout, "")
+    assert "joins no process group: each of 2 processes counted it alone, and rank 0 prints" in first.stderr
+    monkeypatch.setenv("RANK", "1")
+    assert invoke(command).output == ""
 
 
 def test_a_mask_that_the_file_makes_keeps_its_values() -> None:

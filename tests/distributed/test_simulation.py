@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -151,8 +150,8 @@ def test_a_mask_has_no_values() -> None:
     assert kind.report.total_macs == 2 * 2 * ROWS * ROWS * WIDTH  # all pairs of two heads, twice
 
 
-@pytest.mark.parametrize("mesh", [{}, {"dp": 0}, {"dp": "2"}])
-def test_a_mesh_has_sizes(mesh: Mapping[str, Any]) -> None:
+@pytest.mark.parametrize("mesh", [{}, {"dp": 0}, {"dp": "2"}, 8, [("dp", 8)]])
+def test_a_mesh_has_sizes(mesh: Any) -> None:
     with pytest.raises(InputError, match="mesh must be the sizes of dimensions by name"):
         simulate(linear, mesh)
 
@@ -165,6 +164,11 @@ def test_what_differs_is_in_the_mesh() -> None:
 def test_build_returns_a_model_and_a_step() -> None:
     with pytest.raises(InputError, match="build returns the model and a function that makes a step, not Linear"):
         simulate(lambda mesh: nn.Linear(1, 1), {"dp": 2})  # type: ignore[arg-type, return-value]
+
+
+def test_distributed_data_parallel_is_refused_with_what_to_use() -> None:
+    with pytest.raises(RunError, match=r"(?s)^rank 0 \(dp 0\) raised\n.*DistributedDataParallel .* fully_shard can$"):
+        simulate(lambda mesh: (nn.parallel.DistributedDataParallel(nn.Linear(2, 2)), lambda: None), {"dp": 2})
 
 
 def test_an_error_names_the_rank_and_leaves_no_process_group() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,6 +79,25 @@ def test_its_page_has_the_ranks_with_their_memory_and_what_they_repeat(tmp_path:
     assert '<p class="about">Net on 2 processes</p>' in text
     assert ORIGIN in text
     assert "repeated: no work" in str(replace(found, modules={"": WorkRow(8, 8, 0)}).to_html())
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile, "checkpoint_wrapper"])
+def test_modules_are_compared_without_what_wraps_them(wrap: Any) -> None:
+    if wrap == "checkpoint_wrapper":
+        from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper as wrap
+    whole = count(nn.Sequential(nn.Linear(8, 4), nn.ReLU()), torch.ones(2, 8))
+    found = count(nn.Sequential(wrap(nn.Linear(8, 4)), nn.ReLU()), torch.ones(2, 8)).gather(whole=whole)
+    layer, relu = 2 * 2 * 8 * 4, 2 * 4  # 8 multiplies, 7 adds and the bias for each of 2 x 4 outputs
+    assert found.modules == {"0": (layer, layer, 0), "1": (relu, relu, 0)}
+    assert "repeated by several processes: none" in str(found)
+
+
+def test_of_other_modules_it_is_not_known_what_is_repeated() -> None:
+    other = count(nn.Sequential(nn.Linear(8, 4)), torch.ones(2, 8))
+    found = count(nn.Linear(8, 4), torch.ones(2, 8)).gather(whole=other)
+    said = "not known, as no module of whole is theirs: it has 0, they have (root)"
+    assert f"repeated by several processes: {said}" in str(found)
+    assert f"repeated: {said}" in str(found.to_html())
 
 
 def test_the_report_of_one_process_has_its_origin() -> None:
