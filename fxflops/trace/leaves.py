@@ -185,7 +185,7 @@ class Settings:
     def of(self, module: nn.Module) -> ModuleSettings:
         """Return the current settings of a module."""
         held, own, buffers = module.__dict__, module._parameters, module._buffers
-        of_tensors = (*own.keys(), None, *buffers.keys()) if own or buffers else ()  # a scripted module's have no iterator
+        of_tensors = (*own.keys(), None, *buffers.keys()) if own or buffers else ()  # scripted ones have no iterator
         names, read, known = self._reader((*held, None, *of_tensors))
         values = read(held)
         kinds = tuple(map(type, values))
