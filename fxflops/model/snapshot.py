@@ -57,7 +57,7 @@ class Snapshot:
             attributes = module.__dict__
             read_own, read_hooks, read_others = readers(tuple(attributes))
             own = read_own(attributes)
-            if own and type(own[0]) in CONTAINERS:
+            if len(own) == len(OWN) and type(own[0]) in CONTAINERS:
                 self._dicts += own[:3]
                 sets += own[3:]
                 hooks += read_hooks(attributes)
