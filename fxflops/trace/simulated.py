@@ -104,4 +104,5 @@ class SimulatedObserver(LiveObserver):
 def results_on() -> FakeResults | None:
     """Return the results of operators of the dispatch mode that was turned on last; None if it has none."""
     modes = get_current_dispatch_mode_stack()
-    return getattr(modes[-1], "results", None) if modes else None
+    found = getattr(modes[-1], "results", None) if modes else None
+    return found if isinstance(found, FakeResults) else None

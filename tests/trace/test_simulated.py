@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import fxflops
@@ -66,3 +67,22 @@ def test_remembered_operators_leave_the_same_record(checkpointed: bool) -> None:
     expected = record(checkpointed, remembered=False)
     assert len(expected[0]) > 200
     assert record(checkpointed, remembered=True) == expected
+
+
+class Keeping(TorchDispatchMode):
+    """A mode of the user's, with an attribute of the name that a simulated rank's has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.results.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_users_mode_with_results_is_no_simulated_rank() -> None:
+    with Keeping() as mode, fxflops.profile() as p:
+        torch.ones(2, 3) @ torch.ones(3, 4)
+    assert p.report.total_macs == 2 * 3 * 4
+    assert "aten.mm.default" in mode.results
