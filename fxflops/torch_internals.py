@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache, lru_cache, partial, reduce
+from functools import cache, partial, reduce
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -260,7 +260,6 @@ def is_composite(overload: Any) -> bool:
         return False
 
 
-@lru_cache(maxsize=256)
 def is_fake(cls: type) -> bool:
     """Return whether tensors of this class are fake: they have shapes and a device, but no values."""
     return issubclass(cls, fake_tensors()[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
 from types import FunctionType
 from typing import Any, Protocol
 
@@ -108,7 +107,6 @@ class AtenMode(DispatchMode):
                 self._stopwatch.go()
 
 
-@lru_cache(maxsize=256)
 def has_own_dispatch(cls: Any) -> bool:
     """Return whether a tensor class has a ``__torch_dispatch__`` of its own; False for fake tensors, whose mode computes."""
     return cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and cls is not torch.Tensor and not is_fake(cls)
