@@ -30,7 +30,7 @@ CAST = "cast the inputs or the model, .to(dtype), or run it under torch.autocast
 HINTS = {
     "'indices' to have one of the following scalar types": f"its input is token ids: {INTEGERS}",
     "<ndarray>": "a numpy array is not a tensor: give torch.from_numpy(array)",
-    r"\bnot list\b|'list' object": "a list is one input: give a single input as it is, several as a tuple, (a, b)",
+    r"\bnot list\b|\bgot \(list\b|'list' object": "a list is one input: give a single input as it is, several as a tuple, (a, b)",
     r"the same dtype|\btype\b.* should be the same|mixed dtype|expected scalar type": CAST,
     r"\bdevice meta\b|\bmeta and\b|\band meta\b": "count(model, args) takes a model on meta, with inputs on any device",
 }

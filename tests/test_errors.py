@@ -133,8 +133,8 @@ def test_arguments_of_the_wrong_kind(wrong: Any, said: str) -> None:
 
 
 def test_a_list_of_inputs_is_one_input() -> None:
-    with pytest.raises(fxflops.RunError, match=r"a list was given, which is one input: several .* tuple\(inputs\)$"):
-        fxflops.count(nn.Linear(4, 4), [torch.ones(2, 4), torch.ones(2)])
+    with pytest.raises(fxflops.RunError, match=r"a list is one input: .* several as a tuple, \(a, b\)$"):
+        fxflops.count(nn.Conv2d(3, 4, 3), [torch.ones(2, 3, 8, 8), torch.ones(2)])
 
 
 def test_a_formula_of_no_operation_is_told_at_once() -> None:

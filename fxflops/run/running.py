@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from ..model.inputs import as_call, checked_model, is_compiled, is_compiled_whol
 from ..model.inventory import Inventory
 from ..model.snapshot import holding
 from ..trace.compiler import unseen
-from ..trace.source import line_that_raised
+from ..trace.source import line_that_raised, modules_that_raised
 from .lazy import initialized
 from .model_run import Subject
 from .unbatched import batch_advice, channel_advice
@@ -67,8 +66,6 @@ def running(
             if (shape := shape_given(args, named)) is not None:
                 raise shape from error
             advice = batch_advice(model, inventory, positional, named) or channel_advice(error.__cause__)
-            if not advice and type(args) is list:
-                advice = "\n  a list was given, which is one input: several inputs go in a tuple, tuple(inputs)"
             error.args = (f"{error}{advice}",)
             raise
 
@@ -77,8 +74,7 @@ def _out_of_memory(error: torch.OutOfMemoryError | OutOfMemoryError, subject: Su
     """Return the error for a run that its device has no memory for; the tensors in the error's frames are still alive."""
     node, text = error.node if isinstance(error, OutOfMemoryError) else "", str(error)
     if not isinstance(error, OutOfMemoryError):  # raised in the model's own run, where nobody watches
-        owners = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
-        paths = [subject.inventory.paths.get(owner, "") for owner in owners if isinstance(owner, nn.Module)]
+        paths = [subject.inventory.paths.get(module, "") for module in modules_that_raised(error)]
         where = f"module {paths[-1]!r}" if paths and paths[-1] else "the model's own forward"
         text = f"the model raised in {where}\n  {type(error).__name__}: {error}{line_that_raised(error)}"
     accelerator = accelerator_of(subject.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from ..model.inventory import Inventory
 from ..model.pytree import fill, template_of
 from ..ops import BASE
 from ..records.tensors import spec_of
+from ..trace.source import modules_that_raised
 from .model_run import Subject, meta_run
 
 CONVS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
@@ -41,7 +41,6 @@ def channel_advice(error: BaseException | None) -> str:
     """Return the shapes that a convolution takes which raised over its channels: on meta torch does not say how many; "" otherwise."""
     if error is None or "channel" not in str(error):
         return ""
-    owners = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
-    conv = next((owner for owner in reversed(owners) if isinstance(owner, CONVS)), None)
+    conv = next((module for module in reversed(modules_that_raised(error)) if isinstance(module, CONVS)), None)
     sizes = "" if conv is None else ", ".join([str(conv.in_channels), *"*" * len(conv.kernel_size)])
     return f"\n  {conv} takes [N, {sizes}] or [{sizes}]" if sizes else ""

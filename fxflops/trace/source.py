@@ -9,6 +9,7 @@ from traceback import walk_tb
 from types import FrameType
 
 import torch
+from torch import nn
 from torch.autograd.function import FunctionCtx
 
 from ..errors import OutOfMemoryError, RunError
@@ -44,6 +45,12 @@ def line_that_raised(error: BaseException) -> str:
     called = [(frame.f_code, line) for frame, line in walk_tb(error.__traceback__)]
     own = [f"\n  at {c.co_filename}:{line} in {c.co_name}" for c, line in called if not is_library(c.co_filename)]
     return own[-1] if own else ""
+
+
+def modules_that_raised(error: BaseException) -> list[nn.Module]:
+    """Return the modules whose methods are in a traceback, the outermost first."""
+    owners = (frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__))
+    return [owner for owner in owners if isinstance(owner, nn.Module)]
 
 
 def error_for(error: Exception, message: str, node: str = "") -> RunError | OutOfMemoryError:
