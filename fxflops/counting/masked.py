@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..records import Cost, Operation, specs_in
-from ..records.pairs import ATTENTIONS, SHARE, pairs_in, with_facts
+from ..records.pairs import ATTENTIONS, SHARE, fact_in, pairs_in, with_facts
 
 
 def dense(ran: Operation) -> Operation:
@@ -20,7 +20,7 @@ def of_pairs_left(cost: Cost, ran: Operation) -> Cost:
     other operations, those on as many numbers as there are pairs are lessened. What is added up into fewer numbers
     keeps them: an output that is the sum of k products has k - 1 adds, of however many pairs.
     """
-    share = next((spec.facts[SHARE] for spec in specs_in(ran.out) if SHARE in spec.facts), None)
+    share = fact_in(ran.out, SHARE)
     if share is None:
         return cost
     left, pairs = share

@@ -72,10 +72,16 @@ def _backward_in_a_copy() -> bool:
 
 def _backward() -> None:
     try:
-        with torch.enable_grad():
-            torch.ones((), requires_grad=True).backward()
+        start_autograd()
     except RuntimeError:
         sys.exit(1)
+
+
+def start_autograd() -> None:
+    """Make a backward pass. The first one starts a thread for each device; if it is on fake tensors, for those that they
+    pretend to have, too."""
+    with torch.enable_grad():
+        torch.ones((), requires_grad=True).backward()
 
 
 def _made_in_copies(

@@ -25,7 +25,7 @@ from ..render.exports import Path, Table, written
 from ..report.gathered import COLLECTIVES
 from ..report.report import Report
 from ..torch_internals import fake_group, fake_tensors
-from .copies import map_in_copies
+from .copies import map_in_copies, start_autograd
 from .rank_mode import Rank
 
 Build = Callable[[Any], tuple["nn.Module | Sequence[nn.Module] | Mapping[str, Any]", Callable[[], Any]]]
@@ -173,9 +173,8 @@ def simulate(
     Raises InputError for a mesh or a ``build`` that does not fit, and where this process has a process group already; RunError
     if ``build`` or a step raises, or a copy is killed, with the rank.
     """
-    if not (isinstance(mesh, Mapping) and mesh) or not all(
-        isinstance(size, int) and size > 0 for size in mesh.values()
-    ):
+    sizes = mesh.values() if isinstance(mesh, Mapping) else ()
+    if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
         raise InputError(
             f'mesh must be the sizes of dimensions by name, such as {{"dp": 64, "tp": 8}}, not {mesh!r:.80}'
         )
@@ -272,10 +271,7 @@ def _fake_processes(rank: int, mesh: Mapping[str, int]) -> Iterator[Any]:
     """Be this rank of a fake process group, with fake tensors; yield its device mesh."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    with (
-        torch.enable_grad()
-    ):  # The first one starts a thread for each device; of those that fake tensors pretend to have too.
-        torch.ones((), requires_grad=True).backward()
+    start_autograd()
     with ExitStack() as stack:
         try:
             stack.enter_context(fake_group(rank, math.prod(mesh.values())))

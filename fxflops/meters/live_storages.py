@@ -186,7 +186,7 @@ class LiveStorages:
                 for part in stored(tensor):
                     self.add(part)
 
-    def add_gathered(self, tensors: Iterable[torch.Tensor], name: str) -> None:
+    def add_gathered(self, tensors: Sequence[torch.Tensor], name: str) -> None:
         """Enter tensors into which FSDP gathers the parameters of the module ``name``: it frees their memory by resizing, that
         of all of them together."""
         for tensor in tensors:

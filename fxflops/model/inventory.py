@@ -27,7 +27,8 @@ class Inventory:
     """The modules of a model, and its parameters and buffers by their full names, each once.
 
     ``packed`` are meta tensors for the weights that quantized layers keep in objects of their kernels. ``keeps`` has the
-    functions among the attributes of the modules that have some. ``shapeless`` are the lazy modules with parameters that have no shape yet. Raises InputError if there are any, unless ``lazy``.
+    functions among the attributes of the modules that have some. ``shapeless`` are the lazy modules with parameters that have
+    no shape yet. Raises InputError if there are any, unless ``lazy``.
     """
 
     def __init__(self, model: nn.Module, lazy: bool = False) -> None:

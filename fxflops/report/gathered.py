@@ -14,7 +14,7 @@ from .. import units
 from ..counting.collectives import Collective, by_group, collectives, known_sum, sent_by_group, transferred
 from ..counting.counted_run import CountedRun
 from ..errors import InputError
-from ..render.columns import Column
+from ..render.columns import ROOT, Column
 from ..render.composed import Composed
 from ..render.exports import MOST_SHOWN, Cells, Path, Table, written
 
@@ -22,7 +22,7 @@ LEAST_REPEATED = 0.05
 """Repeated work that is a larger share of the needed one is shown: less is what it takes to add up parts of a sum."""
 WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 """The names under which DistributedDataParallel, torch.compile, FSDP and its checkpoint wrapper hold the module they wrap."""
-ROOT, OPTIMIZER = "(root)", "(optimizer)"
+OPTIMIZER = "(optimizer)"
 QUANTITIES = (
     Column("macs", "MACs", "flops"),
     Column("flops", "FLOPs", "flops"),
