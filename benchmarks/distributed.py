@@ -111,6 +111,7 @@ def search(layers: int | None) -> list[str]:
             memory=MEMORY,
             differs=(),
             tokens=lambda mesh: mesh.get("replicate", 1) * mesh["dp"] * TOKENS,
+            warmup=False,
             processes=CORES,
         )
     )

@@ -89,6 +89,7 @@ def mesh(
             memory=memory,
             differs=(),
             tokens=lambda sizes: sizes["dp"] * batch * seq,
+            warmup=False,
             processes=os.cpu_count() or 1,
         )
     if csv:

@@ -155,14 +155,15 @@ def rank_meshes(
     memory: str | int | None = None,
     differs: Sequence[str] | None = None,
     tokens: Tokens | None = None,
+    warmup: bool = True,
     processes: int = 1,
 ) -> Meshes:
     """Simulate a training step on each mesh; return those that fit into ``memory``, the lowest bound first.
 
     Where a step has not the same work on all, ``tokens(mesh)`` are those of a step: then the lowest bound of a token is first.
 
-    ``memory`` is that of a device, in bytes or as "80GiB". ``build`` and ``differs`` are those of :func:`simulate`, where names
-    in ``differs`` that a mesh has not are left out; ``device`` and ``links`` are those of :func:`step_bound`, which has its
+    ``memory`` is that of a device, in bytes or as "80GiB". ``build``, ``differs`` and ``warmup`` are those of :func:`simulate`,
+    where names in ``differs`` that a mesh has not are left out; ``device`` and ``links`` are those of :func:`step_bound`, which has its
     assumptions and errors. So many ``processes`` simulate a mesh each at a time, as those of :func:`simulate` a rank.
     """
     found = find_device(device)
@@ -174,7 +175,8 @@ def rank_meshes(
 
     def tried(mesh: Mapping[str, int]) -> tuple[Simulation, StepBound | None] | dict[str, str]:
         try:
-            one = simulate(build, mesh, differs=differs and [name for name in differs if name in mesh])
+            known = differs and [name for name in differs if name in mesh]
+            one = simulate(build, mesh, differs=known, warmup=warmup)
         except RunError as error:
             return {_named(mesh): " ".join(str(error).split())}
         return one, None if limit is not None and one.max_memory > limit else step_bound(one, found, between)

@@ -152,8 +152,27 @@ class Simulation(Composed):
         return (self._name(kind), kind.ranks, macs, flops, params, report.max_memory, *held, *moved)
 
 
+class _FirstStep(profile):
+    """The profile of a first step, whose optimizers find their state as in later steps: made unobserved, and in memory from
+    the beginning."""
+
+    def _stepping(self, optimizer: Optimizer) -> None:
+        if not optimizer.state:
+            step: Any = type(optimizer).step
+            step.__wrapped__(optimizer)  # without its hooks
+        known = len(self._optimizers)
+        super()._stepping(optimizer)
+        if len(self._optimizers) > known:
+            self._storages.make_permanent("optimizer")
+
+
 def simulate(
-    build: Build, mesh: Mapping[str, int], *, differs: Sequence[str] | None = None, processes: int = 1
+    build: Build,
+    mesh: Mapping[str, int],
+    *,
+    differs: Sequence[str] | None = None,
+    warmup: bool = True,
+    processes: int = 1,
 ) -> Simulation:
     """Run a training step of the ranks of a mesh that does not exist, one rank at a time, without memory and without sending.
 
@@ -161,11 +180,12 @@ def simulate(
         build: ``build(device_mesh)`` returns the model (or models) that a rank has, and a function that makes one training
             step of it: forward, backward, optimizer. It is called for one rank at a time, under a fake process group of all
             ranks, with a ``DeviceMesh`` whose dimensions have the names of ``mesh``, and parallelizes the model as on the
-            cluster (``fully_shard``, ``parallelize_module``, ``PipelineStage``). Its tensors are fake. The step is made
-            twice, since the first creates the optimizer's state, and the second is observed.
+            cluster (``fully_shard``, ``parallelize_module``, ``PipelineStage``). Its tensors are fake.
         mesh: the dimensions by name with their sizes: ``{"dp": 64, "tp": 8, "pp": 4}``.
         differs: the dimensions along which ranks do different things, such as a pipeline's. By default that is found out, by
             comparing the first and the last rank along each dimension.
+        warmup: observe the second step. Without, it is the first one, in little more than half the time: what is made once is
+            part of it, and so may be missing at the peak, but for the state of optimizers, which is there from the beginning.
         processes: the number of ranks that are simulated at a time, each in a copy of this process. What ``build`` and the
             step change outside of the model is lost with the copy. It is one where copies are not safe: elsewhere than on Linux,
             with an accelerator, beside other threads, or after a first backward pass on fake tensors.
@@ -186,7 +206,9 @@ def simulate(
 
     def run(places: Sequence[Coordinates]) -> list[Report]:
         new = {key: at for at in places if (key := tuple(at.values())) not in found}
-        reports = map_in_copies(partial(_report_of, build, mesh), new.values(), processes, partial(_rank_named, mesh))
+        reports = map_in_copies(
+            partial(_report_of, build, mesh, warmup), new.values(), processes, partial(_rank_named, mesh)
+        )
         found.update(zip(new, reports, strict=True))
         return [found[tuple(at.values())] for at in places]
 
@@ -223,7 +245,7 @@ def _equal(pairs: Iterable[tuple[Any, Any]]) -> list[list[tuple[Any, Any]]]:
     return found
 
 
-def _report_of(build: Build, mesh: Mapping[str, int], at: Mapping[str, int]) -> Report:
+def _report_of(build: Build, mesh: Mapping[str, int], warmup: bool, at: Mapping[str, int]) -> Report:
     """Return the report of the training step of one rank."""
     with errors_of_kind(), _fake_processes(_rank(mesh, at), mesh) as device_mesh:
         try:
@@ -231,9 +253,7 @@ def _report_of(build: Build, mesh: Mapping[str, int], at: Mapping[str, int]) -> 
             if not (isinstance(made, tuple) and len(made) == 2 and callable(made[1])):
                 raise InputError(f"build returns the model and a function that makes a step, not {type(made).__name__}")
             model, step = made
-            optimizers = _optimizers_of(step)
-            gc.collect()  # what the first step has left in reference cycles
-            with profile(model, optimizer=optimizers) as p:
+            with _warmed(model, step) if warmup else _FirstStep(model) as p:
                 step()
         except InputError:
             raise
@@ -255,15 +275,16 @@ def _rank_named(mesh: Mapping[str, int], at: Mapping[str, int]) -> str:
     return f"rank {_rank(mesh, at)} ({', '.join(f'{name} {place}' for name, place in at.items())})"
 
 
-def _optimizers_of(step: Callable[[], Any]) -> list[Optimizer]:
-    """Make a step; return the optimizers that took one in it."""
+def _warmed(model: Any, step: Callable[[], Any]) -> profile:
+    """Make a step; return the profile of the next one, which knows the optimizers that took one in it."""
     found: dict[Optimizer, None] = {}
     handle = register_optimizer_step_post_hook(lambda optimizer, args, kwargs: found.setdefault(optimizer))
     try:
         step()
     finally:
         handle.remove()
-    return [*found]
+    gc.collect()  # what the step has left in reference cycles
+    return profile(model, optimizer=[*found])
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from ..counting.steps import timing_of
 from ..counting.uncounted import incomplete
 from ..errors import FormulaError, InputError, MissingFormulaError, near
 from ..names import is_torch_loaded
-from ..records import PARTS, PHASES, FormulaFunction
+from ..records import PARTS, PHASES, Counted, FormulaFunction
 from ..render.data import Summary
 from ..render.exports import Exports, Path, Table, as_json, method_for, written, written_bytes
 from ..render.page_data import Page
@@ -101,11 +101,15 @@ class Report(OtherTools, OverProcesses, Exports):
         """
         from ..roofline.utilization import roofline
 
-        # The device executes all operations, whatever the report's convention counts.
-        dense, exact = (self.recount(BASE_CONVENTION, attention=each)._executed for each in ("dense", "exact"))
+        dense, exact = self._computed
         timing = timing_of(self._run, self._step_times, check_phase(phase))
         found = roofline(self._whole()._executed, exact, dense, self.environment.device, device, phase, timing)
         return replace(found, provenance=self.provenance)
+
+    @cached_property
+    def _computed(self) -> tuple[Sequence[Counted], ...]:
+        """The calls as a device computes them, whatever the report's convention counts, with dense and with exact attention."""
+        return tuple(self.recount(BASE_CONVENTION, attention=each)._executed for each in ("dense", "exact"))
 
     def mfu(self, device: str | Device = "auto") -> float | None:
         """Return the model FLOPs utilization: 2 x MACs of forward and backward, as a share of the most that the device
