@@ -139,8 +139,11 @@ def _is_plain_call(module: nn.Module) -> bool:
     if "parametrizations" in module._modules:
         return False
     held = module.__dict__
-    hooks = (held["_forward_hooks"], held["_forward_pre_hooks"], *GLOBAL) if is_hooked(module) else ()
-    return all(isinstance(key, Hooks) for registered in hooks for key in registered)
+    return not is_hooked(module) or all(
+        isinstance(key, Hooks)
+        for registered in (held["_forward_hooks"], held["_forward_pre_hooks"], *GLOBAL)
+        for key in registered
+    )
 
 
 BASES = (bool, int, float, str, tuple, list, type(None))
