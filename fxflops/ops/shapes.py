@@ -212,6 +212,8 @@ def order_of(sizes: Sequence[int], lying: Sequence[Strides]) -> list[int]:
 
 def broadcast(*shapes: Sequence[int]) -> tuple[int, ...] | None:
     """The shape that these have together; None where they have none."""
+    if len({*map(tuple, shapes)}) == 1:
+        return tuple(shapes[0])
     out: list[int] = []
     for dims in range(1, max(map(len, shapes), default=0) + 1):
         sizes = {shape[-dims] for shape in shapes if len(shape) >= dims} - {1}

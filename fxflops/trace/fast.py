@@ -87,16 +87,17 @@ class FastObserver(PlanningObserver):
 
     def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with DisableTorchFunction():
+            is_call = not (self._in_call or self._inside_leaf())
+            # In a backward pass the slow path keeps the operators inside a call, in case checkpoint stops it. Those inside
+            # a call that gets a plan itself run once.
+            if not is_call and (current_graph_task_id() != -1 or (not self._facts and self._metadata_suffices())):
+                return super().operator(func, args, kwargs)
             try:
                 if self._unwritten.storages or transformed() or communicates(func):
                     raise Unknown
                 key = call_key((func,), args, kwargs, self._mirror.form_of_meta)
                 plan = self._plans.get(key)
             except (Unknown, TypeError):
-                return super().operator(func, args, kwargs)
-            is_call = not (self._in_call or self._inside_leaf())
-            # In a backward pass the slow path keeps the operators inside a call, in case checkpoint stops it.
-            if not is_call and current_graph_task_id() != -1:
                 return super().operator(func, args, kwargs)
             if plan is None or (is_call and plan.operation is PART):
                 return self._learn_operator(key, is_call, func, args, kwargs)
