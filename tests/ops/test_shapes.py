@@ -108,14 +108,14 @@ def is_empty(out: Any, args: tuple[Any, ...]) -> bool:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("target", RULES, ids=spelled)
 def test_a_rule_says_what_the_kernel_does(target: Any) -> None:
-    made, told = [], []
+    made, told, drawn = [], [], case_of(target)
 
     @settings(
         max_examples=EXAMPLES, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck)
     )
     @given(st.data())
     def check(data: Any) -> None:
-        args, kwargs = case_of(target)(data.draw, target)
+        args, kwargs = drawn(data.draw, target)
         out, rule = run(target, args, kwargs)
         if rule is not None:
             assert rule == out, (args, kwargs)
