@@ -8,7 +8,6 @@ It does not take back all that it replaces in torch, so each case has a process 
 
 from __future__ import annotations
 
-import copy
 import json
 import multiprocessing
 import operator
@@ -20,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.conventions.pool import POOL, built
+from tests.conventions.pool import POOL, built, copied
 from tests.conventions.replaced import CASES, CHANGING_SIZES, Runs, W, module, of
 
 WRITTEN = Path(__file__).with_name("of_deepspeed.json")
@@ -139,7 +138,7 @@ def theirs(model: nn.Module, args: Any, kwargs: Any) -> Numbers:
     """(flops, macs, params) as DeepSpeed gives them; it stays in torch what it leaves there."""
     from deepspeed.profiling.flops_profiler import profiler
 
-    model, args, kwargs = copy.deepcopy((model, args, kwargs))
+    model, args, kwargs = copied(model, args, kwargs)
     return profiler.get_model_profile(model, args=args, kwargs=kwargs, print_profile=False, as_string=False, warm_up=0)
 
 

@@ -221,7 +221,16 @@ def unfused(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def built(name: str) -> Case:
     """A model of the pool in eval mode; the same each time, and nobody else's: tools leave things on models."""
-    return copy.deepcopy(_made(name))
+    return copied(*_made(name))
+
+
+def copied(model: nn.Module, *inputs: Any) -> Any:
+    """A copy of a model and of its inputs, whose parameters are its own and lie where the model's lie: to copy hundreds of
+    megabytes of numbers that nobody changes takes longer than to count."""
+    parameters = [each for each in model.parameters() if type(each) is nn.Parameter]
+    return copy.deepcopy(
+        (model, *inputs), {id(each): nn.Parameter(each.detach(), each.requires_grad) for each in parameters}
+    )
 
 
 @cache

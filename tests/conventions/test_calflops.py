@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from calflops import calculate_flops, calculate_pipline
 from torch import nn
 
 from fxflops import Report, count
-from tests.conventions.pool import POOL, built
+from tests.conventions.pool import POOL, built, copied
 from tests.conventions.replaced import CASES, CHANGING_SIZES, Runs, applied, of, restored
 
 pytestmark = [
@@ -36,7 +35,7 @@ def untouched() -> Iterator[None]:
 
 
 def theirs(model: nn.Module, args: Any, kwargs: Any) -> int:
-    model, args, kwargs = copy.deepcopy((model, args, kwargs))
+    model, args, kwargs = copied(model, args, kwargs)
     return calculate_flops(model, args=list(args), kwargs=kwargs, print_results=False, output_as_string=False)[0]
 
 

@@ -3,7 +3,6 @@ and op by op."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +13,7 @@ from flops_profiler import profiler
 from torch import nn
 
 from fxflops import Report, count
-from tests.conventions.pool import POOL, built
+from tests.conventions.pool import POOL, built, copied
 from tests.conventions.replaced import CASES, Runs, of, restored
 
 pytestmark = [
@@ -42,7 +41,7 @@ def untouched() -> Iterator[None]:
 
 def theirs(model: nn.Module, args: Any, kwargs: Any) -> Numbers:
     """(flops, macs, params) of FlopsProfiler around a call of the model."""
-    model, args, kwargs = copy.deepcopy((model.eval(), args, kwargs))
+    model, args, kwargs = copied(model.eval(), args, kwargs)
     profile = profiler.FlopsProfiler(model)
     profile.start_profile()
     model(*args, **kwargs)
@@ -53,7 +52,7 @@ def theirs(model: nn.Module, args: Any, kwargs: Any) -> Numbers:
 
 def theirs_of_forward(model: nn.Module, args: Any, kwargs: Any) -> Numbers:
     """The same from get_model_profile, which calls the model's forward: what that itself calls is lost, for want of hooks."""
-    model, args, kwargs = copy.deepcopy((model, args, kwargs))
+    model, args, kwargs = copied(model, args, kwargs)
     return profiler.get_model_profile(model, args=args, kwargs=kwargs, print_profile=False, as_string=False, warm_up=0)
 
 

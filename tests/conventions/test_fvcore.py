@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from fxflops import Report, count
-from tests.conventions.pool import POOL, built
+from tests.conventions.pool import POOL, built, copied
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", FutureWarning)  # it scripts a function as it is imported
@@ -67,7 +66,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def theirs(model: nn.Module, args: tuple[Any, ...]) -> float:
-    analysis = FlopCountAnalysis(copy.deepcopy(model), args)
+    analysis = FlopCountAnalysis(copied(model)[0], args)
     return analysis.unsupported_ops_warnings(False).uncalled_modules_warnings(False).tracer_warnings("none").total()
 
 

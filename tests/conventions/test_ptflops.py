@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import io
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from ptflops import get_model_complexity_info
 from torch import nn
 
 from fxflops import Report, count
-from tests.conventions.pool import POOL, Runs, built
+from tests.conventions.pool import POOL, Runs, built, copied
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 
@@ -29,7 +28,7 @@ def theirs(model: nn.Module, args: Any, kwargs: Any = None) -> int:
     inputs = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
     with redirect_stdout(io.StringIO()) as printed:
         macs, _ = get_model_complexity_info(
-            copy.deepcopy(model), (1,), print_per_layer_stat=False, as_strings=False, input_constructor=lambda _: inputs
+            copied(model)[0], (1,), print_per_layer_stat=False, as_strings=False, input_constructor=lambda _: inputs
         )
     assert macs is not None, printed.getvalue()
     return int(macs)

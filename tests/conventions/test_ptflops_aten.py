@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import io
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from ptflops import get_model_complexity_info
 from torch import nn
 
 from fxflops import Report, count
-from tests.conventions.pool import Runs, built
+from tests.conventions.pool import Runs, built, copied
 
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
 
@@ -27,7 +26,7 @@ def theirs(model: nn.Module, args: Any, kwargs: Any = None) -> int:
     inputs = {**dict(zip(names, args, strict=False)), **(kwargs or {})}
     settings: dict[str, Any] = {"backend": "aten", "print_per_layer_stat": False, "as_strings": False}
     with redirect_stdout(io.StringIO()) as printed:
-        macs, _ = get_model_complexity_info(copy.deepcopy(model), (1,), input_constructor=lambda _: inputs, **settings)
+        macs, _ = get_model_complexity_info(copied(model)[0], (1,), input_constructor=lambda _: inputs, **settings)
     assert macs is not None, printed.getvalue()
     return int(macs)
 
