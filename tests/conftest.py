@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Generator, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from fxflops.counting import steps
 from fxflops.meters import timing
 
+from .fresh import Fresh
 from .standin import StandIn
 
 pytest.register_assert_rewrite("tests.ops.textbook", "tests.oracle")  # so that they say which numbers differ
@@ -88,6 +91,13 @@ WITH_TRANSFORMERS_4: dict[str, dict[str, str]] = {
 """Why each of these tests, by its name with or without parameters, cannot hold with torch up to that version; "" is any."""
 
 
+@pytest.fixture(scope="session")
+def fresh() -> Iterator[Fresh]:
+    processes = Fresh()
+    yield processes
+    processes.close()
+
+
 @pytest.fixture
 def standin(monkeypatch: pytest.MonkeyPatch) -> StandIn:
     """The CPU as an accelerator."""
@@ -126,6 +136,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "cuda" in item.keywords:
             item.add_marker(skip)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The garbage collector passes over no module or test: for all of them it takes half a second, again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+        gc.set_threshold(*gc.get_threshold()[:2], 50)
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # some libraries complain of what they find left
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object, argname: str) -> str | None:

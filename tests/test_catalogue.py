@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from fxflops.counting.catalogue import markdown, registered
 from fxflops.counting.catalogue_page import README, Row, catalogue, counts, rows_of, search
 from fxflops.errors import InputError
 from fxflops.ops import BASE
+from tests.fresh import Fresh
 
 TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "fxflops"
@@ -148,8 +148,8 @@ print(*("{0}\\t{1}\\t{2}".format(*each) for each in twice), sep="\\n")
 """
 
 
-def test_no_target_is_registered_for_two_formulas() -> None:
-    run = subprocess.run([sys.executable, "-c", REGISTER_AGAIN], capture_output=True, text=True, check=False)
+def test_no_target_is_registered_for_two_formulas(fresh: Fresh) -> None:
+    run = fresh.run("-c", REGISTER_AGAIN)
     assert run.returncode == 0, run.stderr
     found = {tuple(line.split("\t")) for line in run.stdout.splitlines() if line}
     assert {each for each in found if each[1:] not in OVERRULED} == set()

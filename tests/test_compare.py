@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fresh import Fresh
+
 COMPARE = Path(__file__).parents[1] / "compare.py"
 
 
-def compare(*options: str, **environment: str) -> str:
+def compare(fresh: Fresh, *options: str, **environment: str) -> str:
     """What it prints; its tables 100 columns wide. On stderr is one line for each tool, as its answer comes."""
-    command = [sys.executable, str(COMPARE), *options]
-    variables = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100", **environment}
-    run = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    run = fresh.run(str(COMPARE), *options, COLUMNS="100", **environment)
     assert run.returncode == 0, run.stderr
     tools = re.findall(r"^compare\.py: (\w+): \S", run.stderr, re.M)
     assert tools == options[options.index("--tools") + 1].split(",")
@@ -34,9 +31,9 @@ def rows(file: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def test_the_simple_model(tmp_path: Path) -> None:
+def test_the_simple_model(tmp_path: Path, fresh: Fresh) -> None:
     markdown, file = tmp_path / "table.md", tmp_path / "table.json"
-    text = compare("--tools", "fxflops,torch_flops", "--markdown", str(markdown), "--json", str(file))
+    text = compare(fresh, "--tools", "fxflops,torch_flops", "--markdown", str(markdown), "--json", str(file))
     assert "(layer): Linear(in_features=5, out_features=4, bias=True)" in text
     assert "layer        call_module  layer        Linear" in text
     assert "torch_flops: 40 FLOPs" in text
@@ -51,9 +48,9 @@ def test_the_simple_model(tmp_path: Path) -> None:
     assert max(map(len, text.partition("┏")[2].splitlines())) <= 100
 
 
-def test_what_is_left_out_and_left_behind(tmp_path: Path) -> None:
+def test_what_is_left_out_and_left_behind(tmp_path: Path, fresh: Fresh) -> None:
     file = tmp_path / "table.json"
-    text = compare("--add_one", "--linear_no_bias", "--tools", "FlopCounterMode,thop", "--json", str(file))
+    text = compare(fresh, "--add_one", "--linear_no_bias", "--tools", "FlopCounterMode,thop", "--json", str(file))
     assert "thop: 20 MACs" in text
     (counted,), (thop,) = rows(file).values()
     assert (counted["number"], counted["fxflops"], counted["changed"]) == (40, 40, "")
@@ -63,11 +60,11 @@ def test_what_is_left_out_and_left_behind(tmp_path: Path) -> None:
     assert thop["changed"].startswith("state_dict: total_ops")
 
 
-def test_a_missing_tool_and_one_that_raises(tmp_path: Path) -> None:
+def test_a_missing_tool_and_one_that_raises(tmp_path: Path, fresh: Fresh) -> None:
     (tmp_path / "thop.py").write_text("raise ModuleNotFoundError('No module named thop', name='thop')")
     (tmp_path / "torchinfo.py").write_text("def summary(*_, **__): raise ValueError('no')")
     text = compare(
-        "--tools", "fxflops,thop,torchinfo", "--json", str(tmp_path / "table.json"), PYTHONPATH=str(tmp_path)
+        fresh, "--tools", "fxflops,thop,torchinfo", "--json", str(tmp_path / "table.json"), PYTHONPATH=str(tmp_path)
     )
     assert "thop: not installed" in text
     assert text.endswith("not installed: thop (pip install thop)\n")
@@ -76,11 +73,11 @@ def test_a_missing_tool_and_one_that_raises(tmp_path: Path) -> None:
     assert (torchinfo["number"], torchinfo["why"]) == (None, "ValueError: no")
 
 
-def test_a_tool_with_two_numbers_is_explained_once(tmp_path: Path) -> None:
+def test_a_tool_with_two_numbers_is_explained_once(tmp_path: Path, fresh: Fresh) -> None:
     """Without a bias each of 4 outputs is 5 products and 4 sums; to the tool 2 x 5, or 5 MACs, as here."""
     pytest.importorskip("flops_profiler")
     file = tmp_path / "table.json"
-    text = compare("--linear_no_bias", "--tools", "fxflops,flops_profiler", "--json", str(file))
+    text = compare(fresh, "--linear_no_bias", "--tools", "fxflops,flops_profiler", "--json", str(file))
     _, (flops, macs) = rows(file).values()
     assert (flops["unit"], macs["unit"]) == ("flops", "MACs")
     assert flops["why"].startswith("linear +4: ")
@@ -89,18 +86,18 @@ def test_a_tool_with_two_numbers_is_explained_once(tmp_path: Path) -> None:
     assert text.count("│ flops_profiler │") == 3  # in the table of numbers twice, in that of reasons once
 
 
-def test_a_named_model(tmp_path: Path) -> None:
+def test_a_named_model(tmp_path: Path, fresh: Fresh) -> None:
     file = tmp_path / "table.json"
     options = "--model", "torchvision:squeezenet1_1", "--input", "1,3,32,32", "--tools", "FlopCounterMode"
-    text = compare(*options, "--json", str(file))
+    text = compare(fresh, *options, "--json", str(file))
     assert "Model" not in text
     ((row,),) = rows(file).values()
     assert row["number"] == row["fxflops"] > 10**6
 
 
-def test_an_input_that_does_not_fit() -> None:
-    command = [sys.executable, str(COMPARE), "--model", "torchvision:squeezenet1_1", "--input", "1,4,64,64"]
-    run = subprocess.run([*command, "--tools", "fxflops"], capture_output=True, text=True, check=False)
+def test_an_input_that_does_not_fit(fresh: Fresh) -> None:
+    command = [str(COMPARE), "--model", "torchvision:squeezenet1_1", "--input", "1,4,64,64"]
+    run = fresh.run(*command, "--tools", "fxflops")
     assert run.returncode == 1
     assert "to have 3 channels, but got 4" in " ".join(re.sub("[│┃]", "", run.stdout).split())
 
@@ -108,15 +105,14 @@ def test_an_input_that_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("options", "said"), [(("--model", "resnet5000"), "resnet5000"), (("--tools", "flopth"), "flopth")]
 )
-def test_wrong_names(options: tuple[str, str], said: str) -> None:
-    run = subprocess.run([sys.executable, str(COMPARE), *options], capture_output=True, text=True, check=False)
+def test_wrong_names(options: tuple[str, str], said: str, fresh: Fresh) -> None:
+    run = fresh.run(str(COMPARE), *options)
     assert run.returncode == 2
     assert said in run.stderr
 
 
-def test_a_model_that_is_misspelled() -> None:
+def test_a_model_that_is_misspelled(fresh: Fresh) -> None:
     pytest.importorskip("torchvision")
-    command = [sys.executable, str(COMPARE), "--model", "torchvision:resnet5"]
-    run = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"}, check=False)
+    run = fresh.run(str(COMPARE), "--model", "torchvision:resnet5", COLUMNS="200")
     assert run.returncode == 2
     assert "torchvision has no model 'resnet5'; near: resnet5" in run.stderr

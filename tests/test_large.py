@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+
+from tests.fresh import Fresh
 
 LLAMA = """
 import json
@@ -54,16 +54,16 @@ print(json.dumps({"macs": report.total_macs, "bytes": report.params.bytes, "grow
 """
 
 
-def told(script: str) -> dict[str, object]:
+def told(fresh: Fresh, script: str) -> dict[str, object]:
     """What a fresh process prints."""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = fresh.run("-c", script)
     assert done.returncode == 0, done.stderr[-2000:]
     found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
-def test_llama_3_405b_by_hand() -> None:
-    found = told(LLAMA)
+def test_llama_3_405b_by_hand(fresh: Fresh) -> None:
+    found = told(fresh, LLAMA)
     hidden, inner, layers, heads, kv, head, vocab = 16384, 53248, 126, 128, 8, 128, 128256
 
     def macs(tokens: int, context: int) -> int:
@@ -82,8 +82,8 @@ def test_llama_3_405b_by_hand() -> None:
     assert float(str(found["megabytes"])) < 1500
 
 
-def test_weights_on_the_cpu_are_not_touched() -> None:
-    found = told(UNTOUCHED)
+def test_weights_on_the_cpu_are_not_touched(fresh: Fresh) -> None:
+    found = told(fresh, UNTOUCHED)
     assert found["macs"] == 10 * 64 * 16384**2
     assert found["bytes"] == 10 * 16384**2 * 4
     assert int(str(found["grown"])) < 100e6

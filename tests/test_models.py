@@ -5,8 +5,6 @@ The whole zoo is swept by benchmarks/zoo.py.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import fxflops
+from tests.fresh import Fresh
 
 MODELS = [
     "convnext_atto", "deit_tiny_patch16_224", "densenet121", "efficientnet_b0", "gmlp_s16_224", "mixer_s32_224",
@@ -67,10 +66,9 @@ def test_real_tensors_count_as_meta_does() -> None:
     assert real.max_memory == meta.max_memory
 
 
-def test_the_example_prints_both() -> None:
+def test_the_example_prints_both(fresh: Fresh) -> None:
     example = Path(__file__).parents[1] / "example1.py"
-    done = subprocess.run(
-        [sys.executable, example, "--device", "meta"], capture_output=True, text=True, check=True, cwd=example.parent
-    )
+    done = fresh.run(str(example), "--device", "meta", cwd=example.parent)
+    assert done.returncode == 0, done.stderr
     assert "total_flops = 35,164,979,282\n" in done.stdout
     assert "total_flops = 8,227,340,288\n" in done.stdout

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
-import sys
 from ast import literal_eval
 from collections import Counter
 from contextlib import redirect_stdout
@@ -26,6 +24,7 @@ from compare import SimpleModel
 from fxflops import Report, count
 from fxflops.adapters import flops_profiler, flowflops, ptflops, pytorch_profiler, thop
 from fxflops.adapters.fvcore import ActivationCountAnalysis, FlopCountAnalysis
+from tests.fresh import Fresh
 
 # torch_flops: its README, and its comparison of a model of one Linear
 
@@ -80,10 +79,11 @@ ptflops: 24 MACs
 
 
 @pytest.mark.parametrize("options", [(), ("--add_one",)])
-def test_torch_flops_comparison(options: tuple[str, ...], tmp_path: Path) -> None:
+def test_torch_flops_comparison(options: tuple[str, ...], tmp_path: Path, fresh: Fresh) -> None:
     file = tmp_path / "rows.json"
-    command = [sys.executable, str(COMPARE), *options, "--tools", ",".join(FLOPS), "--json", str(file)]
-    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    ran = fresh.run(str(COMPARE), *options, "--tools", ",".join(FLOPS), "--json", str(file))
+    assert ran.returncode == 0, ran.stderr
+    text = ran.stdout
     rows = {row["tool"]: row for row in json.loads(file.read_text())["rows"]}
     expected = {**FLOPS, "torch_flops": 44} if options else FLOPS
     assert {tool: row["number"] for tool, row in rows.items()} == expected

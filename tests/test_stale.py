@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import threading
@@ -41,6 +40,7 @@ from torch.nn.utils import parametrizations, parametrize
 
 import fxflops
 from tests.facts import facts_of
+from tests.fresh import Fresh
 
 ROOT = Path(__file__).parents[1]
 WIDTH, BATCH = 4, 2
@@ -838,14 +838,11 @@ def counted_alone(which: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def alone() -> list[dict[str, Any]]:
+def alone(fresh: Fresh) -> list[dict[str, Any]]:
     """What processes say that count each case in one state only."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    command = sys.executable, __file__
-    running = [subprocess.Popen([*command, which], stdout=subprocess.PIPE, env=environment, cwd=ROOT) for which in "01"]
-    found = [process.communicate()[0] for process in running]
-    assert [process.returncode for process in running] == [0, 0]
-    return [json.loads(text) for text in found]
+    found = [fresh.run(__file__, which, cwd=ROOT) for which in "01"]
+    assert [each.returncode for each in found] == [0, 0]
+    return [json.loads(each.stdout) for each in found]
 
 
 @pytest.mark.parametrize("name", CASES)

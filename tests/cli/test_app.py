@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 import fxflops
 from fxflops.cli import libraries
 from fxflops.cli.app import OPTIONS, app
+from tests.fresh import Fresh
 
 # The sums below are worked out from it: a convolution 3 to 8 channels, 3 x 3, on 64 x 64 pixels, and a linear 8 to 10.
 SOURCE = """
@@ -739,12 +740,12 @@ def test_completion_of_words() -> None:
     assert completed("fxflops run --convention fv", 3).split() == ["fvcore"]
 
 
-def test_a_process_keeps_stdout_for_the_result() -> None:
-    run = process("-m", "fxflops", "run", "model.py:with_args", "--json", "--repeats", "1")
+def test_a_process_keeps_stdout_for_the_result(fresh: Fresh) -> None:
+    run = fresh.run("-m", "fxflops", "run", "model.py:with_args", "--json", "--repeats", "1")
     assert run.returncode == 0
     assert json.loads(run.stdout)["schema"] == "fxflops.report"
     assert "a word on stdout" in run.stderr
-    failed = process("-m", "fxflops", "run", "model.py:make_model", "--input", "1,4,8,8")
+    failed = fresh.run("-m", "fxflops", "run", "model.py:make_model", "--input", "1,4,8,8")
     assert (failed.returncode, failed.stdout) == (2, "")
     assert "Traceback" not in failed.stderr
 
@@ -759,12 +760,11 @@ def test_a_pipe_that_closes_is_no_error() -> None:
 
 
 @pytest.mark.parametrize(("no_color", "colours"), [("", True), ("1", False)])
-def test_colours_are_for_terminals_that_want_them(no_color: str, colours: bool) -> None:
+def test_colours_are_for_terminals_that_want_them(no_color: str, colours: bool, fresh: Fresh) -> None:
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "NO_COLOR": no_color, "TERM": "xterm", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = str(Path(fxflops.__file__).parents[1])
-    command = [sys.executable, "-m", "fxflops", "run", "model.py:with_args", "--counts-only", "--tree"]
-    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, env=environment, check=True)
+    arguments = ["-m", "fxflops", "run", "model.py:with_args", "--counts-only", "--tree"]
+    run = fresh.run(*arguments, stdout=os.ttyname(theirs), NO_COLOR=no_color, TERM="xterm")
+    assert run.returncode == 0, run.stderr
     os.close(theirs)
     text = os.read(ours, 100_000).decode()
     os.close(ours)

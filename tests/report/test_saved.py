@@ -25,6 +25,7 @@ from fxflops.records import PHASES, Cost, Count, Spec
 from fxflops.report.budget import budgets_of
 from fxflops.report.saved import VERSION
 from fxflops.report.values import Named, encoded
+from tests.fresh import Fresh
 
 LIBRARY = torch.library.Library("fxflops_saved", "DEF")
 LIBRARY.define("scan(Tensor x) -> Tensor")
@@ -287,14 +288,12 @@ print(json.dumps({
 """
 
 
-def test_in_a_process_that_lacks_the_model_and_the_formulas(tmp_path: Path) -> None:
+def test_in_a_process_that_lacks_the_model_and_the_formulas(tmp_path: Path, fresh: Fresh) -> None:
     model = nn.Sequential(OwnConvention(), nn.Sequential(Own(4, 4)), Unknown())
     report = count(model, torch.randn(2, 4), formulas={Own: seven}, convention="thop")
     report.save(tmp_path / "report.json")
-    run = subprocess.run(
-        [sys.executable, "-c", CODE, tmp_path / "report.json", *CONVENTIONS],
-        capture_output=True, text=True, check=True, cwd=Path(fxflops.__file__).parents[1],
-    )  # fmt: skip
+    run = fresh.run("-c", CODE, str(tmp_path / "report.json"), *CONVENTIONS)
+    assert run.returncode == 0, run.stderr
     there = json.loads(run.stdout)
     assert there["json"] == report.to_json()
     assert there["text"] == str(report)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.fresh import Fresh
 
 MODEL = """
 import sys
@@ -34,11 +33,6 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_first_run_may_load_the_compiler(name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", f"{MODEL}{RUNS[name]}\nprint(report.total_flops, report.complete)"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_a_first_run_may_load_the_compiler(name: str, fresh: Fresh) -> None:
+    done = fresh.run("-c", f"{MODEL}{RUNS[name]}\nprint(report.total_flops, report.complete)")
     assert done.stdout == f"{2 * 5 * 4 * 4} True\n", done.stderr

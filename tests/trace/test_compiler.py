@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,6 +13,7 @@ from torch.overrides import BaseTorchFunctionMode
 import fxflops
 from fxflops.torch_internals import DisableTorchFunction, is_torch_function_enabled, len_torch_function_stack
 from fxflops.trace.compiler import run_operator
+from tests.fresh import Fresh
 
 FIRST = """
 import sys
@@ -66,8 +65,8 @@ print(report.total_flops, [missing.op for missing in report.missing])
         ("profile", "Scanning", "8 ['fxflops_tests::first']\n"),
     ],
 )
-def test_the_compilers_import_is_not_counted(way: str, model: str, printed: str) -> None:
-    ran = subprocess.run([sys.executable, "-c", FIRST, way, model], capture_output=True, text=True)
+def test_the_compilers_import_is_not_counted(way: str, model: str, printed: str, fresh: Fresh) -> None:
+    ran = fresh.run("-c", FIRST, way, model)
     assert (ran.returncode, ran.stdout) == (0, printed), ran.stderr
 
 
