@@ -38,9 +38,9 @@ class Inventory:
         self.packed: list[tuple[str, torch.Tensor]] = []
         self.keeps: dict[nn.Module, frozenset[Any]] = {}
         self._met: list[int] = []
-        found, noted = set[int](), not NOTED.isdisjoint(map(type, attributes_of(self.paths)))
+        found = set[int]()
         for module, path in self.paths.items():
-            if noted and not NOTED.isdisjoint(map(type, module.__dict__.values())):
+            if not NOTED.isdisjoint(map(type, module.__dict__.values())):
                 attributes = attributes_of([module])
                 self.keeps[module] = frozenset(value for value in attributes if type(value) in FUNCTIONS)
                 self.packed += [(path, weight) for value in attributes for weight in _packed(value)]

@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from itertools import chain, compress, filterfalse, islice
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
@@ -17,7 +18,6 @@ import torch
 from torch import nn
 
 from ..errors import InputError
-from ..records import grouped
 from .generators import Generator, generator_of, global_states
 from .pytree import VALUES, Reader, is_object, reader_of, walk
 from .tensor_state import TensorState
@@ -52,21 +52,22 @@ class Snapshot:
         others: list[Any] = []
         parameters: list[nn.Parameter | None] = []
         tensors: list[torch.Tensor | None] = []
-        kinds = grouped([((tuple(vars(m)), type(vars(m).get("_parameters"))), m) for m in self._modules])
-        for (names, kind), alike in kinds.items():
-            read_own, read_hooks, read_others = _readers_of(names)
-            attributes = [*map(vars, alike)]
-            if kind in CONTAINERS and {*OWN} <= {*names}:
-                own, buffers, children, own_sets = zip(*map(read_own, attributes), strict=True)
-                self._dicts += chain(own, buffers, children)
-                sets += own_sets
-                hooks += chain.from_iterable(map(read_hooks, attributes))
+        readers = cache(_readers_of)
+        for module in self._modules:
+            attributes = module.__dict__
+            read_own, read_hooks, read_others = readers(tuple(attributes))
+            own = read_own(attributes)
+            if len(own) == len(OWN) and type(own[0]) in CONTAINERS:
+                self._dicts += own[:3]
+                sets += own[3:]
+                hooks += read_hooks(attributes)
+                parameters += own[0].values()
+                tensors += own[1].values()
             else:  # TorchScript's
-                own, buffers = (tuple([getattr(module, name) for module in alike]) for name in OWN[:2])
-            parameters += chain.from_iterable(map(VALUES, own))
-            tensors += chain.from_iterable(map(VALUES, buffers))
-            self._dicts += attributes
-            others += chain.from_iterable(map(read_others, attributes))
+                parameters += module._parameters.values()
+                tensors += module._buffers.values()
+            self._dicts.append(attributes)
+            others += read_others(attributes)
         own_parameters = {id(parameter): parameter for parameter in parameters if parameter is not None}
         noted = [*map(vars, own_parameters.values())]  # attributes that users set on parameters
         if any(noted):
