@@ -83,6 +83,7 @@ def timing(seconds: Sequence[float], usages: Sequence[Usage] = ()) -> Timing:
     median, why = statistics.median(seconds), ""
     if len(usages) > 1:
         low, _, high = statistics.quantiles(seconds, n=4)
+        low, high = max(low, min(seconds)), min(high, max(seconds))  # two runs have no quartiles between them
         why = f"the runs differ by {(high - low) / median:.0%}" if high - low > WIDE * median else ""
     if usages:
         switches = [usage.interruptions for usage in usages if usage.interruptions is not None]

@@ -14,14 +14,16 @@ from .text import plain
 
 FORWARD, BACKWARD, *_ = PHASES
 *_, BETWEEN = TIMED
-MUCH = 0.5
-"""The share of a block's time outside the model from which on it is said first."""
+MUCH, RUNNER_UP, LEAD = 0.5, 0.25, 1.1
+"""The share of a block's time outside the model from which on it is said first; that of FLOPs from which on the second kind of
+modules is named too; and how many times as much as the next a place has to take, to be named alone."""
 
 
 def conclusion(data: Summary, utilization: float | None = None) -> str:
-    """Return ``64% of FLOPs in 12 Mlp (blocks.*.mlp); 41% of peak; slowest: blocks.0.attn, 3.10 ms``; "" for an empty run.
+    """Return ``64% of FLOPs in 12 Mlp (blocks.*.mlp); 35% of FLOPs in 12 Attention (blocks.*.attn); 41% of peak; slowest:
+    blocks.0.attn, 3.10 ms``; "" for an empty run.
 
-    ``utilization`` is the share of the device's peak that the model reached (MFU), None if it is not known. Of a training
+    Where the times are unsteady, none is singled out. ``utilization`` is the share of the device's peak that the model reached (MFU), None if it is not known. Of a training
     step the phase that takes most comes first, and modules are compared in the forward, with work outside the model.
     """
     parts, phase = parts_of(data.root), _phase(data)
@@ -29,8 +31,7 @@ def conclusion(data: Summary, utilization: float | None = None) -> str:
     said = [
         f"{phase}; of the {data.forward} {where}" if phase and where else phase or where,
         "" if utilization is None else f"{_share(utilization, 1)} of peak",
-        _slowest(parts),
-        "the times are unsteady" if data.unsteady else "",
+        "the times are unsteady" if data.unsteady else _slowest(parts),
     ]
     return "; ".join(filter(None, said))
 
@@ -64,27 +65,35 @@ def _dearest(data: Summary, parts: Sequence[Part]) -> str:
         dearest = max(operators, key=lambda name: operators[name], default="")
         return f"{_share(operators[dearest], data.root.flops)} of {data.unit} in {plain(dearest)}" if dearest else ""
     kinds = grouped((part.kind, part) for part in parts)
-    costs = {f"counted {data.unit}" if data.root.missing else data.unit: _flops, "time": _seconds}
+    timed = any(part.row.seconds for part in parts)
+    costs = {
+        f"counted {data.unit}" if data.root.missing else data.unit: _flops,
+        **({"time": _seconds} if timed else {}),
+    }
     said: dict[str, list[str]] = {}
     for name, cost in costs.items():
         sums = {kind: sum(cost(part.row) for part in same) for kind, same in kinds.items()}
-        dearest = max(sums, key=lambda kind: sums[kind])
-        if sums[dearest]:
-            said.setdefault(dearest, []).append(f"{_share(sums[dearest], cost(data.root))} of {name}")
-    by = _seconds if any(part.row.seconds for part in parts) else _flops
-    return "; ".join(f"{' and '.join(shares)} in {_named(kinds[kind], by)}" for kind, shares in said.items())
+        dearest, *others = sorted(sums, key=lambda kind: sums[kind], reverse=True)
+        runners_up = others[:1] if cost is _flops and others and sums[others[0]] >= RUNNER_UP * cost(data.root) else []
+        for kind in (dearest, *runners_up):
+            if sums[kind]:
+                said.setdefault(kind, []).append(f"{_share(sums[kind], cost(data.root))} of {name}")
+    by = "time" if timed and not data.unsteady else next(iter(costs))
+    return "; ".join(f"{' and '.join(shares)} in {_named(kinds[kind], by, costs[by])}" for kind, shares in said.items())
 
 
-def _named(kind: Sequence[Part], cost: Callable[[TreeRow], float]) -> str:
+def _named(kind: Sequence[Part], by: str, cost: Callable[[TreeRow], float]) -> str:
     """Return ``12 Mlp (blocks.*.mlp)``; of parts in several places also the one that costs more than any other."""
-    dearest, *others = sorted(kind, key=lambda part: cost(part.row), reverse=True)
     modules = [module for part in kind for module in part.modules]
     if len(modules) < 2:
-        return f"{plain(dearest.row.path)} ({plain(dearest.row.cls)})" if modules else dearest.label
-    places = {pattern(module.path) for module in modules} if others else {dearest.row.path}
-    where = f" ({plain(places.pop())})" if len(places) == 1 else ""
-    is_most = others and cost(dearest.row) > cost(others[0].row)
-    return f"{len(modules)} {plain(dearest.row.cls)}{where}{f', most in {plain(dearest.row.path)}' * bool(is_most)}"
+        return f"{plain(kind[0].row.path)} ({plain(kind[0].row.cls)})" if modules else kind[0].label
+    places = {pattern(module.path) for module in modules} if len(kind) > 1 else {kind[0].row.path}
+    is_one = len(places) == 1
+    sums = grouped((part.row.path if is_one else pattern(part.row.path), cost(part.row)) for part in kind)
+    dearest, *others = sorted(sums, key=lambda place: sum(sums[place]), reverse=True)
+    is_most = others and sum(sums[dearest]) > LEAD * sum(sums[others[0]])
+    where = f" ({plain(places.pop())})" if is_one else ""
+    return f"{len(modules)} {plain(kind[0].row.cls)}{where}{f', most {by} in {plain(dearest)}' * bool(is_most)}"
 
 
 def _slowest(parts: Sequence[Part]) -> str:

@@ -154,8 +154,9 @@ def paste_where(data: Summary) -> str:
 
 def _counts(data: Summary) -> Fact:
     bound = ">= " if data.root.missing else ""
+    of = "" if data.backward_flops is None else f"of the {data.forward}; "
     details = [
-        f"{data.unit}  {bound}{units.count(data.root.flops)}  ({plain(data.rules)})",
+        f"{data.unit}  {bound}{units.count(data.root.flops)}  ({of}{plain(data.rules)})",
         *([f"{units.count(data.int_ops)} integer ops"] if data.int_ops else []),
         f"{'complete' if data.complete else 'INCOMPLETE'}: {data.counted_calls:,}/{data.calls:,} calls",
     ]

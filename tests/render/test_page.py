@@ -290,7 +290,7 @@ def test_the_summary_says_how_much_where_how_fast(trained):
 
 def test_the_conclusion_and_a_title_come_first(trained):
     text = Elements(str(trained.to_html(device=DEVICE, title="Mine <1>"))).text
-    assert text.index("Mine <1>") < text.index("Sequential ·") < text.index("slowest: ") < text.index("training FLOPs")
+    assert text.index("Mine <1>") < text.index("Sequential ·") < text.index(" in the ") < text.index("training FLOPs")
     assert "<title>Mine &lt;1&gt; · fxflops</title>" in str(trained.to_html(title="Mine <1>"))
 
 

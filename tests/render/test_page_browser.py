@@ -331,7 +331,7 @@ def test_without_scripts_the_summary_can_be_read(browser, trained, tmp_path):
     page.goto(path.as_uri())
     text = page.locator("body").inner_text()
     assert "complete:" in text
-    assert "slowest: " in text.split("training FLOPs")[0]  # the conclusion comes first
+    assert "% of peak; " in text.split("training FLOPs")[0]  # the conclusion comes first
     assert "training FLOPs" in text
     assert "does not run here" in text
 
