@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 
 class FxflopsError(Exception):
@@ -159,3 +161,41 @@ def not_taken(function: str, names: Iterable[str], known: Iterable[str], advice:
     """Return the error for arguments that a function does not take: which one is meant, or else the ``advice``."""
     meant = "".join(near(name, known) for name in names) or f": {advice}"
     return of_kind(InputError(f"{function}() takes no {', '.join(names) or 'inputs'}{meant}"), TypeError)
+
+
+class NamesArguments:
+    """A base of classes whose public methods answer an argument that they do not take with those that they take."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        methods = {name: each for name, each in inspect.getmembers(cls, inspect.isfunction) if not name.startswith("_")}
+        for name, method in methods.items():
+            if not hasattr(method, "__wrapped__"):
+                setattr(cls, name, _naming_arguments(method, methods))
+
+
+def _naming_arguments(method: Callable[..., Any], methods: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """Return the method of a class with a better TypeError; ``methods`` are all of the class, by name."""
+
+    @wraps(method)
+    def named(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except TypeError as error:
+            taken = _arguments_of(method)
+            unknown = [name for name in kwargs if name not in taken]
+            if not unknown or error.__traceback__ is None or error.__traceback__.tb_next:  # the method itself raised it
+                raise
+            owner = type(self).__name__
+            others = [f"{owner}.{name}()" for name, each in methods.items() if unknown[0] in _arguments_of(each)]
+            advice = [f"it takes {', '.join(taken) or 'none'}"]
+            advice += [f"{', '.join(others)} {'take' if len(others) > 1 else 'takes'} {unknown[0]}"] if others else []
+            raise not_taken(f"{owner}.{method.__name__}", unknown, taken, "; ".join(advice)) from None
+
+    return named
+
+
+def _arguments_of(method: Callable[..., Any]) -> list[str]:
+    return [*inspect.signature(method).parameters][1:]

@@ -145,3 +145,19 @@ def test_a_formula_of_no_operation_is_told_at_once() -> None:
 def test_an_extra_is_named_as_the_readme_does() -> None:
     said = str(not_installed("plotly", "report"))
     assert said == "plotly is not installed: pip install plotly, or in a clone of fxflops  pip install -e '.[report]'"
+
+
+def test_arguments_that_a_method_does_not_take() -> None:
+    report = fxflops.count(nn.Linear(4, 4), torch.ones(1, 4))
+    with pytest.raises(
+        fxflops.InputError, match=r"Report\.tree\(\) takes no module_depth: it takes depth, sort_by, fold"
+    ):
+        report.tree(module_depth=2)
+    with pytest.raises(TypeError, match=r"by_module\(\) takes no depth: it takes phase; .*Report\.tree\(\) take depth"):
+        report.by_module(depth=2)  # type: ignore[call-arg]
+    with pytest.raises(fxflops.InputError, match=r"Table\.select\(\) takes no colums; near: columns"):
+        report.table.select(colums="op")
+    with pytest.raises(TypeError, match=r"Report\.diff\(\) missing 1 required positional argument: 'other'"):
+        report.diff()
+    with pytest.raises(TypeError, match="is not iterable"):  # an error of the work, not of the call
+        report.table.select(columns=3)

@@ -91,8 +91,10 @@ class Asked:
     input: Annotated[
         list[str] | None,
         typer.Option(
+            "--input",
+            "--input-size",
             metavar="[NAME=]SHAPE[:DTYPE]",
-            help="An input: 1,3,224,224 or mask=1,128:bool. Repeat it for more, in order. Default: inputs that fit the model.",
+            help="The size of an input, with its batch: 1,3,224,224 or mask=1,128:bool. Repeat it for more, in order. Default: inputs that fit the model.",
         ),
     ] = None
     input_ids: Annotated[

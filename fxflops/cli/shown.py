@@ -89,9 +89,10 @@ class Shown:
 
         asked: dict[str, Any] = {"depth": self.depth, "sort_by": self.sort_by, "columns": self._columns(MODULE_COLUMNS)}
         trees = {
-            phase: tree(report.tree(phase=phase).root, units=self.units, color=color, **asked)
+            phase: tree(made.root, color=color, **made.options)
             for phase in report._phases
             if phase in ("forward", "backward")
+            for made in [report.tree(phase=phase, units=self.units, **asked)]
         }
         return "\n\n".join(trees.values() if len(trees) == 1 else (f"{p}\n{text}" for p, text in trees.items()))
 
@@ -102,14 +103,14 @@ class Shown:
         measured = [i for i in default if any(row[i] not in (None, "forward") for row in table.rows)]
         sorted_by = None if self.sort_by is None else OPERATIONS[find(OPERATIONS, self.sort_by)].key
         return grid(
-            OPERATIONS,
+            table.columns,
             table.rows,
             sort_by=self.sort_by,
             top=self.top,
             columns=columns or [OPERATIONS[i].key for i in measured],
             units=self.units or "auto",
             noun=table.name,
-            shares=("time", "FLOPs") if report.total_time else ("FLOPs",),
+            shares=("seconds", "flops") if report.total_time else ("flops",),
             elidable=("inputs", "output", "module", "target", "counts"),
             expendable=[] if columns else [key for key in EXPENDABLE if key != sorted_by],
         )

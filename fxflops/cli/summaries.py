@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -20,19 +19,10 @@ EXAMPLES = examples(
 )
 
 
-@spread("input", "backward")
+@spread("backward")
 def summary(
     model: option.Model,
     *,
-    input_size: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input-size",
-            "--input",
-            metavar="[NAME=]SHAPE[:DTYPE]",
-            help="The size of an input, with its batch: 1,3,224,224 or mask=1,128:bool. Repeat it for more, in order.",
-        ),
-    ] = None,
     asked: Asked,
     depth: Annotated[int, typer.Option(min=0, metavar="N", help="Levels of modules to show.")] = DEPTH,
     columns: Annotated[str, typer.Option(metavar="A,B,...", help="The columns to show.")] = ",".join(COLUMNS),
@@ -43,6 +33,6 @@ def summary(
     The model is counted; nothing is computed, and no weights are made.
     """
     pick(MODULE_COLUMNS, columns)
-    report = report_of(model, replace(asked, input=input_size))
+    report = report_of(model, asked)
     tree = report.tree(depth, columns=columns)
     typer.echo(tree.to_json() if json else str(ModelSummary(report, tree)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from ..errors import InputError, near
-from ._convention import BASE_MACS, CONVENTIONS, OF_MACS, Convention, ModuleRule, macs_alone, nothing
+from ._convention import BASE_MACS, CONVENTIONS, OF_MACS, Convention, ModuleRule, macs_alone, nothing, title_of
 
 __all__ = [
     "ATTENTIONS",
@@ -25,6 +25,7 @@ __all__ = [
     "list_conventions",
     "macs_alone",
     "nothing",
+    "title_of",
 ]
 
 BASE_CONVENTION = "fxflops"

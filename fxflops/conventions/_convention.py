@@ -91,5 +91,12 @@ OF_MACS = {
     **dict.fromkeys(("flowflops_eager", "flowflops_graph"), "FLOPs"),
 }
 """The conventions that count 1 per multiply-accumulate, each with the tool's word for its number."""
+
+
+def title_of(convention: str) -> str:
+    """Return the title of a column of what a convention counts: "FLOPs", or "thop MACs" beside the MACs of the report."""
+    return f"{convention} {OF_MACS[convention]}" if convention in OF_MACS else "FLOPs"
+
+
 BASE_MACS = Convention("fxflops MACs", "1 per multiply-accumulate", of=macs_alone, integers=True)
 """The MACs of a report, for comparison with these."""

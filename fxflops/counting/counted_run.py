@@ -132,7 +132,7 @@ class CountedRun:
 
     @property
     def latency(self) -> float | None:
-        """Median seconds of the model's own run, without instrumentation; None if it was not timed."""
+        """Median seconds of the model's own bare run; None if it was not timed, as of a profiled block (``block_time``)."""
         return None if self.timing is None else self.timing.median
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal
@@ -148,6 +148,11 @@ EXPENDABLE = (
 """Columns that a table leaves out, in this order, if its lines are too long for the terminal."""
 ALIASES = {"memory": ("mem_delta", "bytes_peak")}
 """Other names of columns, each with the columns that it may stand for; the first that a table has is taken."""
+
+
+def titled(columns: Iterable[Column], counted: str) -> tuple[Column, ...]:
+    """Return the columns with the title of what a convention counts in place of "FLOPs"."""
+    return tuple(replace(column, header=column.header.replace("FLOPs", counted)) for column in columns)
 
 
 def column_of(header: str, values: Iterable[Any] = ()) -> Column:

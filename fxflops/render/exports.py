@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import InputError, near, not_installed
+from ..errors import InputError, NamesArguments, near, not_installed
 from .columns import EXPENDABLE, Column, check_number, pick
 from .paper import latex, markdown
 from .table import explained, grid, ordered
@@ -54,7 +54,7 @@ UNIT_OF = {"s": "s", "ms": "ms", "B": "B", "delta": "B", "%": "%"}
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
-class Exports:
+class Exports(NamesArguments):
     """The exports of a table. Each ``to_*`` returns a string or, given a path, writes that file, as in pandas."""
 
     def _as_table(self) -> Table:

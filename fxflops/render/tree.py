@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from ..errors import InputError
-from .columns import MODULE_COLUMNS, Column, check_number, check_units, find, module_cell, module_values, pick
+from .columns import MODULE_COLUMNS, Column, check_number, check_units, find, module_cell, module_values, pick, titled
 from .data import TreeRow
 from .fold import Fold, folded, own_row
 from .text import SHORTEST, align, cells, elide, paint, terminal_width, wrapped
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DEFAULT_COLUMNS = ("params", "macs", "flops", "flops%", "time", "time%", "memory")
 EXPENDABLE = ("macs", "memory", "params", "flops%", "time%")
 """Columns that a narrow terminal leaves out, in this order, so that names stay readable."""
+MEASURES = "fxflops.analyze and fxflops run measure times and memory"
 LABEL_ROOM = 30
 """Cells that the columns must leave for names."""
 
@@ -46,6 +47,7 @@ class Options(TypedDict, total=False):
     sort_by: a column to order siblings by, largest first (folded ones by their sum); None, the default, is run order.
     fold: show consecutive identical siblings as one line, with the mean of their times, as is the default.
     columns: the columns to show; by default all that were measured.
+    counted: the title of what the convention counts, by default "FLOPs".
     units: one unit ("G", "MiB", "ms") for the columns it fits; otherwise each value has the unit that suits it.
     """
 
@@ -54,6 +56,7 @@ class Options(TypedDict, total=False):
     fold: bool
     columns: Sequence[str] | str | None
     units: str | None
+    counted: str
 
 
 def tree(root: TreeRow, *, width: int | None = None, color: bool = False, **options: Unpack[Options]) -> str:
@@ -77,13 +80,21 @@ def tree(root: TreeRow, *, width: int | None = None, color: bool = False, **opti
     )
     room = None if limit is None else max(limit - max(map(cells, right)) - 2, 12)
     left = [paint("module", "bold", color), *(_label(line, room, color) for line in lines)]
-    deeper = below(root, options.get("depth"))
-    return "\n".join(
-        [*align(list(zip(left, right, strict=True)), [False, False]), *([wrapped(deeper, limit, 0)] if deeper else [])]
-    )
+    notes = [wrapped(note, limit, 0) for note in notes_on(root, **options)]
+    return "\n".join([*align(list(zip(left, right, strict=True)), [False, False]), *notes])
 
 
-def below(root: TreeRow, depth: int | None) -> str:
+def notes_on(root: TreeRow, **options: Unpack[Options]) -> list[str]:
+    """Return the lines below a tree: how many modules are deeper than the depth, which columns were not measured."""
+    columns = options.get("columns") or ()
+    asked = [MODULE_COLUMNS[i].key for i in pick(MODULE_COLUMNS, columns)] if columns else []
+    known = {key for row in root.walk() for key, value in module_values(row, root).items() if value is not None}
+    lost = [key for key in asked if key not in known]
+    unmeasured = f"not measured: {', '.join(lost)}; {MEASURES}" if lost else ""
+    return [note for note in (_below(root, options.get("depth")), unmeasured) if note]
+
+
+def _below(root: TreeRow, depth: int | None) -> str:
     """Return a note on the modules that are deeper than ``depth``; "" if there are none."""
 
     def modules(row: TreeRow, left: int) -> int:
@@ -118,6 +129,7 @@ def rows_of(root: TreeRow, **options: Unpack[Options]) -> tuple[list[Column], li
     )
     values = [(module_values(line.row, root), line.row.missing) for line in lines]
     units = options.get("units")
+    shown = [*titled(shown, options.get("counted", "FLOPs"))]
     return shown, lines, [[module_cell(column, each, units, missing) for column in shown] for each, missing in values]
 
 

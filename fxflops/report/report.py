@@ -19,6 +19,7 @@ from ..records import PARTS, PHASES, Counted, FormulaFunction
 from ..render.data import Summary
 from ..render.exports import Exports, Path, Table, as_json, method_for, written, written_bytes
 from ..render.page_data import Page
+from ..render.tree import Options
 from ..roofline.devices import Device, listed_at
 from ..roofline.result import Roofline
 from .compiled import CompiledView, compiled_view
@@ -113,23 +114,21 @@ class Report(OtherTools, OverProcesses, Exports):
 
     def mfu(self, device: str | Device = "auto") -> float | None:
         """Return the model FLOPs utilization: 2 x MACs of forward and backward, as a share of the most that the device
-        can do in the time they took; under ``profile``, in the time of the block. None if they were not timed on it.
-
-        A value above 1 is not cut off; a warning then says that the device's peak is given too low.
+        can do in the time they took; under ``profile``, in the time of the block. None, and a warning that says why, if they
+        were not timed on it. A value above 1 is not cut off; a warning then says that the device's peak is given too low.
         """
-        return self._mfu(device)
+        return self._mfu(device, asked=True)
 
     def hfu(self, device: str | Device = "auto") -> float | None:
         """Return the hardware FLOPs utilization: as :meth:`mfu`, with what gradient checkpointing computed again."""
-        return self._mfu(device, executed=True)
+        return self._mfu(device, executed=True, asked=True)
 
-    def _mfu(self, device: str | Device, executed: bool = False) -> float | None:
-        timings, block = (self.timing, self.backward_timing), self.block_time
-        if not (self.complete or self.total_macs > 0):
-            return None
+    def _mfu(self, device: str | Device, executed: bool = False, asked: bool = False) -> float | None:
         from ..roofline.utilization import mfu
 
-        return mfu(self._whole()._executed, self.environment.device, device, *timings, executed=executed, block=block)
+        counted = self._whole()._executed if self.complete or self.total_macs > 0 else ()
+        timings, block, place = (self.timing, self.backward_timing), self.block_time, self.environment.device
+        return mfu(counted, place, device, *timings, executed=executed, block=block, asked=asked)
 
     def diff(self, other: Report, phase: str = "forward") -> Diff:
         """Compare ``other`` with this report: in total, by module and by operator. Either may be read from a file.
@@ -177,7 +176,7 @@ class Report(OtherTools, OverProcesses, Exports):
             raise InputError(f"the run made no calls in its {phase}")
         return Tree(
             tree_row(self, phase),
-            {"depth": depth, "sort_by": sort_by, "fold": fold, "columns": columns, "units": units},
+            Options(depth=depth, sort_by=sort_by, fold=fold, columns=columns, units=units, counted=self._title),
             self.provenance,
         )
 
@@ -201,7 +200,7 @@ class Report(OtherTools, OverProcesses, Exports):
                 if device != "auto":
                     raise
                 why = str(error).partition("\n")[0]
-        mfu = self.mfu(device) if rooflines else None
+        mfu = self._mfu(device) if rooflines else None
         return page_of(self, self._summary, rooflines, mfu, why, title)
 
     def __str__(self) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from ..conventions import title_of
 from ..counting.counted_run import NO_OPERATION
 from ..counting.rollup import ModuleRow, OperatorRow, Sums
 from ..counting.steps import StepTime
 from ..meters.nodes import Node
 from ..names import name_of
 from ..records import PHASES, Counted, per_operation, specs_in
-from ..render.columns import OPERATIONS, SUMS, Column, module_values
+from ..render.columns import OPERATIONS, SUMS, Column, module_values, titled
 from ..render.costs import costs
 from ..render.data import Summary
 from ..render.exports import Cells, Rows, Table
@@ -51,20 +52,23 @@ def costs_table(data: Summary) -> Table:
         (part.row.path, part.row.cls, len(part.modules) or None, *(found[key] for key in SHARED))
         for part, found in values
     )
-    return Table("parts", PARTS, tuple(cells), provenance=data.provenance)
+    return Table("parts", titled(PARTS, title_of(data.convention)), tuple(cells), provenance=data.provenance)
 
 
-def operator_rows(rows: Mapping[str, OperatorRow], key: str, origin: str) -> Rows[OperatorRow]:
-    """Return a table with a row for each operator, dtype or step; ``key`` says which, ``origin`` is the provenance."""
-    columns = (Column(key, key), Column("calls", "calls", "number"), *SUMS)
+def operator_rows(rows: Mapping[str, OperatorRow], key: str, counted: str, origin: str) -> Rows[OperatorRow]:
+    """Return a table with a row for each operator, dtype or step; ``key`` says which, ``counted`` what the convention
+    counts, ``origin`` is the provenance."""
+    columns = (Column(key, key), Column("calls", "calls", "number"), *titled(SUMS, counted))
     return Rows(rows, f"{key}s", columns, _operator_cells, origin)
 
 
-def module_and_operator_rows(rows: Mapping[str, Mapping[str, OperatorRow]], origin: str) -> Rows[Rows[OperatorRow]]:
+def module_and_operator_rows(
+    rows: Mapping[str, Mapping[str, OperatorRow]], counted: str, origin: str
+) -> Rows[Rows[OperatorRow]]:
     """Return a table with a row for each operator in each module."""
-    columns = (Column("module", "module"), Column("operator", "operator"), Column("calls", "calls", "number"), *SUMS)
-    inner = {path: operator_rows(operators, "operator", origin) for path, operators in rows.items()}
-    return Rows(inner, "operators of modules", columns, _nested_cells, origin)
+    columns = (Column("module", "module"), Column("operator", "operator"), Column("calls", "calls", "number"))
+    inner = {path: operator_rows(operators, "operator", counted, origin) for path, operators in rows.items()}
+    return Rows(inner, "operators of modules", (*columns, *titled(SUMS, counted)), _nested_cells, origin)
 
 
 def operations(

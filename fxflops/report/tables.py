@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 
+from ..conventions import title_of
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, OperatorRow, by_module_and_operator, by_operator, check_phase
 from ..counting.steps import StepTime
 from ..errors import InputError, near
-from ..render.columns import MODULES, STEP_TIMES
+from ..render.columns import MODULES, STEP_TIMES, titled
 from ..render.exports import Rows, Table
 from ..roofline.devices import Device
 from .per_token import PerToken, per_token
@@ -33,6 +34,10 @@ class TabledRun(CountedRun):
         """The convention and, of a model with attention, how that is counted: "convention fxflops, attention dense"."""
         return f"convention {self.convention}" + (f", attention {self.attention}" if self._attends else "")
 
+    @property
+    def _title(self) -> str:
+        return title_of(self.convention)
+
     @cached_property
     def _attends(self) -> bool:
         return any("attention" in call.op for call in self.calls)
@@ -48,24 +53,24 @@ class TabledRun(CountedRun):
         ``phase`` is "forward" (which includes "gradient"), "backward", "recompute" (forward work that gradient
         checkpointing does again), "optimizer" or "gradient" (gradients taken inside the forward).
         """
-        return Rows(super().by_module(phase), "modules", MODULES, module_cells, self.provenance)
+        return Rows(super().by_module(phase), "modules", titled(MODULES, self._title), module_cells, self.provenance)
 
     def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:
         """Return each operator's sums by its name, largest FLOPs first.
 
         ``(no op)`` is the time of graph nodes that compute nothing: an input, an index into a tuple, a shape.
         """
-        return operator_rows(super().by_operator(phase), "operator", self.provenance)
+        return operator_rows(super().by_operator(phase), "operator", self._title, self.provenance)
 
     def by_dtype(self, phase: str = "forward") -> Rows[OperatorRow]:
         """Return the sums by the dtype of the output ("f32", "bf16", ...)."""
         rows = by_operator(self._items(check_phase(phase)), lambda item: item.dtype)
-        return operator_rows(rows, "dtype", self.provenance)
+        return operator_rows(rows, "dtype", self._title, self.provenance)
 
     def by_module_and_operator(self, phase: str = "forward") -> Rows[Rows[OperatorRow]]:
         """Return, for each module's path, the sums of each operator in its subtree."""
         rows = by_module_and_operator(self._items(check_phase(phase)), self._run.modules)
-        return module_and_operator_rows(rows, self.provenance)
+        return module_and_operator_rows(rows, self._title, self.provenance)
 
     def by_step(self) -> Rows[OperatorRow]:
         """Return the sums of each call of the model under :func:`fxflops.profile`, in run order; work outside them is last.
@@ -75,7 +80,7 @@ class TabledRun(CountedRun):
         iterations. What follows until the next step has rows of its own: "step 1 backward", "step 1 optimizer". A report
         of one call has one step.
         """
-        return operator_rows(super().by_step(), "step", self.provenance)
+        return operator_rows(super().by_step(), "step", self._title, self.provenance)
 
     def step_times(self) -> Rows[StepTime]:
         """Return where the time of each step of a profiled block went; the steps add up to ``block_time``.
@@ -92,7 +97,8 @@ class TabledRun(CountedRun):
         ``params`` are a leaf module's own; memory is that of the call's node; counts are None if no formula is known.
         """
         params = {module.path: module.params for module in self._run.modules}
-        return replace(operations(self.counted, self.nodes, params, self.remarks), provenance=self.provenance)
+        table = operations(self.counted, self.nodes, params, self.remarks)
+        return replace(table, columns=titled(table.columns, self._title), provenance=self.provenance)
 
     @property
     def kernels(self) -> Table:

@@ -15,7 +15,7 @@ from ..render.columns import MODULES, Column, module_values
 from ..render.data import Summary, TreeRow
 from ..render.exports import Table, Tabular
 from ..render.fold import work_name
-from ..render.tree import Options, below, check_options, rows_of, tree
+from ..render.tree import Options, check_options, notes_on, rows_of, tree
 from .compiled import compiled_view
 from .rows import highest
 from .tables import TabledRun
@@ -54,8 +54,7 @@ class Tree(Tabular):
     def _blocks(self) -> Iterable[str]:
         from ..render.html import note, tree_table
 
-        deeper = below(self.root, self.options["depth"])
-        return [tree_table(self.root, **self.options), *([note(deeper)] if deeper else [])]
+        return [tree_table(self.root, **self.options), *map(note, notes_on(self.root, **self.options))]
 
 
 def tree_row(report: CountedRun, phase: str) -> TreeRow:

@@ -19,6 +19,8 @@ from .traffic import compute_dtype, traffic_of
 
 CUDNN = ("conv", "lstm", "gru", "rnn")
 BACKWARD_HINT = ": analyze(model, args, backward=True) makes them"
+USER = 5
+"""The level of the user's call of ``report.mfu()`` on the stack, for warnings."""
 
 
 def roofline(
@@ -64,12 +66,13 @@ def mfu(
     *timings: Timing | None,
     executed: bool = False,
     block: float | None = None,
+    asked: bool = False,
 ) -> float | None:
     """Return the model FLOPs utilization (https://arxiv.org/abs/2204.02311, appendix B).
 
     It is the time that 2 x MACs of forward and backward need at the peaks of their dtypes, as a share of the time they
     took. Measured peaks that were exceeded are measured again. ``timings`` are those of the forward and the backward. None
-    if one of them ran and was not timed, or ran on another device. ``block`` are the seconds of a profiled block, loading
+    if one of them ran and was not timed, or ran on another device; a warning says so if it was ``asked`` for. ``block`` are the seconds of a profiled block, loading
     data and the optimizer's step included, to which its work is then compared. A value above 1 is not cut off, but
     warned of. ``executed`` adds the forward work that gradient checkpointing computes again: the hardware FLOPs utilization.
     """
@@ -79,19 +82,31 @@ def mfu(
     work = [each for made in by_phase for each in made]
     if executed:
         work += [each for each in counted if each.call.phase == "recompute"]
-    found, is_its_own = _device(device, place, work)
+    found, is_its_own = _device(device, place, work) if work else (None, False)
     # A part of the time would make the share too large: all that ran has to be timed.
-    if not is_its_own or not work or (block is None and len(known) != len(ran)):
+    is_timed = block is not None or len(known) == len(ran)
+    if found is None or not is_its_own or not is_timed:
+        if asked:
+            warnings.warn(f"no utilization is known: {_unknown(found, place, is_timed)}", stacklevel=USER)
         return None
     share = _utilization(work, found, block or sum(known))
     if share > 1 and found.measured:
         distrust_peaks()
         share = _utilization(work, _device(device, place, work)[0], block or sum(known))
     if share > 1:
-        warnings.warn(f"a utilization of {share:.2f}: {too_low(found)}", stacklevel=3)
+        warnings.warn(f"a utilization of {share:.2f}: {too_low(found)}", stacklevel=USER)
     else:
-        warn_if_busy(found, stacklevel=4)
+        warn_if_busy(found, stacklevel=USER + 1)
     return share
+
+
+def _unknown(device: Device | None, place: str, is_timed: bool) -> str:
+    """Return the reason for which no time on the device is known."""
+    if device is None:
+        return "no operation was counted"
+    if not is_timed:
+        return "the run was not timed; fxflops.analyze(model, args) and fxflops.profile time"
+    return f"the run was timed on {place}, not on {device.name}; report.roofline(device) has the least time there"
 
 
 def warn_if_busy(device: Device, stacklevel: int = 2) -> None:

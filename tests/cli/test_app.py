@@ -197,7 +197,7 @@ def test_summary() -> None:
     assert cut[:3] == ["module      params", "Sequential     314", "below depth 0: 4 more modules"]
     rows = json.loads(out("summary model.py:make_model --input-size 1,3,64,64 --json"))
     assert [row["params"] for row in rows] == [8 * 27 + 8 + 90, 8 * 27 + 8, 0, 0, 90]
-    out("run model.py:make_model --input 1,3,64,64 --counts-only --save a.json")
+    out("run model.py:make_model --input-size 1,3,64,64 --counts-only --save a.json")
     assert out("summary a.json").splitlines()[:6] == lines[:6]
 
 

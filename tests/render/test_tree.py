@@ -53,7 +53,13 @@ def test_a_column_asked_for_is_shown_in_any_case(root):
         module  calls  time
         ViT         1     -
         below depth 0: 15 more modules
+        not measured: time; fxflops.analyze and fxflops run measure times and memory
     """)
+
+
+def test_what_the_convention_counts_is_the_title(root):
+    head = tree(without_measures(root), depth=0, columns="macs,flops", counted="thop MACs").splitlines()[0]
+    assert head == "module    MACs  thop MACs"
 
 
 def test_without_folding_and_in_one_unit(root):

@@ -208,3 +208,17 @@ def test_pages_and_pictures_say_where_they_come_from() -> None:
     report = fxflops.analyze(model(16), torch.ones(2, 8), repeats=0, progress=False).named("mine")
     assert report.provenance in str(report.to_html())
     assert report.provenance in str(report.to_svg())
+
+
+def test_columns_are_headed_by_what_the_convention_counts() -> None:
+    report = fxflops.count(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), torch.ones(2, 4))
+    thop, flops = report.recount("thop"), report.recount("deepspeed")
+    for make in ("tree", "by_module", "by_operator", "by_step", "by_dtype", "by_module_and_operator"):
+        shown = str(getattr(thop, make)()).splitlines()[0]
+        assert "thop MACs" in shown
+        assert "FLOPs" not in shown
+        assert "FLOPs" in str(getattr(flops, make)()).splitlines()[0]
+    assert "thop MACs" in str(thop.table).splitlines()[0]
+    assert "thop MACs" in thop.to_markdown()
+    assert "thop MACs" in thop.tree()._repr_html_()
+    assert thop.tree(columns="flops").to_dicts()[0]["flops"] == thop.total_flops  # data keep their keys

@@ -152,11 +152,14 @@ def test_a_device_that_the_run_was_not_made_on_gives_a_bound() -> None:
     assert str(found).startswith("forward on H100 SXM")
     assert "lower bound, not measured" in str(found)
     assert "time" not in str(found)
-    assert report.mfu("H100") is None
+    with pytest.warns(UserWarning, match=r"timed on cpu \(.*\), not on H100 SXM; report\.roofline\(device\)") as told:
+        assert report.mfu("H100") is report.hfu("H100") is None
+    assert {warning.filename for warning in told} == {__file__}
     assert report.roofline(MADE_UP).is_prediction
     counted = fxflops.count(nn.Linear(64, 64), torch.randn(64, 64))
     assert counted.roofline(HERE).is_prediction
-    assert counted.mfu(HERE) is None
+    with pytest.warns(UserWarning, match=r"the run was not timed; fxflops\.analyze"):
+        assert counted.mfu(HERE) is None
 
 
 def test_mfu_includes_the_backward() -> None:
