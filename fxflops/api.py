@@ -15,6 +15,7 @@ from .conventions import Convention, check_attention, find_convention
 from .errors import (
     CAST,
     INTEGERS,
+    UNBATCHED,
     InputError,
     OutOfMemoryError,
     RunError,
@@ -25,7 +26,7 @@ from .errors import (
     of_kind,
 )
 from .model.inputs import as_call, checked_model, signature_of, zeros_of
-from .model.optimizer import OptimizerLike, checked_optimizer
+from .model.optimizer import OptimizerLike, checked_optimizer, of_another
 from .ops import BASE, FormulaRegistry
 from .records import FormulaFunction
 from .report.model_summary import COLUMNS, DEPTH, ModelSummary
@@ -220,6 +221,8 @@ def count(
     registry, found = BASE.derive(formulas), find_convention(convention)
     check_attention(attention)
     with running(model, args, kwargs, mode, backward, lazy=True) as subject:
+        if said := of_another(optimizer, subject.model):
+            raise InputError(said)
         subject.optimizer = optimizer
         run = counted_run(subject, registry, facts=attention == "exact")
     return Report(run, found, registry, weakref.ref(subject.model), attention).checked(strict)
@@ -240,7 +243,8 @@ def summary(
 ) -> ModelSummary:
     """Return the model's modules with the shapes that they take and give, parameters and MACs, above the run's figures.
 
-    It shows itself at the prompt and in a notebook; in a script, print it. The model is run as :func:`count` runs it.
+    It shows itself at the prompt and in a notebook; in a script, print it. The model is run as :func:`count` runs it. A weight
+    that modules share is one of the first of them, and counted once; torchinfo adds it for each.
 
     Args:
         input_size: the shape of the input with its batch dimension, or a list of shapes; the inputs hold zeros.
@@ -282,7 +286,8 @@ def summary(
     except RunError as error:
         if input_size is not None:
             said = str(error).replace(INTEGERS, "give dtypes=[torch.long], a dtype for each input")
-            error.args = (said.replace(CAST, f"give dtypes=[{first.dtype}], a dtype for each input"),)
+            said = said.replace(CAST, f"give dtypes=[{first.dtype}], a dtype for each input")
+            error.args = (said.replace(UNBATCHED, " by input_size or by batch_dim=0"),)
         raise
     return ModelSummary(report, report.tree(depth, columns=columns))
 

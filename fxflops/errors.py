@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -28,6 +30,7 @@ class InputError(FxflopsError):
 
 
 INTEGERS = "give integers, of dtype torch.long"
+UNBATCHED = ", by x.unsqueeze(0)"
 CAST = "cast the inputs or the model, .to(dtype), or run it under torch.autocast"
 HINTS = {
     "'indices' to have one of the following scalar types": f"its input is token ids: {INTEGERS}",
@@ -137,10 +140,18 @@ def without_ours(traceback: TracebackType | None) -> TracebackType | None:
 PACKAGE = Path(__file__).parent
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """Return ``; near: a, b`` with up to four known names that are similar to this one, or contain it; "" for none."""
+def warn(said: str) -> None:
+    """Warn at the line of the user's code that called this package."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and Path(frame.f_code.co_filename).is_relative_to(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(said, stacklevel=level)
+
+
+def near(name: str, known: Iterable[str], most: int = 4) -> str:
+    """Return ``; near: a, b`` with the known names that are most similar to this one, or contain it; "" for none."""
     names = list(known)
-    found = get_close_matches(name, names, n=4) or [each for each in names if name.lower() in each.lower()][:4]
+    found = get_close_matches(name, names, most) or [each for each in names if name.lower() in each.lower()][:most]
     return f"; near: {', '.join(found)}" if name and found else ""
 
 
@@ -159,7 +170,7 @@ def check_flags(**flags: object) -> None:
 
 def not_taken(function: str, names: Iterable[str], known: Iterable[str], advice: str) -> InputError:
     """Return the error for arguments that a function does not take: which one is meant, or else the ``advice``."""
-    meant = "".join(near(name, known) for name in names) or f": {advice}"
+    meant = "".join(near(name, known, most=1) for name in names) or f": {advice}"
     return of_kind(InputError(f"{function}() takes no {', '.join(names) or 'inputs'}{meant}"), TypeError)
 
 

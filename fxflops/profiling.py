@@ -18,10 +18,10 @@ from torch.profiler import ProfilerAction
 
 from .conventions import Convention, check_attention, find_convention
 from .counting.steps import NO_MODEL, OUTSIDE
-from .errors import FxflopsError, InputError, check_flags, not_taken
+from .errors import FxflopsError, InputError, check_flags, not_taken, warn
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
-from .model.optimizer import states_of
+from .model.optimizer import of_another, states_of
 from .ops import BASE
 from .records import FormulaFunction, Step
 from .report.report import Report
@@ -88,6 +88,9 @@ class profile:
         self._name = " + ".join(type(part).__name__ for part in self._parts) or NO_MODEL
         self._compiled = any(is_compiled(model.modules()) for model in given if isinstance(model, nn.Module))
         self._optimizers = _optimizers(optimizer)
+        for each in self._optimizers:
+            if said := of_another(each, self._model):
+                warn(f"{said}; its state is in the memory shown")
         self._convention = find_convention(convention)
         self._attention = check_attention(attention)
         self._registry = BASE.derive(formulas)

@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..conventions import check_convention, list_conventions
-from ..errors import CAST, INTEGERS, FxflopsError, InputError, MissingFormulaError
+from ..errors import CAST, INTEGERS, UNBATCHED, FxflopsError, InputError, MissingFormulaError
 from ..render.exports import as_json
 from ..report.report import Report
 from . import closed_forms, meshes, summaries
@@ -36,7 +36,7 @@ OPTIONS = {
     "analyze(model, args), which": "fxflops run without --counts-only, which",
     "give recount(convention)": "give --convention",
     "backward=True": "--backward",
-    ", by x.unsqueeze(0)": "",
+    UNBATCHED: "",
     CAST: "--dtype is that of the weights, --input SHAPE:DTYPE that of an input",
     "report.save('report.json') writes a report": "--save report.json writes a report",
     "a config of transformers, whose model is counted": "a config of transformers, whose model is hf:path/to/config.json",

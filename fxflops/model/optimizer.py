@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from ..errors import InputError
@@ -35,6 +36,17 @@ def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
             "this optimizer runs the model again in each step (a closure): use fxflops.profile around a step"
         )
     return cast("OptimizerLike", optimizer)
+
+
+def of_another(optimizer: OptimizerLike | None, model: nn.Module) -> str:
+    """Return a sentence if the model has parameters, and the optimizer none of them; "" otherwise."""
+    groups = optimizer.param_groups if isinstance(optimizer, Optimizer) else ()
+    own = {id(parameter) for parameter in model.parameters()}
+    if not own or not groups or any(id(parameter) in own for group in groups for parameter in group["params"]):
+        return ""
+    return (
+        f"the optimizer ({type(optimizer).__name__}) has none of the model's parameters: make it of model.parameters()"
+    )
 
 
 def stand_in(

@@ -1,8 +1,10 @@
-"""The conclusion from a run in one sentence: where its cost is, how near to the device's peak it came, and what was slowest."""
+"""The conclusion in one sentence: from a run, where its cost is, how near to the device's peak it came, and what was slowest;
+from two, what differs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from ..counting.steps import TIMED, StepTime
 from ..records import PHASES, grouped
@@ -114,3 +116,29 @@ def _seconds(row: TreeRow) -> float:
 def _share(part: float, whole: float) -> str:
     share = percent(part, whole) or 0
     return "<1%" if 0 < share < 0.5 else f"{share:.0f}%"
+
+
+FIRST = ("FLOPs", "training FLOPs", "params", "latency", "peak memory")
+"""The totals that the conclusion names if any of them differ; otherwise it names all that do."""
+
+
+class Compared(NamedTuple):
+    """A quantity in both reports. ``shown`` are its name, both values, their difference and ratio as text; ``note`` says
+    where it is."""
+
+    shown: Sequence[str]
+    a: float | None
+    b: float | None
+    note: str = ""
+
+
+def compared(totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]]) -> str:
+    """Return ``b against a: FLOPs 2.25x, latency 1.80x; most in *.mlp.*, +2.01 G``: the totals that differ, and the largest difference."""
+    differing = [each.shown for each in totals if each.a != each.b]
+    differing = [shown for shown in differing if shown[0] in FIRST] or differing
+    changed = [f"{name} {ratio or difference}" for name, _, _, difference, ratio in differing if ratio or difference]
+    largest = next((rows[0] for rows in parts.values() if rows), None)
+    where = "" if largest is None else f"; most in {largest.shown[0]}, {largest.shown[3]}"
+    return (
+        f"b against a: {', '.join(changed)}{where}" if changed or where else "no difference in what both reports tell"
+    )

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
+from .conclusion import Compared, compared
 from .page import document, ending, scrollable, section
 from .text import escaped, plain
 
 HEADER = ("a", "b", "difference", "ratio")
-FIRST = ("FLOPs", "training FLOPs", "params", "latency", "peak memory")
-"""The totals that the conclusion names, if they differ."""
 MOST_ROWS = 25
 """The most rows of a table; those with the largest differences come first."""
-
-
-class Compared(NamedTuple):
-    """A quantity in both reports. ``shown`` are its name, both values, their difference and ratio as text; ``note`` says
-    where it is."""
-
-    shown: Sequence[str]
-    a: float | None
-    b: float | None
-    note: str = ""
 
 
 def diff_page(
@@ -35,7 +23,7 @@ def diff_page(
         for side, said in (("a", a), ("b", b))
     )
     title = title or f"{plain(a).split('  ')[0]} and {plain(b).split('  ')[0]}"
-    said = conclusion(totals, parts)
+    said = compared(totals, parts)
     return document(
         title,
         [
@@ -46,17 +34,6 @@ def diff_page(
             *(_section(heading, rows) for heading, rows in parts.items()),
             ending(origin),
         ],
-    )
-
-
-def conclusion(totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]]) -> str:
-    """Return ``b against a: FLOPs 2.25x, latency 1.80x; most in *.mlp.*, +2.01 G``: the totals that differ, and the largest difference."""
-    differing = (each.shown for each in totals if each.shown[0] in FIRST and each.a != each.b)
-    changed = [f"{name} {ratio or difference}" for name, _, _, difference, ratio in differing if ratio or difference]
-    largest = next((rows[0] for rows in parts.values() if rows), None)
-    where = "" if largest is None else f"; most in {largest.shown[0]}, {largest.shown[3]}"
-    return (
-        f"b against a: {', '.join(changed)}{where}" if changed or where else "no difference in what both reports tell"
     )
 
 

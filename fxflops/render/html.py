@@ -13,7 +13,7 @@ from .conclusion import conclusion
 from .costs import operator_shares
 from .data import Summary, TreeRow
 from .fold import Fold, folded, own_row
-from .summary import facts, missing_lines, paste_where
+from .summary import facts, missing_lines, paste_where, remark_lines
 from .text import escaped
 from .tree import Options, measured, rows_of
 
@@ -144,7 +144,7 @@ def _head(data: Summary) -> str:
     missing = "\n".join(missing_lines(data.missing) + ([f"{paste_where(data)}:\n{data.paste}"] if data.paste else []))
     warning = f'<pre class="missing">{escape(missing)}</pre>' if missing else ""
     about = escaped(f"input {data.inputs} · {data.setting}" if data.inputs else data.setting)
-    said = f"<p>{escaped(conclusion(data, data.utilization))}</p>"
+    said = "".join(map(note, [conclusion(data, data.utilization), *remark_lines(data)]))
     return f"<div><b>{escaped(data.title)}</b> <small>{about}</small></div>{said}<table>{body}</table>{warning}"
 
 

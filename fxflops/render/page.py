@@ -22,7 +22,7 @@ from .costs import OTHER, costs, operator_shares
 from .data import Summary
 from .exports import as_json
 from .page_data import Page, payload
-from .summary import facts, missing_lines, paste_where
+from .summary import facts, missing_lines, paste_where, remark_lines
 from .text import escaped, plain
 
 HERE = Path(__file__).parent
@@ -167,6 +167,7 @@ def _head(page: Page) -> list[str]:
         f'<p class="about">{" · ".join(map(escaped, [*about, data.setting]))}</p></header>',
         "<main>",
         f'<p class="conclusion">{escaped(said_first)}</p>' if said_first else "",
+        *(f'<p class="note">{escaped(line)}</p>' for line in remark_lines(data)),
         *_missing(data),
         boxes(cards(page)),
         f'<ul class="lines">{"".join(f"<li>{line}</li>" for line in _lines(data))}</ul>',

@@ -27,7 +27,7 @@ READABLE: dict[str, tuple[dict[str, Any], Callable[[float, str], str]]] = {
 }
 """For each kind of column its units, and the function that writes a value in one of them."""
 LONG = 36
-"""The letters of a text from which on it is broken into lines in LaTeX."""
+"""The letters of a text from which on it is broken into lines in LaTeX, a path at its dots."""
 
 
 def markdown(columns: Sequence[Column], rows: Sequence[Sequence[Any]], origin: str = "") -> str:
@@ -83,8 +83,9 @@ def _unit(known: dict[str, Any], values: Iterable[Any]) -> str:
 
 
 def _width(texts: Iterable[str]) -> str:
-    """Return the kind of a column of text: one with long sentences is broken into lines."""
-    return r"p{0.15\linewidth}" if any(len(text) > LONG and " " in text for text in texts) else "l"
+    """Return the kind of a column of text: one with long sentences or paths is broken into lines."""
+    long = [text for text in texts if len(text) > LONG]
+    return "l" if not long else r"p{0.15\linewidth}" if any(" " in text for text in long) else r"p{0.3\linewidth}"
 
 
 def _markdown(text: str) -> str:
@@ -93,4 +94,6 @@ def _markdown(text: str) -> str:
 
 def _latex(text: str) -> str:
     """Escape the text for LaTeX. After the ``\\\\`` of the line before, a leading bracket or star would be its argument."""
-    return ("{}" if text.startswith(("[", "*")) else "") + "".join(LATEX.get(c, c) for c in text)
+    may_break = r"\allowbreak{}" if len(text) > LONG and " " not in text else ""
+    letters = (LATEX.get(c, c) + (may_break if c == "." else "") for c in text)
+    return ("{}" if text.startswith(("[", "*")) else "") + "".join(letters)

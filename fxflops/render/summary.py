@@ -49,8 +49,9 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
         lines += flow(pad(label, MARGIN), shares, " · ", limit, MARGIN)
     if data.provenance and (data.nodes_seconds is not None or data.steps):
         lines += flow(pad("measured", MARGIN), data.provenance.split(" · "), " · ", limit, MARGIN)
-    for line in [*dict.fromkeys(data.remarks)][:MOST_MISSING]:
-        lines += flow(f"{plain(line.partition(': ')[0])}:", [plain(line.partition(": ")[2])], " ", limit, 4)
+    for line in remark_lines(data):
+        where, colon, said = line.partition(": ")
+        lines += flow(where + colon.rstrip(), [said], " ", limit, 4)
     lines += [paint(line, "red", color) for line in missing_lines(data.missing)]
     if data.paste:
         lines += [f"{paste_where(data)}:", *(f"    {line}" for line in data.paste.rstrip().splitlines())]
@@ -131,6 +132,11 @@ def flow(start: str, parts: Sequence[str], separator: str, limit: int | None, in
             lines.append(" " * indent + part)
         empty = False
     return lines
+
+
+def remark_lines(data: Summary) -> list[str]:
+    """Return the sentences on calls or on the block, each once, :data:`MOST_MISSING` of them at most."""
+    return [plain(line) for line in dict.fromkeys(data.remarks)][:MOST_MISSING]
 
 
 def missing_lines(missing: Sequence[Missing]) -> list[str]:

@@ -11,6 +11,7 @@ from ..counting.counted_run import NO_OPERATION
 from ..errors import InputError
 from ..records import PARTS, grouped, prefixes
 from ..render.columns import Column, Kind
+from ..render.conclusion import Compared, compared
 from ..render.exports import Cells, Path, Rows, Table, Tabular, written
 from ..render.fold import pattern
 from ..render.text import align, plain, terminal_width, wrapped
@@ -113,17 +114,18 @@ class Diff(Tabular):
         return self.by_module().table
 
     def __str__(self) -> str:
-        lines = [wrapped(name, terminal_width(), 3) for name in self._names()]
+        lines = [wrapped(compared(*self._compared()), terminal_width(), 0)]
+        lines += [wrapped(name, terminal_width(), 3) for name in self._names()]
         for header, rows, more in self._tables():
             numbers = [title in NUMBERS for title in header]
             lines += ["", *align([header, *rows], numbers), *([more] if more else [])]
-        del lines[2]  # none above the totals
+        del lines[3]  # none above the totals
         return "\n".join(lines)
 
     def _blocks(self) -> Iterator[str]:
         from ..render.html import cells_table, note
 
-        yield from map(note, self._names())
+        yield from map(note, [compared(*self._compared()), *self._names()])
         for header, rows, more in self._tables():
             columns = [Column(title, title, "number" if title in NUMBERS else "text") for title in header]
             yield cells_table(columns, rows, None)
@@ -162,8 +164,12 @@ class Diff(Tabular):
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
         """Return both reports side by side as one HTML page, or write it to ``path``. The page opens from disk, loads nothing
         and runs no script. ``title`` heads it in place of the models' names."""
-        from ..render.diff_page import Compared, diff_page
+        from ..render.diff_page import diff_page
 
+        return written(diff_page(title, self.a, self.b, *self._compared(), self.provenance), path)
+
+    def _compared(self) -> tuple[list[Compared], dict[str, list[Compared]]]:
+        """Return the totals, and by headings the differences of modules and operators, the largest first."""
         totals = [
             Compared(_line(name, change, TOTALS[name][1]), *change)
             for name, change in self.totals.items()
@@ -177,8 +183,7 @@ class Diff(Tabular):
             for key, readable in COMPARED.items()
             for kind, groups, _ in self._groups()
         }
-        shown = {heading: rows for heading, rows in parts.items() if rows}
-        return written(diff_page(title, self.a, self.b, totals, shown, self.provenance), path)
+        return totals, {heading: rows for heading, rows in parts.items() if rows}
 
 
 def _changed(groups: Mapping[str, Sequence[DiffRow]], key: str) -> dict[str, Change]:

@@ -6,10 +6,9 @@ long as its FLOPs take at the peak of its dtype, as its bytes take at the bandwi
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Sequence
 
-from ..errors import InputError
+from ..errors import InputError, warn
 from ..meters.timing import Timing
 from ..records import PARTS, PHASES, Counted, per_operation
 from .devices import Device
@@ -19,8 +18,6 @@ from .traffic import compute_dtype, traffic_of
 
 CUDNN = ("conv", "lstm", "gru", "rnn")
 BACKWARD_HINT = ": analyze(model, args, backward=True) makes them"
-USER = 5
-"""The level of the user's call of ``report.mfu()`` on the stack, for warnings."""
 
 
 def roofline(
@@ -87,16 +84,16 @@ def mfu(
     is_timed = block is not None or len(known) == len(ran)
     if found is None or not is_its_own or not is_timed:
         if asked:
-            warnings.warn(f"no utilization is known: {_unknown(found, place, is_timed)}", stacklevel=USER)
+            warn(f"no utilization is known: {_unknown(found, place, is_timed)}")
         return None
     share = _utilization(work, found, block or sum(known))
     if share > 1 and found.measured:
         distrust_peaks()
         share = _utilization(work, _device(device, place, work)[0], block or sum(known))
     if share > 1:
-        warnings.warn(f"a utilization of {share:.2f}: {too_low(found)}", stacklevel=USER)
+        warn(f"a utilization of {share:.2f}: {too_low(found)}")
     else:
-        warn_if_busy(found, stacklevel=USER + 1)
+        warn_if_busy(found)
     return share
 
 
@@ -109,11 +106,11 @@ def _unknown(device: Device | None, place: str, is_timed: bool) -> str:
     return f"the run was timed on {place}, not on {device.name}; report.roofline(device) has the least time there"
 
 
-def warn_if_busy(device: Device, stacklevel: int = 2) -> None:
+def warn_if_busy(device: Device) -> None:
     """Warn of utilizations of a device whose peak was measured while other work slowed it down."""
     if not device.reproducible:
         said = f"the peak of {device.name} may be measured too low, and utilizations too high: the machine is busy"
-        warnings.warn(f"{said}; name a device, or measure while nothing else runs", stacklevel=stacklevel)
+        warn(f"{said}; name a device, or measure while nothing else runs")
 
 
 def _utilization(counted: Iterable[Counted], device: Device, latency: float) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..errors import UNBATCHED
 from ..model.inventory import Inventory
 from ..model.pytree import fill, template_of
 from ..ops import BASE
@@ -34,7 +35,7 @@ def batch_advice(model: nn.Module, inventory: Inventory, args: tuple[Any, ...], 
             return ""
         finally:
             subject.snapshot.rewind()
-    return f"\n  it runs with a batch dimension: give {' '.join(repr(spec_of(t)) for t in batched)}, by x.unsqueeze(0)"
+    return f"\n  it runs with a batch dimension: give {' '.join(repr(spec_of(t)) for t in batched)}{UNBATCHED}"
 
 
 def channel_advice(error: BaseException | None) -> str:

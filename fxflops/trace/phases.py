@@ -56,7 +56,11 @@ class Phases:
         is_forward = bool(self._running) and not self._running[0].in_backward
         if current_graph_task_id() != -1:
             return RECOMPUTE if _is_recomputing() else GRADIENT if is_forward else BACKWARD
-        return RECOMPUTE if self._running and not is_forward else FORWARD  # a thread that recomputed modules started
+        if not self._running:
+            return (
+                BACKWARD if self._times.is_open(BACKWARD) else FORWARD
+            )  # loss.backward() first makes a gradient of ones
+        return FORWARD if is_forward else RECOMPUTE  # a thread that recomputed modules started
 
     def on_operator(self, func: Any, args: tuple[Any, ...]) -> None:
         """Follow an operator that is about to run: those of a backward pass, and those by which torch's profiler is told

@@ -148,3 +148,12 @@ def test_frozen_parameters_have_no_state() -> None:
 def test_what_is_no_optimizer(optimizer: Any, backward: bool, message: str) -> None:
     with pytest.raises(fxflops.FxflopsError, match=message):
         fxflops.count(mlp(), torch.randn(4, 64), backward=backward, optimizer=optimizer)
+
+
+def test_an_optimizer_of_another_model_is_told() -> None:
+    model, other = mlp(), torch.optim.SGD(mlp().parameters(), 0.1)
+    with pytest.raises(fxflops.InputError, match=r"\(SGD\) has none of the model's parameters: make it of model\.para"):
+        fxflops.count(model, torch.ones(2, 64), backward=True, optimizer=other)
+    with pytest.warns(UserWarning, match="has none of the model's parameters"):
+        fxflops.profile(model, optimizer=[torch.optim.SGD(model.parameters(), 0.1), other])
+    fxflops.profile(optimizer=other)  # without a model there is none to which it could belong

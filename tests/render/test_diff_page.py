@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from fxflops.render.diff_page import MOST_ROWS, Compared, conclusion, diff_page
+from fxflops.render.conclusion import Compared, compared
+from fxflops.render.diff_page import MOST_ROWS, diff_page
 
 TOTALS = [
     Compared(("FLOPs", "1.00 k", "4.00 k", "+3.00 k", "4.00x"), 1000, 4000),
@@ -32,10 +33,11 @@ def test_bars_are_as_long_as_the_numbers_and_nothing_has_none() -> None:
 
 def test_the_conclusion_names_what_differs_and_where_most() -> None:
     assert (
-        conclusion(TOTALS, {"FLOPs by module": BY_MODULE})
+        compared(TOTALS, {"FLOPs by module": BY_MODULE})
         == "b against a: FLOPs 4.00x, params +7; most in a.<b>, +1.20 k"
     )
-    assert conclusion(TOTALS[3:], {}) == "no difference in what both reports tell"
+    assert compared(TOTALS[1:2], {}) == "b against a: MACs 4.00x"
+    assert compared(TOTALS[3:], {}) == "no difference in what both reports tell"
 
 
 def test_names_are_escaped_and_the_title_is_the_users() -> None:

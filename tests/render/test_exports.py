@@ -114,6 +114,14 @@ def test_latex_escapes(text: str, latex: str) -> None:
     assert lines[-2:] == [r"\bottomrule", r"\end{tabular}"]
 
 
+def test_a_long_path_breaks_at_its_dots_in_latex() -> None:
+    path = "up_blocks.1.attentions.0.transformer_blocks.0"
+    text = str(Table("t", COLUMNS[:2], ((path, 5), ("to_q", 3))).to_latex())
+    assert r"\begin{tabular}{p{0.3\linewidth}r}" in text
+    assert r"up\_blocks.\allowbreak{}1.\allowbreak{}att" in text
+    assert "\nto\\_q & 3" in text
+
+
 def test_a_paper_has_no_zeros_after_the_point_of_0_and_breaks_sentences() -> None:
     said = "2 (d + v) s per position of query, softmax free"
     table = Table("t", (*COLUMNS[1:], Column("how", "counts")), ((0, 0.0, said), (1, 0.5, "free")))

@@ -421,3 +421,13 @@ def test_notebooks_show_tree_operators_and_calls(trained):
     assert not any({"src", "href", "id"} & set(attributes) for _, attributes in found.seen)
     assert f"{trained.by_operator()['linear'].total.flops:,}" in trained._repr_html_()
     assert f"{len(trained.counted)} calls, most expensive first" in found.text
+
+
+def test_remarks_are_on_the_page_and_in_a_notebook() -> None:
+    model = nn.Linear(4, 4)
+    with profile(model) as p:
+        nn.functional.relu(torch.ones(2))
+    said = "the given model was never called in the block: all calls are outside it"
+    assert said in str(p.report)
+    assert f'<p class="note">{said}</p>' in str(p.report.to_html())
+    assert f"<p>{said}</p>" in p.report._repr_html_()

@@ -300,3 +300,12 @@ def test_checkpoint_compares_in_the_backward_pass_alone() -> None:
     x.register_hook(lambda grad: told.append(is_comparing()))  # who asks is no checkpoint
     x.sum().backward()
     assert told == [False, True, True, False]
+
+
+@pytest.mark.parametrize("backward", [torch.Tensor.backward, torch.autograd.backward])
+def test_the_gradient_that_the_backward_pass_begins_with_is_of_it(backward: Callable[..., None]) -> None:
+    model = nn.Linear(INPUTS, OUTPUTS)
+    with fxflops.profile(model) as p:
+        backward(model(X).sum())
+    assert [call.phase for call in p.report.calls if call.op == "ones_like"] == ["backward"]
+    assert "ones_like" not in p.report.by_operator("forward")
