@@ -300,7 +300,7 @@ def method_for(path: Path) -> str:
     name = os.fspath(path)
     method = next((method for suffix, method in FORMATS.items() if name.lower().endswith(suffix)), None)
     if method is None:
-        raise InputError(f"the suffix of {name!r} names no format: one of {', '.join(FORMATS)}; str(report) is its text")
+        raise InputError(f"no format has the suffix of {name!r}: one of {', '.join(FORMATS)}; str(report) is text")
     return method
 
 

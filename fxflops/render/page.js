@@ -362,15 +362,22 @@ function drawSpeed() {
   const high = 2.5 * Math.max(top, ...points.map(y)), width = $("roofline").clientWidth - 76, height = $("roofline").clientHeight - 80;
   const place = (i) => [width * Math.log(x(i) / left) / Math.log(right / left), height * Math.log(y(i) / bottom) / Math.log(high / bottom)];
   const letters = Math.min(34, Math.floor(width / 15));
-  const labelled = [];
-  for (const i of points) {  // the dearest of each kind, where there is room
+  const labelled = [], dots = points.map(place);
+  for (const i of points) {  // the dearest of each kind, where there is room and the fewest dots are covered
     const kind = words[calls.op[i]] + words[calls.path[i]].replace(/\d+/g, "*"), [px, py] = place(i);
     const path = words[calls.path[i]].split(".");  // of a long one the end
     while (path.length > 1 && path.join(".").length > letters) path.shift();
     const named = path.join(".").length < words[calls.path[i]].length ? `…${path.join(".")}` : path.join(".");
-    const text = `${words[calls.op[i]]} ${named}`, side = px > width / 2 ? -1 : 1, at = py < 40 ? py + 18 : py - 18;
-    const [from, to] = [px + 26 * side, px + (26 + 6.2 * text.length) * side].sort((a, b) => a - b);
-    if (labelled.length > 4 || labelled.some((other) => other.kind === kind || (from < other.to && other.from < to && Math.abs(at - other.at) < 19))) continue;
+    const text = `${words[calls.op[i]]} ${named}`, inward = px > width / 2 ? -1 : 1, places = [];
+    for (const [side, up] of [[inward, -18], [-inward, -18], [inward, 18], [inward, -44]]) {
+      const at = py + up, [from, to] = [px + 26 * side, px + (26 + 6.2 * text.length) * side].sort((a, b) => a - b);
+      if (from < 0 || to > width || at < 22 || at > height) continue;
+      if (labelled.some((other) => from < other.to && other.from < to && Math.abs(at - other.at) < 19)) continue;
+      places.push({ side, at, from, to, covered: dots.filter(([dx, dy]) => from - 6 < dx && dx < to + 6 && Math.abs(dy - at) < 14).length });
+    }
+    const best = places.sort((a, b) => a.covered - b.covered)[0];
+    if (labelled.length > 4 || !best || labelled.some((other) => other.kind === kind)) continue;
+    const { side, at, from, to } = best;
     labelled.push({ kind, from, to, at });
     annotations.push({
       x: Math.log10(x(i)), y: Math.log10(y(i)), text: safe(text), font: { size: 11, color: t.ink },

@@ -167,7 +167,7 @@ def _head(page: Page) -> list[str]:
         f'<p class="about">{" · ".join(map(escaped, [*about, data.setting]))}</p></header>',
         "<main>",
         f'<p class="conclusion">{escaped(said_first)}</p>' if said_first else "",
-        *(f'<p class="note">{escaped(line)}</p>' for line in remark_lines(data)),
+        *(f'<p class="note remark">{escaped(line)}</p>' for line in remark_lines(data)),
         *_missing(data),
         boxes(cards(page)),
         f'<ul class="lines">{"".join(f"<li>{line}</li>" for line in _lines(data))}</ul>',
