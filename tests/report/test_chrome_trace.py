@@ -94,7 +94,7 @@ def test_every_event_is_well_formed_and_slices_nest(kind: str) -> None:
 
 def is_inside(event: dict[str, Any], module: dict[str, Any]) -> bool:
     """Return whether an event is of a module's subtree: the clock may show no time between two events."""
-    path, above = event["args"]["module"], module["args"]["module"]
+    path, above = event["args"].get("module", ""), module["args"].get("module", "")
     deeper = path != above and (not above or path.startswith(f"{above}."))
     return deeper or (event["cat"] == "operation" and path == above)
 
