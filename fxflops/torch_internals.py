@@ -243,13 +243,13 @@ def fake_tensors() -> tuple[Any, Any]:
     return FakeTensor, FakeTensorMode
 
 
-def stops_recomputation(error: BaseException | None) -> bool:
-    """Return whether it is the exception by which checkpoint stops recomputing. Without it a call that it stops is not counted.
+STOPS_RECOMPUTING, RETURNS_SAVED = "_StopRecomputationError", "_CachedTorchDispatchMode"
 
-    Older versions of torch import checkpoint when it is first used, so it is looked up among the imported modules.
-    """
-    checkpoint = sys.modules.get("torch.utils.checkpoint")
-    return isinstance(error, getattr(checkpoint, "_StopRecomputationError", Nobody))
+
+def of_checkpoint(name: str) -> Any:
+    """Return the exception by which checkpoint stops recomputing, or the mode in which it returns what it saved. Without them a call
+    that is stopped is not counted, and one that was saved is. Older versions of torch import checkpoint when it is first used."""
+    return getattr(sys.modules.get("torch.utils.checkpoint"), name, Nobody)
 
 
 def is_composite(overload: Any) -> bool:

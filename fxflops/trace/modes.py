@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..meters.stopwatch import BUILTIN, GRADIENT, OPERATOR, PYTHON, Stopwatch
 from ..torch_internals import (
+    RETURNS_SAVED,
     SHARDING,
     SHARDING_FILE,
     DispatchMode,
@@ -23,6 +24,7 @@ from ..torch_internals import (
     get_current_dispatch_mode_stack,
     get_current_function_mode_stack,
     is_fake,
+    of_checkpoint,
     peek_interpreter_stack,
 )
 from .functions import Bodies, own_body
@@ -110,6 +112,14 @@ class AtenMode(DispatchMode):
 def has_own_dispatch(cls: Any) -> bool:
     """Return whether a tensor class has a ``__torch_dispatch__`` of its own; False for fake tensors, whose mode computes."""
     return cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and cls is not torch.Tensor and not is_fake(cls)
+
+
+def answers_operators() -> bool:
+    """Return whether selective checkpointing recomputes here: it returns the results that it saved, and runs other operators alone."""
+    if current_graph_task_id() == -1:
+        return False
+    mode = of_checkpoint(RETURNS_SAVED)
+    return any(isinstance(each, mode) for each in get_current_dispatch_mode_stack())
 
 
 def transformed() -> bool:

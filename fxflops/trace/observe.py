@@ -29,7 +29,7 @@ from .compiler import is_importing_compiler, unseen
 from .device_mirror import DeviceMirror
 from .functions import Bodies, belongs_to_tensor, computes, is_integral, qualified_name, unguarded
 from .meta_mirror import MetaMirror
-from .modes import FunctionMode, dispatch_mode_on, function_mode_on, transformed
+from .modes import FunctionMode, answers_operators, dispatch_mode_on, function_mode_on, transformed
 from .operators import QUERY, OperatorObserver
 from .phases import BACKWARD, is_comparing
 from .processes import is_between_processes, is_sharded
@@ -156,7 +156,7 @@ class Observer(OperatorObserver):
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return self._plain(func, args, kwargs)
         entry = self._registry.find(func)
-        sharded = is_sharded((args, kwargs))
+        in_parts = answers_operators() or is_sharded((args, kwargs))
         if entry is not None and entry.op == ADDRESS:
             if self._spelling.is_compared(ADDRESS):
                 return address_of(args[0])
@@ -171,7 +171,7 @@ class Observer(OperatorObserver):
         if entry is None and isinstance(func, FunctionType) and func not in self._entering:
             return self._enter_function(func, args, kwargs)
         with self.lock:
-            return self._recorded(func, args, kwargs, given, None if sharded else entry, sharded)
+            return self._recorded(func, args, kwargs, given, None if in_parts else entry, in_parts)
 
     def _recorded(
         self,
@@ -180,11 +180,12 @@ class Observer(OperatorObserver):
         kwargs: dict[str, Any],
         given: Any,
         entry: Formula | None,
-        sharded: bool,
+        in_parts: bool,
     ) -> Any:
         """Run a function, and record it as a call, or, if it has no formula, the operators that it dispatches.
 
-        So it is for a ``sharded`` tensor: those operators, on the shard, are what this process computes.
+        So it is for a function that runs ``in_parts``: on a sharded tensor this process computes what the operators do on its shard,
+        and in selective checkpointing those whose results were not saved.
         """
         if self._mirror is not None and not self._observe_dispatch:
             # A call from a Python meta kernel of torch: its operator came from below all functions, unobserved.
@@ -193,7 +194,7 @@ class Observer(OperatorObserver):
             args, kwargs = self._device_mirror.redirect(func, args, kwargs)
         # A copy of uninitialized memory is uninitialized itself: it is the copy's reader that counts.
         copies = entry is not None and entry.op in COPIES and self._unwritten.holds(given)
-        if not (copies or sharded):
+        if not (copies or in_parts):
             self._check(entry, func, *given)
         specs, kwspecs, node_args = spec_of(args), spec_of(kwargs), self._before(args, kwargs)
         written = self._spelling.of(func) if func in WRITTEN_AS else func
@@ -201,7 +202,7 @@ class Observer(OperatorObserver):
         start = self.stopwatch.now()
         try:
             if entry is None:
-                out = self._dispatched(func, args, kwargs, specs, kwspecs, sharded)
+                out = self._dispatched(func, args, kwargs, specs, kwspecs, in_parts)
             else:
                 with self._within(True, self._in_node):
                     out = self._run(func, args, kwargs)
@@ -215,7 +216,7 @@ class Observer(OperatorObserver):
             self._owns((out, args))
             if entry.op in EMPTY or copies:
                 self._unwritten.add(out)
-        elif sharded and self.calls:
+        elif in_parts and self.calls:
             self._owns((out, args))
         if node_args is not None and self._recorder is not None:
             self._recorder.function(written, node_args, out, self._stack.keys())
@@ -244,13 +245,13 @@ class Observer(OperatorObserver):
         return answer
 
     def _dispatched(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any, kwspecs: Any, sharded: bool
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], specs: Any, kwspecs: Any, in_parts: bool
     ) -> Any:
         """Run a call that has no formula, and record the operators that it dispatches; if there are none, the call."""
         known = len(self.calls)
         with self._within(self._in_call, True), dispatch_mode_on(self.aten):
             out = self._run(func, args, kwargs)
-        silent = sharded or is_between_processes(func)
+        silent = in_parts or is_between_processes(func)
         if len(self.calls) == known and not silent and computes(func, specs, kwspecs, spec_of(out)):
             self.log.call(None, func, (specs, kwspecs, spec_of(out)), self._here(), 0.0)
         return out

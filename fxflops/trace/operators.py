@@ -13,13 +13,14 @@ from ..ops import Formula
 from ..records.pairs import ATTENTIONS, LOOKUP
 from ..records.tensors import spec_of
 from ..torch_internals import (
+    STOPS_RECOMPUTING,
     DisableTorchFunction,
     HigherOrderOperator,
     OpOverload,
     current_graph_task_id,
     disable_current_modes,
+    of_checkpoint,
     python_kernel,
-    stops_recomputation,
 )
 from .attention_pairs import with_learning, with_pairs_left
 from .autocast import Autocast
@@ -144,7 +145,7 @@ class OperatorObserver(ModuleObserver):
     def _stopped(self, path: str) -> None:
         """Handle that a call in the module of this path raised."""
         # Checkpoint stops recomputing by an exception inside a call: the operators that ran until then are calls.
-        for func, made in self._parts if stops_recomputation(sys.exc_info()[1]) else ():
+        for func, made in self._parts if isinstance(sys.exc_info()[1], of_checkpoint(STOPS_RECOMPUTING)) else ():
             self.log.call(self._registry.find(func), func, made, path, 0.0)
         self._parts.clear()
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.optim import LBFGS, SGD, AdamW, Optimizer
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
 
 import fxflops
@@ -287,6 +287,61 @@ def test_a_checkpoint_in_one_that_autograd_enters_again() -> None:
     model.zero_grad()
     report = fxflops.count(model, X.clone().requires_grad_(), backward=True)
     assert sum(each.macs for each in report.counted) * 2 == counter.get_total_flops()
+
+
+class Attentive(nn.Module):
+    """A projection as a module, attention and a product by functions, each of several operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.weight = nn.Linear(8, 24), nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4).unbind()
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return F.gelu(F.linear(y, self.weight)) @ self.weight
+
+
+aten = torch.ops.aten
+KEPT = {
+    "projections": {aten.addmm.default},
+    "products": {aten.mm.default},
+    "attention": {aten._scaled_dot_product_flash_attention_for_cpu.default},
+    "all of them": {
+        aten.addmm.default,
+        aten.mm.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+    },
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+@pytest.mark.parametrize("measure", ["count", "profile", "analyze"])
+def test_what_selective_checkpointing_has_saved_is_not_computed_again(kept: str, measure: str) -> None:
+    class Selective(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Attentive()
+
+        def forward(self, x: torch.Tensor) -> Any:
+            contexts = partial(create_selective_checkpoint_contexts, [*KEPT[kept]])
+            return checkpoint(self.block, x, use_reentrant=False, context_fn=contexts)
+
+    model, x = Selective(), torch.randn(2, 5, 8, requires_grad=True)
+    with FlopCounterMode(display=False) as counter:
+        model(x).sum().backward()
+    model.zero_grad()
+    if measure == "profile":
+        with fxflops.profile(model) as p:
+            model(x).sum().backward()
+        report = p.report
+    elif measure == "count":
+        report = fxflops.count(model, x, backward=True, mode="as_is")
+    else:
+        report = fxflops.analyze(model, x, backward=True, repeats=1, progress=False)
+    # Of attention's backward pass FlopCounterMode counts what the kernel computes a second time, too.
+    theirs = sum(n for op, n in counter.get_flop_counts()["Global"].items() if not str(op).endswith("_backward"))
+    assert 2 * sum(each.macs for each in report.counted if each.call.op != "attention_backward") == theirs
 
 
 def test_checkpoint_compares_in_the_backward_pass_alone() -> None:
