@@ -97,11 +97,10 @@ def llama(layout: Layout, layers: int | None) -> list[str]:
 def search(layers: int | None) -> list[str]:
     """The meshes of 256 GPUs in the order of the bound of a token, and the seconds that it took to simulate them."""
     shape = SHAPES[SEARCHED]
-    shape = shape._replace(layers=layers or shape.layers)
 
-    def step(mesh: Any) -> Any:
+    def step(mesh: Any, depth: int) -> Any:
         sizes = dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True))
-        return build(Layout(SEARCHED, sizes, 1, "full"), shape, mesh)
+        return build(Layout(SEARCHED, sizes, 1, "full"), shape._replace(layers=depth), mesh)
 
     found, wall, cpu = timed(
         lambda: rank_meshes(
@@ -111,7 +110,7 @@ def search(layers: int | None) -> list[str]:
             memory=MEMORY,
             differs=(),
             tokens=lambda mesh: mesh.get("replicate", 1) * mesh["dp"] * TOKENS,
-            warmup=False,
+            layers=layers or shape.layers,
             processes=CORES,
         )
     )

@@ -63,7 +63,7 @@ def mesh(
     if json and csv:
         raise InputError("--json or --csv, not both")
     from ..distributed import rank_meshes
-    from ..distributed.causal_lm import candidates, plan_of, training_step
+    from ..distributed.causal_lm import candidates, layers_of, plan_of, training_step
     from ..distributed.links import links_of
     from ..render.exports import as_json
     from ..roofline.devices import find_device
@@ -89,14 +89,14 @@ def mesh(
             memory=memory,
             differs=(),
             tokens=lambda sizes: sizes["dp"] * batch * seq,
-            warmup=False,
+            layers=layers_of(net),
             processes=os.cpu_count() or 1,
         )
     if csv:
         typer.echo(found.to_csv(), nl=False)
     elif json:
         too_large = [{"mesh": each.mesh, "memory": each.max_memory} for each in found.too_large]
-        said = {"device": found.device.name, "limit": found.limit, "meshes": found.to_dicts()}
+        said = {"device": found.device.name, "limit": found.limit, "layers": found.layers, "meshes": found.to_dicts()}
         typer.echo(
             as_json({**said, "too_large": too_large, "failed": found.failed, "provenance": found.table.provenance})
         )

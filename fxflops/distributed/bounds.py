@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..counting.collectives import Collective
 from ..errors import InputError, RunError
@@ -21,6 +21,7 @@ from ..report.report import Report
 from ..roofline.devices import Device, find_device
 from ..units import read_size, size
 from .copies import map_in_copies
+from .layers import FEWEST
 from .links import Links, links_of
 from .simulation import Build, RankKind, Simulation, simulate
 
@@ -76,18 +77,21 @@ def step_bound(simulation: Simulation, device: str | Device = "H100", links: Lin
 
 
 def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Links) -> StepBound:
-    compute = sum(_computing(kind.report, device, phase) for phase in PHASES if phase != "gradient")
+    compute = kind.sum(lambda report: _computing(report, device))
     waits = {f"{row.op} in {row.group}": _moving(row, mesh, links) for row in kind.collectives}
     communication = sum(waits.values())
     longest = max(waits, key=waits.__getitem__, default="")
     return StepBound(compute, communication, "compute" if compute >= communication else longest)
 
 
-def _computing(report: Report, device: Device, phase: str) -> float:
-    """Return the least seconds of the calls of a phase, but for collectives."""
-    made = [each for each in report.counted if each.call.phase in PARTS[phase]]
-    rows = report.roofline(device, phase).rows if made else ()
-    return sum(row.bound_seconds for each, row in zip(made, rows, strict=True) if each.rule != COMMUNICATION)
+def _computing(report: Report, device: Device) -> float:
+    """Return the least seconds of the calls, but for collectives."""
+    total = 0.0
+    for phase in PHASES:
+        made = [each for each in report.counted if each.call.phase in PARTS[phase] and phase != "gradient"]
+        rows = report.roofline(device, phase).rows if made else ()
+        total += sum(row.bound_seconds for each, row in zip(made, rows, strict=True) if each.rule != COMMUNICATION)
+    return total
 
 
 def _moving(row: Collective, mesh: Mapping[str, int], links: Links) -> float:
@@ -109,7 +113,8 @@ class Meshes(Composed):
     """Meshes with their bounds, the lowest first; the ``to_*`` methods export the ``table`` of those that fit.
 
     ``too_large`` are those whose peak is above the ``limit`` in bytes, with that peak; ``failed`` those on which ``build`` or
-    its step raised, with the reason. ``tokens`` says how many a step has on a mesh, if they are not the same.
+    its step raised, with the reason. ``tokens`` says how many a step has on a mesh, if they are not the same; ``layers`` are those of the model if it was
+    not run whole on each mesh.
     """
 
     device: Device
@@ -119,6 +124,7 @@ class Meshes(Composed):
     too_large: tuple[Simulation, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     tokens: Tokens | None = None
+    layers: int | None = None
 
     @property
     def table(self) -> Table:
@@ -137,6 +143,8 @@ class Meshes(Composed):
     def _pieces(self) -> Iterator[str | Table]:
         links = f"{self.links.within / 1e9:g} GB/s in a node of {self.links.node}, {self.links.across / 1e9:g} GB/s out of it"
         yield f"bound of a step on {self.device.name}, {links}: a lower bound, no prediction"
+        if self.layers is not None:
+            yield f"{self.layers} layers by what each of the first {FEWEST + 2} adds; run whole on the first mesh, with the same figures"
         yield self.table if self.found or not self.too_large else "none fits"
         if self.too_large:
             over = ", ".join(f"{_named(each.mesh)} ({size(each.max_memory)})" for each in self.too_large)
@@ -155,16 +163,18 @@ def rank_meshes(
     memory: str | int | None = None,
     differs: Sequence[str] | None = None,
     tokens: Tokens | None = None,
-    warmup: bool = True,
+    layers: int | None = None,
     processes: int = 1,
 ) -> Meshes:
     """Simulate a training step on each mesh; return those that fit into ``memory``, the lowest bound first.
 
     Where a step has not the same work on all, ``tokens(mesh)`` are those of a step: then the lowest bound of a token is first.
 
-    ``memory`` is that of a device, in bytes or as "80GiB". ``build``, ``differs`` and ``warmup`` are those of :func:`simulate`,
+    ``memory`` is that of a device, in bytes or as "80GiB". ``build``, ``differs`` and ``layers`` are those of :func:`simulate`,
     where names in ``differs`` that a mesh has not are left out; ``device`` and ``links`` are those of :func:`step_bound`, which has its
     assumptions and errors. So many ``processes`` simulate a mesh each at a time, as those of :func:`simulate` a rank.
+
+    With ``layers`` the first mesh is simulated with all layers, too. Unless that gives the same figures, all meshes are.
     """
     found = find_device(device)
     between = links_of(found) if links is None else links
@@ -173,26 +183,52 @@ def rank_meshes(
     except ValueError as error:
         raise InputError(f"memory {memory!r}: {error}") from None
 
-    def tried(mesh: Mapping[str, int]) -> tuple[Simulation, StepBound | None] | dict[str, str]:
+    whole = build if layers is None else lambda mesh: build(mesh, layers)
+
+    def tried(job: tuple[Mapping[str, int], int | None]) -> tuple[Simulation, StepBound | None] | dict[str, str]:
+        mesh, fewer = job
         try:
             known = differs and [name for name in differs if name in mesh]
-            one = simulate(build, mesh, differs=known, warmup=warmup)
+            one = simulate(build if fewer else whole, mesh, differs=known, layers=fewer)
         except RunError as error:
             return {_named(mesh): " ".join(str(error).split())}
         return one, None if limit is not None and one.max_memory > limit else step_bound(one, found, between)
 
+    def told_of(jobs: Sequence[tuple[Mapping[str, int], int | None]]) -> list[Any]:
+        return map_in_copies(tried, jobs, processes, lambda job: _named(job[0]))
+
+    listed = [*meshes]
+    told: list[Any] = []
+    if layers is not None and listed:
+        first, *told = told_of([(listed[0], None), *((mesh, layers) for mesh in listed)])
+    if not told or isinstance(first, dict) or _figures(first[0]) != _figures(told[0][0]):
+        told = told_of([(mesh, None) for mesh in listed])
+    by_layers = any(not isinstance(each, dict) and each[0].layers for each in told)
+
     fitting: list[tuple[Simulation, StepBound]] = []
     too_large: list[Simulation] = []
     failed: dict[str, str] = {}
-    for told in map_in_copies(tried, meshes, processes, _named):
-        if isinstance(told, dict):
-            failed.update(told)
-        elif told[1] is None:
-            too_large.append(told[0])
+    for each in told:
+        if isinstance(each, dict):
+            failed.update(each)
+        elif each[1] is None:
+            too_large.append(each[0])
         else:
-            fitting.append((told[0], told[1]))
+            fitting.append(each)
     fitting.sort(key=lambda each: each[1].best / (tokens(each[0].mesh) if tokens else 1))
-    return Meshes(found, between, limit, tuple(fitting), tuple(too_large), failed, tokens)
+    return Meshes(
+        found, between, limit, tuple(fitting), tuple(too_large), failed, tokens, layers if by_layers else None
+    )
+
+
+def _figures(simulation: Simulation) -> list[Any]:
+    """Return the figures of the ranks, without those of time."""
+
+    def figures(kind: RankKind) -> tuple[Any, ...]:
+        memory = {name: held for name, held in kind.memory.items() if held}
+        return kind.at, kind.ranks, kind.macs, kind.flops, kind.params, memory, [row[:8] for row in kind.collectives]
+
+    return [figures(kind) for kind in simulation.kinds]
 
 
 def _named(mesh: Mapping[str, int]) -> str:

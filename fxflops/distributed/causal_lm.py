@@ -65,11 +65,11 @@ def training_step(model: Any, *, tokens: int, batch: int = 1, checkpointing: boo
     cls, config = type(model), copy.deepcopy(model.config)
     _without_mask(config)
 
-    def build(mesh: Any) -> tuple[nn.Module, Callable[[], None]]:
+    def build(mesh: Any, layers: int | None = None) -> tuple[nn.Module, Callable[[], None]]:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
         from torch.distributed.tensor.parallel import parallelize_module
 
-        made = cls(copy.deepcopy(config)).train()
+        made = cls(_shortened(config, layers)).train()
         if mesh["tp"].size() > 1:
             parallelize_module(made, mesh["tp"], plan_of(made))
         if checkpointing:
@@ -78,8 +78,8 @@ def training_step(model: Any, *, tokens: int, batch: int = 1, checkpointing: boo
             )  # transformers 4's
             enable({"use_reentrant": False})
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        layers = {*(getattr(made, "_no_split_modules", None) or ())}  # the names of the layers' classes
-        for part in [*(each for each in made.modules() if type(each).__name__ in layers), made]:
+        classes = {*(getattr(made, "_no_split_modules", None) or ())}  # the names of those of the layers
+        for part in [*(each for each in made.modules() if type(each).__name__ in classes), made]:
             fully_shard(part, mesh=mesh["dp"], mp_policy=policy)
         optimizer = torch.optim.AdamW(made.parameters())
         ids = torch.zeros(batch, tokens, dtype=torch.long)
@@ -92,6 +92,23 @@ def training_step(model: Any, *, tokens: int, batch: int = 1, checkpointing: boo
         return made, step
 
     return build
+
+
+def layers_of(model: Any) -> int | None:
+    """Return the number of layers that the model's config states; None if it states none, or in parts of its own."""
+    found = getattr(model.config, "num_hidden_layers", None)
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _shortened(config: Any, layers: int | None) -> Any:
+    """Return a copy of a config, with the first of its layers."""
+    made = copy.deepcopy(config)
+    if layers is not None:
+        for name, value in vars(config).items():
+            if isinstance(value, list) and len(value) == config.num_hidden_layers:
+                setattr(made, name, value[:layers])
+        made.num_hidden_layers = layers
+    return made
 
 
 def _without_mask(config: Any) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from ..counting.collectives import Collective, by_group, collectives, sent_by_group, transferred
+from ..counting.collectives import Collective, collectives, sent_by_group, transferred
 from ..errors import InputError, RunError, errors_of_kind
 from ..profiling import profile
 from ..render.columns import Column
@@ -26,28 +26,65 @@ from ..report.gathered import COLLECTIVES
 from ..report.report import Report
 from ..torch_internals import fake_group, fake_tensors
 from .copies import map_in_copies, start_autograd
+from .layers import Deeper, N, by_layers, deeper, depths, grown, grown_collectives
 from .rank_mode import Rank
 
-Build = Callable[[Any], tuple["nn.Module | Sequence[nn.Module] | Mapping[str, Any]", Callable[[], Any]]]
+Build = Callable[..., tuple["nn.Module | Sequence[nn.Module] | Mapping[str, Any]", Callable[[], Any]]]
 NO_DATA = (
     "a kernel in C++ reads the data of tensors, which a simulated rank has not\n"
     "  DistributedDataParallel reads its parameters so, and cannot be simulated: fully_shard can"
 )
+Ran = tuple[Report, "Deeper | None"]
+"""The report of a rank's step, and what makes a deeper model of it."""
 Coordinates = dict[str, int]
 """The place of a rank in the mesh: its number in each dimension."""
 
 
 class RankKind(NamedTuple):
-    """Ranks that do the same: where one of them is, how many there are, and the report of its training step."""
+    """Ranks that do the same: where one of them is, how many there are, and what it does in a training step.
+
+    ``report`` is that of the step; of a model by its ``layers``, that of the deepest one that was run, to which the other figures
+    add those of the layers that it lacks, by ``more``.
+    """
 
     at: Mapping[str, int]
     ranks: int
     report: Report
+    more: Deeper | None = None
+
+    @property
+    def macs(self) -> int:
+        """The MACs of the step."""
+        return self.sum(lambda report: sum(each.macs for each in report.counted))
+
+    @property
+    def flops(self) -> int:
+        """The FLOPs of the step."""
+        return self.sum(lambda report: sum(each.flops for each in report.counted))
+
+    @property
+    def params(self) -> int:
+        """The parameters that it holds."""
+        return self.sum(lambda report: report.total_params or 0)
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """The bytes at the peak by category."""
+        return self.report.memory if self.more is None else self.more.memory
+
+    @property
+    def max_memory(self) -> int:
+        """The bytes at the peak."""
+        return (self.report.max_memory or 0) if self.more is None else sum(self.more.memory.values())
 
     @property
     def collectives(self) -> list[Collective]:
         """The sums of its collectives by operation and mesh dimension."""
-        return by_group(collectives(self.report.counted))
+        return grown_collectives(self.report, self.more)
+
+    def sum(self, of: Callable[[Report], N]) -> N:
+        """Return a figure that is a sum over calls, or over parameters; ``of`` returns that of a report."""
+        return grown(of, self.report, self.more)
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,12 +93,14 @@ class Simulation(Composed):
 
     The ``to_*`` methods export the ``table`` of the ranks.
 
-    ``mesh`` has the size of each dimension, ``differs`` the dimensions along which ranks differ.
+    ``mesh`` has the size of each dimension, ``differs`` the dimensions along which ranks differ. ``layers`` are those of the model
+    if it was not run whole, but known by shallower ones, and None otherwise.
     """
 
     mesh: Mapping[str, int]
     differs: tuple[str, ...]
     kinds: tuple[RankKind, ...]
+    layers: int | None = None
 
     @property
     def ranks(self) -> int:
@@ -76,7 +115,7 @@ class Simulation(Composed):
     @cached_property
     def max_memory(self) -> int:
         """The bytes at the peak of the rank that needs the most."""
-        return max(kind.report.max_memory or 0 for kind in self.kinds)
+        return max(kind.max_memory for kind in self.kinds)
 
     @property
     def provenance(self) -> str:
@@ -105,7 +144,7 @@ class Simulation(Composed):
     @property
     def _categories(self) -> list[str]:
         """The categories of the bytes at the peak, of any rank."""
-        return [*dict.fromkeys(name for kind in self.kinds for name in kind.report.memory)]
+        return [*dict.fromkeys(name for kind in self.kinds for name in kind.memory)]
 
     def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
         """Return the ranks as one HTML page, with a bar for each kind of them, or write it to ``path``. The page opens from
@@ -116,9 +155,9 @@ class Simulation(Composed):
             RankFigures(
                 self._name(kind),
                 kind.ranks,
-                sum(each.flops for each in kind.report.counted),
+                kind.flops,
                 None,
-                kind.report.memory,
+                kind.memory,
                 sent_by_group(kind.collectives),
             )
             for kind in self.kinds
@@ -131,7 +170,7 @@ class Simulation(Composed):
     @property
     def _title(self) -> str:
         sizes = " x ".join(f"{name} {size}" for name, size in self.mesh.items())
-        return f"{self.kinds[0].report.model} on {sizes} = {self.ranks} ranks, a training step"
+        return f"{self.kinds[0].report.model} on {sizes} = {self.ranks} ranks, a training step{by_layers(self.layers)}"
 
     def _pieces(self) -> Iterator[str | Table]:
         yield f"{self._title}{'' if self.complete else ', INCOMPLETE'}"
@@ -144,26 +183,9 @@ class Simulation(Composed):
         return ", ".join(f"{name} {kind.at[name]}" for name in self.differs) or "each"
 
     def _row(self, kind: RankKind) -> tuple[Any, ...]:
-        report = kind.report
-        params = None if report.params is None else report.params.total
-        macs, flops = (sum(getattr(each, name) for each in report.counted) for name in ("macs", "flops"))
-        held = [report.memory.get(name, 0) for name in self._categories]
-        moved = transferred(kind.collectives)
-        return (self._name(kind), kind.ranks, macs, flops, params, report.max_memory, *held, *moved)
-
-
-class _FirstStep(profile):
-    """The profile of a first step, whose optimizers find their state as in later steps: made unobserved, and in memory from
-    the beginning."""
-
-    def _stepping(self, optimizer: Optimizer) -> None:
-        if not optimizer.state:
-            step: Any = type(optimizer).step
-            step.__wrapped__(optimizer)  # without its hooks
-        known = len(self._optimizers)
-        super()._stepping(optimizer)
-        if len(self._optimizers) > known:
-            self._storages.make_permanent("optimizer")
+        held = [kind.memory.get(name, 0) for name in self._categories]
+        work = (kind.macs, kind.flops, kind.params, kind.max_memory)
+        return (self._name(kind), kind.ranks, *work, *held, *transferred(kind.collectives))
 
 
 def simulate(
@@ -171,7 +193,7 @@ def simulate(
     mesh: Mapping[str, int],
     *,
     differs: Sequence[str] | None = None,
-    warmup: bool = True,
+    layers: int | None = None,
     processes: int = 1,
 ) -> Simulation:
     """Run a training step of the ranks of a mesh that does not exist, one rank at a time, without memory and without sending.
@@ -184,8 +206,10 @@ def simulate(
         mesh: the dimensions by name with their sizes: ``{"dp": 64, "tp": 8, "pp": 4}``.
         differs: the dimensions along which ranks do different things, such as a pipeline's. By default that is found out, by
             comparing the first and the last rank along each dimension.
-        warmup: observe the second step. Without, it is the first one, in little more than half the time: what is made once is
-            part of it, and so may be missing at the peak, but for the state of optimizers, which is there from the beginning.
+        layers: the number of the model's layers, if ``build(device_mesh, layers)`` makes a model of any number of them. Then only
+            4, 5 and 6 are run (along a pipeline of n ranks, at least 4 n), and what each layer adds to the work, to the collectives
+            and to the memory at each call is added for the others. If layers do not add the same, all are run. That
+            the deeper ones are as the first ones is not seen here; :func:`rank_meshes` makes sure.
         processes: the number of ranks that are simulated at a time, each in a copy of this process. What ``build`` and the
             step change outside of the model is lost with the copy. It is one where copies are not safe: elsewhere than on Linux,
             with an accelerator, beside other threads, or after a first backward pass on fake tensors.
@@ -200,16 +224,19 @@ def simulate(
         )
     if unknown := [name for name in differs or () if name not in mesh]:
         raise InputError(f"differs names {', '.join(map(repr, unknown))}, which the mesh has not: {', '.join(mesh)}")
+    if layers is not None and not (isinstance(layers, int) and layers > 0):
+        raise InputError(f"layers must be the number of the model's layers, not {layers!r:.80}")
     if torch.distributed.is_initialized():
         raise InputError("simulate() makes a process group of its own: call it before torch.distributed is initialized")
-    found: dict[tuple[int, ...], Report] = {}
+    shared = math.prod(mesh[name] for name in differs or ())
+    found: dict[tuple[int, ...], Ran] = {}
 
-    def run(places: Sequence[Coordinates]) -> list[Report]:
+    def run(places: Sequence[Coordinates]) -> list[Ran]:
         new = {key: at for at in places if (key := tuple(at.values())) not in found}
-        reports = map_in_copies(
-            partial(_report_of, build, mesh, warmup), new.values(), processes, partial(_rank_named, mesh)
+        made = map_in_copies(
+            partial(_ran, build, mesh, layers, shared), new.values(), processes, partial(_rank_named, mesh)
         )
-        found.update(zip(new, reports, strict=True))
+        found.update(zip(new, made, strict=True))
         return [found[tuple(at.values())] for at in places]
 
     first = dict.fromkeys(mesh, 0)
@@ -221,16 +248,17 @@ def simulate(
         {**first, **dict(zip(differs, at, strict=True))} for at in product(*(range(mesh[name]) for name in differs))
     ]
     alike = math.prod(mesh.values()) // len(places)
-    kinds = _equal(
-        (RankKind(at, alike, report), _signature(report)) for at, report in zip(places, run(places), strict=True)
-    )
-    return Simulation(dict(mesh), tuple(differs), tuple(same[0][0]._replace(ranks=alike * len(same)) for same in kinds))
+    ran = run(places)
+    kinds = _equal((RankKind(at, alike, *each), _signature(each)) for at, each in zip(places, ran, strict=True))
+    told = tuple(same[0][0]._replace(ranks=alike * len(same)) for same in kinds)
+    return Simulation(dict(mesh), tuple(differs), told, layers if any(kind.more for kind in told) else None)
 
 
-def _signature(report: Report) -> Any:
+def _signature(ran: Ran) -> Any:
     """Return what tells ranks apart: their calls, with costs and results, what they send, and what they hold."""
+    report, more = ran
     calls = [(*each.call[1:], each.call.op, each.flops, repr(each.call.out)) for each in report.counted]
-    return calls, collectives(report.counted), report.params
+    return calls, collectives(report.counted), report.params, None if more is None else _signature((more.less, None))
 
 
 def _equal(pairs: Iterable[tuple[Any, Any]]) -> list[list[tuple[Any, Any]]]:
@@ -245,22 +273,34 @@ def _equal(pairs: Iterable[tuple[Any, Any]]) -> list[list[tuple[Any, Any]]]:
     return found
 
 
-def _report_of(build: Build, mesh: Mapping[str, int], warmup: bool, at: Mapping[str, int]) -> Report:
-    """Return the report of the training step of one rank."""
+def _ran(build: Build, mesh: Mapping[str, int], layers: int | None, shared: int, at: Mapping[str, int]) -> Ran:
+    """Return the report of the training step of one rank, whole or by its layers."""
     with errors_of_kind(), _fake_processes(_rank(mesh, at), mesh) as device_mesh:
         try:
-            made = build(device_mesh)
-            if not (isinstance(made, tuple) and len(made) == 2 and callable(made[1])):
-                raise InputError(f"build returns the model and a function that makes a step, not {type(made).__name__}")
-            model, step = made
-            with _warmed(model, step) if warmup else _FirstStep(model) as p:
-                step()
+            if layers is None:
+                return _report(build(device_mesh)), None
+            fewer = depths(layers, shared)
+            if fewer is not None:
+                reports = [_report(build(device_mesh, number)) for number in fewer]
+                more = deeper(reports, (layers - fewer[-1]) // shared)
+                if more is not None:
+                    return reports[-1], more
+            return _report(build(device_mesh, layers)), None
         except InputError:
             raise
         except Exception as error:
             said = NO_DATA if "data is not allocated" in str(error) else error
             raise RunError(f"{_rank_named(mesh, at)} raised\n  {type(error).__name__}: {said}") from error
-        return p.report
+
+
+def _report(made: Any) -> Report:
+    """Return the report of a training step."""
+    if not (isinstance(made, tuple) and len(made) == 2 and callable(made[1])):
+        raise InputError(f"build returns the model and a function that makes a step, not {type(made).__name__}")
+    model, step = made
+    with _warmed(model, step) as p:
+        step()
+    return p.report
 
 
 def _rank(mesh: Mapping[str, int], at: Mapping[str, int]) -> int:

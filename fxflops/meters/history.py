@@ -119,14 +119,29 @@ class History:
     @cached_property
     def timeline(self) -> tuple[Moment, ...]:
         """The live bytes by category after each call that changed them."""
+        moments = dict(self._lives())
+        return tuple(moment for number, held in moments.items() if (moment := self._moment(number, held)) is not None)
+
+    @property
+    def peaks(self) -> tuple[Moment, ...]:
+        """The live bytes by category at the peak within each call that changed them."""
+        highest = dict[int, Mapping[str, int]]()
+        for number, held in self._lives():
+            if number not in highest or sum(held.values()) > sum(highest[number].values()):
+                highest[number] = held
+        return tuple(moment for number, held in highest.items() if (moment := self._moment(number, held)) is not None)
+
+    def _lives(self) -> Iterator[tuple[int, Mapping[str, int]]]:
+        """Yield after each change the number of its call, and the live bytes by category."""
         live = dict.fromkeys(CATEGORIES, 0)
-        moments: dict[int, Mapping[str, int]] = {}
         categories = [self._category(entry) for entry in range(len(self.entries.specs))]
         for entry, change, number in triples(self.changes):
             live[categories[entry]] += change
-            moments[number] = live.copy()
-        made = ((self._call(number), held) for number, held in moments.items())
-        return tuple(Moment(call.path, call.op, call.phase, held) for call, held in made if call is not None)
+            yield number, live.copy()
+
+    def _moment(self, number: int, held: Mapping[str, int]) -> Moment | None:
+        call = self._call(number)
+        return None if call is None else Moment(call.path, call.op, call.phase, held)
 
     def each_change(self) -> Iterator[tuple[int, LiveTensor]]:
         """Yield for each change, in order, the number of the storage and its tensor, whose bytes are the change: negative

@@ -18,10 +18,10 @@ pytestmark = simulates
 LAYERS, WIDTH, HIDDEN, HEADS, VOCABULARY, TOKENS = 2, 64, 128, 8, 256, 32
 
 
-def model_of(kind: str, **settings: Any) -> Any:
+def model_of(kind: str, layers: int = LAYERS, **settings: Any) -> Any:
     sizes = {"hidden_size": WIDTH, "intermediate_size": HIDDEN, "num_attention_heads": HEADS, "vocab_size": VOCABULARY}
     config = getattr(transformers, f"{kind}Config")(
-        num_hidden_layers=LAYERS, num_key_value_heads=HEADS, **sizes, **settings
+        num_hidden_layers=layers, num_key_value_heads=HEADS, **sizes, **settings
     )
     with torch.device("meta"):
         return getattr(transformers, f"{kind}ForCausalLM")(config)
@@ -63,6 +63,25 @@ def test_a_llama_on_four_by_four() -> None:
     assert kind.report.total_params == sharded + norms
     assert kind.report.memory["params"] == 4 * (sharded + norms)
     assert kind.report.memory["optimizer"] == pytest.approx(8 * (sharded + norms), rel=0.01)  # and a step of each
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module.*returned a view")
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [("Llama", {}), ("Qwen3", {"layer_types": ["full_attention"] * 8})],
+)
+def test_a_model_by_its_layers(kind: str, settings: dict[str, Any]) -> None:
+    from fxflops.distributed.causal_lm import layers_of, training_step
+
+    model = model_of(kind, layers=8, **settings)
+    step = training_step(model, tokens=TOKENS)
+    found, whole = (
+        simulate(step, {"dp": 4, "tp": 2}, differs=(), layers=layers).kinds[0] for layers in (layers_of(model), None)
+    )
+    assert found.more is not None
+    assert (found.macs, found.flops, found.params) == (whole.macs, whole.flops, whole.params)
+    assert (found.max_memory, found.collectives) == (whole.max_memory, whole.collectives)
+    assert len(model.config.layer_types) == 8 if settings else model.config.num_hidden_layers == 8
 
 
 def test_one_rank_without_checkpointing_computes_what_the_model_does() -> None:

@@ -227,39 +227,6 @@ def test_memory_is_that_of_torchs_own_tracker() -> None:
     assert (memory["params"], memory["optimizer"]) == (told["SHARDED_PARAM"], told["OPT"])
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.Adagrad, torch.optim.SGD])
-def test_a_first_step_is_as_later_ones(optimizer: Any) -> None:
-    from torch.distributed.fsdp import fully_shard
-
-    def build(mesh: Any) -> Any:
-        model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(3)))
-        for part in (*model, model):
-            fully_shard(part, mesh=mesh)
-        made, stepped = optimizer(model.parameters(), lr=0.1), list[int]()
-        made.register_step_post_hook(lambda *_: stepped.append(1))
-
-        def step() -> None:
-            model(torch.ones(ROWS, WIDTH)).sum().backward()
-            made.step()
-            made.zero_grad()
-            assert len(stepped) in (1, 2)  # its hooks run once in a step
-
-        return model, step
-
-    first, later = (simulate(build, {"dp": 2}, differs=(), warmup=warmup).kinds[0] for warmup in (False, True))
-    assert first.collectives == later.collectives
-    assert first.report.memory == later.report.memory
-    assert _work(first.report) == _work(later.report)
-
-
-def _work(report: Any) -> list[Any]:
-    return [
-        (each.call.phase, each.call.path, repr(each.call.operation), each.flops)
-        for each in report.counted
-        if each.flops
-    ]
-
-
 def test_torchs_own_context_parallel() -> None:
     """It has no CPU kernel, but its operators on fake tensors. A rank has the first and the last of eight pieces of a sequence."""
     cp, heads, width, tokens = 4, 2, 8, 64

@@ -1,0 +1,188 @@
+"""A deep model by shallow ones: what a layer adds is known from three depths, if all layers add the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
+
+from ..counting.collectives import Collective, by_group, collectives
+from ..report.report import Report
+
+N = TypeVar("N", int, float)
+FEWEST = 4
+"""The least layers of a shallow model: the first two and the last two, which may differ from those in between, as the first gathers no
+other's parameters ahead of time."""
+Figures = Mapping[Hashable, Sequence[int]]
+"""Figures of a step, by what they are of."""
+
+
+class Deeper(NamedTuple):
+    """What is to be added to a shallow model's figures, for those of one with more layers.
+
+    ``less`` is the report of a model with fewer layers than the shallow one, and the difference between the two is added so many
+    ``times``. ``memory`` are the bytes at the deep model's peak by category.
+    """
+
+    less: Report
+    times: int
+    memory: Mapping[str, int]
+
+
+def depths(layers: int, step: int) -> tuple[int, int, int] | None:
+    """Return the three numbers of layers by which a deep model is known; None if it has not more.
+
+    They differ by ``step``, the number of ranks among which layers are shared.
+    """
+    first = FEWEST * step + (layers - FEWEST * step) % step
+    return (first, first + step, first + 2 * step) if first + 2 * step < layers else None
+
+
+def deeper(reports: Sequence[Report], times: int) -> Deeper | None:
+    """Return what makes a deep model of the last of three shallow ones; None if their figures do not grow evenly.
+
+    Their difference is to be added so many ``times``. Even are the work, the collectives and the parameters, and the live bytes at
+    each call's peak: with the number of layers, and from each layer to the next. So the deep model's peak is at one
+    of the calls that shallow ones make, too: in the first two layers, in the last two, or outside.
+    """
+    if _grown([_work(report) for report in reports], times) is None:
+        return None
+    held = _by_place(reports)
+    peaks = None if held is None else _grown(held, times)
+    if not peaks:
+        return None
+    highest = max(peaks.values(), key=sum)
+    return Deeper(
+        reports[-2], times, {name: size for name, size in zip(_peaks(reports[0])[0].live, highest, strict=True) if size}
+    )
+
+
+def by_layers(layers: int | None) -> str:
+    """Return the words for a model that was not run whole."""
+    return "" if layers is None else f" of {layers} layers, by that of fewer"
+
+
+def grown(of: Callable[[Report], N], report: Report, more: Deeper | None) -> N:
+    """Return a figure that is a sum over calls, of a report or of the deeper model."""
+    figure = of(report)
+    return figure if more is None else figure + more.times * (figure - of(more.less))
+
+
+def grown_collectives(report: Report, more: Deeper | None) -> list[Collective]:
+    """Return the sums of the collectives by operation and group, of a report or of the deeper model."""
+    rows = by_group(collectives(report.counted))
+    if more is None:
+        return rows
+    less = {row.key: row for row in by_group(collectives(more.less.counted))}
+
+    def more_of(row: Collective, name: str) -> Any:
+        now, before = getattr(row, name), getattr(less[row.key], name)
+        return None if now is None or before is None else now + more.times * (now - before)
+
+    return [row._replace(**{name: more_of(row, name) for name in ("calls", "sent", "received")}) for row in rows]
+
+
+def _work(report: Report) -> Figures:
+    """Return the work of each operator in each phase, the collectives, and the parameters."""
+    found: dict[Hashable, list[int]] = {}
+    for each in report.counted:
+        sums = found.setdefault((each.call.phase, each.call.op, each.rule), [0] * 4)
+        for i, number in enumerate((1, each.macs, each.flops, each.int_ops)):
+            sums[i] += number
+    for row in by_group(collectives(report.counted)):
+        found[row.key] = [row.calls, *(-1 if size is None else size for size in (row.sent, row.received))]
+    found["params"] = [0 if report.params is None else report.params.total]
+    return found
+
+
+def _growing_lists(reports: Sequence[Report]) -> list[dict[tuple[str, ...], int]]:
+    """Return the lengths of the lists of modules that grow with the model, by path, for each report."""
+    lengths = []
+    for report in reports:
+        found = Counter[tuple[str, ...]]()
+        for path in {each.call.path for each in report.counted}:
+            names = tuple(path.split("."))
+            for i, name in enumerate(names):
+                if name.isdigit():
+                    found[names[:i]] = max(found[names[:i]], int(name) + 1)
+        lengths.append(found)
+    same = [
+        path
+        for path in lengths[0]
+        if len({found[path] for found in lengths}) > 1 and all(path in found for found in lengths)
+    ]
+    return [{path: found[path] for path in same} for found in lengths]
+
+
+def _by_place(reports: Sequence[Report]) -> Sequence[Figures] | None:
+    """Return the live bytes by category at the peak of each call, by its place from either end of the layers, or of the calls of its kind
+    where these are outside of layers; None if those in between are not evenly between the ends."""
+    rows = [_rows(report, sizes) for report, sizes in zip(reports, _growing_lists(reports), strict=True)]
+    found: list[dict[Hashable, Sequence[int]]] = [{} for _ in rows]
+    if not rows[0].keys() == rows[1].keys() == rows[2].keys():
+        return None
+    for kind, (fewest, _) in rows[0].items():
+        for figures, row in zip(found, rows, strict=True):
+            length, held = row[kind]
+            for number, live in held.items():
+                if number < fewest // 2:
+                    figures[kind, number] = live
+                elif number >= length - (fewest - fewest // 2):
+                    figures[kind, number - length] = live
+        (_, _), (length, _), (longest, held) = (row[kind] for row in rows)
+        period, half = length - fewest, fewest // 2
+        for first in range(half - period, half):
+            numbers = range(first, longest - (fewest - half) + period, period)
+            inner = [sum(held[number]) for number in numbers if number in held]
+            if longest - length != period or len(inner) not in (0, len(numbers)) or not _is_even(inner):
+                return None
+    return found
+
+
+def _rows(report: Report, lists: Mapping[tuple[str, ...], int]) -> dict[Hashable, tuple[int, dict[int, Any]]]:
+    """Return how many layers make each call, and the live bytes by category at its peak in each of them, by their numbers; of calls outside
+    of layers, how often they are made, and the bytes by which time it is."""
+    seen = Counter[Hashable]()
+    found: dict[Hashable, tuple[int, dict[int, Any]]] = {}
+    for moment in _peaks(report):
+        live = tuple(moment.live.values())
+        nth = seen[moment.phase, moment.path, moment.op]
+        seen[moment.phase, moment.path, moment.op] += 1
+        path, number, length = _place(moment.path, lists)
+        if length:
+            found.setdefault((moment.phase, path, moment.op, nth), (length, {}))[1][number] = live
+        else:
+            kind = (moment.phase, path, moment.op)
+            found[kind] = (nth + 1, {**found.get(kind, (0, {}))[1], nth: live})
+    return found
+
+
+def _peaks(report: Report) -> Any:
+    """Return the live bytes at the peak of each call; of a run in this process, not of one that was read from a file."""
+    history: Any = report._run.history
+    return history.peaks
+
+
+def _place(path: str, lists: Mapping[tuple[str, ...], int]) -> tuple[str, int, int]:
+    """Return a path without the number of its layer, that number, and how many layers there are: 0 outside of layers."""
+    names = path.split(".")
+    for i, name in enumerate(names):
+        if name.isdigit() and tuple(names[:i]) in lists:
+            return ".".join((*names[:i], "", *names[i + 1 :])), int(name), lists[tuple(names[:i])]
+    return path, 0, 0
+
+
+def _grown(figures: Sequence[Figures], times: int) -> Figures | None:
+    """Return the figures of the deep model; None if those of three depths do not grow evenly, or are not of the same."""
+    one, two, three = figures
+    if not one.keys() == two.keys() == three.keys():
+        return None
+    if not all(_is_even(each) for key in one for each in zip(one[key], two[key], three[key], strict=True)):
+        return None
+    return {key: tuple(c + times * (c - b) for b, c in zip(two[key], three[key], strict=True)) for key in one}
+
+
+def _is_even(numbers: Iterable[int]) -> bool:
+    """Return whether each number is as much above the one before it."""
+    return len({after - before for before, after in pairwise(numbers)}) < 2

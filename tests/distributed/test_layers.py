@@ -1,0 +1,149 @@
+"""Models by their layers: the figures of all layers, run, are what those of a few say, or all are run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.utils.checkpoint import checkpoint
+
+from fxflops.distributed import Links, Simulation, rank_meshes, simulate, step_bound
+from fxflops.errors import InputError
+from tests.distributed import simulates
+
+pytestmark = [simulates, pytest.mark.filterwarnings("ignore::FutureWarning")]
+LAYERS, WIDTH, TOKENS = 11, 16, 32
+LINKS = Links(within=1e6, across=1e4, node=4)
+
+
+class Block(nn.Module):
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, hidden), nn.Linear(hidden, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(self.norm(x))))
+
+
+class Model(nn.Module):
+    """An embedding, blocks, and logits over a vocabulary; the sizes of the blocks by their number."""
+
+    def __init__(self, layers: int, hidden: Callable[[int], int], vocabulary: int, checkpoints: bool) -> None:
+        super().__init__()
+        self.embedding, self.checkpoints = nn.Embedding(vocabulary, WIDTH), checkpoints
+        self.blocks = nn.ModuleList(Block(hidden(i)) for i in range(layers))
+        self.head = nn.Linear(WIDTH, vocabulary)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpoints else block(x)
+        return F.cross_entropy(self.head(x), ids)
+
+
+class Step:
+    """A training step of a model of so many layers, sharded over "dp" and parallel over "tp" where the mesh has them."""
+
+    def __init__(
+        self, hidden: Callable[[int], int] = lambda i: 32, vocabulary: int = 8, checkpoints: bool = False
+    ) -> None:
+        self.model, self.ran = (hidden, vocabulary, checkpoints), list[int]()
+
+    def __call__(self, mesh: Any, layers: int = LAYERS) -> Any:
+        self.ran.append(layers)
+        model = Model(layers, *self.model)
+        for block in model.blocks:
+            if "tp" in mesh.mesh_dim_names:
+                parallelize_module(block, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
+            if "dp" in mesh.mesh_dim_names:
+                fully_shard(block, mesh=mesh["dp"])
+        if "dp" in mesh.mesh_dim_names:
+            fully_shard(model, mesh=mesh["dp"])
+        optimizer, ids = torch.optim.AdamW(model.parameters()), torch.zeros(TOKENS, dtype=torch.long)
+
+        def step() -> None:
+            model(ids).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return model, step
+
+
+def figures(found: Simulation) -> list[Any]:
+    return [
+        (
+            kind.at,
+            kind.ranks,
+            (kind.macs, kind.flops, kind.params, kind.max_memory),
+            {name: held for name, held in kind.memory.items() if held},
+            [row[:8] for row in kind.collectives],
+        )
+        for kind in found.kinds
+    ]
+
+
+@pytest.mark.parametrize("mesh", [{"dp": 4}, {"dp": 2, "tp": 2}, {"tp": 4}, {"one": 1}], ids=str)
+@pytest.mark.parametrize("checkpoints", [False, True])
+@pytest.mark.parametrize("vocabulary", [8, 300], ids=["peak in the layers", "peak at the logits of a shallow model"])
+def test_all_layers_by_a_few(mesh: dict[str, int], checkpoints: bool, vocabulary: int) -> None:
+    step = Step(vocabulary=vocabulary, checkpoints=checkpoints)
+    found = simulate(step, mesh, differs=(), layers=LAYERS)
+    assert (found.layers, step.ran) == (LAYERS, [4, 5, 6])
+    whole = simulate(step, mesh, differs=())
+    assert figures(found) == figures(whole)
+    assert found.table.rows[0][:6] == whole.table.rows[0][:6]
+    assert found.collectives == whole.collectives
+    (*bounds, binds), (*of_all, binds_all) = step_bound(found, "H100"), step_bound(whole, "H100")
+    assert (bounds, binds) == (pytest.approx(of_all), binds_all)
+    assert f"a training step of {LAYERS} layers, by that of fewer" in str(found)
+
+
+@pytest.mark.parametrize(
+    "hidden", [lambda i: 32 + 16 * (i % 2), lambda i: 32 + 16 * (i == 3)], ids=["in turn", "one of them"]
+)
+def test_layers_that_add_unlike_figures_are_all_run(hidden: Callable[[int], int]) -> None:
+    step = Step(hidden)
+    found = simulate(step, {"dp": 2}, differs=(), layers=LAYERS)
+    assert (found.layers, step.ran) == (None, [4, 5, 6, LAYERS])
+    assert figures(found) == figures(simulate(step, {"dp": 2}, differs=()))
+
+
+def test_a_model_of_few_layers_is_run_whole() -> None:
+    step = Step()
+    assert simulate(step, {"dp": 2}, differs=(), layers=6).layers is None
+    assert step.ran == [6]
+    with pytest.raises(InputError, match="layers must be the number of the model's layers, not 0"):
+        simulate(step, {"dp": 2}, layers=0)
+
+
+def test_the_layers_of_a_pipeline() -> None:
+    ran = list[int]()
+
+    def stage(mesh: Any, layers: int = 26) -> Any:
+        ran.append(layers)
+        rank = mesh.get_local_rank("pp")
+        model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers // 2 + (rank == 1))))
+        return model, lambda: model(torch.ones(TOKENS, WIDTH)).sum().backward()
+
+    found = simulate(stage, {"dp": 2, "pp": 2}, differs=["pp"], layers=26)
+    assert ran == 2 * [8, 10, 12]
+    assert figures(found) == figures(simulate(stage, {"dp": 2, "pp": 2}, differs=["pp"]))
+
+
+@pytest.mark.parametrize("odd", [None, 8], ids=["alike", "one that the first six do not show"])
+def test_meshes_by_layers_are_checked_by_a_whole_model(odd: int | None) -> None:
+    meshes = [{"dp": 2}, {"dp": 4}, {"dp": 2, "tp": 2}]
+    step = Step(lambda i: 32 if i != odd else 48)
+    found = rank_meshes(step, meshes, links=LINKS, differs=(), layers=LAYERS)
+    assert step.ran == ([LAYERS, *3 * [4, 5, 6]] if odd is None else [LAYERS, *3 * [4, 5, 6], *3 * [LAYERS]])
+    assert found.layers == (LAYERS if odd is None else None)
+    assert ("11 layers by what each of the first 6 adds" in str(found)) == (odd is None)
+    whole = rank_meshes(step, meshes, links=LINKS, differs=())
+    assert [figures(each) for each, _ in found.found] == [figures(each) for each, _ in whole.found]
+    assert [bound[:2] for _, bound in found.found] == [pytest.approx(bound[:2]) for _, bound in whole.found]
