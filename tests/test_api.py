@@ -166,9 +166,9 @@ def test_an_error_names_node_module_shapes_and_line(run: Any) -> None:
 
 @pytest.mark.parametrize(
     ("outer", "inner", "said"),
-    [(True, True, "as_is (train)"), (False, False, "as_is (eval)"), (True, False, "as_is (mixed)")],
+    [(True, True, "train"), (False, False, "eval"), (True, False, "train and eval")],
 )
-def test_as_is_says_which_mode_that_is(outer: bool, inner: bool, said: str) -> None:
+def test_the_mode_of_a_model_as_it_is(outer: bool, inner: bool, said: str) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout())
     model.train(outer)
     model[1].train(inner)

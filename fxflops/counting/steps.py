@@ -110,7 +110,7 @@ def unsteady(run: Run, nodes: float | None) -> str:
     found = [labels[which] + timing.unsteady for which, timing in timed.items() if timing.unsteady]
     latency = run.latency.median if run.latency else 0.0
     if latency > LONG_RUN and nodes and not 1 / TOO_FAR_APART < nodes / latency < TOO_FAR_APART:
-        found.append(f"{labels[FORWARD]}the nodes took {nodes / latency:.1f}x the time of the model")
+        found.append(f"{labels[FORWARD]}the operations took {nodes / latency:.1f}x the time of the model")
     return "; ".join(filter(None, [*found, run.interrupted]))
 
 

@@ -12,7 +12,7 @@ from ..units import percent, seconds
 from .data import Summary, TreeRow
 from .fold import pattern
 from .parts import Part, parts_of
-from .text import plain
+from .text import place, plain
 
 FORWARD, BACKWARD, *_ = PHASES
 *_, BETWEEN = TIMED
@@ -25,15 +25,16 @@ def conclusion(data: Summary, utilization: float | None = None) -> str:
     """Return ``64% of FLOPs in 12 Mlp (blocks.*.mlp); 35% of FLOPs in 12 Attention (blocks.*.attn); 41% of peak; slowest:
     blocks.0.attn, 3.10 ms``; "" for an empty run.
 
-    Where the times are unsteady, none is singled out. ``utilization`` is the share of the device's peak that the model reached (MFU), None if it is not known. Of a training
+    Where the times are unsteady, or there are none, that is said instead of the slowest. ``utilization`` is the share of the device's peak that the model reached (MFU), None if it is not known. Of a training
     step the phase that takes most comes first, and modules are compared in the forward, with work outside the model.
     """
     parts, phase = parts_of(data.root), _phase(data)
     where = _dearest(data, parts)
+    is_timed = data.nodes_seconds is not None or _times(data)
     said = [
         f"{phase}; of the {data.forward} {where}" if phase and where else phase or where,
         "" if utilization is None else f"{_share(utilization, 1)} of peak",
-        "the times are unsteady" if data.unsteady else _slowest(parts),
+        "the times are unsteady" if data.unsteady else _slowest(parts) if is_timed else where and "time not measured",
     ]
     return "; ".join(filter(None, said))
 
@@ -88,21 +89,23 @@ def _named(kind: Sequence[Part], by: str, cost: Callable[[TreeRow], float]) -> s
     """Return ``12 Mlp (blocks.*.mlp)``; of parts in several places also the one that costs more than any other."""
     modules = [module for part in kind for module in part.modules]
     if len(modules) < 2:
-        return f"{plain(kind[0].row.path)} ({plain(kind[0].row.cls)})" if modules else kind[0].label
+        label = kind[0].label
+        own = f"the model itself {label}" if label.startswith("(own") else label
+        return f"{place(kind[0].row.path)} ({plain(kind[0].row.cls)})" if modules else own
     places = {pattern(module.path) for module in modules} if len(kind) > 1 else {kind[0].row.path}
     is_one = len(places) == 1
     sums = grouped((part.row.path if is_one else pattern(part.row.path), cost(part.row)) for part in kind)
-    dearest, *others = sorted(sums, key=lambda place: sum(sums[place]), reverse=True)
+    dearest, *others = sorted(sums, key=lambda where: sum(sums[where]), reverse=True)
     is_most = others and sum(sums[dearest]) > LEAD * sum(sums[others[0]])
-    where = f" ({plain(places.pop())})" if is_one else ""
-    return f"{len(modules)} {plain(kind[0].row.cls)}{where}{f', most {by} in {plain(dearest)}' * bool(is_most)}"
+    where = f" ({plain(places.pop())})" if is_one and places != {"*"} else ""
+    return f"{len(modules)} {plain(kind[0].row.cls)}{where}{f', most {by} in {place(dearest)}' * bool(is_most)}"
 
 
 def _slowest(parts: Sequence[Part]) -> str:
     """Return the module that took the longest, if modules were timed."""
     modules = [module for part in parts for module in part.modules if module.seconds]
     slowest = max(modules, key=_seconds, default=None)
-    return "" if slowest is None else f"slowest: {plain(slowest.path)}, {seconds(slowest.seconds)}"
+    return "" if slowest is None else f"slowest: {place(slowest.path)}, {seconds(slowest.seconds)}"
 
 
 def _flops(row: TreeRow) -> float:

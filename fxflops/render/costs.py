@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from .. import units
 from ..counting.steps import HOST
+from ..records.pairs import ATTENTION
 from .columns import MODULE_COLUMNS, module_cell, module_values
 from .data import Summary, TreeRow
 from .parts import Part, parts_of
@@ -17,6 +18,8 @@ LEAST = 0.5
 """Percent of the FLOPs and of the time below which a part is left to the rest."""
 BAR = 20
 OTHER = "other"
+NOT_A_MODULE = {ATTENTION: f"{ATTENTION} (scaled dot product)"}
+"""Operators whose names are also those of modules, in words that tell them apart: the module has projections, too."""
 
 
 def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
@@ -25,7 +28,7 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
     if not parts:
         return []
     timed = any(part.row.seconds is not None for part in parts)
-    keys = ("flops", "flops%", "time", "time%") if timed else ("flops", "flops%")
+    keys, what = (("flops", "flops%", "time", "time%"), "time") if timed else (("flops", "flops%"), data.unit)
     columns = [column for column in MODULE_COLUMNS if column.key in keys]
     values = [module_values(part.row, data.root) for part in parts]
     numbers = [[data.unit if column.key == "flops" else column.header for column in columns]]
@@ -35,23 +38,27 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
     left = None if room is None else room - max(map(cells, right)) - 2
     lines = align([*zip(["module", *(part.within(left) for part in parts)], right, strict=True)], [False, True])
     free = BAR if room is None else max(min(BAR, room - max(map(cells, lines)) - 2), 0)
-    bars = [bar(found["time%" if timed else "flops%"], free) if free else "" for found in values]
-    return [lines[0], *(f"{line}  {paint(b, 'cyan', color)}" for line, b in zip(lines[1:], bars, strict=True))]
+    scale = f"0%{f'of {what}':^{BAR - 6}}100%" if free == BAR else ""
+    bars = [scale, *(bar(found["time%" if timed else "flops%"], free) if free else "" for found in values)]
+    return [f"{line}  {paint(b, 'cyan', color)}" for line, b in zip(lines, bars, strict=True)]
 
 
 def costs(data: Summary) -> list[Part]:
-    """Return the parts that cost most, largest first; the rest is a part "other"."""
+    """Return the parts that cost most, largest first; the rest is a part "other", which says how many more it has of a kind shown."""
     parts = [part for part in parts_of(data.root) if _is_worth_a_line(part.row, data)]
     by_time = any(part.row.seconds is not None for part in parts)
     parts.sort(key=lambda part: (part.row.seconds or 0.0) if by_time else part.row.flops, reverse=True)
-    parts = parts[:MOST_PARTS]
+    shown = {part.row.cls for part in parts[:MOST_PARTS] if part.modules}
+    parts, more = parts[:MOST_PARTS], [part for part in parts[MOST_PARTS:] if part.modules and part.row.cls in shown]
     flops = data.root.flops - sum(part.row.flops for part in parts)
     taken = sum(part.row.seconds or 0.0 for part in parts)
     seconds = None if data.root.seconds is None else data.root.seconds - taken
     # Differences of sums of seconds are not exactly 0.
     if parts and (flops > 0 or (seconds or 0.0) > 1e-9):
         macs = data.root.macs - sum(part.row.macs for part in parts)
-        parts.append(Part(TreeRow("", "", OTHER, 0, None, macs, flops, seconds=seconds)))
+        number = sum(len(part.modules) for part in more if part.row.cls == more[0].row.cls)
+        said = f"with {number} more {more[0].row.cls}" if more else ""
+        parts.append(Part(TreeRow("", said, OTHER, 0, None, macs, flops, seconds=seconds)))
     return parts
 
 
@@ -74,4 +81,5 @@ def _shares(values: Sequence[tuple[str, float]]) -> list[str]:
     whole = sum(value for _, value in values)
     ranked = sorted(values, key=lambda pair: -pair[1])
     shown = [*ranked[:MOST_OPERATORS], (OTHER, sum(value for _, value in ranked[MOST_OPERATORS:]))]
-    return [f"{plain(name)} {100 * value / whole:.1f}%" for name, value in shown if value]
+    said = [(NOT_A_MODULE.get(name, plain(name)), 100 * value / whole) for name, value in shown if value]
+    return [f"{name} {share:.1f}%" for name, share in said if share >= 0.05]

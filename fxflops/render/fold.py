@@ -114,8 +114,8 @@ def common_name(names: Sequence[str]) -> str:
 
 
 def pattern(path: str) -> str:
-    """Return a path or name with ``*`` for numbers: ``layer*.*.bn1``; the root is ``(root)``."""
-    return re.sub(r"\d+", "*", path) or ROOT
+    """Return a path or name with ``*`` for numbers, but not in ``conv2d`` or ``3x3``: ``layer*.*.bn*``; the root is ``(root)``."""
+    return re.sub(r"(?<!\dx)(?<!\d)\d+(?![A-Za-z\d])", "*", path) or ROOT
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

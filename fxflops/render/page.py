@@ -23,7 +23,7 @@ from .data import Summary
 from .exports import as_json
 from .page_data import Page, payload
 from .summary import facts, missing_lines, paste_where, remark_lines
-from .text import escaped, plain
+from .text import escaped, place, plain
 
 HERE = Path(__file__).parent
 MOST_STEPS = 100
@@ -117,7 +117,7 @@ def cards(page: Page) -> list[Card]:
         said += f"; unsteady: {unsteady}" if unsteady else ""
         found.append(Card("latency", units.seconds(median), f"{median!r} s", said))
     if data.bytes_peak:
-        said = f"at {plain(data.peak_at)}" if data.peak_at else "with what is held throughout"
+        said = f"at {place(data.peak_at)}" if data.peak_at else "with what is held throughout"
         found.append(Card("peak memory", units.size(data.bytes_peak), f"{data.bytes_peak:,} bytes", said))
     return found + _goodness(page)
 

@@ -11,11 +11,11 @@ from .data import TreeRow
 from .fold import common_name, own_row, pattern
 from .text import SHORTEST, cells, elide, plain
 
-LARGE, NEARLY_ALL, A_PART = 50.0, 90.0, 15.0
+LARGE, NEARLY_ALL, A_PART = 50.0, 85.0, 15.0
 """Percent: of the model's cost, from which a part is opened; of its own, from which what has it in a part wraps it, and from
 which a class of modules is one that its cost splits into."""
 ALIKE = 2
-"""Blocks in a list are of one kind if they have one class and none is more than so many times as large as another."""
+"""Numbered blocks are of one kind if they have one class and none is more than so many times as large as another."""
 CONTAINERS = ("Sequential", "ModuleList", "ModuleDict")
 
 
@@ -92,8 +92,8 @@ def _inside(part: Part) -> Iterator[Part]:
 
 
 def _are_alike(a: TreeRow, b: TreeRow) -> bool:
-    """Return True for modules of equal size, and for blocks in a list: the first of them often has something more."""
-    factor = ALIKE if a.children and b.children and a.name.isdecimal() else 1
+    """Return True for modules of equal size, and for numbered blocks: the first of them often has something more."""
+    factor = ALIKE if a.children and b.children and a.name[-1:].isdecimal() else 1
     sizes = [(a.params or 0, b.params or 0), (a.flops, b.flops)]
     return all(max(pair) <= factor * min(pair) for pair in sizes)
 

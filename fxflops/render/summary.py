@@ -12,9 +12,9 @@ from ..counting.steps import OUTSIDE, StepTime
 from ..counting.uncounted import PASTE, Missing
 from ..meters.timing import Timing
 from .conclusion import conclusion
-from .costs import cost_lines, operator_shares
+from .costs import LEAST, cost_lines, operator_shares
 from .data import CompiledRun, Summary
-from .text import cells, pad, paint, plain, terminal_width
+from .text import cells, pad, paint, place, plain, terminal_width
 
 MOST_MISSING = 8
 LABEL, VALUE = 9, 12
@@ -105,10 +105,11 @@ def facts(data: Summary) -> list[Fact]:
     if data.collectives:
         found.append(_sent(data.collectives))
     if data.bytes_peak is not None:
-        held = " + ".join(f"{name} {units.size(part)}" for name, part in data.memory.items() if part)
-        place = f"at {plain(data.peak_at)}" if data.peak_at else ""
+        said = {"gradients": "gradients so far"} if data.peak_phase == "backward" else {}
+        held = " + ".join(f"{said.get(name, name)} {units.size(part)}" for name, part in data.memory.items() if part)
+        at = f"at {place(data.peak_at)}" if data.peak_at else ""
         phase = f"in the {data.peak_phase}" if data.peak_phase != "forward" else ""
-        details = [f"peak = {held}" if held else "peak", " ".join(filter(None, [place, phase]))]
+        details = [f"peak = {held}" if held else "peak", " ".join(filter(None, [at, phase]))]
         found.append(Fact("memory", units.size(data.bytes_peak), [*filter(None, details)], "; "))
     return found
 
@@ -161,9 +162,11 @@ def paste_where(data: Summary) -> str:
 def _counts(data: Summary) -> Fact:
     bound = ">= " if data.root.missing else ""
     of = "" if data.backward_flops is None else f"of the {data.forward}; "
+    whose = "" if data.unit == "FLOPs" else f"{plain(data.convention)} "
+    is_much = data.int_ops > LEAST / 100 * data.root.flops
     details = [
-        f"{data.unit}  {bound}{units.count(data.root.flops)}  ({of}{plain(data.rules)})",
-        *([f"{units.count(data.int_ops)} integer ops"] if data.int_ops else []),
+        f"{whose}{data.unit}  {bound}{units.count(data.root.flops)}  ({of}{plain(data.rules)})",
+        *([f"{units.count(data.int_ops)} operations on integers"] if is_much else []),
         f"{'complete' if data.complete else 'INCOMPLETE'}: {data.counted_calls:,}/{data.calls:,} calls",
     ]
     return Fact("MACs", bound + units.count(data.root.macs), details, "    ")
@@ -200,7 +203,7 @@ def _latency(label: str, latency: Timing | None, nodes: float | None, flops: int
     median, details = (None, []) if latency is None else (latency.median, [_repeats(latency)])
     if nodes is not None:
         ratio = f" ({nodes / median:.2f}x)" if median else ""
-        details.append(f"sum of nodes {units.seconds(nodes)}{ratio}")
+        details.append(f"operations add up to {units.seconds(nodes)}{ratio}")
     if median and flops:
         details.append(units.amount(flops / median, "FLOP/s"))
     return Fact(label, units.seconds(median), details)

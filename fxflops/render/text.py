@@ -24,6 +24,11 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def place(path: str) -> str:
+    """Return a module's path on one line; a number alone, as in a Sequential, is ``module 0``."""
+    return f"module {path}" if path.isdecimal() else plain(path)
+
+
 def escaped(text: str) -> str:
     """Return the text on one line, escaped for HTML."""
     return escape(plain(text))

@@ -40,9 +40,9 @@ def environment_of(device: torch.device, mode: str, compiled: bool) -> Environme
 
 
 def modes_in(modules: Iterable[nn.Module]) -> str:
-    """Return the mode that the modules are in: "train" or "eval", or "mixed"."""
+    """Return the mode that the modules are in: "train", "eval" or "train and eval"."""
     found = {module.training for module in modules}
-    return "mixed" if len(found) > 1 else "train" if True in found else "eval"
+    return "train and eval" if len(found) > 1 else "train" if True in found else "eval"
 
 
 def environment_of_trace(device: str) -> Environment:

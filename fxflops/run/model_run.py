@@ -65,7 +65,7 @@ class Subject:
         compiled_model: nn.Module | None = None,
     ) -> None:
         self.model = model
-        self.mode = f"{mode} ({modes_in(inventory.paths)})" if mode == "as_is" else mode
+        self.mode = modes_in(inventory.paths) if mode == "as_is" else mode
         self.compiled = compiled
         self.lazy = lazy
         self.compiled_model = compiled_model

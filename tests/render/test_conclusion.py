@@ -35,7 +35,8 @@ def test_times_that_are_no_good_are_said_to_be(vit):
 
 
 def test_counted_alone(vit):
-    assert conclusion(replace(vit, root=untimed(vit.root))) == f"63% of FLOPs in 4 Mlp (blocks.*.mlp); {SECOND}"
+    counted = replace(vit, root=untimed(vit.root), latency=None, nodes_seconds=None)
+    assert conclusion(counted) == f"63% of FLOPs in 4 Mlp (blocks.*.mlp); {SECOND}; time not measured"
 
 
 def test_time_spent_elsewhere_than_flops(vit):
@@ -53,8 +54,17 @@ def test_modules_of_a_class_in_several_places(vit):
     assert conclusion(replace(vit, root=root)) == "100% of FLOPs in 3 Conv2d, most FLOPs in conv*"
     same = root._replace(children=(conv("conv1", 50), conv("conv2", 30), conv("conv3", 20)))
     assert conclusion(replace(vit, root=same)) == "100% of FLOPs in 3 Conv2d (conv*), most FLOPs in conv1"
+    bare = root._replace(children=(conv("0", 60), conv("1", 40)))
+    assert conclusion(replace(vit, root=bare)) == "100% of FLOPs in 2 Conv2d, most FLOPs in module 0"
     tie = root._replace(children=(conv("conv1", 35), conv("conv2", 33), conv("conv3", 32)))
     assert conclusion(replace(vit, root=tie)) == "100% of FLOPs in 3 Conv2d (conv*)"
+
+
+def test_work_outside_all_modules_is_the_models_own(vit):
+    root = TreeRow(
+        "", "Net", "", 1, 0, 0, 10, own_flops=10, own_ops={"add": 1}, children=(TreeRow("a", "A", "a", 0, 0, 0, 0),)
+    )
+    assert conclusion(replace(vit, root=root)) == "100% of FLOPs in the model itself (own: add)"
 
 
 def test_of_an_incomplete_count_the_shares_are_of_what_was_counted(vit):

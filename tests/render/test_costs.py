@@ -20,7 +20,7 @@ def lines(text: str) -> list[str]:
 
 def test_where_the_cost_is(vit):
     assert cost_lines(vit, None, color=False) == lines("""
-        module                           FLOPs     %       time     %
+        module                           FLOPs     %       time     %  0%   of time    100%
         blocks.*.mlp  Mlp (x4)          7.20 G  63.0   30.00 ms  48.0  █████████▋
         blocks.*  (own: add x2)         1.20 M   0.0   15.00 ms  24.0  ████▊
         blocks.*.attn  Attention (x4)   4.00 G  35.0   15.00 ms  24.0  ████▊
@@ -32,7 +32,7 @@ def test_where_the_cost_is(vit):
 
 def test_bars_of_flops_where_nothing_was_timed(vit):
     assert cost_lines(replace(vit, root=untimed(vit.root)), 55, color=False) == [
-        "module                           FLOPs     %",
+        "module                           FLOPs     %  ",
         "blocks.*.mlp  Mlp (x4)          7.20 G  63.0  █████▋",
         "blocks.*.attn  Attention (x4)   4.00 G  35.0  ███▏",
         "embed  Conv2d                  231.0 M   2.0  ▏",
@@ -48,6 +48,12 @@ def test_at_most_eight_and_the_rest_together(vit):
     assert [part.row.path for part in shown] == ["m9", "m8", "m7", "m6", "m5", "m4", "m3", "m2", "other"]
     assert shown[-1].row.flops == 100 + 101
     assert shown[-1].row.seconds is None
+
+
+def test_the_rest_says_how_many_more_it_has_of_a_kind_shown(vit):
+    modules = tuple(TreeRow(f"m{i}", "AB"[i > 8], f"m{i}", 1, i, 0, 20 - i) for i in range(10))
+    root = vit.root._replace(children=modules, own_flops=0, own_seconds=None, flops=155, seconds=None)
+    assert costs(replace(vit, root=root))[-1].label == "other  with 1 more A"
 
 
 def test_a_module_whose_calls_are_not_counted_is_shown(vit):
@@ -67,8 +73,11 @@ def test_no_modules(vit):
 
 def test_operator_shares(vit):
     assert operator_shares(vit) == [
-        ("by operator", ["linear 87.5%", "attention 10.5%", "conv 2.0%", "layer_norm 0.0%", "other 0.0%"]),
-        ("by operator, time", ["linear 72.0%", "attention 19.2%", "layer_norm 4.8%", "conv 3.2%", "other 0.8%"]),
+        ("by operator", ["linear 87.5%", "attention (scaled dot product) 10.5%", "conv 2.0%"]),
+        (
+            "by operator, time",
+            ["linear 72.0%", "attention (scaled dot product) 19.2%", "layer_norm 4.8%", "conv 3.2%", "other 0.8%"],
+        ),
     ]
 
 

@@ -58,6 +58,24 @@ def test_a_first_block_with_something_more_is_one_of_the_kind():
     ]
 
 
+def test_blocks_whose_names_are_numbered_are_of_one_kind_too():
+    blocks = [mlp("dense.layer1", 100), mlp("dense.layer2", 150), mlp("dense.layer3", 250)]
+    assert labels(row("dense", "DenseBlock", 500, *blocks)) == [
+        "dense.layer1,layer2  Mlp (x2)",
+        "dense.layer3  Mlp",
+    ]
+
+
+def test_numbers_in_words_tell_kinds_apart():
+    convs = [row(f"{name}_3x3", "Conv2d", 50) for name in ("Conv2d_1a", "Conv2d_2a", "branch5x5_1", "branch5x5_2")]
+    assert labels(*convs) == ["Conv2d_1a_3x3  Conv2d", "Conv2d_2a_3x3  Conv2d", "branch5x5_*_3x3  Conv2d (x2)"]
+
+
+def test_a_part_with_less_than_nine_tenths_of_its_cost_in_another_is_opened():
+    layers = [row(f"h.{i}", "Layer", 100, mlp(f"h.{i}.mlp", 88), row(f"h.{i}.attn", "Attn", 12)) for i in (0, 1)]
+    assert labels(row("h", "ModuleList", 200, *layers)) == ["h.*.attn  Attn (x2)", "h.*.mlp  Mlp (x2)"]
+
+
 def test_stages_of_other_sizes_stay_apart():
     stages = row("stages", "Sequential", 1320 + 330, stage("stages.0", 3, 100), stage("stages.1", 3, 430))
     assert [label for label in labels(stages) if "Mlp" in label] == [

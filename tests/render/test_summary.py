@@ -26,27 +26,29 @@ def test_one_screen(vit):
         63% of FLOPs and 48% of time in 4 Mlp (blocks.*.mlp); 35% of FLOPs in 4 Attention (blocks.*.attn); slowest: blocks.3.mlp, 9.00 ms
         MACs     5.72 G      FLOPs  11.43 G  (convention fxflops, attention dense)    complete: 41/41 calls
         params   25.51 M     trainable 25.51 M · frozen 0 · buffers 0 · 97.32 MiB
-        latency  60.00 ms    median of 10, 58.00-66.00 · sum of nodes 62.50 ms (1.04x) · 190.6 GFLOP/s
+        latency  60.00 ms    median of 10, 58.00-66.00 · operations add up to 62.50 ms (1.04x) · 190.6 GFLOP/s
         memory   103.0 MiB   peak = params 97.00 MiB + activations 6.00 MiB; at blocks.3.mlp.act
-        where the cost is    module                           FLOPs     %       time     %
+        where the cost is    module                           FLOPs     %       time     %  0%   of time    100%
                              blocks.*.mlp  Mlp (x4)          7.20 G  63.0   30.00 ms  48.0  █████████▋
                              blocks.*  (own: add x2)         1.20 M   0.0   15.00 ms  24.0  ████▊
                              blocks.*.attn  Attention (x4)   4.00 G  35.0   15.00 ms  24.0  ████▊
                              embed  Conv2d                  231.0 M   2.0    2.00 ms   3.2  ▋
                              (own: add, cat)                200.0 k   0.0   400.0 us   0.6  ▏
                              other                           1.54 M   0.0  100.00 us   0.2  ▏
-        by operator          linear 87.5% · attention 10.5% · conv 2.0% · layer_norm 0.0% · other 0.0%
-        by operator, time    linear 72.0% · attention 19.2% · layer_norm 4.8% · conv 3.2% · other 0.8%
+        by operator          linear 87.5% · attention (scaled dot product) 10.5% · conv 2.0%
+        by operator, time    linear 72.0% · attention (scaled dot product) 19.2% · layer_norm 4.8% · conv 3.2% · other 0.8%
         measured             fxflops 0.1.0 · torch 2.9.0 · 2026-01-02 03:04:05 UTC · cpu (2 cores) · 2 threads
     """)
 
 
 def test_unsteady_times_are_said_to_be(vit):
-    text = summary(replace(vit, unsteady="the runs differ by 60%; the nodes took 1.6x the time of the model"), width=80)
+    text = summary(
+        replace(vit, unsteady="the runs differ by 60%; the operations took 1.6x the time of the model"), width=80
+    )
     assert (
         lines("""
         unsteady             the runs differ by 60%
-                             the nodes took 1.6x the time of the model
+                             the operations took 1.6x the time of the model
                              measure again on an idle machine
     """)
         in text
@@ -79,11 +81,11 @@ def test_incomplete_and_not_measured(vit):
         operators=(),
         missing=(SCAN,),
         paste=PASTE,
-        int_ops=1_200,
+        int_ops=1_200_000_000,
     )
     assert summary(counted) == lines("""
         ViT   input f32[1,3,224,224]   cpu (2 cores) · eval · no_grad · symbolic trace
-        MACs     >= 5.72 G   FLOPs  >= 11.43 G  (convention fxflops, attention dense)    1.20 k integer ops    INCOMPLETE: 29/41 calls
+        MACs     >= 5.72 G   FLOPs  >= 11.43 G  (convention fxflops, attention dense)    1.20 G operations on integers    INCOMPLETE: 29/41 calls
         params   25.51 M     trainable 25.51 M · frozen 0 · buffers 0 · 97.32 MiB
         not counted: mylib::scan x12 in blocks.*.ssm  f32[1,197,768]  (model.py:88)
         to count it, paste where the model is made:
@@ -102,8 +104,8 @@ def test_long_lines_are_continued_between_parts(vit):
         MACs     5.72 G      FLOPs  11.43 G  (convention fxflops, attention dense)
                              complete: 41/41 calls
         params   25.51 M     trainable 25.51 M · frozen 0 · buffers 0 · 97.32 MiB
-        latency  60.00 ms    median of 10, 58.00-66.00 · sum of nodes 62.50 ms (1.04x)
-                             190.6 GFLOP/s
+        latency  60.00 ms    median of 10, 58.00-66.00
+                             operations add up to 62.50 ms (1.04x) · 190.6 GFLOP/s
     """)
     )
     assert max(map(cells, text.splitlines())) <= 80
@@ -116,13 +118,25 @@ def test_a_part_longer_than_the_line_is_kept_whole():
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"latency": None}, "latency  -           sum of nodes 62.50 ms"),
+        ({"latency": None}, "latency  -           operations add up to 62.50 ms"),
         ({"latency": Timing(0.06, 0.06, 0.06, 1), "nodes_seconds": None}, "latency  60.00 ms    1 run · 190.6 GFLOP/s"),
         (
             {"memory": {"params": 1024, "buffers": 0}},
             "memory   103.0 MiB   peak = params 1.00 KiB; at blocks.3.mlp.act",
         ),
         ({"memory": {}, "peak_at": ""}, "memory   103.0 MiB   peak"),
+        (
+            {"memory": {"gradients": 1024}, "peak_phase": "backward", "peak_at": "0"},
+            "memory   103.0 MiB   peak = gradients so far 1.00 KiB; at module 0 in the backward",
+        ),
+        (
+            {"convention": "thop", "unit": "MACs"},
+            "MACs     5.72 G      thop MACs  11.43 G  (convention thop, attention dense)    complete: 41/41 calls",
+        ),
+        (
+            {"int_ops": 11_433_937},  # a thousandth of the FLOPs
+            "MACs     5.72 G      FLOPs  11.43 G  (convention fxflops, attention dense)    complete: 41/41 calls",
+        ),
         (
             {"backward_flops": 22_000_000_000, "recompute_flops": 1_000_000_000},
             "training 34.43 G     FLOPs of forward 11.43 G · backward 22.00 G · recompute 1.00 G",

@@ -199,7 +199,7 @@ def test_the_share_of_the_peak_is_said_of_a_device_that_is_listed() -> None:
     run = replace(report._run, environment=report.environment._replace(device=place), latency=timing)
     on_gpu = fxflops.Report(run, report._convention, report._registry, None)
     # 2 x 67 MMACs in 0.1 ms are 1.34 TFLOP/s, of 19.5 in f32
-    assert "; 7% of peak; slowest: 0," in str(on_gpu).replace("\n    ", "; ")
+    assert "; 7% of peak; slowest: module 0," in str(on_gpu).replace("\n    ", "; ")
     assert "of peak" not in str(report)  # that of a CPU would have to be measured first
 
 
