@@ -47,13 +47,13 @@ def costs(data: Summary) -> list[Part]:
     """Return the parts that cost most, largest first; the rest is a part "other", which says how many more it has of a kind shown."""
     parts = [part for part in parts_of(data.root) if _is_worth_a_line(part.row, data)]
     by_time = any(part.row.seconds is not None for part in parts)
-    parts.sort(key=lambda part: (part.row.seconds or 0.0) if by_time else part.row.flops, reverse=True)
+    # Sums of seconds that are equal, and differences that are 0, are so but for rounding.
+    parts.sort(key=lambda part: round(part.row.seconds or 0.0, 9) if by_time else part.row.flops, reverse=True)
     shown = {part.row.cls for part in parts[:MOST_PARTS] if part.modules}
     parts, more = parts[:MOST_PARTS], [part for part in parts[MOST_PARTS:] if part.modules and part.row.cls in shown]
     flops = data.root.flops - sum(part.row.flops for part in parts)
     taken = sum(part.row.seconds or 0.0 for part in parts)
     seconds = None if data.root.seconds is None else data.root.seconds - taken
-    # Differences of sums of seconds are not exactly 0.
     if parts and (flops > 0 or (seconds or 0.0) > 1e-9):
         macs = data.root.macs - sum(part.row.macs for part in parts)
         number = sum(len(part.modules) for part in more if part.row.cls == more[0].row.cls)
