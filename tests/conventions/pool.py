@@ -11,7 +11,11 @@ import timm
 import torch
 import torchvision
 import transformers
+from timm.layers import GatedMlp
+from timm.models.mlp_mixer import Affine, MlpMixer, ResBlock, SpatialGatingBlock
 from torch import nn
+
+from fxflops import Report, count
 
 Case = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 """A model with its positional and keyword inputs."""
@@ -48,6 +52,10 @@ def of_transformers(cls: str, config: str, inputs: Callable[[], dict[str, Any]],
         return getattr(transformers, cls)(found), (), inputs()
 
     return build
+
+
+def mixer(**settings: Any) -> Callable[[], Case]:
+    return lambda: (MlpMixer(10, 64, num_blocks=2, embed_dim=64, **settings), (image(),), {})
 
 
 def ids(length: int = 16, batch: int = 1) -> dict[str, Any]:
@@ -116,13 +124,13 @@ class Products(nn.Module):
 
 POOL: dict[str, Callable[[], Case]] = {
     # Convolutional
-    "resnet18": of_timm("resnet18"),
-    "resnet50": of_timm("resnet50"),
-    "seresnet": of_timm("legacy_seresnet18"),
+    "resnet18": of_timm("resnet18", layers=(1, 1, 1, 1)),
+    "resnet50": of_timm("resnet50", layers=(2, 1, 1, 1)),
+    "seresnet": of_timm("legacy_seresnet18", layers=(1, 1, 1, 1)),
     "mobilenetv2": of_timm("mobilenetv2_050"),
     "mobilenetv3": of_timm("mobilenetv3_small_050"),
     "efficientnet_b0": of_timm("efficientnet_b0"),
-    "densenet121": of_timm("densenet121"),
+    "densenet121": of_timm("densenet121", block_config=(2, 2, 2, 2)),
     "vgg11_bn": of_torchvision("vgg11_bn"),
     "alexnet": of_torchvision("alexnet"),
     "squeezenet": of_torchvision("squeezenet1_1"),
@@ -130,28 +138,28 @@ POOL: dict[str, Callable[[], Case]] = {
     "mnasnet": of_torchvision("mnasnet0_5"),
     "googlenet": of_torchvision("googlenet", aux_logits=False, init_weights=False),
     "regnetx": of_timm("regnetx_002"),
-    "convnext": of_timm("convnext_atto"),
+    "convnext": of_timm("convnext_atto", depths=(1, 1, 2, 1)),
     "ghostnet": of_timm("ghostnet_050"),
     "repvgg": of_timm("repvgg_a0"),
     "dla": of_timm("dla46_c"),
     "hrnet": of_timm("hrnet_w18_small"),
-    "rexnet": of_timm("rexnet_100"),
+    "rexnet": of_timm("rexnet_100", depth_mult=0.5),
     "nfnet": of_timm("nf_regnet_b0"),
     "video r3d": lambda: (torchvision.models.video.r3d_18(weights=None), (torch.randn(1, 3, 4, 32, 32),), {}),
     # Transformers of images, mixers
-    "vit": of_timm("vit_tiny_patch16_224", img_size=64),
-    "vit unfused": lambda: unfused(*of_timm("vit_tiny_patch16_224", img_size=64)()),
-    "deit distilled": of_timm("deit_tiny_distilled_patch16_224", img_size=64),
-    "swin": of_timm("swin_tiny_patch4_window7_224", 56, img_size=56, window_size=7),
+    "vit": of_timm("vit_tiny_patch16_224", img_size=64, depth=2),
+    "vit unfused": lambda: unfused(*of_timm("vit_tiny_patch16_224", img_size=64, depth=2)()),
+    "deit distilled": of_timm("deit_tiny_distilled_patch16_224", img_size=64, depth=2),
+    "swin": of_timm("swin_tiny_patch4_window7_224", 56, img_size=56, window_size=7, depths=(2, 2, 2, 2)),
     "swin torchvision": of_torchvision("swin_t", 64),
-    "vit torchvision": of_torchvision("vit_b_32", 64, image_size=64),
-    "mlp-mixer": of_timm("mixer_s32_224", 224),
-    "gmlp": of_timm("gmlp_ti16_224", 224),
-    "resmlp": of_timm("resmlp_12_224", 224),
+    "vit torchvision": lambda: (torchvision.models.VisionTransformer(64, 32, 2, 4, 64, 128), (image(),), {}),
+    "mlp-mixer": mixer(patch_size=32),
+    "gmlp": mixer(mlp_ratio=6, block_layer=SpatialGatingBlock, mlp_layer=GatedMlp),
+    "resmlp": mixer(mlp_ratio=4, block_layer=ResBlock, norm_layer=Affine),
     "poolformer": of_timm("poolformer_s12"),
     "mobilevit": of_timm("mobilevit_xxs", 64),
-    "pvt": of_timm("pvt_v2_b0"),
-    "cait": of_timm("cait_xxs24_224", img_size=64),
+    "pvt": of_timm("pvt_v2_b0", depths=(1, 1, 1, 1)),
+    "cait": of_timm("cait_xxs24_224", img_size=64, depth=2, depth_token_only=1),
     # Recurrent
     "lstm": lambda: (Recurrent(nn.LSTM), (torch.randint(0, 50, (1, 9)),), {}),
     "bidirectional lstm": lambda: (Recurrent(nn.LSTM, num_layers=2, bidirectional=True), (ids(9)["input_ids"] % 50,), {}),
@@ -202,7 +210,9 @@ POOL: dict[str, Callable[[], Case]] = {
     "lraspp": of_torchvision("lraspp_mobilenet_v3_large", weights_backbone=None),
     "fcn": of_torchvision("fcn_resnet50", weights_backbone=None),
     "ssdlite": lambda: (
-        torchvision.models.detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None),
+        torchvision.models.detection.ssdlite320_mobilenet_v3_large(
+            weights=None, weights_backbone=None, num_classes=3
+        ),
         ([torch.rand(3, 320, 320)],), {},
     ),
     "faster r-cnn": lambda: (
@@ -222,6 +232,12 @@ def unfused(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def built(name: str) -> Case:
     """A model of the pool in eval mode; the same each time, and nobody else's: tools leave things on models."""
     return copied(*_made(name))
+
+
+@cache
+def counted(name: str) -> Report:
+    """What a model of the pool costs by our own convention, from which others are recounted."""
+    return count(*built(name))
 
 
 def copied(model: nn.Module, *inputs: Any) -> Any:
