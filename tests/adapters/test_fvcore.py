@@ -186,10 +186,13 @@ MODELS: dict[str, tuple[nn.Module, torch.Tensor]] = {
     "Wrapped": (Wrapped(), torch.ones(2, 3, 10, 10)),
     "DataParallel": (nn.DataParallel(Nested()).cpu(), torch.ones(1, 4, 5)),
     "Linear": (nn.Linear(8, 4), torch.ones(5, 8)),
-    "resnet18": (torchvision.models.resnet18().eval(), torch.ones(1, 3, 32, 32)),
+    "resnet18": (
+        torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [1, 1, 2, 1]).eval(),
+        torch.ones(1, 3, 32, 32),
+    ),
     "mobilenet_v3_small": (torchvision.models.mobilenet_v3_small().eval(), torch.ones(1, 3, 32, 32)),
-    "convnext": (timm.create_model("convnext_atto").eval(), torch.ones(1, 3, 32, 32)),
-    "vit": (timm.create_model("vit_tiny_patch16_224", img_size=32).eval(), torch.ones(1, 3, 32, 32)),
+    "convnext": (timm.create_model("convnext_atto", depths=(1, 1, 2, 1)).eval(), torch.ones(1, 3, 32, 32)),
+    "vit": (timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2).eval(), torch.ones(1, 3, 32, 32)),
     "LSTM": (nn.LSTM(8, 4), torch.ones(3, 1, 8)),
 }
 SMALL = [name for name, (model, _) in MODELS.items() if len(list(model.modules())) < 20]
