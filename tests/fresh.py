@@ -82,6 +82,7 @@ def become(first: str, *others: str) -> None:
 
 
 if __name__ == "__main__":
+    import sympy  # noqa: F401  (a large part of what the compiler loads)
     import torch
 
     assert "torch._dynamo" not in sys.modules

@@ -8,41 +8,60 @@ import pkgutil
 import subprocess
 import sys
 
+import pytest
+
 import fxflops
 
 OPTIONAL = ("rich", "tabulate", "pandas", "plotly", "timm", "typer", "torchvision", "transformers")
 
 
-def loaded_by(statement: str) -> set[str]:
-    """The top-level packages that a fresh process has loaded after this statement."""
-    code = f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+def loaded_after(*statements: str) -> list[set[str]]:
+    """The modules that a fresh process has loaded after each of these statements."""
+    told = "import sys\nprint(*sorted(sys.modules))"
+    code = "\n".join(f"{statement}\n{told}" for statement in statements)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return set(run.stdout.split())
+    return [set(line.split()) for line in run.stdout.splitlines()]
 
 
-def test_nothing_optional_is_loaded() -> None:
-    assert loaded_by("from fxflops import *") & set(OPTIONAL) <= loaded_by("import torch") & set(OPTIONAL)
+def optional(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules} & set(OPTIONAL)
 
 
-def test_torch_is_loaded_with_the_first_name() -> None:
-    assert not loaded_by("import fxflops") & {"torch", "numpy", *OPTIONAL}
-    assert "torch" in loaded_by("from fxflops import count")
-
-
-def test_the_compiler_is_not_loaded() -> None:
-    loaded = (
-        "import sys; print(*[name for name in ('torch._dynamo', 'torch._inductor', 'sympy') if name in sys.modules])"
+@pytest.fixture(scope="module")
+def ours() -> dict[str, set[str]]:
+    """What is loaded after ``import fxflops``, its first name, all of its names, and the first report that is shown."""
+    show = "str(fxflops.count(torch.nn.Linear(2, 2), torch.ones(1, 2)))"
+    found = loaded_after(
+        "import fxflops", "from fxflops import count", "from fxflops import *", f"import fxflops, torch; {show}"
     )
-    run = subprocess.run([sys.executable, "-c", f"import torch; {loaded}; from fxflops import *; {loaded}"],
-                         capture_output=True, text=True, check=True)  # fmt: skip
-    before, after = run.stdout.split("\n")[:2]
-    assert before == after
+    return dict(zip(("package", "name", "names", "report"), found, strict=True))
 
 
-def test_counting_and_showing_a_report_loads_nothing_optional() -> None:
-    run = "import fxflops, torch; str(fxflops.count(torch.nn.Linear(2, 2), torch.ones(1, 2)))"
-    used = "import torch; torch.nn.Linear(2, 2).to('meta')(torch.ones(1, 2, device='meta'))"
-    assert loaded_by(run) & set(OPTIONAL) <= loaded_by(used) & set(OPTIONAL)
+@pytest.fixture(scope="module")
+def torchs() -> dict[str, set[str]]:
+    """What torch loads itself when it is imported, and when it runs a layer on meta."""
+    run = "torch.nn.Linear(2, 2).to('meta')(torch.ones(1, 2, device='meta'))"
+    return dict(zip(("package", "run"), loaded_after("import torch", run), strict=True))
+
+
+def test_nothing_optional_is_loaded(ours: dict[str, set[str]], torchs: dict[str, set[str]]) -> None:
+    assert optional(ours["names"]) <= optional(torchs["package"])
+
+
+def test_torch_is_loaded_with_the_first_name(ours: dict[str, set[str]]) -> None:
+    assert not ours["package"] & {"torch", "numpy", *OPTIONAL}
+    assert "torch" in ours["name"]
+
+
+def test_the_compiler_is_not_loaded(ours: dict[str, set[str]], torchs: dict[str, set[str]]) -> None:
+    compiler = {"torch._dynamo", "torch._inductor", "sympy"}
+    assert ours["names"] & compiler == torchs["package"] & compiler
+
+
+def test_counting_and_showing_a_report_loads_nothing_optional(
+    ours: dict[str, set[str]], torchs: dict[str, set[str]]
+) -> None:
+    assert optional(ours["report"]) <= optional(torchs["run"])
 
 
 def test_names_are_found_and_listed() -> None:

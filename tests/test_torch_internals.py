@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import torch
 from torch import nn
 
 from fxflops import torch_internals
+from tests.fresh import Fresh
 
 PACKAGE = Path(__file__).parents[1] / "fxflops"
 FILES = [path.relative_to(PACKAGE).as_posix() for path in sorted(PACKAGE.rglob("*.py"))]
@@ -160,10 +159,9 @@ for report in (fxflops.count(model, x), fxflops.count(model, x, backward=True), 
 """
 
 
-def test_the_optional_ones_may_be_absent() -> None:
+def test_the_optional_ones_may_be_absent(fresh: Fresh) -> None:
     there = [name for name in torch_internals.OPTIONAL if name not in torch_internals.absent()]
-    command = [sys.executable, "-c", WITHOUT, *there]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = fresh.run("-c", WITHOUT, *there)
     n, i, o, positions, kernel, features, classes = 2, 3, 4, 2 * 2, 3 * 3, 16, 5
     macs = n * o * positions * i * kernel + n * features * classes
     assert ran.stdout == f"{macs} True\n" * 3, ran.stderr
