@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 import torchvision
 from torch import nn
+from torchvision.models.mobilenetv3 import InvertedResidualConfig, MobileNetV3
 
 from fxflops.adapters import fvcore as ours
 from fxflops.adapters.fvcore import ActivationCountAnalysis, FlopCountAnalysis, JitModelAnalysis
@@ -174,6 +175,10 @@ class Wrapped(nn.Module):
         return self.cell(x.mean((1, 2))), self.pool(1 - x)
 
 
+INVERTED = [
+    InvertedResidualConfig(16, 3, 16, 16, True, "RE", 2, 1, 1),
+    InvertedResidualConfig(16, 5, 96, 40, True, "HS", 2, 1, 1),
+]
 MODELS: dict[str, tuple[nn.Module, torch.Tensor]] = {
     "Net": (Net(), torch.ones(1, 1, 32, 32)),
     "Nested": (Nested(), torch.ones(1, 4, 5)),
@@ -190,7 +195,7 @@ MODELS: dict[str, tuple[nn.Module, torch.Tensor]] = {
         torchvision.models.ResNet(torchvision.models.resnet.BasicBlock, [1, 1, 2, 1]).eval(),
         torch.ones(1, 3, 32, 32),
     ),
-    "mobilenet_v3_small": (torchvision.models.mobilenet_v3_small().eval(), torch.ones(1, 3, 32, 32)),
+    "mobilenet_v3_small": (MobileNetV3(INVERTED, 64).eval(), torch.ones(1, 3, 32, 32)),
     "convnext": (timm.create_model("convnext_atto", depths=(1, 1, 2, 1)).eval(), torch.ones(1, 3, 32, 32)),
     "vit": (timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2).eval(), torch.ones(1, 3, 32, 32)),
     "LSTM": (nn.LSTM(8, 4), torch.ones(3, 1, 8)),

@@ -17,10 +17,11 @@ from fxflops.trace.source import author_line, is_library
 TYPED_IN = """
 import torch, fxflops
 from torch import nn
-scan = torch.library.custom_op("fxflops_tests::typed_in", lambda x: x.clone(), mutates_args=(), schema="(Tensor x) -> Tensor")
+torch.library.define("fxflops_tests::typed_in", "(Tensor x) -> Tensor")
+torch.library.impl("fxflops_tests::typed_in", "default")(lambda x: x.clone())
 class Own(nn.Module):
     def forward(self, x):
-        return scan(x)
+        return torch.ops.fxflops_tests.typed_in(x)
 print(fxflops.analyze(Own(), torch.ones(2), repeats=0, progress=False).missing[0].site)
 """
 
@@ -39,7 +40,7 @@ def test_an_authors(file: str) -> None:
 
 def test_what_was_typed_in_has_lines_too() -> None:
     ran = subprocess.run([sys.executable, "-"], input=TYPED_IN, capture_output=True, text=True, check=True)
-    assert ran.stdout == "<stdin>:7\n"
+    assert ran.stdout == "<stdin>:8\n"
 
 
 def test_the_line_of_who_asks() -> None:
