@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -52,7 +53,12 @@ def is_module(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").exists()
 
 
-def imported(file: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imported(file: Path) -> tuple[tuple[int, str], ...]:
+    return tuple(imports_in(file))
+
+
+def imports_in(file: Path) -> Iterator[tuple[int, str]]:
     """Line and dotted name within the package of everything of ours that a file imports, wherever in it."""
     package = ["fxflops", *file.relative_to(PACKAGE).parts[:-1]]
     for node in ast.walk(ast.parse(file.read_text(encoding="utf8"))):

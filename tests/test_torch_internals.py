@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,11 @@ def defined() -> Iterator[str]:
                 yield node.target.id
 
 
-OURS = {name for name in defined() if is_private(name)}
+@cache
+def ours() -> set[str]:
+    return {name for name in defined() if is_private(name)}
+
+
 ATTRIBUTES = {name for names in torch_internals.ATTRIBUTES.values() for name in names}
 
 
@@ -72,7 +77,7 @@ def insides_in(tree: ast.Module) -> Iterator[str]:
         elif isinstance(node, ast.Attribute) and is_private(node.attr):
             path = ast.unparse(node)
             of_torch = path.partition(".")[0] in torchs
-            known = OTHERS | OURS | ATTRIBUTES if not of_torch else ATTRIBUTES - set(dir(nn.Module))
+            known = OTHERS | ours() | ATTRIBUTES if not of_torch else ATTRIBUTES - set(dir(nn.Module))
             if node.attr not in known and not path.startswith("torch.ops."):
                 yield path
         elif isinstance(node, ast.Constant) and re.match(r"torch(\.\w+)*\._[a-zA-Z]\S*$", str(node.value)):
