@@ -166,7 +166,6 @@ FEWER: dict[str, dict[str, Any]] = {
     "densenet121": {"block_config": (3, 3, 3, 3)},
     "convnext_atto": {"depths": (1, 1, 3, 1)},
     "edgenext_xx_small": {"depths": (1, 1, 3, 1)},
-    "davit_tiny": {"depths": (1, 1, 3, 1)},
     "swin_tiny_patch4_window7_224": {"depths": (2, 2, 2, 2)},
     "coatnet_nano_rw_224": {"depths": (1, 1, 2, 1)},
     "vit_tiny_patch16_224": {"depth": 3},
