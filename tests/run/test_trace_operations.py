@@ -88,8 +88,8 @@ def test_the_result_follows_the_strides(operations: Operations) -> None:
 
 
 def test_an_operator_of_nobody_is_known_by_its_name(operations: Operations) -> None:
-    found = operations.of(shown("mylib::scan", tensor(2, 3, kind="c10::Half")))
-    assert (found.op, found.target) == ("mylib::scan", Absent("mylib::scan"))
+    found = operations.of(shown("nobodys::scan", tensor(2, 3, kind="c10::Half")))
+    assert (found.op, found.target) == ("nobodys::scan", Absent("nobodys::scan"))
     assert found.args == (Spec((2, 3)),)
     assert found.args[0].dtype is torch.float16
 
@@ -108,7 +108,7 @@ def test_arguments_that_fit_no_schema_are_not_guessed(operations: Operations) ->
          True),
         (shown("aten::linear", tensor(2, 3), tensor(5, 3), NONE), None),
         (shown("aten::type_as", tensor(2, 3), tensor(2, 3)), None),
-        (shown("mylib::scan", tensor(2, 3)), True),
+        (shown("nobodys::scan", tensor(2, 3)), True),
     ],
 )  # fmt: skip
 def test_operators_that_call_others_are_looked_into(operations: Operations, event: Event, seen: bool | None) -> None:
