@@ -149,15 +149,17 @@ def convolved(draw: Draw, target: Any) -> Made:
 @draws("batch_norm", "group_norm")
 def normalized(draw: Draw, target: Any) -> Made:
     """Batch and group norms, of two features or four."""
-    count = {nn.BatchNorm1d: (2, 3), nn.BatchNorm2d: (4, 4), nn.BatchNorm3d: (5, 5)}.get(target, (2, 5))
+    count = {nn.BatchNorm1d: (2, 3), nn.BatchNorm2d: (4, 4), nn.BatchNorm3d: (5, 5)}.get(target)
+    count = count or ((3, 5) if draw(st.integers(0, 4)) else (2, 2))
     c, training = draw(st.sampled_from([2, 4])), draw(st.booleans())
     sizes = dims(draw, count[0], count[1] + (not draw(st.integers(0, 9))))
     if draw(st.integers(0, 9)):
         sizes[1] = c
-    x = tensor(draw, sizes, draw(st.sampled_from(DTYPES)))
-    weights = [torch.empty(c, device=META)] * 2
+    x = tensor(draw, sizes, draw(st.sampled_from(DTYPES)), odd=draw(st.booleans()))
+    own = x.dtype if x.dtype.is_floating_point and draw(st.integers(0, 3)) else torch.float32
+    weights = [torch.empty(c, dtype=own, device=META)] * 2
     if target is nn.GroupNorm:
-        return (nn.GroupNorm(2, c, affine=draw(st.booleans()), device=META), x), {}
+        return (nn.GroupNorm(2, c, affine=draw(st.booleans()), device=META, dtype=own), x), {}
     if target is F.group_norm:
         return (x, 2, *draw(st.sampled_from([(), weights]))), {}
     if target is F.batch_norm:

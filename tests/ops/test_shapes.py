@@ -131,10 +131,8 @@ def test_a_rule_says_what_the_kernel_does(target: Any) -> None:
 
 
 EXAMPLES = 30
-LEAST = 0.1
-"""The share of a kernel's calls that a rule answers at least: of those with elements in their result, odd ones among them.
-
-Group norm answers a fourth; of thirty drawn, chance may leave half as many."""
+LEAST = 0.2
+"""The share of a kernel's calls that a rule answers at least: of those with elements in their result, odd ones among them."""
 
 
 def lying_at(sizes: tuple[int, ...], strides: tuple[int, ...] | None = None, dtype: Any = None) -> torch.Tensor:
