@@ -77,21 +77,19 @@ def step_bound(simulation: Simulation, device: str | Device = "H100", links: Lin
 
 
 def _of_kind(kind: RankKind, mesh: Mapping[str, int], device: Device, links: Links) -> StepBound:
-    compute = kind.sum(lambda report: _computing(report, device))
+    phases = [phase for phase in PHASES if phase != "gradient"]
+    compute = kind.sum(lambda report: sum(_computing(report, device, phase) for phase in phases))
     waits = {f"{row.op} in {row.group}": _moving(row, mesh, links) for row in kind.collectives}
     communication = sum(waits.values())
     longest = max(waits, key=waits.__getitem__, default="")
     return StepBound(compute, communication, "compute" if compute >= communication else longest)
 
 
-def _computing(report: Report, device: Device) -> float:
-    """Return the least seconds of the calls, but for collectives."""
-    total = 0.0
-    for phase in PHASES:
-        made = [each for each in report.counted if each.call.phase in PARTS[phase] and phase != "gradient"]
-        rows = report.roofline(device, phase).rows if made else ()
-        total += sum(row.bound_seconds for each, row in zip(made, rows, strict=True) if each.rule != COMMUNICATION)
-    return total
+def _computing(report: Report, device: Device, phase: str) -> float:
+    """Return the least seconds of the calls of a phase, but for collectives."""
+    made = [each for each in report.counted if each.call.phase in PARTS[phase]]
+    rows = report.roofline(device, phase).rows if made else ()
+    return sum(row.bound_seconds for each, row in zip(made, rows, strict=True) if each.rule != COMMUNICATION)
 
 
 def _moving(row: Collective, mesh: Mapping[str, int], links: Links) -> float:
@@ -198,11 +196,12 @@ def rank_meshes(
         return map_in_copies(tried, jobs, processes, lambda job: _named(job[0]))
 
     listed = [*meshes]
-    told: list[Any] = []
-    if layers is not None and listed:
-        first, *told = told_of([(listed[0], None), *((mesh, layers) for mesh in listed)])
-    if not told or isinstance(first, dict) or _figures(first[0]) != _figures(told[0][0]):
+    if layers is None or not listed:
         told = told_of([(mesh, None) for mesh in listed])
+    else:
+        first, *told = told_of([(listed[0], None), *((mesh, layers) for mesh in listed)])
+        if isinstance(first, dict) or first[0].figures != told[0][0].figures:
+            told = [first, *told_of([(mesh, None) for mesh in listed[1:]])]
     by_layers = any(not isinstance(each, dict) and each[0].layers for each in told)
 
     fitting: list[tuple[Simulation, StepBound]] = []
@@ -219,16 +218,6 @@ def rank_meshes(
     return Meshes(
         found, between, limit, tuple(fitting), tuple(too_large), failed, tokens, layers if by_layers else None
     )
-
-
-def _figures(simulation: Simulation) -> list[Any]:
-    """Return the figures of the ranks, without those of time."""
-
-    def figures(kind: RankKind) -> tuple[Any, ...]:
-        memory = {name: held for name, held in kind.memory.items() if held}
-        return kind.at, kind.ranks, kind.macs, kind.flops, kind.params, memory, [row[:8] for row in kind.collectives]
-
-    return [figures(kind) for kind in simulation.kinds]
 
 
 def _named(mesh: Mapping[str, int]) -> str:

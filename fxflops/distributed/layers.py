@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
@@ -58,18 +58,12 @@ def deeper(reports: Sequence[Report], times: int) -> Deeper | None:
     )
 
 
-def by_layers(layers: int | None) -> str:
-    """Return the words for a model that was not run whole."""
-    return "" if layers is None else f" of {layers} layers, by that of fewer"
+def extended(now: N, before: N, times: int) -> N:
+    """Return a figure to which its difference to that of a shallower model is added so many times."""
+    return now + times * (now - before)
 
 
-def grown(of: Callable[[Report], N], report: Report, more: Deeper | None) -> N:
-    """Return a figure that is a sum over calls, of a report or of the deeper model."""
-    figure = of(report)
-    return figure if more is None else figure + more.times * (figure - of(more.less))
-
-
-def grown_collectives(report: Report, more: Deeper | None) -> list[Collective]:
+def extended_collectives(report: Report, more: Deeper | None) -> list[Collective]:
     """Return the sums of the collectives by operation and group, of a report or of the deeper model."""
     rows = by_group(collectives(report.counted))
     if more is None:
@@ -78,7 +72,7 @@ def grown_collectives(report: Report, more: Deeper | None) -> list[Collective]:
 
     def more_of(row: Collective, name: str) -> Any:
         now, before = getattr(row, name), getattr(less[row.key], name)
-        return None if now is None or before is None else now + more.times * (now - before)
+        return None if now is None or before is None else extended(now, before, more.times)
 
     return [row._replace(**{name: more_of(row, name) for name in ("calls", "sent", "received")}) for row in rows]
 
@@ -180,7 +174,7 @@ def _grown(figures: Sequence[Figures], times: int) -> Figures | None:
         return None
     if not all(_is_even(each) for key in one for each in zip(one[key], two[key], three[key], strict=True)):
         return None
-    return {key: tuple(c + times * (c - b) for b, c in zip(two[key], three[key], strict=True)) for key in one}
+    return {key: tuple(extended(c, b, times) for b, c in zip(two[key], three[key], strict=True)) for key in one}
 
 
 def _is_even(numbers: Iterable[int]) -> bool:

@@ -122,7 +122,7 @@ class History:
         moments = dict(self._lives())
         return tuple(moment for number, held in moments.items() if (moment := self._moment(number, held)) is not None)
 
-    @property
+    @cached_property
     def peaks(self) -> tuple[Moment, ...]:
         """The live bytes by category at the peak within each call that changed them."""
         highest = dict[int, Mapping[str, int]]()

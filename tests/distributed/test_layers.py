@@ -13,7 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import checkpoint
 
-from fxflops.distributed import Links, Simulation, rank_meshes, simulate, step_bound
+from fxflops.distributed import Links, rank_meshes, simulate, step_bound
 from fxflops.errors import InputError
 from tests.distributed import simulates
 
@@ -75,19 +75,6 @@ class Step:
         return model, step
 
 
-def figures(found: Simulation) -> list[Any]:
-    return [
-        (
-            kind.at,
-            kind.ranks,
-            (kind.macs, kind.flops, kind.params, kind.max_memory),
-            {name: held for name, held in kind.memory.items() if held},
-            [row[:8] for row in kind.collectives],
-        )
-        for kind in found.kinds
-    ]
-
-
 @pytest.mark.parametrize(
     ("mesh", "checkpoints", "vocabulary"),
     [({"dp": 4}, False, 300), ({"dp": 2, "tp": 2}, True, 8), ({"tp": 4}, False, 8), ({"one": 1}, True, 300)],
@@ -98,7 +85,7 @@ def test_all_layers_by_a_few(mesh: dict[str, int], checkpoints: bool, vocabulary
     found = simulate(step, mesh, differs=(), layers=LAYERS)
     assert (found.layers, step.ran) == (LAYERS, [4, 5, 6])
     whole = simulate(step, mesh, differs=())
-    assert figures(found) == figures(whole)
+    assert found.figures == whole.figures
     assert found.table.rows[0][:6] == whole.table.rows[0][:6]
     assert found.collectives == whole.collectives
     (*bounds, binds), (*of_all, binds_all) = step_bound(found, "H100"), step_bound(whole, "H100")
@@ -113,7 +100,7 @@ def test_layers_that_add_unlike_figures_are_all_run(hidden: Callable[[int], int]
     step = Step(hidden)
     found = simulate(step, {"dp": 2}, differs=(), layers=LAYERS)
     assert (found.layers, step.ran) == (None, [4, 5, 6, LAYERS])
-    assert figures(found) == figures(simulate(step, {"dp": 2}, differs=()))
+    assert found.figures == simulate(step, {"dp": 2}, differs=()).figures
 
 
 def test_a_model_of_few_layers_is_run_whole() -> None:
@@ -135,7 +122,7 @@ def test_the_layers_of_a_pipeline() -> None:
 
     found = simulate(stage, {"dp": 2, "pp": 2}, differs=["pp"], layers=26)
     assert ran == 2 * [8, 10, 12]
-    assert figures(found) == figures(simulate(stage, {"dp": 2, "pp": 2}, differs=["pp"]))
+    assert found.figures == simulate(stage, {"dp": 2, "pp": 2}, differs=["pp"]).figures
 
 
 @pytest.mark.parametrize("odd", [None, 6], ids=["alike", "one that six do not show"])
@@ -143,9 +130,9 @@ def test_meshes_by_layers_are_checked_by_a_whole_model(odd: int | None) -> None:
     meshes = [{"dp": 2}, {"tp": 2}]
     step = Step(lambda i: 32 if i != odd else 48)
     found = rank_meshes(step, meshes, links=LINKS, differs=(), layers=LAYERS)
-    assert step.ran == [LAYERS, *2 * [4, 5, 6], *([] if odd is None else 2 * [LAYERS])]
+    assert step.ran == [LAYERS, *2 * [4, 5, 6], *([] if odd is None else [LAYERS])]
     assert found.layers == (LAYERS if odd is None else None)
     assert (f"{LAYERS} layers by what each of the first 6 adds" in str(found)) == (odd is None)
     whole = rank_meshes(step, meshes, links=LINKS, differs=())
-    assert [figures(each) for each, _ in found.found] == [figures(each) for each, _ in whole.found]
+    assert [each.figures for each, _ in found.found] == [each.figures for each, _ in whole.found]
     assert [bound[:2] for _, bound in found.found] == [pytest.approx(bound[:2]) for _, bound in whole.found]

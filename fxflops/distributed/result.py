@@ -1,0 +1,181 @@
+"""What the ranks of a simulated mesh do in a training step: one :class:`RankKind` for those that do the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from ..counting.collectives import Collective, sent_by_group, transferred
+from ..render.columns import Column
+from ..render.composed import Composed
+from ..render.exports import Path, Table, written
+from ..report.gathered import COLLECTIVES
+from ..report.report import Report
+from .layers import Deeper, N, extended, extended_collectives
+
+
+class RankKind(NamedTuple):
+    """Ranks that do the same: where one of them is, how many there are, and what it does in a training step.
+
+    ``report`` is that of the step; of a model by its ``layers``, that of the deepest one that was run, to which the other figures
+    add those of the layers that it lacks, by ``more``.
+    """
+
+    at: Mapping[str, int]
+    ranks: int
+    report: Report
+    more: Deeper | None = None
+
+    @property
+    def macs(self) -> int:
+        """The MACs of the step."""
+        return self.sum(lambda report: sum(each.macs for each in report.counted))
+
+    @property
+    def flops(self) -> int:
+        """The FLOPs of the step."""
+        return self.sum(lambda report: sum(each.flops for each in report.counted))
+
+    @property
+    def params(self) -> int:
+        """The parameters that it holds."""
+        return self.sum(lambda report: report.total_params or 0)
+
+    @property
+    def memory(self) -> Mapping[str, int]:
+        """The bytes at the peak by category."""
+        return self.report.memory if self.more is None else self.more.memory
+
+    @property
+    def max_memory(self) -> int:
+        """The bytes at the peak."""
+        return (self.report.max_memory or 0) if self.more is None else sum(self.more.memory.values())
+
+    @property
+    def collectives(self) -> list[Collective]:
+        """The sums of its collectives by operation and mesh dimension."""
+        return extended_collectives(self.report, self.more)
+
+    def sum(self, of: Callable[[Report], N]) -> N:
+        """Return a figure that is a sum over calls, or over parameters; ``of`` returns that of a report."""
+        figure = of(self.report)
+        return figure if self.more is None else extended(figure, of(self.more.less), self.more.times)
+
+
+@dataclass(frozen=True, repr=False)
+class Simulation(Composed):
+    """A training step of the ranks of a mesh: what they compute, hold and send; alike ones stand for each other.
+
+    The ``to_*`` methods export the ``table`` of the ranks.
+
+    ``mesh`` has the size of each dimension, ``differs`` the dimensions along which ranks differ. ``layers`` are those of the model
+    if it was not run whole, but known by shallower ones, and None otherwise.
+    """
+
+    mesh: Mapping[str, int]
+    differs: tuple[str, ...]
+    kinds: tuple[RankKind, ...]
+    layers: int | None = None
+
+    @property
+    def ranks(self) -> int:
+        """The number of all ranks."""
+        return math.prod(self.mesh.values())
+
+    @property
+    def figures(self) -> list[tuple[Any, ...]]:
+        """What each kind of ranks does and holds, without times: equal for two simulations of one step."""
+        return [
+            (
+                kind.at,
+                kind.ranks,
+                (kind.macs, kind.flops, kind.params, kind.max_memory),
+                {name: held for name, held in kind.memory.items() if held},
+                [row[:8] for row in kind.collectives],
+            )
+            for kind in self.kinds
+        ]
+
+    @property
+    def complete(self) -> bool:
+        """Whether the counts of all ranks are complete."""
+        return all(kind.report.complete for kind in self.kinds)
+
+    @cached_property
+    def max_memory(self) -> int:
+        """The bytes at the peak of the rank that needs the most."""
+        return max(kind.max_memory for kind in self.kinds)
+
+    @property
+    def provenance(self) -> str:
+        """The origin of the figures on one line, as of a Report."""
+        return self.kinds[0].report.provenance
+
+    @property
+    def table(self) -> Table:
+        """A row for each kind of ranks: how many, what one of them computes, its bytes at the peak by category, and its bytes
+        sent and received."""
+        columns = [Column("rank", "rank"), Column("ranks", "ranks", "number"), Column("macs", "MACs", "flops")]
+        columns += [Column("flops", "FLOPs", "flops"), Column("params", "params", "elements")]
+        columns += [
+            Column("peak", "peak memory", "B"),
+            *(Column(f"bytes_{name}", name, "B") for name in self._categories),
+        ]
+        columns += [Column("sent", "sent", "B"), Column("received", "received", "B")]
+        return Table("ranks", tuple(columns), tuple(map(self._row, self.kinds)), provenance=self.provenance)
+
+    @cached_property
+    def collectives(self) -> Table:
+        """The collectives of one rank of each kind: operation, mesh dimension, calls, bytes sent and received."""
+        rows = tuple((self._name(kind), *row[2:8]) for kind in self.kinds for row in kind.collectives)
+        return Table("collectives", (Column("rank", "rank"), *COLLECTIVES[2:8]), rows, provenance=self.provenance)
+
+    @property
+    def _categories(self) -> list[str]:
+        """The categories of the bytes at the peak, of any rank."""
+        return [*dict.fromkeys(name for kind in self.kinds for name in kind.memory)]
+
+    def to_html(self, path: Path | None = None, *, title: str = "") -> str | None:
+        """Return the ranks as one HTML page, with a bar for each kind of them, or write it to ``path``. The page opens from
+        disk, loads nothing and runs no script. ``title`` heads it in place of the model's class."""
+        from ..render.ranks_page import RankFigures, ranks_page
+
+        ranks = [
+            RankFigures(
+                self._name(kind),
+                kind.ranks,
+                kind.flops,
+                None,
+                kind.memory,
+                sent_by_group(kind.collectives),
+            )
+            for kind in self.kinds
+        ]
+        tables = {"Ranks": self.table, "Collectives": self.collectives}
+        return written(
+            ranks_page(title, self._title, ranks, tables, complete=self.complete, origin=self.provenance), path
+        )
+
+    @property
+    def _title(self) -> str:
+        sizes = " x ".join(f"{name} {size}" for name, size in self.mesh.items())
+        depth = "" if self.layers is None else f" of {self.layers} layers, by that of fewer"
+        return f"{self.kinds[0].report.model} on {sizes} = {self.ranks} ranks, a training step{depth}"
+
+    def _pieces(self) -> Iterator[str | Table]:
+        yield f"{self._title}{'' if self.complete else ', INCOMPLETE'}"
+        yield self.table
+        if len(self.collectives):
+            yield ""
+            yield self.collectives
+
+    def _name(self, kind: RankKind) -> str:
+        return ", ".join(f"{name} {kind.at[name]}" for name in self.differs) or "each"
+
+    def _row(self, kind: RankKind) -> tuple[Any, ...]:
+        held = [kind.memory.get(name, 0) for name in self._categories]
+        work = (kind.macs, kind.flops, kind.params, kind.max_memory)
+        return (self._name(kind), kind.ranks, *work, *held, *transferred(kind.collectives))
