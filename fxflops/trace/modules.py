@@ -23,9 +23,9 @@ from .call_log import CallLog, Made
 from .leaves import Hooks, Leaves, Settings, forms_with_values, holds_tensors
 from .lookups import with_row
 from .meta_mirror import MetaMirror
-from .modes import AtenMode, FunctionMode, answers_operators, transformed
+from .modes import AtenMode, FunctionMode, transformed
 from .phases import BACKWARD, FORWARD, Phases
-from .processes import Collectives, has_shards, is_sharded
+from .processes import Collectives, has_shards, runs_in_parts
 from .record import Recorder
 from .stack import ModuleStack, Running
 from .threads import Threads
@@ -135,7 +135,7 @@ class ModuleObserver:
         leaf = self._leaves[module] is not None and not stack.inside_leaf() and not transformed()
         if (
             leaf
-            and not (holds_tensors(module) or has_shards(module) or is_sharded((args, kwargs)) or answers_operators())
+            and not (holds_tensors(module) or has_shards(module) or runs_in_parts((args, kwargs)))
             and self._has_initial_settings(module)
         ):
             stack.leaf_depth = len(stack.running)

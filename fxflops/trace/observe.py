@@ -29,10 +29,10 @@ from .compiler import is_importing_compiler, unseen
 from .device_mirror import DeviceMirror
 from .functions import Bodies, belongs_to_tensor, computes, is_integral, qualified_name, unguarded
 from .meta_mirror import MetaMirror
-from .modes import FunctionMode, answers_operators, dispatch_mode_on, function_mode_on, transformed
+from .modes import FunctionMode, dispatch_mode_on, function_mode_on, transformed
 from .operators import QUERY, OperatorObserver
 from .phases import BACKWARD, is_comparing
-from .processes import is_between_processes, is_sharded
+from .processes import is_between_processes, runs_in_parts
 from .python_functions import PlainFunctions
 from .record import Recorder
 from .spelling import WRITTEN_AS, Spelling, is_meta_kernel
@@ -156,7 +156,7 @@ class Observer(OperatorObserver):
         if type(func) is MethodWrapperType or isinstance(func, type):  # a property of a tensor; torch.device(...)
             return self._plain(func, args, kwargs)
         entry = self._registry.find(func)
-        in_parts = answers_operators() or is_sharded((args, kwargs))
+        in_parts = runs_in_parts((args, kwargs))
         if entry is not None and entry.op == ADDRESS:
             if self._spelling.is_compared(ADDRESS):
                 return address_of(args[0])

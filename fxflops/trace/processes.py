@@ -15,6 +15,7 @@ from ..records import COMMUNICATION
 from ..records.tensors import ORDINARY
 from ..torch_internals import FSDP_GROUP_FILE, SHARDING, OpOverload, OpOverloadPacket, process_group_of
 from .functions import qualified_name
+from .modes import answers_operators
 from .source import frame_in
 
 MESH = "mesh_"
@@ -26,6 +27,12 @@ GROUP_ARGUMENTS = ("process_group", "group_name")
 def is_sharded(value: Any) -> bool:
     """Return whether a DTensor is among the tensors in nested tuples, lists and dicts: it runs on this process's shard."""
     return any(type(tensor) not in ORDINARY and _is_dtensor(type(tensor)) for tensor in tensors_given(value))
+
+
+def runs_in_parts(value: Any) -> bool:
+    """Return whether of a call with these arguments the operators are what is computed: on this process's shard of a DTensor, or
+    without those whose results selective checkpointing has saved."""
+    return answers_operators() or is_sharded(value)
 
 
 def has_shards(module: nn.Module) -> bool:
