@@ -38,9 +38,11 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
     left = None if room is None else room - max(map(cells, right)) - 2
     lines = align([*zip(["module", *(part.within(left) for part in parts)], right, strict=True)], [False, True])
     free = BAR if room is None else max(min(BAR, room - max(map(cells, lines)) - 2), 0)
-    scale = f"0%{f'of {what}':^{BAR - 6}}100%" if free == BAR else ""
-    bars = [scale, *(bar(found["time%" if timed else "flops%"], free) if free else "" for found in values)]
-    return [f"{line}  {paint(b, 'cyan', color)}" for line, b in zip(lines, bars, strict=True)]
+    bars = [bar(found["time%" if timed else "flops%"], free) if free else "" for found in values]
+    if free == BAR:
+        bars = [f"0%{f'of {what}':^{BAR - 6}}100%", *bars]
+    header, rows = lines[: len(lines) - len(bars)], lines[len(lines) - len(bars) :]
+    return [*header, *(f"{line}  {paint(b, 'cyan', color)}" for line, b in zip(rows, bars, strict=True))]
 
 
 def costs(data: Summary) -> list[Part]:

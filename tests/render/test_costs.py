@@ -32,7 +32,7 @@ def test_where_the_cost_is(vit):
 
 def test_bars_of_flops_where_nothing_was_timed(vit):
     assert cost_lines(replace(vit, root=untimed(vit.root)), 55, color=False) == [
-        "module                           FLOPs     %  ",
+        "module                           FLOPs     %",
         "blocks.*.mlp  Mlp (x4)          7.20 G  63.0  █████▋",
         "blocks.*.attn  Attention (x4)   4.00 G  35.0  ███▏",
         "embed  Conv2d                  231.0 M   2.0  ▏",
