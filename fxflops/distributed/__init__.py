@@ -2,6 +2,7 @@
 
 from .bounds import Meshes, StepBound, rank_meshes, step_bound
 from .links import Links
-from .simulation import RankKind, Simulation, simulate
+from .result import RankKind, Simulation
+from .simulation import simulate
 
 __all__ = ["Links", "Meshes", "RankKind", "Simulation", "StepBound", "rank_meshes", "simulate", "step_bound"]

@@ -23,7 +23,8 @@ from ..units import read_size, size
 from .copies import map_in_copies
 from .layers import FEWEST
 from .links import Links, links_of
-from .simulation import Build, RankKind, Simulation, simulate
+from .result import RankKind, Simulation
+from .simulation import Build, simulate
 
 RELAYED = {"all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"}
 """Collectives of which a node needs the bytes of others once, whatever number of its devices need them."""
