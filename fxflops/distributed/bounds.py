@@ -24,7 +24,7 @@ from .copies import map_in_copies
 from .layers import FEWEST
 from .links import Links, links_of
 from .result import RankKind, Simulation
-from .simulation import Build, simulate
+from .simulation import Build, simulated
 
 RELAYED = {"all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce"}
 """Collectives of which a node needs the bytes of others once, whatever number of its devices need them."""
@@ -173,7 +173,8 @@ def rank_meshes(
     where names in ``differs`` that a mesh has not are left out; ``device`` and ``links`` are those of :func:`step_bound`, which has its
     assumptions and errors. So many ``processes`` simulate a mesh each at a time, as those of :func:`simulate` a rank.
 
-    With ``layers`` the first mesh is simulated with all layers, too. Unless that gives the same figures, all meshes are.
+    With ``layers`` the first mesh is simulated with all layers, too. Unless that gives the same figures, all meshes are. The others
+    are known by two depths, which show whether layers add the same memory; that work grows evenly the first one has shown.
     """
     found = find_device(device)
     between = links_of(found) if links is None else links
@@ -182,27 +183,26 @@ def rank_meshes(
     except ValueError as error:
         raise InputError(f"memory {memory!r}: {error}") from None
 
-    whole = build if layers is None else lambda mesh: build(mesh, layers)
-
-    def tried(job: tuple[Mapping[str, int], int | None]) -> tuple[Simulation, StepBound | None] | dict[str, str]:
-        mesh, fewer = job
+    def tried(job: tuple[Mapping[str, int], int]) -> tuple[Simulation, StepBound | None] | dict[str, str]:
+        mesh, shallow = job
         try:
             known = differs and [name for name in differs if name in mesh]
-            one = simulate(build if fewer else whole, mesh, differs=known, layers=fewer)
+            one = simulated(build, mesh, differs=known, layers=layers, shallow=shallow)
         except RunError as error:
             return {_named(mesh): " ".join(str(error).split())}
         return one, None if limit is not None and one.max_memory > limit else step_bound(one, found, between)
 
-    def told_of(jobs: Sequence[tuple[Mapping[str, int], int | None]]) -> list[Any]:
+    def told_of(jobs: Sequence[tuple[Mapping[str, int], int]]) -> list[Any]:
         return map_in_copies(tried, jobs, processes, lambda job: _named(job[0]))
 
     listed = [*meshes]
     if layers is None or not listed:
-        told = told_of([(mesh, None) for mesh in listed])
+        told = told_of([(mesh, 0) for mesh in listed])
     else:
-        first, *told = told_of([(listed[0], None), *((mesh, layers) for mesh in listed)])
-        if isinstance(first, dict) or first[0].figures != told[0][0].figures:
-            told = [first, *told_of([(mesh, None) for mesh in listed[1:]])]
+        jobs = [(listed[0], 0), (listed[0], 3), *((mesh, 2) for mesh in listed[1:])]
+        first, *told = told_of(jobs)
+        if not _alike(first, told[0]):
+            told = [first, *told_of([(mesh, 0) for mesh in listed[1:]])]
     by_layers = any(not isinstance(each, dict) and each[0].layers for each in told)
 
     fitting: list[tuple[Simulation, StepBound]] = []
@@ -219,6 +219,12 @@ def rank_meshes(
     return Meshes(
         found, between, limit, tuple(fitting), tuple(too_large), failed, tokens, layers if by_layers else None
     )
+
+
+def _alike(whole: Any, shallow: Any) -> bool:
+    """Return whether a mesh could be simulated by a few layers, with the figures that it has by all."""
+    ran = not isinstance(whole, dict) and not isinstance(shallow, dict)
+    return ran and shallow[0].layers is not None and whole[0].figures == shallow[0].figures
 
 
 def _named(mesh: Mapping[str, int]) -> str:

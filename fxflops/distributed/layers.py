@@ -1,4 +1,4 @@
-"""A deep model by shallow ones: what a layer adds is known from three depths, if all layers add the same."""
+"""A deep model by shallow ones: what a layer adds is known from two depths or three, if all layers add the same."""
 
 from __future__ import annotations
 
@@ -30,21 +30,22 @@ class Deeper(NamedTuple):
     memory: Mapping[str, int]
 
 
-def depths(layers: int, step: int) -> tuple[int, int, int] | None:
-    """Return the three numbers of layers by which a deep model is known; None if it has not more.
+def depths(layers: int, step: int, number: int) -> Sequence[int]:
+    """Return so many numbers of layers by which a deep model is known; none if it has not more.
 
     They differ by ``step``, the number of ranks among which layers are shared.
     """
     first = FEWEST * step + (layers - FEWEST * step) % step
-    return (first, first + step, first + 2 * step) if first + 2 * step < layers else None
+    found = [first + i * step for i in range(number)]
+    return [] if not found or found[-1] >= layers else found
 
 
 def deeper(reports: Sequence[Report], times: int) -> Deeper | None:
-    """Return what makes a deep model of the last of three shallow ones; None if their figures do not grow evenly.
+    """Return what makes a deep model of the last of some shallow ones; None if their figures do not grow evenly.
 
-    Their difference is to be added so many ``times``. Even are the work, the collectives and the parameters, and the live bytes at
-    each call's peak: with the number of layers, and from each layer to the next. So the deep model's peak is at one
-    of the calls that shallow ones make, too: in the first two layers, in the last two, or outside.
+    Their difference is to be added so many ``times``. Even are the work, the collectives and the parameters with the number of
+    layers, which three show, and the live bytes at each call's peak also from each layer to the next, which two show. So the deep
+    model's peak is at one of the calls that shallow ones make, too: in the first two layers, in the last two, or outside.
     """
     if _grown([_work(report) for report in reports], times) is None:
         return None
@@ -114,7 +115,7 @@ def _by_place(reports: Sequence[Report]) -> Sequence[Figures] | None:
     where these are outside of layers; None if those in between are not evenly between the ends."""
     rows = [_rows(report, sizes) for report, sizes in zip(reports, _growing_lists(reports), strict=True)]
     found: list[dict[Hashable, Sequence[int]]] = [{} for _ in rows]
-    if not rows[0].keys() == rows[1].keys() == rows[2].keys():
+    if any(row.keys() != rows[0].keys() for row in rows):
         return None
     for kind, (fewest, _) in rows[0].items():
         for figures, row in zip(found, rows, strict=True):
@@ -124,7 +125,7 @@ def _by_place(reports: Sequence[Report]) -> Sequence[Figures] | None:
                     figures[kind, number] = live
                 elif number >= length - (fewest - fewest // 2):
                     figures[kind, number - length] = live
-        (_, _), (length, _), (longest, held) = (row[kind] for row in rows)
+        *_, (length, _), (longest, held) = (row[kind] for row in rows)
         period, half = length - fewest, fewest // 2
         for first in range(half - period, half):
             numbers = range(first, longest - (fewest - half) + period, period)
@@ -168,13 +169,13 @@ def _place(path: str, lists: Mapping[tuple[str, ...], int]) -> tuple[str, int, i
 
 
 def _grown(figures: Sequence[Figures], times: int) -> Figures | None:
-    """Return the figures of the deep model; None if those of three depths do not grow evenly, or are not of the same."""
-    one, two, three = figures
-    if not one.keys() == two.keys() == three.keys():
+    """Return the figures of the deep model; None if those of the depths do not grow evenly, or are not of the same."""
+    *_, before, last = figures
+    if any(each.keys() != last.keys() for each in figures):
         return None
-    if not all(_is_even(each) for key in one for each in zip(one[key], two[key], three[key], strict=True)):
+    if not all(_is_even(each) for key in last for each in zip(*(depth[key] for depth in figures), strict=True)):
         return None
-    return {key: tuple(extended(c, b, times) for b, c in zip(two[key], three[key], strict=True)) for key in one}
+    return {key: tuple(extended(b, a, times) for a, b in zip(before[key], last[key], strict=True)) for key in last}
 
 
 def _is_even(numbers: Iterable[int]) -> bool:

@@ -65,6 +65,20 @@ def simulate(
     Raises InputError for a mesh or a ``build`` that does not fit, and where this process has a process group already; RunError
     if ``build`` or a step raises, or a copy is killed, with the rank.
     """
+    return simulated(build, mesh, differs=differs, layers=layers, processes=processes)
+
+
+def simulated(
+    build: Build,
+    mesh: Mapping[str, int],
+    *,
+    differs: Sequence[str] | None = None,
+    layers: int | None = None,
+    shallow: int = 3,
+    processes: int = 1,
+) -> Simulation:
+    """As :func:`simulate`, with ``layers`` by so many ``shallow`` models: two do not show whether work grows evenly; with 0 ``build`` is
+    asked for all layers."""
     sizes = mesh.values() if isinstance(mesh, Mapping) else ()
     if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
         raise InputError(
@@ -82,7 +96,7 @@ def simulate(
     def run(places: Sequence[Coordinates]) -> list[Ran]:
         new = {key: at for at in places if (key := tuple(at.values())) not in found}
         made = map_in_copies(
-            partial(_ran, build, mesh, layers, shared), new.values(), processes, partial(_rank_named, mesh)
+            partial(_ran, build, mesh, layers, shallow, shared), new.values(), processes, partial(_rank_named, mesh)
         )
         found.update(zip(new, made, strict=True))
         return [found[tuple(at.values())] for at in places]
@@ -121,14 +135,15 @@ def _equal(pairs: Iterable[tuple[Any, Any]]) -> list[list[tuple[Any, Any]]]:
     return found
 
 
-def _ran(build: Build, mesh: Mapping[str, int], layers: int | None, shared: int, at: Mapping[str, int]) -> Ran:
+def _ran(
+    build: Build, mesh: Mapping[str, int], layers: int | None, shallow: int, shared: int, at: Mapping[str, int]
+) -> Ran:
     """Return the report of the training step of one rank, whole or by its layers."""
     with errors_of_kind(), _fake_processes(_rank(mesh, at), mesh) as device_mesh:
         try:
             if layers is None:
                 return _report(build(device_mesh)), None
-            fewer = depths(layers, shared)
-            if fewer is not None:
+            if fewer := depths(layers, shared, shallow):
                 reports = [_report(build(device_mesh, number)) for number in fewer]
                 more = deeper(reports, (layers - fewer[-1]) // shared)
                 if more is not None:
