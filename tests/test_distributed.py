@@ -245,13 +245,20 @@ EXPECTED = {
 }
 
 
+HANGS = torch.__version__ < (2, 8)
+"""Whether the pipelines of torch wait forever on Gloo: https://github.com/pytorch/pytorch/pull/152938 mended that."""
+
+
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What both ranks tell of all cases."""
     return ran(
         tmp_path_factory.mktemp("ranks"),
         2,
-        [*EXPECTED, "analyze_tp", "analyze_fsdp", "gather_all", "replicate_all", "print_all"],
+        [
+            *(case for case in EXPECTED if case != "pp" or not HANGS),
+            *("analyze_tp", "analyze_fsdp", "gather_all", "replicate_all", "print_all"),
+        ],
         ["0", "1"],
     )
 
@@ -278,12 +285,14 @@ def test_what_two_ranks_compute_hold_and_send(told: list[dict[str, Any]], case: 
     assert [sorted(of_rank) for of_rank in rows] == [sorted(of_rank) for of_rank in expected.rows]
 
 
-def test_analyzed_and_counted_on_two_ranks(told: list[dict[str, Any]]) -> None:
-    for rank in told:
-        macs = [MLP // 2, MLP // 2 + R * H * W // 2, True]  # no gradient of the input
-        assert rank["analyze_tp"] == [macs, macs, True, True]
-        macs = [MLP, MLP_BACK, True]
-        assert rank["analyze_fsdp"] == [macs, macs, True, True]
+@pytest.mark.parametrize(
+    ("case", "forward", "backward"),
+    [("tp", MLP // 2, MLP // 2 + R * H * W // 2), ("fsdp", MLP, MLP_BACK)],  # no gradient of the input
+    ids=["tp", "fsdp"],
+)
+def test_analyzed_and_counted_on_two_ranks(told: list[dict[str, Any]], case: str, forward: int, backward: int) -> None:
+    macs = [forward, backward, True]
+    assert [rank[f"analyze_{case}"] for rank in told] == [[macs, macs, True, True]] * 2
 
 
 def test_one_report_of_two_ranks(told: list[dict[str, Any]]) -> None:
