@@ -54,8 +54,9 @@ class profile:
         models: an ``nn.Module``, or several, as a sequence or a mapping by name (such as ``pipeline.components``; values
             that are not modules are skipped); None for code without a model. Calls are shown by module; calls outside
             the models are counted too.
-        optimizer: the ``torch.optim.Optimizer`` (or several) whose existing state is shown as such in memory. Backward
-            passes, checkpoint's recomputation and the steps of any optimizer are recognized without it.
+        optimizer: the ``torch.optim.Optimizer`` (or several) whose state is shown as such in memory, even if it makes no step in
+            the block. One that makes a step is found, with the state that it had before, as are backward
+            passes and checkpoint's recomputation.
         convention, attention, formulas, strict: as for :func:`fxflops.analyze`.
         schedule: which iterations of a loop to observe, so that a long run pays for few: what
             ``torch.profiler.schedule(wait=, warmup=, active=)`` returns. The loop calls :meth:`step` after each.
@@ -144,8 +145,7 @@ class profile:
         self._generated: list[tuple[str, range]] = []
         self._iterations: dict[int, int] = {}
         for category, tensors in held.items():
-            self._storages.add_all([tensor for _, tensor in tensors])
-            self._storages.label(tensors, category)
+            self._storages.add_held(tensors, category)
         self._open = ExitStack()
         for module, path in self._paths.items():
             if callable(getattr(type(module), "generate", None)):
@@ -217,8 +217,7 @@ class profile:
         self._label_gradients()  # now, since the next zero_grad() frees them
         if all(optimizer is not known for known in self._optimizers):
             self._optimizers.append(optimizer)
-            self._storages.add_all([tensor for _, tensor in states_of(optimizer)])
-            self._storages.label(states_of(optimizer), "optimizer")
+            self._storages.add_held(states_of(optimizer), "optimizer")
 
     @contextmanager
     def _generating(self, path: str) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -142,6 +143,28 @@ def test_nothing_is_changed_and_nothing_undone() -> None:
     assert dict(vars(model)) == before
     assert not model._forward_hooks
     assert p.report.total_flops == count(model, torch.randn(4, 3), mode="train").total_flops
+
+
+@pytest.mark.parametrize("make", [torch.optim.AdamW, partial(torch.optim.SGD, lr=0.1, momentum=0.9)])
+def test_the_state_of_an_optimizer_that_makes_a_step_is_found(make: Callable[..., torch.optim.Optimizer]) -> None:
+    model = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 8))
+    optimizer = make(model.parameters())
+
+    def profiled(optimizers: list[torch.optim.Optimizer]) -> tuple[Any, ...]:
+        with profile(model, optimizer=optimizers) as p:
+            for _ in range(2):
+                model(torch.ones(64, 8)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        report = p.report
+        return report.max_memory, report.memory, report.timeline
+
+    profiled([])  # it creates the state
+    state = sum(value.nbytes for each in optimizer.state.values() for value in each.values() if value is not None)
+    found, given = profiled([]), profiled([optimizer])
+    assert found == given
+    assert found[1]["optimizer"] == state > 0
+    assert min(moment.live["optimizer"] for moment in found[2]) == state
 
 
 @pytest.mark.parametrize("order", ["zero first", "zero last", "never"])

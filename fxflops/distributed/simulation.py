@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -12,8 +13,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ..counting.collectives import collectives
 from ..errors import InputError, RunError, errors_of_kind
@@ -30,6 +29,8 @@ NO_DATA = (
     "a kernel in C++ reads the data of tensors, which a simulated rank has not\n"
     "  DistributedDataParallel reads its parameters so, and cannot be simulated: fully_shard can"
 )
+READS_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
+"""The names of the exceptions that fake tensors raise for what only values could tell."""
 Ran = tuple[Report, "Deeper | None"]
 """The report of a rank's step, and what makes a deeper model of it."""
 Coordinates = dict[str, int]
@@ -79,15 +80,22 @@ def simulated(
 ) -> Simulation:
     """As :func:`simulate`, with ``layers`` by so many ``shallow`` models: two do not show whether work grows evenly; with 0 ``build`` is
     asked for all layers."""
+    if isinstance(build, nn.Module) or not callable(build):
+        raise InputError(f"build must be a function of the mesh that returns a model and its step, not {build!r:.80}")
     sizes = mesh.values() if isinstance(mesh, Mapping) else ()
-    if not sizes or not all(isinstance(size, int) and size > 0 for size in sizes):
+    named = sizes and all(isinstance(name, str) for name in mesh)
+    if not named or not all(isinstance(size, int) and size > 0 for size in sizes):
         raise InputError(
             f'mesh must be the sizes of dimensions by name, such as {{"dp": 64, "tp": 8}}, not {mesh!r:.80}'
         )
+    if isinstance(differs, str):
+        raise InputError(f"differs must be a list of dimensions, such as [{differs!r}], not {differs!r}")
     if unknown := [name for name in differs or () if name not in mesh]:
         raise InputError(f"differs names {', '.join(map(repr, unknown))}, which the mesh has not: {', '.join(mesh)}")
     if layers is not None and not (isinstance(layers, int) and layers > 0):
         raise InputError(f"layers must be the number of the model's layers, not {layers!r:.80}")
+    if layers is not None and shallow and not _takes_layers(build):
+        raise InputError("with layers=, build must take a mesh and a number of layers: build(mesh, layers)")
     if torch.distributed.is_initialized():
         raise InputError("simulate() makes a process group of its own: call it before torch.distributed is initialized")
     shared = math.prod(mesh[name] for name in differs or ())
@@ -114,6 +122,15 @@ def simulated(
     kinds = _equal((RankKind(at, alike, *each), _signature(each)) for at, each in zip(places, ran, strict=True))
     told = tuple(same[0][0]._replace(ranks=alike * len(same)) for same in kinds)
     return Simulation(dict(mesh), tuple(differs), told, layers if any(kind.more for kind in told) else None)
+
+
+def _takes_layers(build: Build) -> bool:
+    """Return whether a function takes a mesh and a number of layers."""
+    try:
+        inspect.signature(build).bind(None, 1)
+    except TypeError:
+        return False
+    return True
 
 
 def _signature(ran: Ran) -> Any:
@@ -153,14 +170,18 @@ def _ran(
             raise
         except Exception as error:
             said = NO_DATA if "data is not allocated" in str(error) else error
+            if type(error).__name__ in READS_VALUES:
+                said = f"{error}: the step reads the value of a tensor (item(), bool(), nonzero()), which a simulated rank has not"
             raise RunError(f"{_rank_named(mesh, at)} raised\n  {type(error).__name__}: {said}") from error
 
 
 def _report(made: Any) -> Report:
     """Return the report of a training step."""
-    if not (isinstance(made, tuple) and len(made) == 2 and callable(made[1])):
-        raise InputError(f"build returns the model and a function that makes a step, not {type(made).__name__}")
-    model, step = made
+    found = made if isinstance(made, tuple) else (made,)
+    if len(found) != 2 or not callable(found[1]) or isinstance(found[1], nn.Module):
+        names = ", ".join(type(each).__name__ for each in found)
+        raise InputError(f"build must return the model and a function that makes a step, in this order, not ({names})")
+    model, step = found
     with _warmed(model, step) as p:
         step()
     return p.report
@@ -179,15 +200,10 @@ def _rank_named(mesh: Mapping[str, int], at: Mapping[str, int]) -> str:
 
 
 def _warmed(model: Any, step: Callable[[], Any]) -> profile:
-    """Make a step; return the profile of the next one, which knows the optimizers that took one in it."""
-    found: dict[Optimizer, None] = {}
-    handle = register_optimizer_step_post_hook(lambda optimizer, args, kwargs: found.setdefault(optimizer))
-    try:
-        step()
-    finally:
-        handle.remove()
+    """Make a step, which creates the optimizer's state; return the profile of the next one."""
+    step()
     gc.collect()  # what the step has left in reference cycles
-    return profile(model, optimizer=[*found])
+    return profile(model)
 
 
 @contextmanager

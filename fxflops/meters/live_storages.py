@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -228,17 +228,28 @@ class LiveStorages:
         An optimizer's state is, in every step but the first.
         """
         held = {entry for entry, known in self._entries.categories.items() if known == category}
-        for entry in held:
-            self._entries.calls[entry] = -1
         self._known = {key: known for key, known in self._known.items() if known.entry not in held}
-        changes = [*triples(self._changes)]
-        first = [(entry, change, -1) for entry, change, _ in changes if entry in held]
-        then = [each for each in changes if each[0] not in held]
+        self._put_first(held)
+
+    def add_held(self, named: Named, category: str) -> None:
+        """Enter tensors that were alive when the run began, and are found only now, unless they are known; and label them."""
+        named, first = [*named], self.entered
+        self.add_all([tensor for _, tensor in named])
+        self.label(named, category)
+        self._put_first(range(first, self.entered))
+
+    def _put_first(self, entries: Container[int]) -> None:
+        """Rewrite the history as if what happened to these storages had happened before the first call."""
+        changes, call = [*triples(self._changes)], self.call
+        first = [(entry, change, -1) for entry, change, _ in changes if entry in entries]
+        then = [each for each in changes if each[0] not in entries]
         self._changes = []
         self.live = self.peak = self.most = self._most_after = 0
         self._most_in = -1
         for entry, change, self.call in (*first, *then):
+            self._entries.calls[entry] = -1 if entry in entries else self._entries.calls[entry]
             self._change(entry, change)
+        self.call = call
 
     def reset_peak(self) -> None:
         """Set the peak to the bytes alive now."""
