@@ -148,8 +148,6 @@ class Meshes(Composed):
         if self.too_large:
             over = ", ".join(f"{_named(each.mesh)} ({size(each.max_memory)})" for each in self.too_large)
             yield f"above {size(self.limit)}: {over}"
-            if not self.found and (self.limit or 0) < 2**20:
-                yield f"the memory is in bytes unless it has a unit, such as {self.limit}GiB"
         yield from (f"{mesh}: {reason}" for mesh, reason in self.failed.items())
 
 
@@ -176,12 +174,16 @@ def rank_meshes(
     With ``layers`` the first mesh is simulated with all layers, too. Unless that gives the same figures, all meshes are. The others
     are known by two depths, which show whether layers add the same memory; that work grows evenly the first one has shown.
     """
+    if isinstance(meshes, Mapping):
+        raise InputError(f"meshes must be a list of meshes, such as [{meshes!r:.60}], not one")
     found = find_device(device)
     between = links_of(found) if links is None else links
     try:
         limit = read_size(memory) if isinstance(memory, str) else memory
     except ValueError as error:
         raise InputError(f"memory {memory!r}: {error}") from None
+    if isinstance(memory, str) and limit is not None and limit < 2**10:
+        raise InputError(f"memory {memory!r} is in bytes: give it a unit, such as '{limit}GiB'")
 
     def tried(job: tuple[Mapping[str, int], int]) -> tuple[Simulation, StepBound | None] | dict[str, str]:
         mesh, shallow = job
@@ -196,7 +198,9 @@ def rank_meshes(
         return map_in_copies(tried, jobs, processes, lambda job: _named(job[0]))
 
     listed = [*meshes]
-    if layers is None or not listed:
+    if not listed:
+        raise InputError("there is no mesh among meshes")
+    if layers is None:
         told = told_of([(mesh, 0) for mesh in listed])
     else:
         jobs = [(listed[0], 0), (listed[0], 3), *((mesh, 2) for mesh in listed[1:])]

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..counting.collectives import Collective, sent_by_group, transferred
-from ..render.columns import Column
+from ..render.columns import Column, held_columns
 from ..render.composed import Composed
 from ..render.exports import Path, Table, written
 from ..report.gathered import COLLECTIVES
@@ -120,10 +120,7 @@ class Simulation(Composed):
         sent and received."""
         columns = [Column("rank", "rank"), Column("ranks", "ranks", "number"), Column("macs", "MACs", "flops")]
         columns += [Column("flops", "FLOPs", "flops"), Column("params", "params", "elements")]
-        columns += [
-            Column("peak", "peak memory", "B"),
-            *(Column(f"bytes_{name}", name, "B") for name in self._categories),
-        ]
+        columns += [Column("peak", "peak memory", "B"), *held_columns(self._categories)]
         columns += [Column("sent", "sent", "B"), Column("received", "received", "B")]
         return Table("ranks", tuple(columns), tuple(map(self._row, self.kinds)), provenance=self.provenance)
 

@@ -54,6 +54,11 @@ class Column:
         return units if units == "auto" or units in UNITS_OF[self.kind] else otherwise
 
 
+def held_columns(categories: Iterable[str]) -> list[Column]:
+    """Return a column for the bytes of each category at the peak; that of parameters is not their number."""
+    return [Column(f"bytes_{name}", "params bytes" if name == "params" else name, "B") for name in categories]
+
+
 UNITS_OF: dict[str, Iterable[str]] = {
     "flops": readable.SI,
     "elements": (),

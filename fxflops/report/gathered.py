@@ -14,7 +14,7 @@ from .. import units
 from ..counting.collectives import Collective, by_group, collectives, known_sum, sent_by_group, transferred
 from ..counting.counted_run import CountedRun
 from ..errors import InputError
-from ..render.columns import ROOT, Column
+from ..render.columns import ROOT, Column, held_columns
 from ..render.composed import Composed
 from ..render.exports import MOST_SHOWN, Cells, Path, Table, written
 
@@ -115,7 +115,7 @@ class GatheredReport(Composed):
         """A row for each process; its columns end with the bytes at the peak by category."""
         names = [*dict.fromkeys(name for held in self.memory for name, nbytes in held.items() if nbytes)]
         held = [[found.get(name, 0) for name in names] for found in self.memory] or [[]] * len(self.ranks)
-        columns = Column("rank", "rank", "number"), *QUANTITIES, *(Column(f"bytes_{each}", each, "B") for each in names)
+        columns = Column("rank", "rank", "number"), *QUANTITIES, *held_columns(names)
         rows = tuple((rank, *row, *more) for rank, (row, more) in enumerate(zip(self.ranks, held, strict=True)))
         return Table("ranks", columns, rows, provenance=self.provenance)
 
@@ -175,7 +175,7 @@ class GatheredReport(Composed):
             yield self.collectives
         if self.modules is not None:
             needed, spent = (sum(getattr(row, name) for row in self.modules.values()) for name in ("needed", "flops"))
-            repeated = [f"{path} {units.count(flops)}" for path, flops in self._repeated.items()]
+            repeated = [f"{units.count(flops)} in {path}" for path, flops in self._repeated.items()]
             yield ""
             yield f"FLOPs of all {units.count(spent)}; of one process for the same work {units.count(needed)}"
             yield f"repeated by several processes: {self._unmatched or ', '.join(repeated) or 'none'}"

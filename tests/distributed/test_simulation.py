@@ -150,7 +150,7 @@ def test_a_mask_has_no_values() -> None:
     assert kind.report.total_macs == 2 * 2 * ROWS * ROWS * WIDTH  # all pairs of two heads, twice
 
 
-@pytest.mark.parametrize("mesh", [{}, {"dp": 0}, {"dp": "2"}, 8, [("dp", 8)]])
+@pytest.mark.parametrize("mesh", [{}, {"dp": 0}, {"dp": "2"}, 8, [("dp", 8)], {0: 2}])
 def test_a_mesh_has_sizes(mesh: Any) -> None:
     with pytest.raises(InputError, match="mesh must be the sizes of dimensions by name"):
         simulate(linear, mesh)
@@ -159,11 +159,38 @@ def test_a_mesh_has_sizes(mesh: Any) -> None:
 def test_what_differs_is_in_the_mesh() -> None:
     with pytest.raises(InputError, match="differs names 'pp', which the mesh has not: dp"):
         simulate(linear, {"dp": 2}, differs=["pp"])
+    with pytest.raises(InputError, match=r"differs must be a list of dimensions, such as \['dp'\], not 'dp'"):
+        simulate(linear, {"dp": 2}, differs="dp")
 
 
 def test_build_returns_a_model_and_a_step() -> None:
-    with pytest.raises(InputError, match="build returns the model and a function that makes a step, not Linear"):
-        simulate(lambda mesh: nn.Linear(1, 1), {"dp": 2})  # type: ignore[arg-type, return-value]
+    model = nn.Linear(1, 1)
+    for made, said in (
+        (model, "Linear"),
+        ((model.forward, model), "method, Linear"),
+        ((model, model.forward, 1), "int"),
+    ):
+        with pytest.raises(
+            InputError, match=rf"the model and a function that makes a step, in this order, not \(.*{said}\)"
+        ):
+            simulate(lambda mesh, made=made: made, {"dp": 2})  # type: ignore[misc]
+    with pytest.raises(
+        InputError, match="build must be a function of the mesh that returns a model and its step, not L"
+    ):
+        simulate(model, {"dp": 2})
+    with pytest.raises(
+        InputError, match=r"with layers=, build must take a mesh and a number of layers: build\(mesh, la"
+    ):
+        simulate(linear, {"dp": 2}, layers=8)
+
+
+def test_a_step_that_reads_a_value_is_told() -> None:
+    def build(mesh: Any) -> Any:
+        model = nn.Linear(1, 1)
+        return model, lambda: model(torch.ones(1)).item()
+
+    with pytest.raises(RunError, match=r"local_scalar_dense.*: the step reads the value of a tensor \(item\(\), bool"):
+        simulate(build, {"dp": 2})
 
 
 def test_distributed_data_parallel_is_refused_with_what_to_use() -> None:

@@ -54,7 +54,7 @@ def test_it_shows_itself_with_sums_and_shares() -> None:
     # The mean of 100 and 300 MACs is 200; of the bytes at the peak, 3 KiB; of the seconds one is not known.
     assert ["max/mean", "1.50x", "1.50x", "1.00x", "1.33x", "1.00x", "1.00x", "-"] in lines
     assert ["sum", "400", "800", "20", "6.00", "KiB", "128", "B", "128", "B", "-"] in lines
-    assert "repeated by several processes: mlp 400" in text
+    assert "repeated by several processes: 400 in mlp" in text
     html = found._repr_html_()
     assert html.count("<table") == 2
     assert "<p>Net on 2 processes</p>" in html
