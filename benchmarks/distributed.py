@@ -169,7 +169,7 @@ def main() -> None:
         "and AdamW, bf16 in between. The bound of the step is that of H100s, all communication overlapped and none; seconds are of the whole simulation, by the",
         "clock and the processor. Four, five and six layers are run (of 405B 18, 22 and 26), and the rest are what each adds.",
         "",
-        "| model | mesh | ranks | MACs | FLOPs | params | params | optimizer | activations | gathered | peak | sent | bound | s | CPU s |",
+        "| model | mesh | ranks | MACs | FLOPs | params | params bytes | optimizer | activations | gathered | peak | sent | bound | s | CPU s |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|---:|---:|",
         *(row for i in range(len(LLAMAS)) for row in fresh(i)),
         "",
