@@ -351,3 +351,43 @@ def test_simulated_ranks_are_as_the_real_ones(told: list[dict[str, Any]], tmp_pa
             live += R * H + 2 + R * H  # relu's result, the loss and its gradient, the gradient of that result
             live += UP + DOWN  # up's weights, which come, and down's gradients, which go
             assert sum(held.values()) == F32 * (live + DOWN)
+
+
+def rows_of_block(block: str) -> list[Row]:
+    """A block's collectives on dp 2 x tp 2: its half of the weights is gathered from both ranks along dp, its tokens along tp."""
+    weights, norms = (
+        F32 * ((4 * W * W + 3 * W * H) // 2 + 2 * W) // 2,
+        F32 * 2 * W,
+    )  # halves, of a half; both norms whole
+    along_tp = [
+        ("attention", "forward", "all_gather"),
+        ("attention.o", "forward", "reduce_scatter"),
+        ("gate", "forward", "all_gather"),
+        ("up", "forward", "all_gather"),
+        ("down", "forward", "reduce_scatter"),
+        ("down", "backward", "all_gather"),
+        ("up", "backward", "reduce_scatter"),
+        ("gate", "backward", "reduce_scatter"),
+        ("attention.o", "backward", "all_gather"),
+        ("attention.q", "backward", "reduce_scatter"),
+    ]
+    return [
+        *((block, phase, "all_gather", "dp", 2, 1, weights, weights) for phase in ("forward", "backward")),
+        (block, "backward", "reduce_scatter", "dp", 2, 1, weights, weights),
+        tp_row(block, "backward", "all_reduce", norms, 2),
+        *(tp_row(f"{block}.{path}", phase, op, PART) for path, phase, op in along_tp),
+    ]
+
+
+@simulates
+def test_blocks_of_a_llama_on_four_ranks(tmp_path: Path) -> None:
+    told = [rank["fsdp_tp"] for rank in ran(tmp_path, 4, ["fsdp_tp"], [*"0123"])]
+    simulated = ran(tmp_path, 0, ["fsdp_tp"], ["simulated"])[0]["fsdp_tp"][0]
+    assert sum(rank["forward"] for rank in told) == 2 * 2 * BLOCK  # two blocks, of two batches
+    assert sum(rank["backward"] for rank in told) == 2 * sum(rank["forward"] for rank in told)
+    for rank in told:
+        assert rank.pop("same")
+        assert rank["complete"]
+        assert rank["params"] == [2 * (2 * W + (4 * W * W + 3 * W * H) // 2) // 2] * 2
+        assert sorted(map(tuple, rank["collectives"])) == sorted([*rows_of_block("0"), *rows_of_block("1")])
+        assert rank == simulated  # the bytes at the peak, too
