@@ -465,7 +465,10 @@ def test_a_summary_says_where_its_figures_are() -> None:
         ({"input_size": []}, "input_size is a shape"),
         ({"input_size": 4}, "input_size is a shape"),
         ({"input_size": (0, 4)}, "sizes of 1 or more"),
-        ({"input_size": (1, 4), "dtypes": [torch.long] * 2}, "dtypes has one torch.dtype for each of 1 inputs"),
+        (
+            {"input_size": (1, 4), "dtypes": [torch.long] * 2},
+            "dtypes has one dtype, such as torch.long, for each of 1 inputs",
+        ),
         ({"input_size": (1, 4), "row_settings": []}, "fxflops.adapters.torchinfo.summary takes all arguments"),
         ({"input_size": (1, 4), "col_names": ["output_size"]}, 'columns="inputs, output, params" chooses them'),
         ({"input_sise": (1, 4)}, r"takes no input_sise; near: input_size"),

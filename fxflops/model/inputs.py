@@ -165,7 +165,10 @@ def zeros_of(
     each = [dtypes or torch.float32] * len(shapes) if dtypes is None or isinstance(dtypes, torch.dtype) else [*dtypes]
     if len(each) != len(shapes) or not all(isinstance(dtype, torch.dtype) for dtype in each):
         raise of_kind(
-            InputError(f"dtypes has one torch.dtype for each of {len(shapes)} inputs, not {dtypes!r:.80}"), TypeError
+            InputError(
+                f"dtypes has one dtype, such as torch.long, for each of {len(shapes)} inputs, not {dtypes!r:.80}"
+            ),
+            TypeError,
         )
     made = []
     for shape, dtype in zip(shapes, each, strict=True):

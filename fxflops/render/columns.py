@@ -151,8 +151,14 @@ EXPENDABLE = (
     "bytes_per_second", "share_of_peak", "flops_per_second", "dtype",
 )  # fmt: skip
 """Columns that a table leaves out, in this order, if its lines are too long for the terminal."""
-ALIASES = {"memory": ("mem_delta", "bytes_peak")}
-"""Other names of columns, each with the columns that it may stand for; the first that a table has is taken."""
+ALIASES = {
+    "memory": ("mem_delta", "bytes_peak"),
+    "input_size": ("inputs",),
+    "output_size": ("output",),
+    "num_params": ("params",),
+    "mult_adds": ("macs",),
+}
+"""Other names of columns, torchinfo's among them, each with the columns that it may stand for; the first that a table has is taken."""
 
 
 def titled(columns: Iterable[Column], counted: str) -> tuple[Column, ...]:

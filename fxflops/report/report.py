@@ -333,7 +333,8 @@ class Report(OtherTools, OverProcesses, Exports):
             if hasattr(type(self), name):  # a property that raised AttributeError: here it raises it again
                 return object.__getattribute__(self, name)
             known = [each for each in dir(self) if not each.startswith("_")]
-            raise AttributeError(f"a Report has no {name!r}{near(name, known)}", name=name, obj=self)
+            said = f"a Report has no {name!r}{near(name, known)}; print(report) shows its summary"
+            raise AttributeError(said, name=name, obj=self)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Report) and self._undated() == other._undated())

@@ -21,6 +21,17 @@ def test_a_name_that_it_lacks_is_told_with_those_near_it(name: str, near: str) -
     assert not hasattr(REPORT, name)
 
 
+def test_a_name_of_torchinfos_is_told_what_shows_it() -> None:
+    with pytest.raises(AttributeError, match=r"a Report has no 'summary'.*; print\(report\) shows its summary"):
+        REPORT.summary()  # type: ignore[attr-defined]
+
+
+def test_the_columns_of_torchinfo_are_known_by_its_names() -> None:
+    columns = "input_size", "output_size", "num_params", "mult_adds"
+    found = fxflops.summary(nn.Linear(3, 4), input_size=(2, 3), columns=columns)
+    assert str(found).split()[:5] == ["module", "inputs", "output", "params", "MACs"]
+
+
 def test_an_error_within_a_property_is_told_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fxflops.Report, "latency", property(lambda self: self.nodes.nothing))
     with pytest.raises(AttributeError, match="'tuple' object has no attribute 'nothing'"):
