@@ -34,7 +34,7 @@ TOTALS: dict[str, tuple[str, Readable]] = {
     "training FLOPs": ("total_training_flops", count), "integer ops": ("total_int_ops", count),
     "MAC outputs": ("total_activations", count), "params": ("params.total", count),
     "trainable": ("params.trainable", count), "buffers": ("params.buffers", count),
-    "bytes of params": ("params.bytes", size), "latency": ("latency", seconds), "sum of nodes": ("total_time", seconds),
+    "bytes of params": ("params.bytes", size), "latency": ("latency", seconds), "sum of operations": ("total_time", seconds),
     "peak memory": ("max_memory", size),
 }  # fmt: skip
 """The attribute of a report that each total is, and the function that makes it readable."""
