@@ -62,27 +62,31 @@ def _times(data: Summary) -> Mapping[str, float]:
 
 
 def _dearest(data: Summary, parts: Sequence[Part]) -> str:
-    """Return the kind of module that has the most FLOPs, and that which takes the most time, in words."""
+    """Return the kind of module that has the most FLOPs, and that which takes the most time, with its shares of both."""
     if not parts:
         operators = {row.key: float(row.total.flops) for row in data.operators if row.total.flops}
         dearest = max(operators, key=lambda name: operators[name], default="")
         return f"{_share(operators[dearest], data.root.flops)} of {data.unit} in {plain(dearest)}" if dearest else ""
     kinds = grouped((part.kind, part) for part in parts)
-    timed = any(part.row.seconds for part in parts)
+    timed = any(part.row.seconds for part in parts) and not data.unsteady
     costs = {
         f"counted {data.unit}" if data.root.missing else data.unit: _flops,
         **({"time": _seconds} if timed else {}),
     }
-    said: dict[str, list[str]] = {}
-    for name, cost in costs.items():
+    named: dict[str, list[str]] = {}
+    for cost in costs.values():
         sums = {kind: sum(cost(part.row) for part in same) for kind, same in kinds.items()}
         dearest, *others = sorted(sums, key=lambda kind: sums[kind], reverse=True)
         runners_up = others[:1] if cost is _flops and others and sums[others[0]] >= RUNNER_UP * cost(data.root) else []
-        for kind in (dearest, *runners_up):
-            if sums[kind]:
-                said.setdefault(kind, []).append(f"{_share(sums[kind], cost(data.root))} of {name}")
-    by = "time" if timed and not data.unsteady else next(iter(costs))
-    return "; ".join(f"{' and '.join(shares)} in {_named(kinds[kind], by, costs[by])}" for kind, shares in said.items())
+        named.update({kind: [] for kind in (dearest, *runners_up) if sums[kind]})
+    for kind, shares in named.items():
+        for name, cost in costs.items():
+            if taken := sum(cost(part.row) for part in kinds[kind]):
+                shares.append(f"{_share(taken, cost(data.root))} of {name}")
+    *_, by = costs
+    return "; ".join(
+        f"{' and '.join(shares)} in {_named(kinds[kind], by, costs[by])}" for kind, shares in named.items()
+    )
 
 
 def _named(kind: Sequence[Part], by: str, cost: Callable[[TreeRow], float]) -> str:

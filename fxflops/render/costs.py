@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from .. import units
 from ..counting.steps import HOST
@@ -23,12 +23,12 @@ NOT_A_MODULE = {ATTENTION: f"{ATTENTION} (scaled dot product)"}
 
 
 def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
-    """Return a table of the parts that cost most, with bars of their share of the time, or of FLOPs if not timed."""
+    """Return a table of the parts that cost most, with bars of their share of the time, or of FLOPs if that is unsteady or not timed."""
     parts = costs(data)
     if not parts:
         return []
-    timed = any(part.row.seconds is not None for part in parts)
-    keys, what = (("flops", "flops%", "time", "time%"), "time") if timed else (("flops", "flops%"), data.unit)
+    timed, by_time = any(part.row.seconds is not None for part in parts), _by_time(data, parts)
+    keys, what = ("flops", "flops%", "time", "time%")[: 4 if timed else 2], "time" if by_time else data.unit
     columns = [column for column in MODULE_COLUMNS if column.key in keys]
     values = [module_values(part.row, data.root) for part in parts]
     numbers = [[data.unit if column.key == "flops" else column.header for column in columns]]
@@ -38,7 +38,7 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
     left = None if room is None else room - max(map(cells, right)) - 2
     lines = align([*zip(["module", *(part.within(left) for part in parts)], right, strict=True)], [False, True])
     free = BAR if room is None else max(min(BAR, room - max(map(cells, lines)) - 2), 0)
-    bars = [bar(found["time%" if timed else "flops%"], free) if free else "" for found in values]
+    bars = [bar(found["time%" if by_time else "flops%"], free) if free else "" for found in values]
     if free == BAR:
         bars = [f"0%{f'of {what}':^{BAR - 6}}100%", *bars]
     header, rows = lines[: len(lines) - len(bars)], lines[len(lines) - len(bars) :]
@@ -48,7 +48,7 @@ def cost_lines(data: Summary, room: int | None, color: bool) -> list[str]:
 def costs(data: Summary) -> list[Part]:
     """Return the parts that cost most, largest first; the rest is a part "other", which says how many more it has of a kind shown."""
     parts = [part for part in parts_of(data.root) if _is_worth_a_line(part.row, data)]
-    by_time = any(part.row.seconds is not None for part in parts)
+    by_time = _by_time(data, parts)
     # Sums of seconds that are equal, and differences that are 0, are so but for rounding.
     parts.sort(key=lambda part: round(part.row.seconds or 0.0, 9) if by_time else part.row.flops, reverse=True)
     shown = {part.row.cls for part in parts[:MOST_PARTS] if part.modules}
@@ -62,6 +62,11 @@ def costs(data: Summary) -> list[Part]:
         said = f"with {number} more {more[0].row.cls}" if more else ""
         parts.append(Part(TreeRow("", said, OTHER, 0, None, macs, flops, seconds=seconds)))
     return parts
+
+
+def _by_time(data: Summary, parts: Iterable[Part]) -> bool:
+    """Return whether parts are compared by their time."""
+    return not data.unsteady and any(part.row.seconds is not None for part in parts)
 
 
 def operator_shares(data: Summary) -> list[tuple[str, list[str]]]:

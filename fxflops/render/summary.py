@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import NamedTuple
 
 from .. import units
@@ -39,7 +40,8 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
     lines = flow(paint(head[0], "bold", color), head[1:], "   ", limit, indent=4)
     if said := conclusion(data, data.utilization):
         first, *more = said.split("; ")
-        lines += flow(first, more, "; ", limit, indent=4)
+        clauses = flow(first, more, "; ", limit, indent=4)
+        lines += clauses if limit is None else [part for each in clauses for part in _wrapped(each, limit)]
     lines += _fact_lines(facts(data), limit, color)
     table = cost_lines(data, None if limit is None else limit - MARGIN, color)
     of_phase = "forward's cost" if data.outside is None else data.forward
@@ -133,6 +135,11 @@ def flow(start: str, parts: Sequence[str], separator: str, limit: int | None, in
             lines.append(" " * indent + part)
         empty = False
     return lines
+
+
+def _wrapped(clause: str, limit: int) -> list[str]:
+    """Return the lines of a clause that is longer than one."""
+    return wrap(clause, limit, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False)
 
 
 def remark_lines(data: Summary) -> list[str]:
