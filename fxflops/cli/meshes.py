@@ -80,6 +80,11 @@ def mesh(
             note(f"{model} has no tp_plan, or one of styles that torch has not: its meshes are data parallel alone")
 
         meshes = candidates(net, gpus, links.node)
+        widest = max(mesh["tp"] for mesh in meshes)
+        if plan_of(net) and widest < min(gpus, links.node):
+            note(
+                f"tensor parallel by {widest} at most: larger sizes do not divide the model's heads, or the {gpus} devices"
+            )
         if sys.stderr.isatty():  # a spinner's thread would forbid copies of this process
             note(f"simulating a step on {len(meshes)} meshes")
         found = rank_meshes(

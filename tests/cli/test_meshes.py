@@ -43,6 +43,7 @@ def test_meshes_that_fit_and_those_that_do_not(model: str) -> None:
     found = invoke(model, "--gpus", "16", "--device", "H100", "--seq", "32", "--json")
     assert found.exit_code == 0, found.output
     data = json.loads(found.stdout)
+    assert "tensor parallel by 2 at most: larger sizes do not divide the model's heads" in found.stderr
     assert {row["mesh"] for row in data["meshes"]} == {"dp 16 x tp 1", "dp 8 x tp 2"}
     for row, dp in ((row, int(row["mesh"].split()[1])) for row in data["meshes"]):
         assert row["best"] == max(row["compute"], row["communication"])
