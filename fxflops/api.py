@@ -47,15 +47,20 @@ fxflops.summary(model, input_size=(1, 3, 224, 224)) makes them from their shapes
 SUMMARY = "fxflops.adapters.torchinfo.summary takes all arguments of torchinfo's, and prints what that prints"
 NOT_OF_SUMMARY = {
     "col_names": 'columns="inputs, output, params" chooses them',
-    "verbose": "print(fxflops.summary(...)) prints it",
-    "device": "the model is counted where it is, and computes nothing",
     **dict.fromkeys(("cache_forward_pass", "col_width", "row_settings"), SUMMARY),
     "args": "input_data=[a, b] has several inputs",
 }
 """What to write in a summary for an argument of torchinfo's or of count's."""
 WARMED = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"
 PROCESSES = "report.gather() adds up processes of torchrun; fxflops.distributed.simulate(...) runs those you lack"
-OF_PROFILERS = {"warm_up": WARMED, "warmup": WARMED, "world_size": PROCESSES, "dp_world_size": PROCESSES}
+PLACED = "the model runs where it and its inputs are: model.to(device), x.to(device)"
+SHOWN = "print() shows what it returns"
+OF_PROFILERS = {
+    **dict.fromkeys(("warm_up", "warmup"), WARMED),
+    **dict.fromkeys(("world_size", "dp_world_size"), PROCESSES),
+    **dict.fromkeys(("device", "devices"), PLACED),
+    **dict.fromkeys(("verbose", "as_string", "as_strings", "print_profile", "print_results", "detailed"), SHOWN),
+}
 """The same for those of profilers, in any function."""
 FORM = """inputs go in input_size=[(1, 3), (1, 5)], or in input_data=[a, b] by position, {"name": a, ...} by name"""
 Formulas = Mapping[Any, FormulaFunction]

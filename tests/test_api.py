@@ -472,6 +472,8 @@ def test_a_summary_says_where_its_figures_are() -> None:
         ({"input_size": (1, 4), "row_settings": []}, "fxflops.adapters.torchinfo.summary takes all arguments"),
         ({"input_size": (1, 4), "col_names": ["output_size"]}, 'columns="inputs, output, params" chooses them'),
         ({"input_sise": (1, 4)}, r"takes no input_sise; near: input_size"),
+        ({"input_size": (1, 4), "verbose": 0}, r"takes no verbose: print\(\) shows what it returns"),
+        ({"input_size": (1, 4), "device": "cpu"}, r"takes no device: .*: model\.to\(device\), x\.to\(device\)"),
         ({"args": (torch.ones(1, 4),)}, r"takes no args: input_data=\[a, b\]"),
         ({"input_size": torch.ones(1, 4)}, r"not a tensor: give it as input_data=x$"),
     ],

@@ -10,7 +10,7 @@ from ..counting.collectives import by_group, collectives
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import items_of, sums_of, together
 from ..counting.steps import OUTSIDE, outside, unobserved
-from ..records import Counted, grouped, prefixes, specs_in
+from ..records import Counted, Spec, grouped, prefixes, specs_in
 from ..render.columns import MODULES, Column, module_values
 from ..render.data import Summary, TreeRow
 from ..render.exports import Table, Tabular
@@ -57,6 +57,12 @@ class Tree(Tabular):
         return [tree_table(self.root, **self.options), *map(note, notes_on(self.root, **self.options))]
 
 
+def _shapes(calls: Iterable[Iterable[Spec]]) -> str:
+    """Return the tensors of a module's first call, and how many other shapes there are in its others."""
+    first, *others = dict.fromkeys(" ".join(map(repr, specs)) for specs in calls) or [""]
+    return f"{first} and {len(others)} more" if others else first
+
+
 def tree_row(report: CountedRun, phase: str) -> TreeRow:
     """Return the root of the module tree, with the costs of one phase in each row."""
     modules = report.by_module(phase)
@@ -66,7 +72,7 @@ def tree_row(report: CountedRun, phase: str) -> TreeRow:
         if sums.flops or sums.missing:
             own_ops.setdefault(path, {})[op] = sums.calls
     children = grouped((path.rpartition(".")[0], path) for path in modules if path)
-    first = {scope.path: scope for scope in reversed(report.scopes)}
+    scopes = grouped((scope.path, scope) for scope in report.scopes)
     peaks = highest(report.nodes, phase, lambda node: prefixes(node.path))
 
     def of(path: str) -> TreeRow:
@@ -88,8 +94,8 @@ def tree_row(report: CountedRun, phase: str) -> TreeRow:
             seconds=row.total.seconds,
             own_seconds=row.own.seconds,
             bytes_peak=peaks.get(path),
-            inputs=" ".join(map(repr, first[path].inputs())) if path in first else "",
-            output=" ".join(map(repr, specs_in(first[path].out))) if path in first else "",
+            inputs=_shapes(scope.inputs() for scope in scopes.get(path, ())),
+            output=_shapes(specs_in(scope.out) for scope in scopes.get(path, ())),
             children=tuple(map(of, children.get(path, ()))),
         )
 

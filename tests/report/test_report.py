@@ -26,6 +26,13 @@ def test_a_name_of_torchinfos_is_told_what_shows_it() -> None:
         REPORT.summary()  # type: ignore[attr-defined]
 
 
+def test_a_module_called_with_several_shapes_says_so() -> None:
+    pool = nn.MaxPool2d(2)
+    found = str(fxflops.summary(nn.Sequential(pool, pool, nn.ReLU()), input_size=(1, 16, 16)))
+    assert "f32[1,16,16] and 1 more" in found
+    assert "f32[1,8,8] and 1 more" in found
+
+
 def test_the_columns_of_torchinfo_are_known_by_its_names() -> None:
     columns = "input_size", "output_size", "num_params", "mult_adds"
     found = fxflops.summary(nn.Linear(3, 4), input_size=(2, 3), columns=columns)
