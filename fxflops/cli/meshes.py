@@ -76,12 +76,11 @@ def mesh(
         with working(f"loading {model}"):
             net: Any = load(model, on_meta=True).model
         build = training_step(net, tokens=seq, batch=batch, checkpointing=checkpoint)
-        if not plan_of(net):
-            note(f"{model} has no tp_plan, or one of styles that torch has not: its meshes are data parallel alone")
-
         meshes = candidates(net, gpus, links.node)
         widest = max(mesh["tp"] for mesh in meshes)
-        if plan_of(net) and widest < min(gpus, links.node):
+        if not plan_of(net):
+            note(f"{model} has no tp_plan, or one of styles that torch has not: its meshes are data parallel alone")
+        elif widest < min(gpus, links.node):
             note(
                 f"tensor parallel by {widest} at most: larger sizes do not divide the model's heads, or the {gpus} devices"
             )

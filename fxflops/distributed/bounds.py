@@ -148,6 +148,8 @@ class Meshes(Composed):
         if self.too_large:
             over = ", ".join(f"{_named(each.mesh)} ({size(each.max_memory)})" for each in self.too_large)
             yield f"above {size(self.limit)}: {over}"
+            if not self.found and (self.limit or 0) < 2**20:
+                yield f"the memory is in bytes unless it has a unit, such as {self.limit}GiB"
         yield from (f"{mesh}: {reason}" for mesh, reason in self.failed.items())
 
 

@@ -94,7 +94,7 @@ def simulated(
         raise InputError(f"differs names {', '.join(map(repr, unknown))}, which the mesh has not: {', '.join(mesh)}")
     if layers is not None and not (isinstance(layers, int) and layers > 0):
         raise InputError(f"layers must be the number of the model's layers, not {layers!r:.80}")
-    if layers is not None and shallow and not _takes_layers(build):
+    if layers is not None and not _takes_layers(build):
         raise InputError("with layers=, build must take a mesh and a number of layers: build(mesh, layers)")
     if torch.distributed.is_initialized():
         raise InputError("simulate() makes a process group of its own: call it before torch.distributed is initialized")
@@ -182,7 +182,9 @@ def _report(made: Any) -> Report:
         names = ", ".join(type(each).__name__ for each in found)
         raise InputError(f"build must return the model and a function that makes a step, in this order, not ({names})")
     model, step = found
-    with _warmed(model, step) as p:
+    step()  # creates the optimizer's state
+    gc.collect()  # what the step has left in reference cycles
+    with profile(model) as p:
         step()
     return p.report
 
@@ -197,13 +199,6 @@ def _rank(mesh: Mapping[str, int], at: Mapping[str, int]) -> int:
 
 def _rank_named(mesh: Mapping[str, int], at: Mapping[str, int]) -> str:
     return f"rank {_rank(mesh, at)} ({', '.join(f'{name} {place}' for name, place in at.items())})"
-
-
-def _warmed(model: Any, step: Callable[[], Any]) -> profile:
-    """Make a step, which creates the optimizer's state; return the profile of the next one."""
-    step()
-    gc.collect()  # what the step has left in reference cycles
-    return profile(model)
 
 
 @contextmanager

@@ -73,20 +73,16 @@ def _dearest(data: Summary, parts: Sequence[Part]) -> str:
         f"counted {data.unit}" if data.root.missing else data.unit: _flops,
         **({"time": _seconds} if timed else {}),
     }
-    named: dict[str, list[str]] = {}
-    for cost in costs.values():
+    named, shares = dict[str, None](), {kind: list[str]() for kind in kinds}
+    for name, cost in costs.items():
         sums = {kind: sum(cost(part.row) for part in same) for kind, same in kinds.items()}
         dearest, *others = sorted(sums, key=lambda kind: sums[kind], reverse=True)
         runners_up = others[:1] if cost is _flops and others and sums[others[0]] >= RUNNER_UP * cost(data.root) else []
-        named.update({kind: [] for kind in (dearest, *runners_up) if sums[kind]})
-    for kind, shares in named.items():
-        for name, cost in costs.items():
-            if taken := sum(cost(part.row) for part in kinds[kind]):
-                shares.append(f"{_share(taken, cost(data.root))} of {name}")
+        named.update(dict.fromkeys(kind for kind in (dearest, *runners_up) if sums[kind]))
+        for kind in filter(sums.get, kinds):
+            shares[kind].append(f"{_share(sums[kind], cost(data.root))} of {name}")
     *_, by = costs
-    return "; ".join(
-        f"{' and '.join(shares)} in {_named(kinds[kind], by, costs[by])}" for kind, shares in named.items()
-    )
+    return "; ".join(f"{' and '.join(shares[kind])} in {_named(kinds[kind], by, costs[by])}" for kind in named)
 
 
 def _named(kind: Sequence[Part], by: str, cost: Callable[[TreeRow], float]) -> str:

@@ -79,9 +79,10 @@ def test_meshes_in_the_order_of_their_bounds() -> None:
     assert "dp 3: rank 0 (dp 0) raised ValueError: heads are even" in text
     none = rank_meshes(build, [{"dp": 2}], device=DEVICE, links=LINKS, memory=1000)
     assert (len(none.table), len(none.too_large)) == (0, 1)
-    _, fits, above = str(none).splitlines()
+    _, fits, above, hint = str(none).splitlines()
     assert fits == "none fits"
     assert above.startswith("above 1,000 B: dp 2 (")
+    assert hint.endswith("such as 1000GiB")
 
 
 @pytest.mark.usefixtures("_forks")
