@@ -236,7 +236,8 @@ class LiveStorages:
         named, first = [*named], self.entered
         self.add_all([tensor for _, tensor in named])
         self.label(named, category)
-        self._put_first(range(first, self.entered))
+        if self.call >= 0:
+            self._put_first(range(first, self.entered))
 
     def _put_first(self, entries: Container[int]) -> None:
         """Rewrite the history as if what happened to these storages had happened before the first call."""

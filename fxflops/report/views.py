@@ -59,8 +59,8 @@ class Tree(Tabular):
 
 def _shapes(calls: Iterable[Iterable[Spec]]) -> str:
     """Return the tensors of a module's first call, and how many other shapes there are in its others."""
-    first, *others = dict.fromkeys(" ".join(map(repr, specs)) for specs in calls) or [""]
-    return f"{first} and {len(others)} more" if others else first
+    first, *others = dict.fromkeys(tuple((spec, spec.dtype) for spec in specs) for specs in calls) or [()]
+    return " ".join(repr(spec) for spec, _ in first) + (f" and {len(others)} more" if others else "")
 
 
 def tree_row(report: CountedRun, phase: str) -> TreeRow:
