@@ -83,7 +83,7 @@ class profile:
         if inputs or unknown:
             raise not_taken("profile", unknown, profile.__init__.__kwdefaults__ or (), INSTEAD)
         check_flags(strict=strict)
-        self._model = _one_model(models)
+        self._model = one_model(models)
         self._parts = [*self._model.children()] if isinstance(self._model, Models) else [self._model]
         given = models.values() if isinstance(models, Mapping) else models if isinstance(models, Sequence) else [models]
         self._name = " + ".join(type(part).__name__ for part in self._parts) or NO_MODEL
@@ -306,7 +306,8 @@ class Models(nn.ModuleDict):
     """Several models that are profiled together, by name; a report shows this class at their root."""
 
 
-def _one_model(models: Any) -> nn.Module:
+def one_model(models: Any) -> nn.Module:
+    """Return the model, or one that has these: a list of them, or a mapping by name in which other values are left out."""
     if models is None:
         return Models()
     if isinstance(models, nn.Module | str) or not isinstance(models, Iterable):

@@ -274,8 +274,8 @@ def told(case: str) -> dict[str, Any]:
     seen, watched = trained(case, fxflops.profile)
     same = len(plain) == len(watched) and all(map(torch.equal, plain, watched))
     found = [facts(each.report) for each in seen]
-    lowest = min((each["memory"] for each in found), key=lambda memory: sum(memory.values()))
-    return found[0] | {"memory": lowest, "uncopied": min(each["uncopied"] for each in found), "same": same}
+    lowest = min((each["memory"] for each in found[::-1]), key=lambda memory: sum(memory.values()))
+    return found[-1] | {"memory": lowest, "uncopied": min(each["uncopied"] for each in found), "same": same}
 
 
 def facts(report: fxflops.Report) -> dict[str, Any]:

@@ -331,7 +331,7 @@ def test_the_command_line_prints_one_report(told: list[dict[str, Any]]) -> None:
 
 @simulates
 def test_simulated_ranks_are_as_the_real_ones(told: list[dict[str, Any]], tmp_path: Path) -> None:
-    cases = ["fsdp", "tp_sp", "pp", "ep", "ring"]
+    cases = [*EXPECTED]
     (simulated,) = ran(tmp_path, 0, cases, ["simulated"])
     for case in cases:
         for real, found in zip((rank[case] for rank in told), simulated[case], strict=True):

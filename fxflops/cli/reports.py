@@ -72,7 +72,7 @@ def gathered(report: Report) -> list[GatheredReport] | None:
     """
     from torch import distributed
 
-    from ..torch_internals import processes
+    from ..trace.processes import processes
 
     if processes() == 1:
         started = int(os.environ["WORLD_SIZE"]) if "TORCHELASTIC_RUN_ID" in os.environ else 1

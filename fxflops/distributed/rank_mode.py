@@ -6,17 +6,30 @@ from typing import Any
 
 import torch
 
-from ..torch_internals import MESH_FILE, DisableTorchDispatch, DispatchMode, disable_current_modes, fake_tensors
+from ..torch_internals import (
+    MESH_FILE,
+    DisableTorchDispatch,
+    DispatchMode,
+    OpOverload,
+    disable_current_modes,
+    done,
+    fake_tensors,
+)
 from ..trace.fake_results import FakeResults
 from ..trace.modes import has_own_dispatch
-from ..trace.source import frame_in
+from ..trace.source import frame_in, frames, is_own
+
+TELLS = ("torch.nn.parallel.distributed", "torch.distributed.utils")
+"""The modules in which DistributedDataParallel tells other ranks the shapes of parameters, the buckets of gradients, and which are used."""
+ENGINE, OPERATORS = "torch.autograd.graph", OpOverload.__module__
+"""The modules from which the engine of autograd and operators are called."""
 
 
 class Rank(DispatchMode):
     """A dispatch mode for a rank under a FakeTensorMode.
 
-    ``results`` are those of its operators. A DeviceMesh computes with the numbers it is made of. What a
-    collective returned is waited for in its own memory, as on a device; the fake kernel makes a second tensor.
+    ``results`` are those of its operators. A DeviceMesh computes with the numbers it is made of, and DistributedDataParallel with those
+    that it tells other ranks. What a functional collective returned is waited for in its own memory, as on a device; the fake kernel makes a second tensor.
     """
 
     def __init__(self, mode: Any) -> None:
@@ -32,7 +45,7 @@ class Rank(DispatchMode):
             return args[0].fake_device
         if any(cls is not fake and has_own_dispatch(cls) for cls in types):
             return NotImplemented
-        if not types and frame_in(MESH_FILE) is not None:
+        if not types and (frame_in(MESH_FILE) is not None or _tells_numbers(args, kwargs)):
             with disable_current_modes():
                 return func(*args, **kwargs)
         if func.namespace == "profiler":
@@ -40,4 +53,16 @@ class Rank(DispatchMode):
                 return func(*args, **kwargs)
         given = list[Any]()
         key = self.results.key_of(func, args, kwargs, given)
-        return func(*args, **kwargs) if key is None else self.results.of(key, func, args, kwargs, given)
+        out = func(*args, **kwargs) if key is None else self.results.of(key, func, args, kwargs, given)
+        is_collective = func.namespace == "c10d" and type(out) is tuple and type(out[-1]) is torch.ScriptObject
+        return (*out[:-1], done(out[0])) if is_collective else out
+
+
+def _tells_numbers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether DistributedDataParallel computes with numbers now, in C++; what it makes of another dtype is a bucket."""
+    called = (str(frame.f_globals.get("__name__")) for frame in frames() if not is_own(frame))
+    caller = next(name for name in called if name != OPERATORS)
+    if caller == ENGINE:  # in the backward pass, with which parameters were used
+        given = args[0] if args and type(args[0]) is list else args
+        return any(type(each) is torch.Tensor and each.dtype is torch.int32 for each in given)
+    return caller in TELLS and kwargs.get("dtype") in (None, torch.int32, torch.int64)

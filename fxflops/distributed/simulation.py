@@ -16,7 +16,7 @@ from torch import nn
 
 from ..counting.collectives import collectives
 from ..errors import InputError, RunError, errors_of_kind
-from ..profiling import profile
+from ..profiling import one_model, profile
 from ..report.report import Report
 from ..torch_internals import fake_group, fake_tensors
 from .copies import map_in_copies, start_autograd
@@ -25,10 +25,7 @@ from .rank_mode import Rank
 from .result import RankKind, Simulation
 
 Build = Callable[..., tuple["nn.Module | Sequence[nn.Module] | Mapping[str, Any]", Callable[[], Any]]]
-NO_DATA = (
-    "a kernel in C++ reads the data of tensors, which a simulated rank has not\n"
-    "  DistributedDataParallel reads its parameters so, and cannot be simulated: fully_shard can"
-)
+NO_DATA = "a kernel in C++ reads the data of tensors, which a simulated rank has not"
 READS_VALUES = ("DataDependentOutputException", "DynamicOutputShapeException")
 """The names of the exceptions that fake tensors raise for what only values could tell."""
 Ran = tuple[Report, "Deeper | None"]
@@ -183,6 +180,9 @@ def _report(made: Any) -> Report:
         raise InputError(f"build must return the model and a function that makes a step, in this order, not ({names})")
     model, step = found
     step()  # creates the optimizer's state
+    replicas = [each for each in one_model(model).modules() if isinstance(each, nn.parallel.DistributedDataParallel)]
+    for _ in range(max((1 + each.static_graph for each in replicas), default=0)):
+        step()  # before which it makes its buckets anew, once
     gc.collect()  # what the step has left in reference cycles
     with profile(model) as p:
         step()

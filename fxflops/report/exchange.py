@@ -14,7 +14,8 @@ from typing import Any
 import torch
 
 from ..errors import DistributedError
-from ..torch_internals import default_store, processes
+from ..torch_internals import default_store
+from ..trace.processes import processes
 
 KEYS = "fxflops"
 

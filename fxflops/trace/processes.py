@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..model.pytree import tensors_given
@@ -22,6 +23,12 @@ MESH = "mesh_"
 """The beginning of the description that a DeviceMesh gives to the group of one of its dimensions."""
 NOT_DESCRIBED = ("undefined", "default_pg", "mesh_default", "")
 GROUP_ARGUMENTS = ("process_group", "group_name")
+
+
+def processes() -> int:
+    """Return the number of processes that ``torch.distributed`` connects; 1 without it."""
+    is_on = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if is_on else 1
 
 
 def is_sharded(value: Any) -> bool:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, parallelize_module
@@ -187,15 +188,60 @@ def test_build_returns_a_model_and_a_step() -> None:
 def test_a_step_that_reads_a_value_is_told() -> None:
     def build(mesh: Any) -> Any:
         model = nn.Linear(1, 1)
-        return model, lambda: model(torch.ones(1)).item()
+        return model, lambda: model(torch.ones(1)).int().item()
 
     with pytest.raises(RunError, match=r"local_scalar_dense.*: the step reads the value of a tensor \(item\(\), bool"):
         simulate(build, {"dp": 2})
 
 
-def test_distributed_data_parallel_is_refused_with_what_to_use() -> None:
-    with pytest.raises(RunError, match=r"(?s)^rank 0 \(dp 0\) raised\n.*DistributedDataParallel .* fully_shard can$"):
-        simulate(lambda mesh: (nn.parallel.DistributedDataParallel(nn.Linear(2, 2)), lambda: None), {"dp": 2})
+class Partly(nn.Module):
+    """A norm with statistics, and a layer that is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.unused = nn.BatchNorm1d(8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("used", "options", "hook", "gradients"),
+    [
+        (
+            False,
+            {"find_unused_parameters": True},
+            None,
+            F32 * (16 + 72) + 4 * 4,
+        ),  # whether each of 4 was used, as an int32
+        (True, {}, None, F32 * 16),
+        (True, {"static_graph": True}, None, F32 * 16),
+        (True, {"gradient_as_bucket_view": True}, None, F32 * 16),
+        (True, {}, default_hooks.fp16_compress_hook, F32 * 16 // 2),
+    ],
+    ids=["unused", "plain", "static", "view", "fp16"],
+)
+def test_distributed_data_parallel(used: bool, options: dict[str, bool], hook: Any, gradients: int) -> None:
+    def build(mesh: Any) -> Any:
+        model = nn.BatchNorm1d(8) if used else Partly()
+        replica = nn.parallel.DistributedDataParallel(model, device_mesh=mesh["dp"], **options)
+        if hook is not None:
+            replica.register_comm_hook(mesh["dp"].get_group(), hook)
+        return replica, lambda: replica(torch.ones(4, 8)).sum().backward()
+
+    first, *others = simulate(
+        build, {"dp": 4, "tp": 2}
+    ).kinds  # others are several where torch zeroes gradients in any order
+    assert (first.at["dp"], first.ranks, sum(each.ranks for each in others)) == (0, 2, 6)
+    statistics = (
+        F32 * 2 * 8 + 8
+    )  # of the norm, and how many batches there were; the first rank sends them to the others
+    path = "module" if used else "module.norm"
+    for kind, sent, received in ((first, statistics, 0), *((other, 0, statistics) for other in others)):
+        by_op = {row.op: (row.path, row.group, row.ranks, row.sent, row.received) for row in kind.report.collectives}
+        summed = 2 * 3 * gradients // 4
+        assert kind.report.complete
+        assert by_op == {"broadcast": ("", "dp", 4, sent, received), "all_reduce": (path, "dp", 4, summed, summed)}
 
 
 def test_an_error_names_the_rank_and_leaves_no_process_group() -> None:
