@@ -65,6 +65,19 @@ def test_a_replicated_model_sends_its_gradients(mesh: Any) -> None:
     assert report.roofline("H100", "backward").by_operator()["allreduce"].bytes == 2 * parameters
 
 
+def test_buckets_of_gradients_are_held_all_along(mesh: Any) -> None:
+    model = nn.parallel.DistributedDataParallel(net())
+    for _ in range(2):  # the buckets are made anew before the second step
+        model(X).sum().backward()
+    model.zero_grad()
+    with fxflops.profile(model) as p:
+        loss = model(X).sum()
+        loss.backward()
+    first, last = p.report.timeline[0], p.report.timeline[-1]
+    assert (first.phase, first.live["gradients"]) == ("forward", 4 * WEIGHTS)
+    assert last.live["gradients"] == 2 * 4 * WEIGHTS  # and those of the parameters
+
+
 def sharded(mesh: Any) -> nn.Module:
     from torch.distributed.fsdp import fully_shard
 

@@ -239,6 +239,17 @@ class LiveStorages:
         if self.call >= 0:
             self._put_first(range(first, self.entered))
 
+    def hold_buckets(self, calls: Sequence[Call]) -> None:
+        """Enter the living storages that the backward pass wrote to before it made them as gradients that were there from the beginning:
+        the buckets of DistributedDataParallel, which C++ holds."""
+        found = {each.entry: self._entries.calls[each.entry] for each in self._known.values()}
+        buckets = [entry for entry, call in found.items() if call >= 0 and _is_written(calls[call])]
+        for entry in buckets:
+            self._entries.categories.setdefault(entry, "gradients")
+            self._entries.names.setdefault(entry, "bucket")
+        if buckets:
+            self._put_first(buckets)
+
     def _put_first(self, entries: Container[int]) -> None:
         """Rewrite the history as if what happened to these storages had happened before the first call."""
         changes, call = [*triples(self._changes)], self.call
@@ -307,3 +318,10 @@ class LiveStorages:
             del self._known[known.key]
             self.live -= known.nbytes
             self._changes += (known.entry, -known.nbytes, self.call)
+
+
+def _is_written(call: Call) -> bool:
+    """Return whether a call of the backward pass returned what it was given to write to."""
+    schema = getattr(call.operation.target, "_schema", None)
+    returned = schema.returns[0].alias_info if schema is not None and schema.returns else None
+    return call.phase == "backward" and returned is not None and bool(returned.is_write)
