@@ -207,7 +207,7 @@ class profile:
             return
         self._label_gradients()
         self._storages.label(self._optimizer_states(), "optimizer")
-        self._storages.hold_buckets(self._observer.calls)
+        self._storages.hold_written(self._observer.calls)
         mode = ("train" if self._model.training else "eval") if self._parts else ""
         run = self._watch.run_of(self._name, mode, self._compiled, Inventory(self._model), self._steps)
         self._report = Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)

@@ -21,9 +21,9 @@ CATEGORIES = (
     "gathered",
     "cache",
 )
-"""The categories of memory. "gradients" are those of parameters, and the buckets in which DistributedDataParallel sends them, "optimizer" is optimizer state, "activations" were
-made by the forward, "gathered" are parameters that FSDP has brought together for a while, "cache" are KV caches, and "temporaries" are all others
-made by the backward pass and the optimizer."""
+"""The categories of memory. "gradients" are those of parameters, and what else the backward pass adds to, "optimizer" is
+optimizer state, "activations" were made by the forward, "gathered" are parameters that FSDP has brought together for a while, "cache" are KV
+caches, and "temporaries" are all others made by the backward pass and the optimizer."""
 
 
 class LiveTensor(NamedTuple):

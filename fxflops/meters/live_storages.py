@@ -239,16 +239,15 @@ class LiveStorages:
         if self.call >= 0:
             self._put_first(range(first, self.entered))
 
-    def hold_buckets(self, calls: Sequence[Call]) -> None:
-        """Enter the living storages that the backward pass wrote to before it made them as gradients that were there from the beginning:
-        the buckets of DistributedDataParallel, which C++ holds."""
+    def hold_written(self, calls: Sequence[Call]) -> None:
+        """Let the living storages that the backward pass wrote to, and did not make, be gradients that were there from the beginning: the
+        buckets of DistributedDataParallel, which C++ holds, and gradients of inputs, to which it adds."""
         found = {each.entry: self._entries.calls[each.entry] for each in self._known.values()}
-        buckets = [entry for entry, call in found.items() if call >= 0 and _is_written(calls[call])]
-        for entry in buckets:
+        written = [entry for entry, call in found.items() if call >= 0 and _is_written(calls[call])]
+        for entry in written:
             self._entries.categories.setdefault(entry, "gradients")
-            self._entries.names.setdefault(entry, "bucket")
-        if buckets:
-            self._put_first(buckets)
+        if written:
+            self._put_first(written)
 
     def _put_first(self, entries: Container[int]) -> None:
         """Rewrite the history as if what happened to these storages had happened before the first call."""
