@@ -49,6 +49,13 @@ class ModuleRow(NamedTuple):
     own: Sums
     frozen: int = 0
 
+    def __repr__(self) -> str:
+        """Return the row in a line: ``layer1 (Sequential): 928,505,856 FLOPs, 462,422,016 MACs, 147,968 params, calls: 1``."""
+        told = [f"{self.total.flops:,} FLOPs", f"{self.total.macs:,} MACs"]
+        told += [] if self.params is None else [f"{self.params:,} params"]
+        told += [] if self.total.seconds is None else [f"{self.total.seconds:.3g} s"]
+        return f"{self.path or '(model)'} ({self.cls}): {', '.join(told)}, calls: {self.calls}"
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:

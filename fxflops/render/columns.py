@@ -186,16 +186,22 @@ def column_of(header: str, values: Iterable[Any] = ()) -> Column:
 
 def find(columns: Sequence[Column], name: str) -> int:
     """Return the position of the column with this key or header, in any case; InputError if there is none."""
-    wanted = name.lower()
-    for spelling in (wanted, *ALIASES.get(wanted, ())):
+    return pick(columns, [name])[0]
+
+
+def _position(columns: Sequence[Column], name: str) -> int | None:
+    for spelling in (name.lower(), *ALIASES.get(name.lower(), ())):
         for position, column in enumerate(columns):
             if spelling in (column.header.lower(), column.key.lower()):
                 return position
+    return None
+
+
+def _with_near(columns: Sequence[Column], name: str) -> str:
+    """Return a name that no column has, with the nearest one that a column has."""
     spelled = {word.lower() for column in columns for word in (column.key, column.header)}
-    near = ", ".join(get_close_matches(wanted, spelled, n=1))
-    raise InputError(
-        f"no column {name!r}{f' (near: {near})' if near else ''}: one of {', '.join(map(_named, columns))}"
-    )
+    near = ", ".join(get_close_matches(name.lower(), spelled, n=1))
+    return f"{name!r} (near: {near})" if near else repr(name)
 
 
 def _named(column: Column) -> str:
@@ -205,13 +211,19 @@ def _named(column: Column) -> str:
 
 
 def pick(columns: Sequence[Column], names: Sequence[str] | str | None) -> list[int]:
-    """Return the positions of the columns named, in that order; all for None. One string may name several ("a,b")."""
+    """Return the positions of the columns named, in that order; all for None. One string may name several ("a,b").
+
+    Raises InputError with the names that no column has.
+    """
     if names is None:
         return list(range(len(columns)))
     listed = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
     if not listed:
         raise InputError(f"columns is empty: name at least one of {', '.join(column.key for column in columns)}")
-    return [find(columns, name) for name in listed]
+    found = {name: _position(columns, name) for name in listed}
+    if unknown := [_with_near(columns, name) for name, position in found.items() if position is None]:
+        raise InputError(f"no column {', '.join(unknown)}: one of {', '.join(map(_named, columns))}")
+    return [position for name in listed if (position := found[name]) is not None]
 
 
 def check_units(units: str | None) -> None:

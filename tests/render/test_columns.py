@@ -90,6 +90,11 @@ def test_an_unknown_column_names_the_valid_ones():
         find(MODULE_COLUMNS, "tme")
 
 
+def test_all_unknown_columns_are_named():
+    with pytest.raises(InputError, match=r"no column 'flop' \(near: flops\), 'nope': one of calls"):
+        pick(MODULE_COLUMNS, ["flop", "macs", "nope"])
+
+
 def test_pick():
     assert pick(MODULE_COLUMNS, None) == list(range(len(MODULE_COLUMNS)))
     assert pick(MODULE_COLUMNS, ["time", "calls"]) == pick(MODULE_COLUMNS, "time, calls") == [5, 0]

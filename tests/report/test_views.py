@@ -222,3 +222,14 @@ def test_columns_are_headed_by_what_the_convention_counts() -> None:
     assert "thop MACs" in thop.to_markdown()
     assert "thop MACs" in thop.tree()._repr_html_()
     assert thop.tree(columns="flops").to_dicts()[0]["flops"] == thop.total_flops  # data keep their keys
+
+
+def test_a_module_of_a_report_shows_itself_as_a_line() -> None:
+    model = nn.Sequential(nn.Linear(10, 20, bias=False), nn.ReLU())
+    report = fxflops.count(model, torch.ones(10, 10))
+    macs = 10 * 10 * 20
+    layer = (
+        f"{2 * macs - 200:,} FLOPs, {macs:,} MACs, 200 params, calls: 1"  # 200 sums of ten products have nine additions
+    )
+    assert repr(report["0"]) == f"0 (Linear): {layer}"
+    assert str(report[""]) == f"(model) (Sequential): {2 * macs:,} FLOPs, {macs:,} MACs, 200 params, calls: 1"
