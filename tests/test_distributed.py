@@ -109,6 +109,16 @@ def test_sharded_layers(mesh: Any, make: Callable[[Any], nn.Module]) -> None:
     assert all(map(torch.equal, before, after))
 
 
+def test_sharded_layers_made_ready_for_replicas(mesh: Any) -> None:
+    """Their parameters are views, whose node autograd refuses to tell once the optimizer has written to them."""
+    from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
+
+    model = split(mesh)
+    _pre_dp_module_transform(model)
+    report = trained(model)
+    assert (report.total_macs, report.total_backward_macs, report.complete) == (FORWARD, BACKWARD, True)
+
+
 COLLECTIVES: dict[str, tuple[Callable[[], Any], Traffic]] = {
     "all_reduce": (lambda: dist.all_reduce(torch.ones(10)), Traffic(40, 40)),
     "broadcast": (lambda: dist.broadcast(torch.ones(10), 0), Traffic(40, 40)),

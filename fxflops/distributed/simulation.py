@@ -160,13 +160,15 @@ def _ran(
             if fewer := depths(layers, shared, shallow):
                 reports = [_report(build(device_mesh, number)) for number in fewer]
                 more = deeper(reports, (layers - fewer[-1]) // shared)
-                if more is not None:
+                if more is not None and not _has_buckets(reports[-1]):
                     return reports[-1], more
             return _report(build(device_mesh, layers)), None
         except InputError:
             raise
         except Exception as error:
             said = NO_DATA if "data is not allocated" in str(error) else error
+            if "Couldn't swap" in str(error):
+                said = f"{error}: fake parameters are not converted, so make the model in its dtype, by dtype= or torch.set_default_dtype()"
             if type(error).__name__ in READS_VALUES:
                 said = f"{error}: the step reads the value of a tensor (item(), bool(), nonzero()), which a simulated rank has not"
             raise RunError(f"{_rank_named(mesh, at)} raised\n  {type(error).__name__}: {said}") from error
@@ -187,6 +189,11 @@ def _report(made: Any) -> Report:
     with profile(model) as p:
         step()
     return p.report
+
+
+def _has_buckets(report: Report) -> bool:
+    """Return whether gradients are sent in buckets of a size, of which a deeper model has not so many more for each layer."""
+    return any(row.cls == nn.parallel.DistributedDataParallel.__name__ for row in report.by_module().values())
 
 
 def _rank(mesh: Mapping[str, int], at: Mapping[str, int]) -> int:

@@ -240,7 +240,7 @@ class LiveStorages:
             self._put_first(range(first, self.entered))
 
     def hold_written(self, calls: Sequence[Call]) -> None:
-        """Let the living storages that the backward pass wrote to, and did not make, be gradients that were there from the beginning: the
+        """Let the living storages that autograd itself wrote to, and did not make, be gradients that were there from the beginning: the
         buckets of DistributedDataParallel, which C++ holds, and gradients of inputs, to which it adds."""
         found = {each.entry: self._entries.calls[each.entry] for each in self._known.values()}
         written = [entry for entry, call in found.items() if call >= 0 and _is_written(calls[call])]

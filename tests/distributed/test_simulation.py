@@ -244,6 +244,17 @@ def test_distributed_data_parallel(used: bool, options: dict[str, bool], hook: A
         assert by_op == {"broadcast": ("", "dp", 4, sent, received), "all_reduce": (path, "dp", 4, summed, summed)}
 
 
+def test_layers_with_buckets_are_all_run() -> None:
+    def build(mesh: Any, layers: int) -> Any:
+        model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(layers)))
+        replica = nn.parallel.DistributedDataParallel(model)
+        return replica, lambda: replica(torch.ones(2, 8)).sum().backward()
+
+    found = simulate(build, {"dp": 2}, layers=12)
+    assert found.layers is None
+    assert found.kinds[0].report.total_macs == 12 * 2 * 8 * 8
+
+
 def test_an_error_names_the_rank_and_leaves_no_process_group() -> None:
     def build(mesh: Any) -> Any:
         if mesh.get_local_rank("tp") == 1:
