@@ -167,8 +167,6 @@ def _ran(
             raise
         except Exception as error:
             said = NO_DATA if "data is not allocated" in str(error) else error
-            if "Couldn't swap" in str(error):
-                said = f"{error}: fake parameters are not converted, so make the model in its dtype, by dtype= or torch.set_default_dtype()"
             if type(error).__name__ in READS_VALUES:
                 said = f"{error}: the step reads the value of a tensor (item(), bool(), nonzero()), which a simulated rank has not"
             raise RunError(f"{_rank_named(mesh, at)} raised\n  {type(error).__name__}: {said}") from error

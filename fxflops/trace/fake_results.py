@@ -68,8 +68,9 @@ class FakeResults:
             out = func(*args, **kwargs)
             if len(_REMEMBERED) >= MOST:
                 _REMEMBERED.clear()
-            _REMEMBERED[key] = None if OF_VALUES.intersection(func.tags) else self._results(out, given)
-            return out
+            results = _REMEMBERED[key] = None if OF_VALUES.intersection(func.tags) else self._results(out, given)
+            if results is None:
+                return out  # else it is made again: weak references to this one keep a module from converting its parameters
         if results is None:
             return func(*args, **kwargs)
         several, each = results

@@ -20,6 +20,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, loss_parallel, pa
 from fxflops.distributed import simulate
 from fxflops.errors import InputError, RunError
 from fxflops.records import specs_in
+from fxflops.trace import fake_results
 from tests.distributed import simulates
 
 pytestmark = [
@@ -242,6 +243,16 @@ def test_distributed_data_parallel(used: bool, options: dict[str, bool], hook: A
         summed = 2 * 3 * gradients // 4
         assert kind.report.complete
         assert by_op == {"broadcast": ("", "dp", 4, sent, received), "all_reduce": (path, "dp", 4, summed, summed)}
+
+
+def test_a_model_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(mesh: Any) -> Any:
+        model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)).to(torch.bfloat16)
+        return model, lambda: model(torch.ones(2, 8, dtype=torch.bfloat16)).sum().backward()
+
+    monkeypatch.setattr(fake_results, "_REMEMBERED", {})  # as in the first simulation of a process
+    report = simulate(build, {"dp": 2}, differs=[]).kinds[0].report
+    assert report.memory["params"] == 2 * (8 * 8 + 3 * 8)
 
 
 def test_layers_with_buckets_are_all_run() -> None:
