@@ -36,6 +36,7 @@ from ..torch_internals import (
     current_graph_task_id,
     triton_kernel_of,
 )
+from ..trace.autograd_owners import node_of
 from ..trace.modes import has_own_dispatch
 from ..trace.operators import QUERY
 
@@ -245,7 +246,7 @@ class _Modules:
     def _mark(self, value: Any) -> None:
         """Mark the autograd nodes of these tensors, and unmarked nodes before them, with the running modules."""
         names = self.names()
-        found: list[Any] = [tensor.grad_fn for tensor in tensors_in(value) if tensor.requires_grad]
+        found: list[Any] = [node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
         while found:
             node = found.pop()
             if node is not None and self not in node.metadata:

@@ -28,8 +28,9 @@ ENGINE, OPERATORS = "torch.autograd.graph", OpOverload.__module__
 class Rank(DispatchMode):
     """A dispatch mode for a rank under a FakeTensorMode.
 
-    ``results`` are those of its operators. A DeviceMesh computes with the numbers it is made of, and DistributedDataParallel with those
-    that it tells other ranks. What a functional collective returned is waited for in its own memory, as on a device; the fake kernel makes a second tensor.
+    ``results`` are those of its operators. A DeviceMesh computes with the numbers it is made of, and DistributedDataParallel
+    with those that it tells other ranks. What a functional collective returned is waited for in its own memory, as on a device;
+    the fake kernel makes a second tensor.
     """
 
     def __init__(self, mode: Any) -> None:

@@ -39,7 +39,7 @@ class AutogradOwners:
         ``value`` is what the owner returned or wrote to. An ``autograd.Function`` is not a call itself, so its node
         goes to the last call in its ``forward``: the one before ``owner``.
         """
-        found: list[Any] = [_node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
+        found: list[Any] = [node_of(tensor) for tensor in tensors_in(value) if tensor.requires_grad]
         while found:
             node = found.pop()
             if node is None or _accumulates(node) or self._key in node.metadata:
@@ -105,7 +105,7 @@ def backward_from(roots: Sequence[torch.Tensor], ones: Sequence[torch.Tensor]) -
         raise error_for(error, f"the backward pass raised\n  {type(error).__name__}: {error}") from error
 
 
-def _node_of(tensor: torch.Tensor) -> Any:
+def node_of(tensor: torch.Tensor) -> Any:
     """Return the node that made a tensor; None for a view made without gradients whose base was written to with them: autograd refuses
     to tell it, and does not go through it."""
     try:

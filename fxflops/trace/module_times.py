@@ -16,6 +16,7 @@ from ..meters.stopwatch import PhaseTimes, Stopwatch
 from ..model.pytree import tensors_in
 from ..records import EMPTY_MAPPING, Call, Operation, Scope, Step
 from ..torch_internals import current_graph_task_id, queue_callback
+from .autograd_owners import node_of
 from .leaves import Hooks
 from .phases import BACKWARD, FORWARD, OPTIMIZER
 
@@ -119,8 +120,8 @@ class ModuleTimes:
         self.times.end(FORWARD)
         if torch.is_grad_enabled():  # be told when a backward pass reaches the output
             for tensor in tensors_in(out):
-                if tensor.grad_fn is not None:
-                    tensor.grad_fn.register_prehook(self._begin_backward)
+                if (node := node_of(tensor)) is not None:
+                    node.register_prehook(self._begin_backward)
         self.stopwatch.go()
 
     def _begin_backward(self, *grads: Any) -> None:

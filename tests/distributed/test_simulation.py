@@ -209,12 +209,8 @@ class Partly(nn.Module):
 @pytest.mark.parametrize(
     ("used", "options", "hook", "gradients"),
     [
-        (
-            False,
-            {"find_unused_parameters": True},
-            None,
-            F32 * (16 + 72) + 4 * 4,
-        ),  # whether each of 4 was used, as an int32
+        # and whether each of four parameters was used, as an int32
+        (False, {"find_unused_parameters": True}, None, F32 * (16 + 72) + 4 * 4),
         (True, {}, None, F32 * 16),
         (True, {"static_graph": True}, None, F32 * 16),
         (True, {"gradient_as_bucket_view": True}, None, F32 * 16),
@@ -230,13 +226,11 @@ def test_distributed_data_parallel(used: bool, options: dict[str, bool], hook: A
             replica.register_comm_hook(mesh["dp"].get_group(), hook)
         return replica, lambda: replica(torch.ones(4, 8)).sum().backward()
 
-    first, *others = simulate(
-        build, {"dp": 4, "tp": 2}
-    ).kinds  # others are several where torch zeroes gradients in any order
+    # Of the others there are several kinds where torch zeroes gradients in any order.
+    first, *others = simulate(build, {"dp": 4, "tp": 2}).kinds
     assert (first.at["dp"], first.ranks, sum(each.ranks for each in others)) == (0, 2, 6)
-    statistics = (
-        F32 * 2 * 8 + 8
-    )  # of the norm, and how many batches there were; the first rank sends them to the others
+    # Of the norm, and how many batches there were: the first rank sends them to the others.
+    statistics = F32 * 2 * 8 + 8
     path = "module" if used else "module.norm"
     for kind, sent, received in ((first, statistics, 0), *((other, 0, statistics) for other in others)):
         by_op = {row.op: (row.path, row.group, row.ranks, row.sent, row.received) for row in kind.report.collectives}

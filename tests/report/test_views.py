@@ -228,8 +228,7 @@ def test_a_module_of_a_report_shows_itself_as_a_line() -> None:
     model = nn.Sequential(nn.Linear(10, 20, bias=False), nn.ReLU())
     report = fxflops.count(model, torch.ones(10, 10))
     macs = 10 * 10 * 20
-    layer = (
-        f"{2 * macs - 200:,} FLOPs, {macs:,} MACs, 200 params, calls: 1"  # 200 sums of ten products have nine additions
-    )
+    # 200 sums of ten products have nine additions each.
+    layer = f"{2 * macs - 200:,} FLOPs, {macs:,} MACs, 200 params, calls: 1"
     assert repr(report["0"]) == f"0 (Linear): {layer}"
     assert str(report[""]) == f"(model) (Sequential): {2 * macs:,} FLOPs, {macs:,} MACs, 200 params, calls: 1"
