@@ -373,6 +373,9 @@ def test_simulated_ranks_are_as_the_real_ones(told: list[dict[str, Any]], tmp_pa
             )  # weights, AdamW's moments of them with four counts of steps, down's gradients
             live += R * H + 2 + R * H  # relu's result, the loss and its gradient, the gradient of that result
             live += UP + DOWN  # up's weights, which come, and down's gradients, which go
+            live += W * (
+                torch.__version__ < (2, 15)
+            )  # until then FSDP holds the gradient of down's bias for a while longer
             assert sum(held.values()) == F32 * (live + DOWN)
 
 

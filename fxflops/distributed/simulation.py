@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -131,10 +132,14 @@ def _takes_layers(build: Build) -> bool:
 
 
 def _signature(ran: Ran) -> Any:
-    """Return what tells ranks apart: their calls, with costs and results, what they send, and what they hold."""
+    """Return what tells ranks apart: their calls, with costs and results, what they send, and what they hold.
+
+    The order of calls tells only where it shows in the memory: DDP zeroes unused gradients in the order of their addresses.
+    """
     report, more = ran
-    calls = [(*each.call[1:], each.call.op, each.flops, repr(each.call.out)) for each in report.counted]
-    return calls, collectives(report.counted), report.params, None if more is None else _signature((more.less, None))
+    calls = Counter((*each.call[1:], each.call.op, each.flops, repr(each.call.out)) for each in report.counted)
+    sent, held = collectives(report.counted), (report.params, report.memory)
+    return calls, sent, held, None if more is None else (more.memory, _signature((more.less, None)))
 
 
 def _equal(pairs: Iterable[tuple[Any, Any]]) -> list[list[tuple[Any, Any]]]:
