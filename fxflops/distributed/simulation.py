@@ -162,12 +162,8 @@ def _ran(
         try:
             if layers is None:
                 return _report(build(device_mesh)), None
-            if fewer := depths(layers, shared, shallow):
-                reports = [_report(build(device_mesh, number)) for number in fewer]
-                more = deeper(reports, (layers - fewer[-1]) // shared)
-                if more is not None and not _has_buckets(reports[-1]):
-                    return reports[-1], more
-            return _report(build(device_mesh, layers)), None
+            known = _by_layers(partial(build, device_mesh), layers, shared, shallow)
+            return known or (_report(build(device_mesh, layers)), None)
         except InputError:
             raise
         except Exception as error:
@@ -175,6 +171,18 @@ def _ran(
             if type(error).__name__ in READS_VALUES:
                 said = f"{error}: the step reads the value of a tensor (item(), bool(), nonzero()), which a simulated rank has not"
             raise RunError(f"{_rank_named(mesh, at)} raised\n  {type(error).__name__}: {said}") from error
+
+
+def _by_layers(build: Callable[[int], Any], layers: int, shared: int, shallow: int) -> Ran | None:
+    """Return the report of the deepest of the ``shallow`` models, and what deeper ones have more; None where that is not known."""
+    fewer = depths(layers, shared, shallow)
+    reports: list[Report] = []
+    for number in fewer:
+        reports.append(_report(build(number)))
+        if _has_buckets(reports[-1]):
+            return None
+    more = deeper(reports, (layers - fewer[-1]) // shared) if fewer else None
+    return more and (reports[-1], more)
 
 
 def _report(made: Any) -> Report:

@@ -249,13 +249,17 @@ def test_a_model_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_layers_with_buckets_are_all_run() -> None:
+    made = set()
+
     def build(mesh: Any, layers: int) -> Any:
+        made.add(layers)
         model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(layers)))
         replica = nn.parallel.DistributedDataParallel(model)
         return replica, lambda: replica(torch.ones(2, 8)).sum().backward()
 
     found = simulate(build, {"dp": 2}, layers=12)
     assert found.layers is None
+    assert made == {4, 12}  # the first of the shallow models has shown the buckets
     assert found.kinds[0].report.total_macs == 12 * 2 * 8 * 8
 
 
