@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Generator, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
@@ -17,6 +18,8 @@ from .fresh import Fresh
 from .standin import StandIn
 
 pytest.register_assert_rewrite("tests.ops.textbook", "tests.oracle")  # so that they say which numbers differ
+# Who starts the tests in the background may have it ignored, and then it is in the processes that they start, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # models here are small, and several processes share the cores
 # The first backward pass starts a thread for each device, and copies of the process cannot be without; fake tensors pretend to have some.
 torch.ones((), requires_grad=True).backward()
@@ -76,9 +79,11 @@ TORCH_THROUGH: dict[str, dict[str, str]] = {
         "test_the_numbers_are_deepspeeds[LPPool1d inf]": POWERS,
         "test_functions[lp_pool of the largest]": POWERS,
         "test_what_is_printed[vit_b_16]": "MultiheadAttention is written with other views",
+        "test_a_users_mistake_is_a_message[run hf:bert --input 1,128 --counts-only-its input is token ids: give integers: --input-ids 1,128 or]": TAKEN,
+    },
+    "2.14": {
         "test_no_answer_where_the_kernel_raises[conv_transpose2d-args1]": TAKEN,
         "test_no_answer_where_the_kernel_raises[conv_transpose2d-args2]": TAKEN,
-        "test_a_users_mistake_is_a_message[run hf:bert --input 1,128 --counts-only-its input is token ids: give integers: --input-ids 1,128 or]": TAKEN,
     },
 }
 WITH_TRANSFORMERS_4: dict[str, dict[str, str]] = {
