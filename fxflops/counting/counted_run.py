@@ -81,14 +81,14 @@ class CountedRun:
 
     @property
     def total_gradient_flops(self) -> int | None:
-        """FLOPs of gradients taken inside the forward (forces, derivatives of a network), a part of ``total_flops``; None
-        if none were taken."""
+        """FLOPs of gradients taken inside the forward (forces, derivatives), a part of ``total_flops``; None if none were."""
         return self._flops_of("gradient")
 
     @property
     def total_backward_flops(self) -> int | None:
-        """FLOPs of the backward pass; None if none ran."""
-        return self._flops_of("backward")
+        """FLOPs of the backward pass; None if none ran, or the convention has no rules for it."""
+        flops = self._flops_of("backward")
+        return flops if flops or not self.total_backward_macs else None
 
     @property
     def total_backward_macs(self) -> int | None:
@@ -107,7 +107,7 @@ class CountedRun:
 
     @property
     def total_training_flops(self) -> int | None:
-        """FLOPs of forward and backward, without recomputation and the optimizer's step; None if no backward pass ran."""
+        """FLOPs of forward and backward, without recomputation and the optimizer's step; None where those of the backward are."""
         backward = self.total_backward_flops
         return None if backward is None else self.total_flops + backward
 
@@ -142,7 +142,7 @@ class CountedRun:
 
     @property
     def backward_timing(self) -> Timing | None:
-        """Seconds of the backward pass of the model's own run; None if none was timed."""
+        """Seconds of the backward pass of the model's own run, as ``timing``; None if none was timed."""
         return self._run.backward_latency
 
     @property

@@ -49,15 +49,21 @@ class ModuleRow(NamedTuple):
     own: Sums
     frozen: int = 0
 
+    @property
+    def flops(self) -> int:
+        return self.total.flops
+
+    @property
+    def macs(self) -> int:
+        return self.total.macs
+
     def __repr__(self) -> str:
-        """Return the row in a line: ``layer1 (Sequential): 928,505,856 FLOPs, 462,422,016 MACs, 147,968 params, calls: 1``."""
-        told = [f"{self.total.flops:,} FLOPs", f"{self.total.macs:,} MACs"]
-        told += [] if self.params is None else [f"{self.params:,} params"]
-        told += [] if self.total.seconds is None else [f"{self.total.seconds:.3g} s"]
-        return f"{self.path or '(model)'} ({self.cls}): {', '.join(told)}, calls: {self.calls}"
+        """Return the row in a line: ``layer1 (Sequential): 147,968 params, 928,505,856 FLOPs, 462,422,016 MACs, calls: 1``."""
+        params = "" if self.params is None else f"{self.params:,} params, "
+        return f"{self.path or '(root)'} ({self.cls}): {params}{_told(self.total)}, calls: {self.calls}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class OperatorRow:
     """One operator (or dtype): ``total`` and ``own`` are the same sums."""
 
@@ -68,6 +74,22 @@ class OperatorRow:
     @property
     def own(self) -> Sums:
         return self.total
+
+    @property
+    def flops(self) -> int:
+        return self.total.flops
+
+    @property
+    def macs(self) -> int:
+        return self.total.macs
+
+    def __repr__(self) -> str:
+        return f"{self.key}: {_told(self.total)}, calls: {self.calls}"
+
+
+def _told(sums: Sums) -> str:
+    took = "" if sums.seconds is None else f", {sums.seconds:.3g} s"
+    return f"{sums.flops:,} FLOPs, {sums.macs:,} MACs{took}"
 
 
 def items_of(counted: Iterable[Counted]) -> list[Item]:

@@ -121,7 +121,7 @@ def _share(part: float, whole: float) -> str:
     return "<1%" if 0 < share < 0.5 else f"{share:.0f}%"
 
 
-FIRST = ("FLOPs", "training FLOPs", "params", "latency", "peak memory")
+FIRST = "FLOPs, training FLOPs, recompute FLOPs, optimizer FLOPs, params, latency, block time, peak memory".split(", ")
 """The totals that the conclusion names if any of them differ; otherwise it names all that do."""
 
 
@@ -141,7 +141,6 @@ def compared(totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]]
     differing = [shown for shown in differing if shown[0] in FIRST] or differing
     changed = [f"{name} {ratio or difference}" for name, _, _, difference, ratio in differing if ratio or difference]
     largest = next((rows[0] for rows in parts.values() if rows), None)
-    where = "" if largest is None else f"; most in {largest.shown[0]}, {largest.shown[3]}"
-    return (
-        f"b against a: {', '.join(changed)}{where}" if changed or where else "no difference in what both reports tell"
-    )
+    where = "" if largest is None else f"most in {largest.shown[0]}, {largest.shown[3]}"
+    said = "; ".join(filter(None, [", ".join(changed), where]))
+    return f"b against a: {said}" if said else "no difference in what both reports tell"

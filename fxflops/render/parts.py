@@ -73,6 +73,8 @@ def _inside(part: Part) -> Iterator[Part]:
     for module in part.modules:
         latest: dict[tuple[str, str], tuple[int, TreeRow]] = {}
         for child in module.children:
+            if child.cls and not child.was_called:
+                continue
             key = pattern(child.name) if child.cls else child.name, child.cls  # work outside the model counts its calls
             number, other = latest.get(key, (0, child))
             latest[key] = number, other = (number, other) if _are_alike(other, child) else (number + 1, child)

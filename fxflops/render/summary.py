@@ -180,17 +180,14 @@ def _counts(data: Summary) -> Fact:
 
 
 def _training(data: Summary, backward: int) -> Fact:
-    recompute = data.recompute_flops or 0
     outside = 0 if data.outside is None else data.outside.flops
     details = [
         f"{data.unit} of forward {units.count(data.root.flops - outside)}",
         *([f"outside the model {units.count(outside)}"] if outside else []),
         f"backward {units.count(backward)}",
-        *([f"recompute {units.count(recompute)}"] if recompute else []),
+        *([f"besides, recompute {units.count(data.recompute_flops)}"] if data.recompute_flops else []),
     ]
-    return Fact(
-        "training", ("" if data.complete else ">= ") + units.count(data.root.flops + backward + recompute), details
-    )
+    return Fact("training", ("" if data.complete else ">= ") + units.count(data.root.flops + backward), details)
 
 
 def _sent(rows: Sequence[Collective]) -> Fact:

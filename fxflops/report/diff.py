@@ -31,10 +31,12 @@ TITLES: dict[str, tuple[str, Kind]] = {
 }
 TOTALS: dict[str, tuple[str, Readable]] = {
     "MACs": ("total_macs", count), "FLOPs": ("total_flops", count), "backward FLOPs": ("total_backward_flops", count),
-    "training FLOPs": ("total_training_flops", count), "integer ops": ("total_int_ops", count),
+    "training FLOPs": ("total_training_flops", count), "recompute FLOPs": ("total_recompute_flops", count),
+    "optimizer FLOPs": ("total_optimizer_flops", count), "integer ops": ("total_int_ops", count),
     "MAC outputs": ("total_activations", count), "params": ("params.total", count),
     "trainable": ("params.trainable", count), "buffers": ("params.buffers", count),
-    "bytes of params": ("params.bytes", size), "latency": ("latency", seconds), "sum of operations": ("total_time", seconds),
+    "bytes of params": ("params.bytes", size), "latency": ("latency", seconds),
+    "backward latency": ("backward_timing.median", seconds), "block time": ("block_time", seconds), "sum of operations": ("total_time", seconds),
     "peak memory": ("max_memory", size),
 }  # fmt: skip
 """The attribute of a report that each total is, and the function that makes it readable."""
@@ -259,7 +261,8 @@ def _both(a: Side, b: Side) -> Iterator[DiffRow]:
 
 def _rows(rows: Iterable[DiffRow], key: str, sort_by: str, origin: str) -> Rows[DiffRow]:
     if sort_by not in SORTS:
-        raise InputError(f"cannot sort by {sort_by!r}: one of {', '.join(map(repr, SORTS))}")
+        hint = f"; report.diff(other, phase={sort_by!r}) compares that phase" if sort_by in PARTS else ""
+        raise InputError(f"cannot sort by {sort_by!r}: one of {', '.join(map(repr, SORTS))}{hint}")
     names = [SORTS[sort_by], *(name for name in SORTS.values() if name != SORTS[sort_by])]
     largest_first = sorted(rows, key=lambda row: [-abs(getattr(row.total, name).difference or 0) for name in names])
     columns = [Column(key, key), Column("where", "where")]

@@ -170,7 +170,7 @@ class Report(OtherTools, OverProcesses, Exports):
         """Return the module tree, with identical siblings folded; ``print`` and notebooks show it, ``to_*`` export it.
 
         ``depth`` is the number of levels; ``sort_by`` is "flops", "time", "memory" or "params" (default: run order);
-        ``columns`` are the columns to show; ``units`` is "G", "M" ... for counts; ``phase`` is as for :meth:`by_module`.
+        ``columns`` are the columns to show; ``units`` is "G", "M" ... for FLOPs and MACs; ``phase`` is as for :meth:`by_module`.
         """
         if check_phase(phase) != PHASES[0] and phase not in self._phases:
             raise InputError(f"the run made no calls in its {phase}")

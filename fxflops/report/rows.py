@@ -76,11 +76,11 @@ def operations(
 ) -> Table:
     """Return a table with a row for each call in run order, and for each graph node that takes time but makes no call.
 
-    ``params`` has the number of each module's own parameters by path; it is shown for leaves. ``remarks`` are sentences
+    ``params`` has the number of each module's own parameters by path; it is shown at a leaf's first call. ``remarks`` are sentences
     on calls; they are added to the column ``counts``, which says what is counted. Memory is that of the call's node, in
     the backward that of the node's backward. The counts of a call without a formula are None.
     """
-    by_name = {node.name: node for node in nodes}
+    by_name, left = {node.name: node for node in nodes}, {**params}
     described = per_operation(_described)
 
     def row(each: Counted) -> Cells:
@@ -94,7 +94,7 @@ def operations(
             call.phase,
             inputs,
             output,
-            params.get(call.path) if isinstance(call.target, type) else None,
+            left.pop(call.path, 0) if isinstance(call.target, type) else None,
             *counts,
             call.seconds,
             *_memory(call.phase, by_name.get(call.node)),

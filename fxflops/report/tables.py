@@ -64,7 +64,7 @@ class TabledRun(CountedRun):
 
     def by_dtype(self, phase: str = "forward") -> Rows[OperatorRow]:
         """Return the sums by the dtype of the output ("f32", "bf16", ...)."""
-        rows = by_operator(self._items(check_phase(phase)), lambda item: item.dtype)
+        rows = by_operator(self._items(check_phase(phase)), lambda item: item.dtype or "(no tensor)")
         return operator_rows(rows, "dtype", self._title, self.provenance)
 
     def by_module_and_operator(self, phase: str = "forward") -> Rows[Rows[OperatorRow]]:
@@ -94,7 +94,7 @@ class TabledRun(CountedRun):
     def table(self) -> Table:
         """The operations in run order, with module, shapes, MACs, FLOPs, seconds and bytes as raw values.
 
-        ``params`` are a leaf module's own; memory is that of the call's node; counts are None if no formula is known.
+        ``params`` are a leaf module's own, at its first call; memory is that of the call's node; counts are None if no formula is known.
         """
         params = {module.path: module.params for module in self._run.modules}
         table = operations(self.counted, self.nodes, params, self.remarks)
@@ -130,6 +130,11 @@ class TabledRun(CountedRun):
             known = self._first_path(path) or near(str(path), modules)
             raise InputError(f"{self.model} has no module {path!r}{known}; report.by_module() lists them")
         return modules[path]
+
+    def __contains__(self, path: object) -> bool:
+        return path in self._modules_of("forward")
+
+    __iter__ = None  # which would otherwise ask for the modules 0, 1, 2 ...
 
     def _first_path(self, path: str) -> str:
         """Return a note on the path under which a module that has several is listed; "" for another, and of no live model."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from fxflops import InputError, Report, analyze, count
 from fxflops.report.diff import Change, Diff
@@ -149,6 +150,24 @@ def test_exports() -> None:
 def test_reports_that_were_read(tmp_path: Path) -> None:
     SMALL.save(tmp_path / "a.json")
     assert str(Report.load(tmp_path / "a.json").diff(LARGE)) == str(SMALL.diff(LARGE))
+
+
+def test_another_optimizer_and_what_is_computed_again() -> None:
+    class Checkpointed(nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(super().forward, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    layers, x = [nn.Linear(4, 4), nn.Sigmoid()], torch.ones(2, 4)
+    plain, again = nn.Sequential(*layers), Checkpointed(*layers)
+    sgd = count(plain, x, backward=True, optimizer=torch.optim.SGD)
+    adam = count(again, x, backward=True, optimizer=torch.optim.AdamW)
+    found = sgd.diff(adam)
+    assert found.totals["recompute FLOPs"] == (0, adam.total_recompute_flops)
+    assert found.totals["optimizer FLOPs"] == (2 * (16 + 4), adam.total_optimizer_flops)  # weight -= lr * gradient
+    assert "recompute FLOPs +" in str(found).replace("\n", " ")
+    assert "; ;" not in str(found)
+    with pytest.raises(InputError, match=r"report.diff\(other, phase='backward'\) compares that phase"):
+        found.by_module("backward")
 
 
 def test_what_is_no_report() -> None:

@@ -229,6 +229,52 @@ def test_a_module_of_a_report_shows_itself_as_a_line() -> None:
     report = fxflops.count(model, torch.ones(10, 10))
     macs = 10 * 10 * 20
     # 200 sums of ten products have nine additions each.
-    layer = f"{2 * macs - 200:,} FLOPs, {macs:,} MACs, 200 params, calls: 1"
-    assert repr(report["0"]) == f"0 (Linear): {layer}"
-    assert str(report[""]) == f"(model) (Sequential): {2 * macs:,} FLOPs, {macs:,} MACs, 200 params, calls: 1"
+    layer = f"{2 * macs - 200:,} FLOPs, {macs:,} MACs, calls: 1"
+    assert repr(report["0"]) == f"0 (Linear): 200 params, {layer}"
+    assert str(report[""]) == f"(root) (Sequential): 200 params, {2 * macs:,} FLOPs, {macs:,} MACs, calls: 1"
+    assert repr(report.by_operator()["linear"]) == f"linear: {layer}"
+    assert (report["0"].macs, report.by_operator()["linear"].flops) == (macs, 2 * macs - 200)
+    assert ("0" in report, "2" in report) == (True, False)
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(report)
+
+
+class OneOfThree(nn.Module):
+    """Calls one layer twice, and two not at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.a(self.a(x))  # type: ignore[no-any-return]
+
+
+def test_the_conclusion_is_of_modules_that_ran() -> None:
+    assert "100% of FLOPs in a (Linear);" in str(fxflops.count(OneOfThree(), torch.ones(2, 8)))
+
+
+def test_the_parameters_of_operations_add_up_where_a_module_is_called_twice() -> None:
+    table = fxflops.count(OneOfThree(), torch.ones(2, 8)).table
+    params = [column.key for column in table.columns].index("params")
+    assert [row[params] for row in table] == [8 * 8 + 8, 0]
+
+
+def test_of_steps_alone_no_module_is_said_not_to_be_called() -> None:
+    net = OneOfThree()
+    with fxflops.profile(net, detail="steps") as p:
+        net(torch.ones(2, 8))
+    tree = str(p.report.tree())
+    assert "OneOfThree" in tree
+    assert "not called" not in tree
+
+
+def test_a_convention_without_rules_for_the_backward_has_no_figure_of_it() -> None:
+    report = fxflops.count(OneOfThree(), torch.ones(2, 8), backward=True)
+    assert report.total_backward_flops
+    forward = report.recount("deepspeed")
+    assert (forward.total_backward_flops, forward.total_training_flops) == (None, None)
+    assert "backward 0" not in str(forward)
+    assert (
+        report.recount("torch").total_backward_flops == 2 * (2 * 2 * 8 * 8 * 8) - 2 * 2 * 8 * 8
+    )  # x needs no gradient
