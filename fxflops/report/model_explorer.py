@@ -48,7 +48,7 @@ def _node(node: GraphNode, cls: str) -> dict[str, Any]:
     shown |= {COSTS[name][0]: COSTS[name][1](value) for name, value in node.costs.items()}
     return {
         "id": node.name,
-        "label": labels.get(node.kind) or f"{node.kind} {node.name}",
+        "label": labels.get(node.kind) or " ".join(dict.fromkeys([node.kind, node.name])),
         "namespace": _layer(parent if node.kind == "module" else node.path),
         "attrs": [{"key": key, "value": plain(value)} for key, value in shown.items()],
         "incomingEdges": [
