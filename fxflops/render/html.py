@@ -34,7 +34,7 @@ STYLE = """
 .fxflops.fxflops [aria-sort=descending] button::after{content:" ▾"}
 .fxflops.fxflops [aria-sort=ascending] button::after{content:" ▴"}
 .fxflops.fxflops .row{display:flex;white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.15)}
-.fxflops.fxflops .row>*{flex:0 0 5.8em}
+.fxflops.fxflops .row>*{flex:0 0 6.4em}
 .fxflops.fxflops .row>.name{flex:1 0 11.5em;box-sizing:border-box;overflow:hidden;text-overflow:ellipsis}
 .fxflops.fxflops .row small,.fxflops.fxflops th[scope=row]{opacity:.65;white-space:nowrap}
 .fxflops.fxflops summary{cursor:pointer}
