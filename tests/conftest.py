@@ -54,6 +54,8 @@ TORCH_THROUGH: dict[str, dict[str, str]] = {
         "test_a_backend_without_kernels": NO_ORIGINS,
         "test_the_other_process_raises": NO_ORIGINS,
         "test_the_other_process_takes_too_long": NO_ORIGINS,
+        "test_the_first_screen[training]": "AdamW makes its counts of steps on meta where that is the default device, and reads them",
+        "test_torchs_own_reader_reads_it": "its reader has no function for pairs of alloc and free",
         "test_the_gradient_that_the_backward_pass_begins_with_is_of_it[backward1]": "it tells no mode of torch.autograd.backward",
         "test_what_two_ranks_compute_hold_and_send[ep]": "of its all_to_all's backward one module is told by the next one's",
     },
