@@ -25,7 +25,7 @@ from .errors import (
     not_taken,
     of_kind,
 )
-from .model.inputs import as_call, checked_model, signature_of, zeros_of
+from .model.inputs import as_call, checked_model, inputs_of_sizes, signature_of
 from .model.optimizer import OptimizerLike, checked_optimizer, of_another
 from .ops import BASE, FormulaRegistry
 from .records import FormulaFunction
@@ -252,7 +252,8 @@ def summary(
     that modules share is one of the first of them, and counted once; torchinfo adds it for each.
 
     Args:
-        input_size: the shape of the input with its batch dimension, or a list of shapes; the inputs hold zeros.
+        input_size: the shape of the input with its batch dimension, or a list of shapes. The inputs are random numbers from
+            0 to 1, the same at each call; integers are 0, booleans True.
         input_data: instead of ``input_size``, the inputs: a tensor, a list or tuple of positional inputs, or a mapping by the
             names of forward's parameters.
         dtypes: those of the inputs of ``input_size``, or one for all; default torch.float32.
@@ -277,7 +278,7 @@ def summary(
     inputs, own = () if input_data is None else input_data, checked_model(model)
     first, parameters = next(own.parameters(), torch.empty(0, device="cpu")), signature_of(own).parameters.keys()
     if input_size is not None:
-        inputs = zeros_of(input_size, dtypes, batch_dim, first.device)
+        inputs = inputs_of_sizes(input_size, dtypes, batch_dim, first.device)
     elif isinstance(input_data, list):
         inputs = tuple(input_data)
     elif isinstance(input_data, Mapping) and (

@@ -405,6 +405,26 @@ def test_a_summary_of_several_inputs_with_dtypes() -> None:
     assert fxflops.summary(Words().to("meta"), [(1, 3), (1, 3, 1)], dtypes=[torch.long, torch.float32]).report.complete
 
 
+class Chooses(nn.Module):
+    """Its work depends on the values of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small, self.big = nn.Linear(8, 8), nn.Linear(8, 1000)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        if x.sum() == 0:
+            raise ValueError("zeros")
+        return self.big(x) if x.mean() > 0 and (mask is None or mask.all()) else self.small(x)
+
+
+def test_a_summary_of_a_model_that_reads_values() -> None:
+    model, chance = Chooses(), torch.get_rng_state()
+    assert fxflops.summary(model, (2, 8)).total_macs == 2 * 8 * 1000
+    assert fxflops.summary(model, [(2, 8), (2,)], dtypes=[torch.float32, torch.bool]).total_macs == 2 * 8 * 1000
+    assert torch.equal(torch.get_rng_state(), chance)
+
+
 class Scaled(nn.Linear):
     def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> torch.Tensor:  # type: ignore[override]
         return super().forward(x) if scale is None else super().forward(x) * scale

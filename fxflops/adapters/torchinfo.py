@@ -19,7 +19,7 @@ from torch import nn
 
 from ..api import count
 from ..errors import InputError, errors_of_kind, of_kind
-from ..model.inputs import checked_model, shapes_in
+from ..model.inputs import checked_model, random_inputs, shapes_in
 from ..model.pytree import replaced
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction
@@ -88,7 +88,8 @@ def summary(
     here = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     if input_size is not None:
         sizes: Any = shapes_in(input_size)
-        given: Any = _made(sizes, dtypes or [torch.float] * len(sizes), batch_dim, here)
+        chosen = [torch.empty(0).type(dtype).dtype for dtype in dtypes or [torch.float] * len(sizes)]
+        given: Any = random_inputs(sizes, chosen, batch_dim, here)
     else:
         sizes = replaced(input_data, _is_data, lambda data: torch.as_tensor(data).size()) if has_input else []
         given = input_data if device is None else replaced(input_data, torch.is_tensor, lambda tensor: tensor.to(here))
@@ -126,17 +127,6 @@ def _check(input_size: Any, input_data: Any, columns: Iterable[ColumnSettings], 
             raise InputError(f"the columns {needing} need a run: give input_data or input_size")
     if input_data is not None and input_size is not None:
         raise of_kind(InputError("give input_data or input_size, not both"), RuntimeError)
-
-
-def _made(
-    sizes: Sequence[Any], dtypes: Sequence[Any], batch_dim: int | None, device: torch.device
-) -> list[torch.Tensor]:
-    """Make inputs of these shapes: random numbers from 0 to 1, converted to the dtypes."""
-    generator = torch.Generator().manual_seed(0)
-    made = [torch.rand(*size, generator=generator) for size in sizes]
-    if batch_dim is not None:
-        made = [tensor.unsqueeze(batch_dim) for tensor in made]
-    return [tensor.to(device).type(dtype).to(device) for tensor, dtype in zip(made, dtypes, strict=False)]
 
 
 def _bytes(data: Any) -> int:

@@ -150,16 +150,16 @@ def shapes_in(sizes: Any) -> list[tuple[int, ...]]:
     return [*map(tuple, shapes)]
 
 
-def zeros_of(
+def inputs_of_sizes(
     sizes: Sequence[Any],
     dtypes: Sequence[torch.dtype] | torch.dtype | None,
     batch_dim: int | None,
     device: torch.device,
 ) -> tuple[torch.Tensor, ...]:
-    """Return inputs of these sizes, ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``, that hold zeros.
+    """Return the :func:`random_inputs` of these sizes, ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``.
 
-    ``dtypes`` has one for each, or is one for all (default torch.float32). Integers and booleans for a model on meta are on
-    the CPU, so that they have values. Raises InputError for what is no shape, and for dtypes of another number.
+    ``dtypes`` has one for each, or is one for all (default torch.float32). Raises InputError for what is no shape, and for
+    dtypes of another number.
     """
     shapes = shapes_in(sizes)
     each = [dtypes or torch.float32] * len(shapes) if dtypes is None or isinstance(dtypes, torch.dtype) else [*dtypes]
@@ -170,11 +170,34 @@ def zeros_of(
             ),
             TypeError,
         )
+    return tuple(random_inputs(shapes, each, batch_dim, device))
+
+
+def random_inputs(
+    shapes: Iterable[tuple[int, ...]], dtypes: Iterable[torch.dtype], batch_dim: int | None, device: torch.device
+) -> list[torch.Tensor]:
+    """Return a :func:`random_input` of each shape and dtype, the same at each call; ``batch_dim`` adds a dimension of 1."""
+    generator = torch.Generator("cpu").manual_seed(0)
     made = []
-    for shape, dtype in zip(shapes, each, strict=True):
+    for shape, dtype in zip(shapes, dtypes, strict=False):
         size = [*shape]
         if batch_dim is not None:
             size.insert(batch_dim, 1)
-        is_real = dtype.is_floating_point or dtype.is_complex
-        made.append(torch.zeros(size, dtype=dtype, device=device if is_real or device.type != "meta" else "cpu"))
-    return tuple(made)
+        made.append(random_input(size, dtype, place_of(dtype, device), generator))
+    return made
+
+
+def random_input(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> torch.Tensor:
+    """Return random numbers from 0 to 1, so that integers are 0 and booleans True, as torchinfo's inputs are."""
+    if device.type == "meta":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu").to(device, dtype)
+
+
+def place_of(dtype: torch.dtype, device: torch.device) -> torch.device:
+    """Return where an input for a model on this device is: integers and booleans for one on meta are on the CPU, so that
+    masks and positions have values."""
+    is_there = device.type != "meta" or dtype.is_floating_point or dtype.is_complex
+    return device if is_there else torch.device("cpu")
