@@ -13,19 +13,16 @@ from torch import fx, nn
 
 from .conventions import Convention, check_attention, find_convention
 from .errors import (
-    CAST,
-    INTEGERS,
-    UNBATCHED,
     InputError,
     OutOfMemoryError,
     RunError,
     TraceError,
     check_flags,
-    errors_of_kind,
+    near,
     not_taken,
     of_kind,
 )
-from .model.inputs import as_call, checked_model, inputs_of_sizes, signature_of
+from .model.inputs import checked_model, inputs_of_sizes, signature_of, worded_as_summary
 from .model.optimizer import OptimizerLike, checked_optimizer, of_another
 from .ops import BASE, FormulaRegistry
 from .records import FormulaFunction
@@ -62,7 +59,6 @@ OF_PROFILERS = {
     **dict.fromkeys(("verbose", "as_string", "as_strings", "print_profile", "print_results", "detailed"), SHOWN),
 }
 """The same for those of profilers, in any function."""
-FORM = """inputs go in input_size=[(1, 3), (1, 5)], or in input_data=[a, b] by position, {"name": a, ...} by name"""
 Formulas = Mapping[Any, FormulaFunction]
 
 
@@ -275,26 +271,25 @@ def summary(
         raise of_kind(
             InputError("summary() takes input_size=(1, 3, 224, 224) or input_data=x, and one of them"), TypeError
         )
-    inputs, own = () if input_data is None else input_data, checked_model(model)
-    first, parameters = next(own.parameters(), torch.empty(0, device="cpu")), signature_of(own).parameters.keys()
+    inputs, own, note = () if input_data is None else input_data, checked_model(model), ""
     if input_size is not None:
-        inputs = inputs_of_sizes(input_size, dtypes, batch_dim, first.device)
+        inputs = inputs_of_sizes(
+            input_size, dtypes, batch_dim, next(own.parameters(), torch.empty(0, device="cpu")).device
+        )
     elif isinstance(input_data, list):
         inputs = tuple(input_data)
-    elif isinstance(input_data, Mapping) and (
-        input_data.keys() <= parameters or (len(parameters) > 1 and input_data.keys() & parameters)
-    ):
-        inputs, kwargs = (), {**input_data, **(kwargs or {})}
-    with errors_of_kind(TypeError):
-        inputs, kwargs = as_call(own, inputs, kwargs, FORM)
-    try:
+    elif isinstance(input_data, Mapping):
+        parameters = [*signature_of(own).parameters]
+        strange = [name for name in input_data if name not in parameters]
+        if not strange or (len(parameters) > 1 and len(strange) < len(input_data)):
+            inputs, kwargs = (), {**input_data, **(kwargs or {})}
+        else:
+            note = (
+                f"\n  the dict was given as input {', '.join(parameters[:1])}: forward has no parameter {strange[0]!r}"
+            )
+            note += near(str(strange[0]), parameters)
+    with worded_as_summary(own, input_size, batch_dim, note):
         report = count(model, inputs, kwargs, mode=mode)
-    except RunError as error:
-        if input_size is not None:
-            said = str(error).replace(INTEGERS, "give dtypes=[torch.long], a dtype for each input")
-            said = said.replace(CAST, f"give dtypes=[{first.dtype}], a dtype for each input")
-            error.args = (said.replace(UNBATCHED, " by input_size or by batch_dim=0"),)
-        raise
     return ModelSummary(report, report.tree(depth, columns=columns))
 
 

@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -387,6 +388,9 @@ def test_a_summary_from_shapes() -> None:
     assert shown.report == fxflops.count(net, torch.zeros(2, 3, 8, 8))
     assert repr(shown) == str(shown) == f"{shown.tree}\n\n{shown.report}"
     assert fxflops.summary(net, (3, 8, 8), batch_dim=0).report.inputs == "f32[1,3,8,8]"
+    assert fxflops.summary(net, tuple(numpy.array([2, 3, 8, 8]))).report == shown.report
+    assert fxflops.summary(net, [numpy.array([2, 3, 8, 8]).tolist()]).report == shown.report
+    assert fxflops.summary(nn.ReLU(), (3, 8), batch_dim=-1).report.inputs == "f32[3,8,1]"  # as unsqueeze does
     assert fxflops.summary(net, input_data=torch.zeros(2, 3, 8, 8)).report == shown.report
     assert shown._repr_html_().count("<table") > 2
 
@@ -496,6 +500,12 @@ def test_a_summary_says_where_its_figures_are() -> None:
         ({"input_size": (1, 4), "device": "cpu"}, r"takes no device: .*: model\.to\(device\), x\.to\(device\)"),
         ({"args": (torch.ones(1, 4),)}, r"takes no args: input_data=\[a, b\]"),
         ({"input_size": torch.ones(1, 4)}, r"not a tensor: give it as input_data=x$"),
+        ({"input_size": {"input": (1, 4)}}, r'by name are tensors, input_data=\{"input": tensor, \.\.\.\}$'),
+        (
+            {"input_size": (3, 4), "batch_dim": 9},
+            r"batch_dim is the position of the batch in \(3, 4\), from 0 to 2, not 9$",
+        ),
+        ({"input_size": (4,), "batch_dim": "0"}, r"batch_dim is the position .*, from 0 to 1, not '0'$"),
     ],
 )
 def test_arguments_that_a_summary_cannot_take(given: dict[str, Any], said: str) -> None:
@@ -519,6 +529,18 @@ def test_arguments_that_a_summary_cannot_take(given: dict[str, Any], said: str) 
         (Scaled(4, 4), {"input_size": (2, 4), "kwargs": {"scael": 1}}, "'scael'; near: scale\n"),
         (nn.Embedding(9, 4), {"input_size": (1, 3)}, r"token ids: give dtypes=\[torch.long\]"),
         (nn.Linear(4, 4).bfloat16(), {"input_size": (1, 4)}, r"\n  give dtypes=\[torch.bfloat16\]"),
+        (
+            Scaled(4, 4),
+            {"input_size": (1, 3), "batch_dim": 0},
+            r"\n  batch_dim=0 added a dimension of 1 to input_size=\(1, 3\)$",
+        ),
+        (Scaled(4, 4), {"input_data": {"y": 1}}, r"\n  the dict was given as input x: forward has no parameter 'y'$"),
+        (Scaled(4, 4), {"input_data": {"scales": 1}}, r"given as input x: .* no parameter 'scales'; near: scale$"),
+        (
+            nn.Identity(),
+            {"input_data": {1: 2}, "kwargs": {"y": 1}},
+            "given as input input: forward has no parameter 1$",
+        ),
     ],
 )
 def test_a_summary_says_in_its_own_words_how_inputs_are_given(

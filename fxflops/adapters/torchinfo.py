@@ -8,6 +8,7 @@ lazy parameters have shapes only during the run. Nothing is cached. An output wi
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,8 +19,8 @@ import torch
 from torch import nn
 
 from ..api import count
-from ..errors import InputError, errors_of_kind, of_kind
-from ..model.inputs import checked_model, random_inputs, shapes_in
+from ..errors import InputError, errors_of_kind, near, of_kind
+from ..model.inputs import checked_model, random_inputs, shapes_in, signature_of, worded_as_summary
 from ..model.pytree import replaced
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction
@@ -97,7 +98,10 @@ def summary(
         several = given if isinstance(given, (list, tuple)) else [given]
         args, named = ((), {**given, **kwargs}) if isinstance(given, Mapping) else (tuple(several), kwargs)
         chosen_mode = _chosen(Mode, mode or Mode.EVAL).value
-        with errors_of_kind(RuntimeError):
+        ours, theirs = inspect.signature(summary).parameters, signature_of(model).parameters
+        meant = {name: near(name, ours, most=1) for name in kwargs if name not in theirs}
+        note = "".join(f"\n  {name}= goes to forward{close}" for name, close in meant.items() if close)
+        with errors_of_kind(RuntimeError), worded_as_summary(model, input_size, batch_dim, note):
             layers = _with_containers(_called(model, args, named, chosen_mode, batch_dim))
     else:
         layers = _with_containers(list(_places(LayerInfo(type(model).__name__, model, 0))))
