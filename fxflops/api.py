@@ -39,15 +39,8 @@ NO_OPTIMIZER = """analyze() takes no optimizer; these do:
   fxflops.count(model, args, backward=True, optimizer=optimizer) counts its step, without computing
   fxflops.profile(model, optimizer=optimizer) counts a training step of your own, in a with block"""
 INPUTS = """its inputs are given as the model takes them,
-  count(model, torch.zeros(1, 3, 224, 224)), several as a tuple, those with names as kwargs={...}
+  {}(model, torch.zeros(1, 3, 224, 224)), several as a tuple, those with names as kwargs={{...}}
 fxflops.summary(model, input_size=(1, 3, 224, 224)) makes them from their shapes"""
-SUMMARY = "fxflops.adapters.torchinfo.summary takes all arguments of torchinfo's, and prints what that prints"
-NOT_OF_SUMMARY = {
-    "col_names": 'columns="inputs, output, params" chooses them',
-    **dict.fromkeys(("cache_forward_pass", "col_width", "row_settings"), SUMMARY),
-    "args": "input_data=[a, b] has several inputs",
-}
-"""What to write in a summary for an argument of torchinfo's or of count's."""
 WARMED = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"
 PROCESSES = "report.gather() adds up processes of torchrun; fxflops.distributed.simulate(...) runs those you lack"
 PLACED = "the model runs where it and its inputs are: model.to(device), x.to(device)"
@@ -58,7 +51,13 @@ OF_PROFILERS = {
     **dict.fromkeys(("device", "devices"), PLACED),
     **dict.fromkeys(("verbose", "as_string", "as_strings", "print_profile", "print_results", "detailed"), SHOWN),
 }
-"""The same for those of profilers, in any function."""
+"""What to write for an argument of profilers, in any function."""
+NOT_OF_SUMMARY = {
+    **OF_PROFILERS,
+    "col_names": 'columns="inputs, output, params" chooses columns',
+    "args": "input_data=[a, b] has several inputs",
+}
+ADAPTER_TAKES = "torchinfo's own arguments: fxflops.adapters.torchinfo.summary"
 Formulas = Mapping[Any, FormulaFunction]
 
 
@@ -114,7 +113,7 @@ def analyze(
     if optimizer is not None:
         raise of_kind(InputError(NO_OPTIMIZER), TypeError)
     if unknown:
-        raise _not_taken("analyze", model, unknown, analyze.__kwdefaults__ or (), INPUTS)
+        raise _not_taken("analyze", model, unknown, analyze.__kwdefaults__ or (), INPUTS.format("analyze"))
     check_flags(backward=backward, kernels=kernels, strict=strict)
     return analyzed(
         model,
@@ -218,7 +217,7 @@ def count(
     more than half of the memory.
     """
     if unknown:
-        raise _not_taken("count", model, unknown, count.__kwdefaults__ or (), INPUTS)
+        raise _not_taken("count", model, unknown, count.__kwdefaults__ or (), INPUTS.format("count"))
     check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = BASE.derive(formulas), find_convention(convention)
@@ -264,15 +263,13 @@ def summary(
             argument of torchinfo's, which ``fxflops.adapters.torchinfo.summary`` takes.
     """
     if unknown:
-        instead = [NOT_OF_SUMMARY[name] for name in unknown if name in NOT_OF_SUMMARY]
         known = [*inspect.signature(summary).parameters][1:-1]
-        raise _not_taken(
-            "summary", model, unknown, () if instead else known, "; ".join(instead) or f"it takes {', '.join(known)}"
-        )
+        advice = f"it takes {', '.join(known)}; {ADAPTER_TAKES}"
+        raise _not_taken("summary", model, unknown, known, advice, NOT_OF_SUMMARY, ADAPTER_TAKES)
     if (input_size is None) == (input_data is None) and (input_size is not None or not kwargs):
-        raise of_kind(
-            InputError("summary() takes input_size=(1, 3, 224, 224) or input_data=x, and one of them"), TypeError
-        )
+        wrong = "summary() takes input_size=(1, 3, 224, 224) or input_data=x, and one of them"
+        unrun = "without inputs, fxflops.adapters.torchinfo.summary(model) lists modules and parameters"
+        raise of_kind(InputError(f"{wrong}; {unrun}"), TypeError)
     inputs, own, note = () if input_data is None else input_data, checked_model(model), ""
     if input_size is not None:
         inputs = inputs_of_sizes(
@@ -295,14 +292,25 @@ def summary(
     return ModelSummary(report, report.tree(depth, columns=columns))
 
 
-def _not_taken(function: str, model: Any, given: Mapping[str, Any], known: Iterable[str], advice: str) -> InputError:
-    """Return the error for arguments that a function does not take; of the model's own inputs it says where they go."""
+def _not_taken(
+    function: str,
+    model: Any,
+    given: Mapping[str, Any],
+    known: Iterable[str],
+    advice: str,
+    hints: Mapping[str, str] = OF_PROFILERS,
+    *last: str,
+) -> InputError:
+    """Return the error for arguments that a function does not take; of the model's own inputs it says where they go.
+
+    The ``hints`` are by argument; after them stands the ``last``. Where there is none it says which argument is meant, or the ``advice``.
+    """
     parameters = signature_of(model).parameters if isinstance(model, nn.Module) else ()
-    inputs = [name for name, value in given.items() if name in parameters or isinstance(value, torch.Tensor)]
-    spelled = ", ".join(f'"{name}": {name}' for name in inputs)
-    advice = f"inputs by name are given as {function}(model, kwargs={{{spelled}}})" if inputs else advice
-    known, advice = () if inputs else known, OF_PROFILERS.get(next(iter(given)), advice)
-    return not_taken(function, inputs or given, known, advice)
+    if inputs := [name for name, value in given.items() if name in parameters or isinstance(value, torch.Tensor)]:
+        spelled = ", ".join(f'"{name}": {name}' for name in inputs)
+        return not_taken(function, inputs, (), f"inputs by name are given as {function}(model, kwargs={{{spelled}}})")
+    found = dict.fromkeys(hints[name] for name in given if name in hints)
+    return not_taken(function, given, () if found else known, "; ".join([*found, *last]) if found else advice)
 
 
 def read_trace(

@@ -483,7 +483,10 @@ def test_a_summary_says_where_its_figures_are() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "summary.. takes input_size=.1, 3, 224, 224. or input_data=x, and one of them"),
+        (
+            {},
+            "summary.. takes input_size=.1, 3, 224, 224. or input_data=x, and one of them; without .*torchinfo.summary",
+        ),
         ({"input_size": (1, 4), "input_data": torch.zeros(1, 4)}, "and one of them"),
         ({"input_size": (1, "a")}, "input_size is a shape"),
         ({"input_size": []}, "input_size is a shape"),
@@ -493,8 +496,13 @@ def test_a_summary_says_where_its_figures_are() -> None:
             {"input_size": (1, 4), "dtypes": [torch.long] * 2},
             "dtypes has one dtype, such as torch.long, for each of 1 inputs",
         ),
-        ({"input_size": (1, 4), "row_settings": []}, "fxflops.adapters.torchinfo.summary takes all arguments"),
-        ({"input_size": (1, 4), "col_names": ["output_size"]}, 'columns="inputs, output, params" chooses them'),
+        ({"input_size": (1, 4), "row_settings": []}, "torchinfo's own arguments: fxflops.adapters.torchinfo.summary$"),
+        ({"input_size": (1, 4), "col_names": ["output_size"]}, 'columns="inputs, output, params" chooses columns'),
+        (
+            {"input_size": (1, 4), "verbose": 0, "col_names": ["a"], "device": "cpu", "row_settings": ["depth"]},
+            r"takes no verbose, col_names, device, row_settings: print\(\) .*; columns=.*; .*x\.to\(device\); torchinfo's own",
+        ),
+        ({"input_size": (1, 4), "columns": ["kernel_size"]}, "; torchinfo's own columns: .*torchinfo.summary$"),
         ({"input_sise": (1, 4)}, r"takes no input_sise; near: input_size"),
         ({"input_size": (1, 4), "verbose": 0}, r"takes no verbose: print\(\) shows what it returns"),
         ({"input_size": (1, 4), "device": "cpu"}, r"takes no device: .*: model\.to\(device\), x\.to\(device\)"),

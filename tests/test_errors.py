@@ -113,6 +113,14 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
             r"count\(\) takes no input_size: its inputs are given as",
         ),
         (
+            lambda net, x: fxflops.analyze(net, input_size=(2, 4)),
+            r"analyze\(\) takes no input_size: .*\n  analyze\(model, torch\.zeros.* kwargs=\{\.\.\.\}\n",
+        ),
+        (
+            lambda net, x: fxflops.count(net, x, verbose=0, device="cpu"),
+            r"takes no verbose, device: print\(\) .*; the model",
+        ),
+        (
             lambda net, x: fxflops.count(net, input=x),
             r'count\(\) takes no input: inputs by name are given as count\(model, kwargs=\{"input": input\}\)$',
         ),
