@@ -465,6 +465,16 @@ def test_a_tree_tells_the_frozen_layer_from_those_alike() -> None:
     assert "72 frozen" not in str(fxflops.count(model.requires_grad_(True), torch.ones(1, 8)).tree())
 
 
+def test_a_summary_is_asked_as_a_report_is() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)))
+    found = fxflops.summary(net, (1, 4))
+    assert found["1.0"] == found.report["1.0"]
+    assert str(found.tree(depth=1)) == str(fxflops.summary(net, (1, 4), depth=1).tree)
+    assert str(found.tree(2, columns="flops")) == str(found.report.tree(2, columns="flops"))
+    with pytest.raises(fxflops.InputError, match="depth='2': an int"):
+        found.tree("2")  # type: ignore[arg-type]
+
+
 def test_a_summary_says_where_its_figures_are() -> None:
     found = fxflops.summary(nn.Linear(4, 4), (1, 4))
     assert (found.total_params, found.trainable_params, found.total_mult_adds) == (
