@@ -13,19 +13,16 @@ from torch import fx, nn
 
 from .conventions import Convention, check_attention, find_convention
 from .errors import (
-    CAST,
-    INTEGERS,
-    UNBATCHED,
     InputError,
     OutOfMemoryError,
     RunError,
     TraceError,
     check_flags,
-    errors_of_kind,
+    near,
     not_taken,
     of_kind,
 )
-from .model.inputs import as_call, checked_model, signature_of, zeros_of
+from .model.inputs import checked_model, inputs_of_sizes, signature_of, worded_as_summary
 from .model.optimizer import OptimizerLike, checked_optimizer, of_another
 from .ops import BASE, FormulaRegistry
 from .records import FormulaFunction
@@ -42,15 +39,8 @@ NO_OPTIMIZER = """analyze() takes no optimizer; these do:
   fxflops.count(model, args, backward=True, optimizer=optimizer) counts its step, without computing
   fxflops.profile(model, optimizer=optimizer) counts a training step of your own, in a with block"""
 INPUTS = """its inputs are given as the model takes them,
-  count(model, torch.zeros(1, 3, 224, 224)), several as a tuple, those with names as kwargs={...}
+  {}(model, torch.zeros(1, 3, 224, 224)), several as a tuple, those with names as kwargs={{...}}
 fxflops.summary(model, input_size=(1, 3, 224, 224)) makes them from their shapes"""
-SUMMARY = "fxflops.adapters.torchinfo.summary takes all arguments of torchinfo's, and prints what that prints"
-NOT_OF_SUMMARY = {
-    "col_names": 'columns="inputs, output, params" chooses them',
-    **dict.fromkeys(("cache_forward_pass", "col_width", "row_settings"), SUMMARY),
-    "args": "input_data=[a, b] has several inputs",
-}
-"""What to write in a summary for an argument of torchinfo's or of count's."""
 WARMED = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"
 PROCESSES = "report.gather() adds up processes of torchrun; fxflops.distributed.simulate(...) runs those you lack"
 PLACED = "the model runs where it and its inputs are: model.to(device), x.to(device)"
@@ -61,8 +51,13 @@ OF_PROFILERS = {
     **dict.fromkeys(("device", "devices"), PLACED),
     **dict.fromkeys(("verbose", "as_string", "as_strings", "print_profile", "print_results", "detailed"), SHOWN),
 }
-"""The same for those of profilers, in any function."""
-FORM = """inputs go in input_size=[(1, 3), (1, 5)], or in input_data=[a, b] by position, {"name": a, ...} by name"""
+"""What to write for an argument of profilers, in any function."""
+NOT_OF_SUMMARY = {
+    **OF_PROFILERS,
+    "col_names": 'columns="inputs, output, params" chooses columns',
+    "args": "input_data=[a, b] has several inputs",
+}
+ADAPTER_TAKES = "torchinfo's own arguments: fxflops.adapters.torchinfo.summary"
 Formulas = Mapping[Any, FormulaFunction]
 
 
@@ -118,7 +113,7 @@ def analyze(
     if optimizer is not None:
         raise of_kind(InputError(NO_OPTIMIZER), TypeError)
     if unknown:
-        raise _not_taken("analyze", model, unknown, analyze.__kwdefaults__ or (), INPUTS)
+        raise _not_taken("analyze", model, unknown, analyze.__kwdefaults__ or (), INPUTS.format("analyze"))
     check_flags(backward=backward, kernels=kernels, strict=strict)
     return analyzed(
         model,
@@ -160,6 +155,8 @@ def analyzed(
         running(model, args, kwargs, mode, backward) as subject,
         progress_bar(progress, type(subject.model).__name__) as tick,
     ):
+        if subject.device.type != "meta" and any(tensor.device.type == "meta" for _, tensor in subject.held["inputs"]):
+            raise InputError(f"the input is on meta, the model on {subject.device}: give a real tensor, or use count()")
         made = once_loaded(lambda: traced(subject, registry, trace))
         try:
             try:
@@ -220,7 +217,7 @@ def count(
     more than half of the memory.
     """
     if unknown:
-        raise _not_taken("count", model, unknown, count.__kwdefaults__ or (), INPUTS)
+        raise _not_taken("count", model, unknown, count.__kwdefaults__ or (), INPUTS.format("count"))
     check_flags(backward=backward, strict=strict)
     optimizer = checked_optimizer(optimizer, backward)
     registry, found = BASE.derive(formulas), find_convention(convention)
@@ -252,7 +249,8 @@ def summary(
     that modules share is one of the first of them, and counted once; torchinfo adds it for each.
 
     Args:
-        input_size: the shape of the input with its batch dimension, or a list of shapes; the inputs hold zeros.
+        input_size: the shape of the input with its batch dimension, or a list of shapes. The inputs are random numbers from
+            0 to 1, the same at each call; integers are 0, booleans True.
         input_data: instead of ``input_size``, the inputs: a tensor, a list or tuple of positional inputs, or a mapping by the
             names of forward's parameters.
         dtypes: those of the inputs of ``input_size``, or one for all; default torch.float32.
@@ -265,46 +263,54 @@ def summary(
             argument of torchinfo's, which ``fxflops.adapters.torchinfo.summary`` takes.
     """
     if unknown:
-        instead = [NOT_OF_SUMMARY[name] for name in unknown if name in NOT_OF_SUMMARY]
         known = [*inspect.signature(summary).parameters][1:-1]
-        raise _not_taken(
-            "summary", model, unknown, () if instead else known, "; ".join(instead) or f"it takes {', '.join(known)}"
-        )
+        advice = f"it takes {', '.join(known)}; {ADAPTER_TAKES}"
+        raise _not_taken("summary", model, unknown, known, advice, NOT_OF_SUMMARY, ADAPTER_TAKES)
     if (input_size is None) == (input_data is None) and (input_size is not None or not kwargs):
-        raise of_kind(
-            InputError("summary() takes input_size=(1, 3, 224, 224) or input_data=x, and one of them"), TypeError
-        )
-    inputs, own = () if input_data is None else input_data, checked_model(model)
-    first, parameters = next(own.parameters(), torch.empty(0, device="cpu")), signature_of(own).parameters.keys()
+        wrong = "summary() takes input_size=(1, 3, 224, 224) or input_data=x, and one of them"
+        unrun = "without inputs, fxflops.adapters.torchinfo.summary(model) lists modules and parameters"
+        raise of_kind(InputError(f"{wrong}; {unrun}"), TypeError)
+    inputs, own, note = () if input_data is None else input_data, checked_model(model), ""
     if input_size is not None:
-        inputs = zeros_of(input_size, dtypes, batch_dim, first.device)
+        inputs = inputs_of_sizes(
+            input_size, dtypes, batch_dim, next(own.parameters(), torch.empty(0, device="cpu")).device
+        )
     elif isinstance(input_data, list):
         inputs = tuple(input_data)
-    elif isinstance(input_data, Mapping) and (
-        input_data.keys() <= parameters or (len(parameters) > 1 and input_data.keys() & parameters)
-    ):
-        inputs, kwargs = (), {**input_data, **(kwargs or {})}
-    with errors_of_kind(TypeError):
-        inputs, kwargs = as_call(own, inputs, kwargs, FORM)
-    try:
+    elif isinstance(input_data, Mapping):
+        parameters = [*signature_of(own).parameters]
+        strange = [name for name in input_data if name not in parameters]
+        if not strange or (len(parameters) > 1 and len(strange) < len(input_data)):
+            inputs, kwargs = (), {**input_data, **(kwargs or {})}
+        else:
+            note = (
+                f"\n  the dict was given as input {', '.join(parameters[:1])}: forward has no parameter {strange[0]!r}"
+            )
+            note += near(str(strange[0]), parameters)
+    with worded_as_summary(own, input_size, batch_dim, note):
         report = count(model, inputs, kwargs, mode=mode)
-    except RunError as error:
-        if input_size is not None:
-            said = str(error).replace(INTEGERS, "give dtypes=[torch.long], a dtype for each input")
-            said = said.replace(CAST, f"give dtypes=[{first.dtype}], a dtype for each input")
-            error.args = (said.replace(UNBATCHED, " by input_size or by batch_dim=0"),)
-        raise
     return ModelSummary(report, report.tree(depth, columns=columns))
 
 
-def _not_taken(function: str, model: Any, given: Mapping[str, Any], known: Iterable[str], advice: str) -> InputError:
-    """Return the error for arguments that a function does not take; of the model's own inputs it says where they go."""
+def _not_taken(
+    function: str,
+    model: Any,
+    given: Mapping[str, Any],
+    known: Iterable[str],
+    advice: str,
+    hints: Mapping[str, str] = OF_PROFILERS,
+    *last: str,
+) -> InputError:
+    """Return the error for arguments that a function does not take; of the model's own inputs it says where they go.
+
+    The ``hints`` are by argument; after them stands the ``last``. Where there is none it says which argument is meant, or the ``advice``.
+    """
     parameters = signature_of(model).parameters if isinstance(model, nn.Module) else ()
-    inputs = [name for name, value in given.items() if name in parameters or isinstance(value, torch.Tensor)]
-    spelled = ", ".join(f'"{name}": {name}' for name in inputs)
-    advice = f"inputs by name are given as {function}(model, kwargs={{{spelled}}})" if inputs else advice
-    known, advice = () if inputs else known, OF_PROFILERS.get(next(iter(given)), advice)
-    return not_taken(function, inputs or given, known, advice)
+    if inputs := [name for name, value in given.items() if name in parameters or isinstance(value, torch.Tensor)]:
+        spelled = ", ".join(f'"{name}": {name}' for name in inputs)
+        return not_taken(function, inputs, (), f"inputs by name are given as {function}(model, kwargs={{{spelled}}})")
+    found = dict.fromkeys(hints[name] for name in given if name in hints)
+    return not_taken(function, given, () if found else known, "; ".join([*found, *last]) if found else advice)
 
 
 def read_trace(

@@ -6,6 +6,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -387,6 +388,9 @@ def test_a_summary_from_shapes() -> None:
     assert shown.report == fxflops.count(net, torch.zeros(2, 3, 8, 8))
     assert repr(shown) == str(shown) == f"{shown.tree}\n\n{shown.report}"
     assert fxflops.summary(net, (3, 8, 8), batch_dim=0).report.inputs == "f32[1,3,8,8]"
+    assert fxflops.summary(net, tuple(numpy.array([2, 3, 8, 8]))).report == shown.report
+    assert fxflops.summary(net, [numpy.array([2, 3, 8, 8]).tolist()]).report == shown.report
+    assert fxflops.summary(nn.ReLU(), (3, 8), batch_dim=-1).report.inputs == "f32[3,8,1]"  # as unsqueeze does
     assert fxflops.summary(net, input_data=torch.zeros(2, 3, 8, 8)).report == shown.report
     assert shown._repr_html_().count("<table") > 2
 
@@ -403,6 +407,26 @@ def test_a_summary_of_several_inputs_with_dtypes() -> None:
     found = fxflops.summary(Words(), [(1, 3), (1, 3, 4)], dtypes=[torch.long, torch.float64])
     assert found.report.inputs == "i64[1,3] f64[1,3,4]"
     assert fxflops.summary(Words().to("meta"), [(1, 3), (1, 3, 1)], dtypes=[torch.long, torch.float32]).report.complete
+
+
+class Chooses(nn.Module):
+    """Its work depends on the values of its input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.small, self.big = nn.Linear(8, 8), nn.Linear(8, 1000)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        if x.sum() == 0:
+            raise ValueError("zeros")
+        return self.big(x) if x.mean() > 0 and (mask is None or mask.all()) else self.small(x)
+
+
+def test_a_summary_of_a_model_that_reads_values() -> None:
+    model, chance = Chooses(), torch.get_rng_state()
+    assert fxflops.summary(model, (2, 8)).total_macs == 2 * 8 * 1000
+    assert fxflops.summary(model, [(2, 8), (2,)], dtypes=[torch.float32, torch.bool]).total_macs == 2 * 8 * 1000
+    assert torch.equal(torch.get_rng_state(), chance)
 
 
 class Scaled(nn.Linear):
@@ -441,6 +465,16 @@ def test_a_tree_tells_the_frozen_layer_from_those_alike() -> None:
     assert "72 frozen" not in str(fxflops.count(model.requires_grad_(True), torch.ones(1, 8)).tree())
 
 
+def test_a_summary_is_asked_as_a_report_is() -> None:
+    net = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4)))
+    found = fxflops.summary(net, (1, 4))
+    assert found["1.0"] == found.report["1.0"]
+    assert str(found.tree(depth=1)) == str(fxflops.summary(net, (1, 4), depth=1).tree)
+    assert str(found.tree(2, columns="flops")) == str(found.report.tree(2, columns="flops"))
+    with pytest.raises(fxflops.InputError, match="depth='2': an int"):
+        found.tree("2")  # type: ignore[arg-type]
+
+
 def test_a_summary_says_where_its_figures_are() -> None:
     found = fxflops.summary(nn.Linear(4, 4), (1, 4))
     assert (found.total_params, found.trainable_params, found.total_mult_adds) == (
@@ -459,7 +493,10 @@ def test_a_summary_says_where_its_figures_are() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({}, "summary.. takes input_size=.1, 3, 224, 224. or input_data=x, and one of them"),
+        (
+            {},
+            "summary.. takes input_size=.1, 3, 224, 224. or input_data=x, and one of them; without .*torchinfo.summary",
+        ),
         ({"input_size": (1, 4), "input_data": torch.zeros(1, 4)}, "and one of them"),
         ({"input_size": (1, "a")}, "input_size is a shape"),
         ({"input_size": []}, "input_size is a shape"),
@@ -469,13 +506,24 @@ def test_a_summary_says_where_its_figures_are() -> None:
             {"input_size": (1, 4), "dtypes": [torch.long] * 2},
             "dtypes has one dtype, such as torch.long, for each of 1 inputs",
         ),
-        ({"input_size": (1, 4), "row_settings": []}, "fxflops.adapters.torchinfo.summary takes all arguments"),
-        ({"input_size": (1, 4), "col_names": ["output_size"]}, 'columns="inputs, output, params" chooses them'),
+        ({"input_size": (1, 4), "row_settings": []}, "torchinfo's own arguments: fxflops.adapters.torchinfo.summary$"),
+        ({"input_size": (1, 4), "col_names": ["output_size"]}, 'columns="inputs, output, params" chooses columns'),
+        (
+            {"input_size": (1, 4), "verbose": 0, "col_names": ["a"], "device": "cpu", "row_settings": ["depth"]},
+            r"takes no verbose, col_names, device, row_settings: print\(\) .*; columns=.*; .*x\.to\(device\); torchinfo's own",
+        ),
+        ({"input_size": (1, 4), "columns": ["kernel_size"]}, "; torchinfo's own columns: .*torchinfo.summary$"),
         ({"input_sise": (1, 4)}, r"takes no input_sise; near: input_size"),
         ({"input_size": (1, 4), "verbose": 0}, r"takes no verbose: print\(\) shows what it returns"),
         ({"input_size": (1, 4), "device": "cpu"}, r"takes no device: .*: model\.to\(device\), x\.to\(device\)"),
         ({"args": (torch.ones(1, 4),)}, r"takes no args: input_data=\[a, b\]"),
         ({"input_size": torch.ones(1, 4)}, r"not a tensor: give it as input_data=x$"),
+        ({"input_size": {"input": (1, 4)}}, r'by name are tensors, input_data=\{"input": tensor, \.\.\.\}$'),
+        (
+            {"input_size": (3, 4), "batch_dim": 9},
+            r"batch_dim is the position of the batch in \(3, 4\), from 0 to 2, not 9$",
+        ),
+        ({"input_size": (4,), "batch_dim": "0"}, r"batch_dim is the position .*, from 0 to 1, not '0'$"),
     ],
 )
 def test_arguments_that_a_summary_cannot_take(given: dict[str, Any], said: str) -> None:
@@ -499,6 +547,18 @@ def test_arguments_that_a_summary_cannot_take(given: dict[str, Any], said: str) 
         (Scaled(4, 4), {"input_size": (2, 4), "kwargs": {"scael": 1}}, "'scael'; near: scale\n"),
         (nn.Embedding(9, 4), {"input_size": (1, 3)}, r"token ids: give dtypes=\[torch.long\]"),
         (nn.Linear(4, 4).bfloat16(), {"input_size": (1, 4)}, r"\n  give dtypes=\[torch.bfloat16\]"),
+        (
+            Scaled(4, 4),
+            {"input_size": (1, 3), "batch_dim": 0},
+            r"\n  batch_dim=0 added a dimension of 1 to input_size=\(1, 3\)$",
+        ),
+        (Scaled(4, 4), {"input_data": {"y": 1}}, r"\n  the dict was given as input x: forward has no parameter 'y'$"),
+        (Scaled(4, 4), {"input_data": {"scales": 1}}, r"given as input x: .* no parameter 'scales'; near: scale$"),
+        (
+            nn.Identity(),
+            {"input_data": {1: 2}, "kwargs": {"y": 1}},
+            "given as input input: forward has no parameter 1$",
+        ),
     ],
 )
 def test_a_summary_says_in_its_own_words_how_inputs_are_given(

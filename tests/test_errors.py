@@ -46,6 +46,11 @@ def test_a_list_and_a_model_on_meta_say_what_to_give() -> None:
     with pytest.raises(fxflops.RunError, match=r"\n  count\(model, args\) takes a model on meta"):
         fxflops.analyze(nn.Linear(4, 4, device="meta"), torch.ones(1, 4))
     assert fxflops.count(nn.Linear(4, 4, device="meta"), torch.ones(1, 4)).total_macs == 16
+    with pytest.raises(
+        fxflops.InputError, match=r"^the input is on meta, the model on cpu: give a real tensor, or use count"
+    ):
+        fxflops.analyze(nn.Linear(4, 4), torch.ones(1, 4, device="meta"))
+    assert fxflops.analyze(nn.ReLU(), torch.ones(1, 4, device="meta"), repeats=0).complete
 
 
 def test_strict_says_why_and_no_recipe_where_there_is_none() -> None:
@@ -106,6 +111,14 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
         (
             lambda net, x: fxflops.count(net, input_size=(2, 4)),
             r"count\(\) takes no input_size: its inputs are given as",
+        ),
+        (
+            lambda net, x: fxflops.analyze(net, input_size=(2, 4)),
+            r"analyze\(\) takes no input_size: .*\n  analyze\(model, torch\.zeros.* kwargs=\{\.\.\.\}\n",
+        ),
+        (
+            lambda net, x: fxflops.count(net, x, verbose=0, device="cpu"),
+            r"takes no verbose, device: print\(\) .*; the model",
         ),
         (
             lambda net, x: fxflops.count(net, input=x),

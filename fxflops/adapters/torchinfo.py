@@ -8,6 +8,7 @@ lazy parameters have shapes only during the run. Nothing is cached. An output wi
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,8 +19,8 @@ import torch
 from torch import nn
 
 from ..api import count
-from ..errors import InputError, errors_of_kind, of_kind
-from ..model.inputs import checked_model, shapes_in
+from ..errors import InputError, errors_of_kind, near, of_kind
+from ..model.inputs import checked_model, random_inputs, shapes_in, signature_of, worded_as_summary
 from ..model.pytree import replaced
 from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction
@@ -88,7 +89,8 @@ def summary(
     here = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     if input_size is not None:
         sizes: Any = shapes_in(input_size)
-        given: Any = _made(sizes, dtypes or [torch.float] * len(sizes), batch_dim, here)
+        chosen = [torch.empty(0).type(dtype).dtype for dtype in dtypes or [torch.float] * len(sizes)]
+        given: Any = random_inputs(sizes, chosen, batch_dim, here)
     else:
         sizes = replaced(input_data, _is_data, lambda data: torch.as_tensor(data).size()) if has_input else []
         given = input_data if device is None else replaced(input_data, torch.is_tensor, lambda tensor: tensor.to(here))
@@ -96,7 +98,10 @@ def summary(
         several = given if isinstance(given, (list, tuple)) else [given]
         args, named = ((), {**given, **kwargs}) if isinstance(given, Mapping) else (tuple(several), kwargs)
         chosen_mode = _chosen(Mode, mode or Mode.EVAL).value
-        with errors_of_kind(RuntimeError):
+        ours, theirs = inspect.signature(summary).parameters, signature_of(model).parameters
+        meant = {name: near(name, ours, most=1) for name in kwargs if name not in theirs}
+        note = "".join(f"\n  {name}= goes to forward{close}" for name, close in meant.items() if close)
+        with errors_of_kind(RuntimeError), worded_as_summary(model, input_size, batch_dim, note):
             layers = _with_containers(_called(model, args, named, chosen_mode, batch_dim))
     else:
         layers = _with_containers(list(_places(LayerInfo(type(model).__name__, model, 0))))
@@ -126,17 +131,6 @@ def _check(input_size: Any, input_data: Any, columns: Iterable[ColumnSettings], 
             raise InputError(f"the columns {needing} need a run: give input_data or input_size")
     if input_data is not None and input_size is not None:
         raise of_kind(InputError("give input_data or input_size, not both"), RuntimeError)
-
-
-def _made(
-    sizes: Sequence[Any], dtypes: Sequence[Any], batch_dim: int | None, device: torch.device
-) -> list[torch.Tensor]:
-    """Make inputs of these shapes: random numbers from 0 to 1, converted to the dtypes."""
-    generator = torch.Generator().manual_seed(0)
-    made = [torch.rand(*size, generator=generator) for size in sizes]
-    if batch_dim is not None:
-        made = [tensor.unsqueeze(batch_dim) for tensor in made]
-    return [tensor.to(device).type(dtype).to(device) for tensor, dtype in zip(made, dtypes, strict=False)]
 
 
 def _bytes(data: Any) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import InputError, near
+from ..model.inputs import place_of, random_input
 from ..records import DTYPE_NAMES, Spec
 from ..run.model_run import cap_of
 from ..units import size
@@ -52,33 +53,27 @@ def device_of(name: str) -> torch.device:
 def tensors_of(
     inputs: Iterable[Given], device: torch.device, dtype: torch.dtype, vocabulary: int
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Make the positional and the named inputs: real numbers and tokens are random, booleans true, integers 0 (1 in a
-    mask).
-
-    For a model on meta, integers and booleans are on the CPU, so that masks and positions have values. Raises InputError
-    for an input that cannot be made, or that has no room in memory.
+    """Make the positional and the named inputs, as those of a summary: random numbers from 0 to 1, booleans True, integers 0
+    (1 in a mask); tokens are random. Raises InputError for an input that cannot be made, or that has no room in memory.
     """
-    made = [(each.name, _made(each, device, dtype, vocabulary)) for each in inputs]
+    generator = torch.Generator("cpu").manual_seed(0)
+    made = [(each.name, _made(each, device, dtype, vocabulary, generator)) for each in inputs]
     return tuple(tensor for name, tensor in made if not name), {name: tensor for name, tensor in made if name}
 
 
-def _made(given: Given, device: torch.device, dtype: torch.dtype, vocabulary: int) -> torch.Tensor:
+def _made(
+    given: Given, device: torch.device, dtype: torch.dtype, vocabulary: int, generator: torch.Generator
+) -> torch.Tensor:
     dtype = torch.int64 if given.dtype == TOKENS else dtype_of(given.dtype) if given.dtype else dtype
     spec = Spec(given.shape, dtype)
-    device = torch.device("cpu") if device.type == "meta" and not _is_inexact(dtype) else device
+    device = place_of(dtype, device)
     try:
         if device.type == "cpu" and spec.nbytes > 2 * cap_of(device):
             raise MemoryError(f"{size(spec.nbytes)}, more than this machine's memory")
-        return _filled(given, spec, device, vocabulary)
+        if given.dtype == TOKENS:
+            return torch.randint(vocabulary, spec, generator=generator, device="cpu").to(device)
+        made = random_input(spec, dtype, device, generator)
+        return made if "mask" not in given.name or _is_inexact(dtype) else made.fill_(1)
     # torch raises RuntimeError for sizes that it cannot count, TypeError for dtypes that it cannot fill.
     except (RuntimeError, TypeError, MemoryError) as error:
         raise InputError(f"no input of shape {spec!r} can be made on {device}: {str(error).splitlines()[0]}") from error
-
-
-def _filled(given: Given, spec: Spec, device: torch.device, vocabulary: int) -> torch.Tensor:
-    if given.dtype == TOKENS:
-        return torch.randint(vocabulary, spec, device=device)
-    if _is_inexact(spec.dtype):
-        drawn = spec.dtype if spec.dtype.itemsize > 1 else torch.float32  # torch.randn makes no float8
-        return torch.randn(spec, device=device, dtype=drawn).to(spec.dtype)
-    return torch.full(spec, int(spec.dtype is torch.bool or "mask" in given.name), device=device, dtype=spec.dtype)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..errors import InputError, near, of_kind
+from ..errors import CAST, INTEGERS, UNBATCHED, InputError, near, of_kind
 from ..torch_internals import COMPILER, original_of
 from .pytree import attributes_of, fill, template_of, tensors_in
 
 FORM = "inputs go in a tuple args=(a, b) by position and kwargs={...} by name"
 """How the inputs of most functions are given."""
+FORM_OF_SUMMARY = (
+    """inputs go in input_size=[(1, 3), (1, 5)], or in input_data=[a, b] by position, {"name": a, ...} by name"""
+)
 
 
 def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
@@ -50,13 +55,11 @@ def is_compiled_whole(model: nn.Module) -> bool:
     return original_of(model) is not model or any(hasattr(each, "_torchdynamo_orig_callable") for each in called)
 
 
-def as_call(
-    model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None, form: str = FORM
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def as_call(model: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return ``args`` and ``kwargs`` as they are passed: a tuple is unpacked, anything else is one positional input.
 
     Raises InputError for ``args`` that is a mapping by the names of forward's parameters, and for arguments that do not
-    fit the signature of forward; ``form`` says how inputs are given.
+    fit the signature of forward.
     """
     if kwargs is not None and not isinstance(kwargs, Mapping):
         wrong = f"kwargs must be a mapping of names to inputs, not {type(kwargs).__name__}"
@@ -70,7 +73,7 @@ def as_call(
         )
     positional = args if type(args) is tuple else (args,)
     try:
-        bind(model, positional, keywords, signature=signature, form=form)
+        bind(model, positional, keywords, signature=signature)
     except InputError as error:
         raise shape_given(args, keywords) or error from None
     return positional, keywords
@@ -102,12 +105,11 @@ def bind(
     kwargs: Mapping[str, Any],
     advice: str = "",
     signature: inspect.Signature | None = None,
-    form: str = FORM,
 ) -> dict[str, Any]:
     """Return the arguments by the names of forward's parameters, with defaults.
 
     ``signature`` is that of forward, if it is known. Raises InputError if they do not fit, with ``advice``, by default a
-    line on what was given and the ``form`` in which inputs are given.
+    line on what was given and how inputs are given.
     """
     signature = signature or signature_of(model)
     try:
@@ -118,7 +120,7 @@ def bind(
         for name in [name for name in kwargs if name not in signature.parameters]:
             unsaid = "" if repr(name) in str(error) else f"; it has no parameter {name!r}"
             what += unsaid + near(name, signature.parameters)
-        raise InputError(f"{what}\n  {advice or f'given ({given}); {form}'}") from None
+        raise InputError(f"{what}\n  {advice or f'given ({given}); {FORM}'}") from None
     bound.apply_defaults()
     return dict(bound.arguments)
 
@@ -134,32 +136,59 @@ def as_leaves(inputs: Any) -> Any:
     return fill(template, *(tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors))
 
 
+@contextmanager
+def worded_as_summary(model: nn.Module, sizes: Any, batch_dim: int | None, note: str = "") -> Iterator[None]:
+    """Make errors of a count in this block name a summary's arguments: ``sizes`` is its ``input_size``. They end in the ``note``."""
+    words = {FORM: FORM_OF_SUMMARY}
+    if sizes is not None:
+        dtype = next(model.parameters(), torch.empty(0)).dtype
+        words[INTEGERS] = "give dtypes=[torch.long], a dtype for each input"
+        words[CAST] = f"give dtypes=[{dtype}], a dtype for each input"
+        words[UNBATCHED] = " by input_size or by batch_dim=0"
+        if batch_dim is not None:
+            note = f"\n  batch_dim={batch_dim} added a dimension of 1 to input_size={sizes}{note}"
+    try:
+        yield
+    except InputError as error:
+        said = str(error)
+        for of_count, of_summary in words.items():
+            said = said.replace(of_count, of_summary)
+        error.args = (f"{said}{note}",)
+        raise
+
+
 def shapes_in(sizes: Any) -> list[tuple[int, ...]]:
     """Return the shapes of inputs that are given as ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``. InputError for no shapes."""
-    is_one = not isinstance(sizes, (tuple, list)) or (sizes and all(isinstance(n, int) for n in sizes))
-    shapes = [sizes] if is_one else [*sizes]
-    for shape in shapes or [sizes]:
-        if not isinstance(shape, (tuple, list)) or not shape or not all(isinstance(n, int) and n > 0 for n in shape):
-            wrong = "a tensor: give it as input_data=x" if tensors_in(sizes) else f"{sizes!r:.80}"
-            raise of_kind(
-                InputError(
-                    f"input_size is a shape, (1, 3, 224, 224), or a list of shapes, of sizes of 1 or more, not {wrong}"
-                ),
-                *(TypeError, ValueError),
-            )
-    return [*map(tuple, shapes)]
+    one = _shape(sizes)
+    shapes = [one] if one else [*map(_shape, sizes)] if isinstance(sizes, (tuple, list)) else []
+    if shapes and all(shapes):
+        return shapes
+    wrong = "a tensor: give it as input_data=x" if tensors_in(sizes) else f"{sizes!r:.80}"
+    if isinstance(sizes, Mapping):
+        wrong += f': inputs by name are tensors, input_data={{"{next(iter(sizes), "x")}": tensor, ...}}'
+    said = f"input_size is a shape, (1, 3, 224, 224), or a list of shapes, of sizes of 1 or more, not {wrong}"
+    raise of_kind(InputError(said), TypeError, ValueError)
 
 
-def zeros_of(
+def _shape(sizes: Any) -> tuple[int, ...]:
+    """Return the sizes as a shape; () if they are none."""
+    try:
+        shape = tuple(map(operator.index, sizes)) if isinstance(sizes, (tuple, list)) else ()
+    except TypeError:
+        return ()
+    return shape if min(shape, default=0) > 0 else ()
+
+
+def inputs_of_sizes(
     sizes: Sequence[Any],
     dtypes: Sequence[torch.dtype] | torch.dtype | None,
     batch_dim: int | None,
     device: torch.device,
 ) -> tuple[torch.Tensor, ...]:
-    """Return inputs of these sizes, ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``, that hold zeros.
+    """Return the :func:`random_inputs` of these sizes, ``(1, 3, 224, 224)`` or ``[(1, 16), (1, 16)]``.
 
-    ``dtypes`` has one for each, or is one for all (default torch.float32). Integers and booleans for a model on meta are on
-    the CPU, so that they have values. Raises InputError for what is no shape, and for dtypes of another number.
+    ``dtypes`` has one for each, or is one for all (default torch.float32). Raises InputError for what is no shape, and for
+    dtypes of another number.
     """
     shapes = shapes_in(sizes)
     each = [dtypes or torch.float32] * len(shapes) if dtypes is None or isinstance(dtypes, torch.dtype) else [*dtypes]
@@ -170,11 +199,42 @@ def zeros_of(
             ),
             TypeError,
         )
-    made = []
-    for shape, dtype in zip(shapes, each, strict=True):
-        size = [*shape]
-        if batch_dim is not None:
-            size.insert(batch_dim, 1)
-        is_real = dtype.is_floating_point or dtype.is_complex
-        made.append(torch.zeros(size, dtype=dtype, device=device if is_real or device.type != "meta" else "cpu"))
-    return tuple(made)
+    return tuple(random_inputs(shapes, each, batch_dim, device))
+
+
+def random_inputs(
+    shapes: Iterable[tuple[int, ...]], dtypes: Iterable[torch.dtype], batch_dim: int | None, device: torch.device
+) -> list[torch.Tensor]:
+    """Return a :func:`random_input` of each shape and dtype, the same at each call; ``batch_dim`` adds a dimension of 1."""
+    generator = torch.Generator("cpu").manual_seed(0)
+    whole = [shape if batch_dim is None else _batched(shape, batch_dim) for shape in shapes]
+    return [
+        random_input(shape, dtype, place_of(dtype, device), generator)
+        for shape, dtype in zip(whole, dtypes, strict=False)
+    ]
+
+
+def _batched(shape: tuple[int, ...], batch_dim: int) -> tuple[int, ...]:
+    """Return the shape with a dimension of 1 at this position."""
+    try:
+        at = range(len(shape) + 1)[batch_dim]
+    except (IndexError, TypeError) as error:
+        wrong = f"batch_dim is the position of the batch in {shape}, from 0 to {len(shape)}, not {batch_dim!r:.80}"
+        raise of_kind(InputError(wrong), type(error)) from None
+    return (*shape[:at], 1, *shape[at:])
+
+
+def random_input(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> torch.Tensor:
+    """Return random numbers from 0 to 1, so that integers are 0 and booleans True, as torchinfo's inputs are."""
+    if device.type == "meta":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu").to(device, dtype)
+
+
+def place_of(dtype: torch.dtype, device: torch.device) -> torch.device:
+    """Return where an input for a model on this device is: integers and booleans for one on meta are on the CPU, so that
+    masks and positions have values."""
+    is_there = device.type != "meta" or dtype.is_floating_point or dtype.is_complex
+    return device if is_there else torch.device("cpu")

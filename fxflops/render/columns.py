@@ -160,6 +160,9 @@ ALIASES = {
 }
 """Other names of columns, torchinfo's among them, each with the columns that it may stand for; the first that a table has is taken."""
 
+TORCHINFO_ALONE = {"kernel_size", "params_percent", "trainable"}
+"""The columns of torchinfo that no table has."""
+
 
 def titled(columns: Iterable[Column], counted: str) -> tuple[Column, ...]:
     """Return the columns with the title of what a convention counts in place of "FLOPs"."""
@@ -222,7 +225,8 @@ def pick(columns: Sequence[Column], names: Sequence[str] | str | None) -> list[i
         raise InputError(f"columns is empty: name at least one of {', '.join(column.key for column in columns)}")
     found = {name: _position(columns, name) for name in listed}
     if unknown := [_with_near(columns, name) for name, position in found.items() if position is None]:
-        raise InputError(f"no column {', '.join(unknown)}: one of {', '.join(map(_named, columns))}")
+        adapter = "; torchinfo's own columns: fxflops.adapters.torchinfo.summary" if TORCHINFO_ALONE & {*found} else ""
+        raise InputError(f"no column {', '.join(unknown)}: one of {', '.join(map(_named, columns))}{adapter}")
     return [position for name in listed if (position := found[name]) is not None]
 
 

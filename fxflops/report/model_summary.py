@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
+from ..counting.rollup import ModuleRow
 from ..render.exports import View
 from .report import Report
 from .views import Tree
@@ -39,6 +40,10 @@ class ModelSummary(View):
         parts = [f".{part}.{name}" for part, kind in (("report", Report), ("tree", Tree)) if hasattr(kind, name)]
         where = f": {' and '.join(parts)} {'do' if len(parts) > 1 else 'does'}" if parts else f"; {AS_TORCHINFO}"
         raise AttributeError(f"a ModelSummary has no {name}{where}", name=name, obj=self)
+
+    def __getitem__(self, path: str) -> ModuleRow:
+        """Return the row of the module at this path, as the report does."""
+        return self.report[path]
 
     def __str__(self) -> str:
         return f"{self.tree}\n\n{self.report}"

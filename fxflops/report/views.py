@@ -36,6 +36,12 @@ class Tree(Tabular):
     def __post_init__(self) -> None:
         check_options(self.root, **self.options)
 
+    def __call__(self, depth: int | None = None, columns: Sequence[str] | str | None = None) -> Tree:
+        """Return the tree with another depth and other columns: a summary has it as an attribute, a report as a method."""
+        return replace(
+            self, options={**self.options, "depth": depth, "columns": columns or self.options.get("columns")}
+        )
+
     def _as_table(self) -> Table:
         shown, lines, _ = rows_of(self.root, **self.options)
         count = [Column("count", "count", "number")] if any(line.count > 1 for line in lines) else []

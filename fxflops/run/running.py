@@ -18,7 +18,7 @@ from ..trace.compiler import unseen
 from ..trace.source import line_that_raised, modules_that_raised
 from .lazy import initialized
 from .model_run import Subject
-from .unbatched import batch_advice, channel_advice
+from .unbatched import batch_advice, size_advice
 
 MODES = ("eval", "train", "as_is")
 INSTEAD = "fxflops.count(model, args) predicts the peak and needs none of it; or "
@@ -65,7 +65,7 @@ def running(
         except RunError as error:
             if (shape := shape_given(args, named)) is not None:
                 raise shape from error
-            advice = batch_advice(model, inventory, positional, named) or channel_advice(error.__cause__)
+            advice = batch_advice(model, inventory, positional, named) or size_advice(error.__cause__)
             error.args = (f"{error}{advice}",)
             raise
 

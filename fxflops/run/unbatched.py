@@ -1,7 +1,8 @@
-"""The advice for inputs without a batch dimension, with which the model runs, or with other channels than a convolution's."""
+"""The advice for inputs without a batch dimension, with which the model runs, or of other sizes than a layer takes."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from ..trace.source import modules_that_raised
 from .model_run import Subject, meta_run
 
 CONVS = nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d
+RAISED = {"channel": CONVS, "cannot be multiplied|same reduction dim": (nn.Linear,)}
+"""The layers that may raise over the sizes of their input, by a pattern in the error; the second of Linear is that on meta."""
 MOST_DIMS = 4
 """Dimensions of an input that may lack one: those of a video without a batch."""
 
@@ -38,10 +41,18 @@ def batch_advice(model: nn.Module, inventory: Inventory, args: tuple[Any, ...], 
     return f"\n  it runs with a batch dimension: give {' '.join(repr(spec_of(t)) for t in batched)}{UNBATCHED}"
 
 
-def channel_advice(error: BaseException | None) -> str:
-    """Return the shapes that a convolution takes which raised over its channels: on meta torch does not say how many; "" otherwise."""
-    if error is None or "channel" not in str(error):
+def size_advice(error: BaseException | None) -> str:
+    """Return the shapes that a layer takes which raised over the sizes of its input; "" for an error of another kind.
+
+    On meta torch does not say how many channels a convolution has.
+    """
+    if error is None:
         return ""
-    conv = next((module for module in reversed(modules_that_raised(error)) if isinstance(module, CONVS)), None)
-    sizes = "" if conv is None else ", ".join([str(conv.in_channels), *"*" * len(conv.kernel_size)])
-    return f"\n  {conv} takes [N, {sizes}] or [{sizes}]" if sizes else ""
+    kinds = next((kinds for sign, kinds in RAISED.items() if re.search(sign, str(error))), ())
+    layer = next((module for module in reversed(modules_that_raised(error)) if isinstance(module, kinds)), None)
+    if isinstance(layer, nn.Linear) and type(layer).forward is nn.Linear.forward:  # others have products of their own
+        return f"\n  {layer} takes [*, {layer.in_features}]"
+    if not isinstance(layer, CONVS):
+        return ""
+    sizes = ", ".join([str(layer.in_channels), *"*" * len(layer.kernel_size)])
+    return f"\n  {layer} takes [N, {sizes}] or [{sizes}]"

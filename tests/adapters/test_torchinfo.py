@@ -8,6 +8,7 @@ from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.nn.functional as F
@@ -458,6 +459,39 @@ def test_arguments_that_do_not_fit(settings: dict[str, Any], message: str) -> No
         original.summary(nn.Linear(4, 3), **settings)
     with pytest.raises(InputError, match=message):
         summary(nn.Linear(4, 3), **settings)
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "message"),
+    [
+        (Inputs(), {"input_size": (2, 30)}, r"argument: 'y'\n.* inputs go in input_size=\[.*input_data=\["),
+        (nn.Linear(4, 3), {"input_data": X, "colwidth": 3}, r"\n  colwidth= goes to forward; near: col_width$"),
+        (nn.Embedding(9, 4), {"input_size": (2, 7)}, r"token ids: give dtypes=\[torch\.long\]"),
+        (nn.Linear(4, 3).bfloat16(), {"input_size": (1, 4)}, r"\n  give dtypes=\[torch\.bfloat16\]"),
+        (SingleInputNet(), {"input_size": (1, 28, 28)}, r"give f32\[1,1,28,28\] by input_size or by batch_dim=0$"),
+        (
+            SingleInputNet(),
+            {"input_size": (1, 1, 28, 28), "batch_dim": 0},
+            r"\n  batch_dim=0 added a dimension of 1 to ",
+        ),
+        (
+            nn.Linear(4, 3),
+            {"input_size": (2, 4), "batch_dim": 9},
+            r"batch_dim is the position of the batch in \(2, 4\)",
+        ),
+    ],
+)
+def test_what_to_write_is_told_in_its_own_arguments(model: nn.Module, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises((RuntimeError, IndexError)):
+        original.summary(model, verbose=0, **settings)
+    with pytest.raises(InputError, match=message) as raised:
+        summary(model, verbose=0, **settings)
+    assert "args=" not in str(raised.value)
+
+
+def test_sizes_are_numbers_of_any_kind() -> None:
+    sizes = tuple(numpy.array([2, 1, 28, 28]))
+    assert str(summary(SingleInputNet(), sizes, verbose=0)) == str(summary(SingleInputNet(), (2, 1, 28, 28), verbose=0))
 
 
 def test_lazy_parameters_have_shapes_only_during_the_run() -> None:

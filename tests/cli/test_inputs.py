@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from fxflops import InputError
-from fxflops.cli.inputs import Given, read_input
+from fxflops.cli.inputs import Given, read_input, read_tokens
 from fxflops.cli.tensors import dtype_of, tensors_of
+from fxflops.model.inputs import inputs_of_sizes
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 
@@ -33,6 +34,26 @@ def test_a_dtype_by_any_of_its_names(written: str, dtype: torch.dtype) -> None:
     for device in (CPU, META):
         tensor = tensors_of([given], device, torch.float32, 2)[1]["x"]
         assert (tuple(tensor.shape), tensor.dtype) == ((2, 3), dtype)
+
+
+def test_inputs_are_those_of_a_summary() -> None:
+    written = ["2,3", "2,3:f16", "mask=4:i64", "4:i64", "4:bool"]
+    chance = torch.get_rng_state()
+    made, named = tensors_of([read_input(text) for text in written], CPU, torch.float32, 2)
+    dtypes = [torch.float32, torch.float16, torch.int64, torch.int64, torch.bool]
+    shapes = [(2, 3), (2, 3), (4,), (4,), (4,)]
+    x, half, mask, ids, flags = inputs_of_sizes(shapes, dtypes, None, CPU)
+    assert all(map(torch.equal, made, (x, half, ids, flags)))
+    assert 0 <= x.min() < x.max() < 1
+    assert not torch.equal(x.half(), half)
+    assert named["mask"].tolist() == [1] * 4
+    assert (mask.tolist(), ids.tolist(), flags.tolist()) == ([0] * 4, [0] * 4, [True] * 4)
+    assert torch.equal(torch.get_rng_state(), chance)
+
+
+def test_tokens_are_the_same_at_each_call() -> None:
+    one, other = (tensors_of([read_tokens("2,9")], CPU, torch.float32, 100)[1]["input_ids"] for _ in range(2))
+    assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("name", ["int8", "bool", "i64", "torch.uint8"])

@@ -1,4 +1,4 @@
-"""Inputs without a batch dimension: the error gives the shape with which the model runs, and no other; and of other channels."""
+"""Inputs without a batch dimension: the error gives the shape with which the model runs, and no other; and of other sizes."""
 
 from __future__ import annotations
 
@@ -67,3 +67,21 @@ def test_a_convolution_says_which_shapes_it_takes(device: str, sizes: tuple[int,
     model = nn.Sequential(nn.Identity(), nn.Conv2d(3, 4, 3)).to(device)
     with pytest.raises(RunError, match=r"\n  Conv2d\(3, 4, .*\) takes \[N, 3, \*, \*\] or \[3, \*, \*\]$"):
         fxflops.count(model, torch.ones(sizes))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("shape", [(8,), (2, 8), (2, 3, 8)])
+def test_what_a_linear_layer_takes(shape: tuple[int, ...], device: str) -> None:
+    model = nn.Sequential(nn.Linear(8, 4), nn.Linear(5, 2)).to(device)
+    with pytest.raises(RunError, match=r"\n  Linear\(in_features=5, out_features=2, bias=True\) takes \[\*, 5\]$"):
+        fxflops.count(model, torch.ones(shape, device=device))
+
+
+def test_a_product_of_the_model_itself_is_no_layers() -> None:
+    class Product(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return torch.mm(super().forward(input), input)
+
+    with pytest.raises(RunError, match=r"cannot be multiplied") as error:
+        fxflops.count(nn.Sequential(Product(3, 4)), torch.ones(2, 3))
+    assert "takes" not in str(error.value)
