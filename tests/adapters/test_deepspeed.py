@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from fxflops.adapters import deepspeed as ours
 from fxflops.adapters.deepspeed import FlopsProfiler, get_model_profile
@@ -246,6 +247,45 @@ class Raises(nn.Module):
         if self.when():
             raise KeyError("mine")
         return y
+
+
+class Checkpointed(nn.Module):
+    """A part that is run again in the backward pass; without ``reentrant`` only as far as it is needed."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.act, self.last, self.reentrant = nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4), reentrant
+
+    def part(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.act(self.first(x) + 0).sin())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.part, x, use_reentrant=self.reentrant)
+
+
+def trained(profiler: type, reentrant: bool) -> tuple[int, int]:
+    model = Checkpointed(reentrant)
+    prof = profiler(model)
+    prof.start_profile()
+    model(torch.ones(2, 4, requires_grad=True)).sum().backward()
+    prof.stop_profile()
+    figures = prof.get_total_flops(), prof.get_total_macs()
+    prof.end_profile()
+    return figures
+
+
+def test_what_is_computed_again_counts_again() -> None:
+    linear, gelu = 2 * 4 * 8, 2 * 8
+    assert trained(FlopsProfiler, True) == (2 * (2 * 2 * linear + gelu), 2 * 2 * linear)
+    assert trained(FlopsProfiler, False) == (
+        (2 + 1) * 2 * linear + 2 * gelu,
+        (2 + 1) * linear,
+    )  # the last one is stopped
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_is_computed_again_counts_as_in_the_original(reentrant: bool, original: Any) -> None:
+    assert trained(FlopsProfiler, reentrant) == trained(original.FlopsProfiler, reentrant)
 
 
 def is_counted() -> bool:
