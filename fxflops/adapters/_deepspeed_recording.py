@@ -13,6 +13,7 @@ from torch import nn
 from ..api import count
 from ..conventions._rows import POINTWISE
 from ..errors import RunError
+from ..model.snapshot import is_counting
 from ..records import Counted
 from ..report.report import Report
 from ..trace.leaves import Hooks
@@ -52,7 +53,7 @@ class Recording:
         self._hooks = Hooks()
         self._running: list[tuple[nn.Module, float, BaseException | None]] = []
         self._open = ExitStack()
-        self.counting = False
+        self._is_counting = False
         self._failed: RunError | None = None
         self.now = clock_of(model.parameters())
         self.reset()
@@ -68,6 +69,10 @@ class Recording:
         self._hooks.detach()
         self._open.close()
 
+    def is_counted(self) -> bool:
+        """Return whether the model runs for a count, of this recording or of somebody else."""
+        return self._is_counting or is_counting()
+
     def total(self, module: nn.Module) -> Usage:
         """Return the charges of a module and all modules in it, each once; its time, or its children's if it is not called."""
         own = [self.own[inner] for inner in module.modules()]
@@ -77,11 +82,11 @@ class Recording:
         return self.own[module].duration or sum(map(self._duration, module.children()))
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.counting:
+        if self.is_counted():
             return
         if not self._running:
             self._failed, self._due = None, {}
-            self.counting = True
+            self._is_counting = True
             try:
                 report = count(module, args, kwargs, mode="as_is", convention=self.convention)
                 self._owe(module, report, "flops")
@@ -89,13 +94,13 @@ class Recording:
             except RunError as error:  # the model itself is about to raise the same: see _leave
                 self._failed = error
             finally:
-                self.counting = False
+                self._is_counting = False
             self._open.enter_context(self.context(self))
         self._running.append((module, self.now(), sys.exc_info()[1]))
 
     def _leave(self, module: nn.Module, *given: Any) -> None:
         # PyTorch gives no kwargs if another hook of this call has called stop().
-        if self.counting or not self._running:
+        if self.is_counted() or not self._running:
             return
         _, start, handled = self._running.pop()
         raises = sys.exc_info()[1] is not handled
@@ -114,8 +119,9 @@ class Recording:
         called = {scope.path for scope in report.scopes}
         for counted in report.counted:
             owner = self._owner(outermost, counted.call.path, called)
-            for usage in self._usages(owner, counted) if owner is not None else ():
-                self._due.setdefault(owner, []).append((usage, what, counted.flops))
+            if owner is not None:
+                due = self._due.setdefault(owner, [])
+                due += [(usage, what, counted.flops) for usage in self._usages(owner, counted)]
 
     def _charge(self, module: nn.Module) -> None:
         """Add what is due from a module to its sums."""

@@ -21,7 +21,7 @@ from torch import nn
 
 from ..errors import InputError, of_kind
 from ..model.inputs import checked_model
-from ..model.snapshot import holding
+from ..model.snapshot import holding, is_counting
 from . import _deepspeed_text
 from ._arguments import checked_shape, filled
 from ._deepspeed_recording import Recording, Usage
@@ -68,13 +68,17 @@ class FlopsProfiler:
 
     _recorder: ClassVar[type[Recording]] = Recording
     _text: ClassVar[ModuleType] = _deepspeed_text
+    _recording: Recording | None = None
 
     def __init__(self, model: nn.Module, ds_engine: Any = None, recompute_fwd_factor: float = 0.0) -> None:
         self.model = checked_model(model, AssertionError, AttributeError)
         self.ds_engine = ds_engine
         self.recompute_fwd_factor = recompute_fwd_factor
         self.started = False
-        self._recording: Recording | None = None
+
+    def __del__(self) -> None:
+        if self._recording is not None:  # its hooks are on the model
+            self._recording.stop()
 
     def start_profile(self, ignore_list: Sequence[type] | None = None) -> None:
         """Start profiling. Calls in modules of the classes in ``ignore_list`` are charged to the modules around them."""
@@ -158,7 +162,7 @@ class FlopsProfiler:
 
     def _is_counted(self) -> bool:
         """Return True during the count of a call: then it is one of the model's own hooks that calls the profiler."""
-        return self._recording is not None and self._recording.counting
+        return is_counting() if self._recording is None else self._recording.is_counted()
 
     def _finished(self, as_string: bool, shown: bool, *given: Any) -> tuple[int, int, int] | tuple[str, str, str]:
         """End the profile; return its FLOPs, MACs and parameters. If ``shown``, ``print_model_profile(*given)`` before."""

@@ -15,6 +15,7 @@ from torch import nn
 
 from ..errors import ClosedFormError, FxflopsError, InputError
 from ..model.inputs import checked_model
+from ..model.snapshot import is_counting
 from ..roofline.devices import Device
 from ..symbolic.forms import ClosedForm
 from ..torch_internals import current_graph_task_id, original_of
@@ -181,7 +182,7 @@ class Meter:
 
     def _is_unseen(self) -> bool:
         """Return whether a call is none of the loop's: of a count, of checkpoint in the backward pass, or of the compiler."""
-        return self._is_counting or current_graph_task_id() != -1 or torch.compiler.is_compiling()
+        return self._is_counting or is_counting() or current_graph_task_id() != -1 or torch.compiler.is_compiling()
 
     def _counted(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], form: ClosedForm | None

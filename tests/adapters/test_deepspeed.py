@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from fxflops import count
 from fxflops.adapters import deepspeed as ours
 from fxflops.adapters.deepspeed import FlopsProfiler, get_model_profile
 from fxflops.errors import InputError, RunError
@@ -247,6 +248,39 @@ class Raises(nn.Module):
         if self.when():
             raise KeyError("mine")
         return y
+
+
+def test_a_profile_that_was_not_ended_hinders_nobody() -> None:
+    """It goes on beside others, as in the original, until its handle is gone."""
+    model, x, own = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 4), 2 * 2 * 16 + 8
+    before = state(model)
+    prof = FlopsProfiler(model)
+    prof.start_profile()
+    with pytest.raises(RuntimeError, match="shapes"):
+        model(torch.ones(2, 5))
+    prof = FlopsProfiler(model)  # as in a cell of a notebook that is run again
+    assert state(model) == before
+    prof.start_profile()
+    model(x)
+    others = [FlopsProfiler(model), FlopsProfiler(model[0])]
+    for other in others:
+        other.start_profile()
+    model(x)
+    assert count(model, x, convention="deepspeed").total_flops == own
+    assert get_model_profile(model, args=[x], print_profile=False, as_string=False, warm_up=0)[0] == own
+    assert [each.get_total_flops() for each in (prof, *others)] == [3 * own, 2 * own, 2 * 2 * 2 * 16]
+    del other
+    others.clear()
+    prof.end_profile()
+    assert state(model) == before
+
+
+def test_a_count_is_no_run_that_the_models_hooks_profile() -> None:
+    model = nn.Linear(4, 4)
+    prof = FlopsProfiler(model)
+    model.register_forward_pre_hook(lambda *_: prof.start_profile())
+    count(model, torch.ones(2, 4))
+    assert not prof.started
 
 
 class Checkpointed(nn.Module):
