@@ -40,7 +40,8 @@ class Recording:
     Each outermost call of a module is counted before it runs, on the meta device, so that the clock measures the model
     alone; what checkpoint computes again has outermost calls of its own. A module is charged when its call ends, and not if
     it raises: checkpoint stops a call halfway when it has what it needs. Calls in modules of an ``ignored`` class belong to
-    the modules around them.
+    the modules around them. ``report`` is that of the model's last call, or of a part's if the model itself is not called;
+    ``missing`` are the names of what is not counted in all calls.
     """
 
     convention = "deepspeed"
@@ -63,6 +64,8 @@ class Recording:
         """Discard what was recorded."""
         self.own = {module: Usage() for module in self.modules}
         self._due: dict[nn.Module, list[tuple[Usage, str, int]]] = {}
+        self.report: Report | None = None
+        self.missing: set[str] = set()
 
     def stop(self) -> None:
         """Stop recording. A call that is running is still timed to its end if PyTorch still calls its hook."""
@@ -89,6 +92,8 @@ class Recording:
             self._is_counting = True
             try:
                 report = count(module, args, kwargs, mode="as_is", convention=self.convention)
+                self.report = report if module is self.model else self.report or report
+                self.missing.update(missing.op for missing in report.missing)
                 self._owe(module, report, "flops")
                 self._owe(module, report.recount(f"{self.convention}_macs"), "macs")
             except RunError as error:  # the model itself is about to raise the same: see _leave

@@ -19,9 +19,10 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from ..errors import InputError, of_kind
+from ..errors import InputError, of_kind, warn
 from ..model.inputs import checked_model
 from ..model.snapshot import holding, is_counting
+from ..report.report import Report
 from . import _deepspeed_text
 from ._arguments import checked_shape, filled
 from ._deepspeed_recording import Recording, Usage
@@ -49,6 +50,8 @@ __all__ = [
     "number_to_string",
     "params_to_string",
 ]
+
+RECIPE = "fxflops.count(model, args).recipe() has the lines that count them"
 
 
 class FlopsProfiler:
@@ -88,9 +91,12 @@ class FlopsProfiler:
             self.started = True
 
     def stop_profile(self) -> None:
-        """Stop profiling; the results stay until ``end_profile``."""
+        """Stop profiling; the results stay until ``end_profile``. Warns of operations that could not be counted."""
         if self._recording is not None and not self._is_counted():
             self._recording.stop()
+            if missing := ", ".join(sorted(self._recording.missing)):
+                self._recording.missing.clear()
+                warn(f"the profile is a lower bound: not counted are {missing}; {RECIPE}")
 
     def reset_profile(self) -> None:
         """Discard the results so far."""
@@ -103,6 +109,14 @@ class FlopsProfiler:
             self.stop_profile()
             self._recording = None
             self.started = False
+
+    @property
+    def report(self) -> Report:
+        """The report of the model's last profiled call: its modules, tables, files, and what could not be counted."""
+        report = self._profiled().report
+        if report is None:
+            raise of_kind(InputError("the model was not run since start_profile()"), AttributeError)
+        return report
 
     def get_total_flops(self, as_string: bool = False) -> int | str:
         """Return the FLOPs of the profiled forwards."""

@@ -91,8 +91,10 @@ def run_again(
         start()
         method(*args, **kwargs)
     finally:
-        stop()
-        snapshot.rewind()
+        try:
+            stop()
+        finally:
+            snapshot.rewind()
 
 
 def add_profile_methods(model: nn.Module) -> nn.Module:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fxflops import count
 from fxflops.adapters import deepspeed as ours
+from fxflops.adapters import flops_profiler
 from fxflops.adapters.deepspeed import FlopsProfiler, get_model_profile
 from fxflops.errors import InputError, RunError
 from tests.adapters.profiled import Branches, Model, parameters, state
@@ -281,6 +282,66 @@ def test_a_count_is_no_run_that_the_models_hooks_profile() -> None:
     model.register_forward_pre_hook(lambda *_: prof.start_profile())
     count(model, torch.ones(2, 4))
     assert not prof.started
+
+
+class Unknown(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.fxflops_profiled.scan(self.layer(x))
+
+
+NOT_COUNTED = r"a lower bound: not counted are fxflops_profiled::scan; fxflops.count\(model, args\).recipe\(\) has"
+
+
+@pytest.fixture
+def unknown() -> Iterator[Unknown]:
+    with torch.library._scoped_library("fxflops_profiled", "DEF") as library:
+        library.define("scan(Tensor x) -> Tensor")
+        library.impl("scan", lambda x: x.cumsum(-1), "CompositeExplicitAutograd")
+        yield Unknown().train()
+
+
+def test_what_is_not_counted_is_named(unknown: Unknown) -> None:
+    x = torch.ones(2, 4)
+    for module in (ours, flops_profiler):
+        with pytest.warns(UserWarning, match=NOT_COUNTED) as caught:
+            module.get_model_profile(unknown, args=[x], print_profile=False)
+        assert [Path(each.filename).name for each in caught] == ["test_deepspeed.py"]
+    prof = FlopsProfiler(unknown)
+    prof.start_profile()
+    unknown(x)
+    with pytest.warns(UserWarning, match=NOT_COUNTED):
+        prof.stop_profile()
+    assert [missing.op for missing in prof.report.missing] == ["fxflops_profiled::scan"]
+    prof.end_profile()  # and is said once
+
+
+def test_a_warning_that_is_an_error_leaves_the_model_as_it_was(unknown: Unknown) -> None:
+    before = state(unknown)
+    with pytest.raises(UserWarning, match=NOT_COUNTED):  # the suite makes errors of warnings
+        get_model_profile(unknown, args=[torch.ones(2, 4)], print_profile=False)
+    assert state(unknown) == before
+
+
+def test_its_report_is_of_the_models_last_call() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 4)
+    prof = FlopsProfiler(model)
+    with pytest.raises(AttributeError, match=r"call start_profile\(\)"):
+        _ = prof.report
+    prof.start_profile()
+    with pytest.raises(AttributeError, match="the model was not run since"):
+        _ = prof.report
+    model[0](x)
+    assert prof.report.model == "Linear"
+    model(x[:1])
+    model(x)
+    model[0](x)
+    prof.stop_profile()
+    assert (prof.report.convention, prof.report.model, prof.report.total_flops) == ("deepspeed", "Sequential", 72)
+    assert prof.report["0"].total.flops == 2 * 2 * 16
 
 
 class Checkpointed(nn.Module):
