@@ -24,7 +24,7 @@ from ..model.inputs import checked_model
 from ..model.snapshot import holding, is_counting
 from ..report.report import Report
 from . import _deepspeed_text
-from ._arguments import checked_shape, filled
+from ._arguments import checked_shape, classes_in, filled
 from ._deepspeed_recording import Recording, Usage
 from ._deepspeed_text import (
     DEFAULT_PRECISION,
@@ -87,7 +87,7 @@ class FlopsProfiler:
         """Start profiling. Calls in modules of the classes in ``ignore_list`` are charged to the modules around them."""
         if not self._is_counted():
             self.end_profile()
-            self._recording = self._recorder(self.model, ignore_list or ())
+            self._recording = self._recorder(self.model, classes_in(ignore_list))
             self.started = True
 
     def stop_profile(self) -> None:
@@ -254,6 +254,9 @@ def inputs_of(
     if shape is not None:
         checked_shape(shape, "input_shape must be a tuple, a shape such as (1, 3, 224, 224)")
         args = (filled(model, shape, 1),)
+    if not isinstance(args, (list, tuple, type(None))) or not isinstance(kwargs, (Mapping, type(None))):
+        wrong = "args must be a list or tuple, args=[tensor], and kwargs a mapping, kwargs={'name': tensor}"
+        raise of_kind(InputError(f"{wrong}; given {type(args).__name__}, {type(kwargs).__name__}"), AssertionError)
     if not args and not kwargs:
         wrong = "give input_shape, the shape of the only input, or the inputs as args=[...], kwargs={...}"
         raise of_kind(InputError(wrong), AssertionError)

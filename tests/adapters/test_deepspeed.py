@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fxflops import count
 from fxflops.adapters import deepspeed as ours
-from fxflops.adapters import flops_profiler
+from fxflops.adapters import flops_profiler, pytorch_profiler
 from fxflops.adapters.deepspeed import FlopsProfiler, get_model_profile
 from fxflops.errors import InputError, RunError
 from tests.adapters.profiled import Branches, Model, parameters, state
@@ -125,6 +125,9 @@ def test_numbers_are_written_as_the_original_does(name: str, original: Any) -> N
         ({}, "give input_shape"),
         ({"input_shape": [1, 3]}, "must be a tuple"),
         ({"input_shape": ()}, "must be a tuple"),
+        ({"args": torch.ones(2, 8)}, r"args must be a list or tuple, args=\[tensor\].*; given Tensor, dict"),
+        ({"args": torch.ones(1, 8)}, "args must be a list or tuple"),
+        ({"kwargs": torch.ones(1, 8)}, r"kwargs a mapping, kwargs=\{'name': tensor\}; given list, Tensor"),
         ({"input_shape": (1, 10), "model": Model}, "Model"),
         ({"input_shape": (1, 10), "model": None}, "NoneType"),
     ],
@@ -134,6 +137,16 @@ def test_what_the_original_asserts_is_an_assertion_error(given: dict[str, Any], 
     with pytest.raises(AssertionError, match=match) as caught:
         get_model_profile(**given)
     assert isinstance(caught.value, InputError)
+
+
+@pytest.mark.parametrize("ignored", [nn.Linear, ["Linear"], nn.Linear(2, 2)])
+def test_modules_to_ignore_are_a_list_of_classes(ignored: Any) -> None:
+    for profile in (ours.get_model_profile, flops_profiler.get_model_profile):
+        with pytest.raises(TypeError, match=r"a list of classes, \[torch.nn.Linear\], not") as caught:
+            profile(nn.Linear(3, 3), (1, 3), ignore_modules=ignored)
+        assert isinstance(caught.value, InputError)
+    with pytest.raises(InputError, match="a list of classes"):
+        pytorch_profiler.get_model_profile(nn.Linear(3, 3), (3,), ignore_modules=ignored)
 
 
 @pytest.mark.parametrize(
