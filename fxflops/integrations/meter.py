@@ -16,7 +16,8 @@ from torch import nn
 from ..errors import ClosedFormError, FxflopsError, InputError
 from ..model.inputs import checked_model
 from ..model.snapshot import is_counting
-from ..roofline.devices import Device
+from ..roofline.devices import Device, find_device
+from ..roofline.measured_peaks import is_cpu
 from ..symbolic.forms import ClosedForm
 from ..torch_internals import current_graph_task_id, original_of
 from ..trace.autocast import autocast_state
@@ -80,7 +81,7 @@ class Meter:
         self._sizes_of = sizes or self._sizes_of_ids
         self._trained = self._trained_now()
         self._parts = [*dict.fromkeys(callable_parts(self._model))]
-        self._device = device
+        self._device = device if device == "auto" or is_cpu(device) else find_device(device)
         self._target = target_tokens
         self._tokens_of = tokens or tokens_of
         self.clock = LapClock(self._parameters[0].device if self._parameters else torch.device("cpu"))
