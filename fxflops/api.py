@@ -15,6 +15,7 @@ from .conventions import Convention, check_attention, find_convention
 from .errors import (
     CAST,
     INTEGERS,
+    OF_PROFILERS,
     UNBATCHED,
     InputError,
     OutOfMemoryError,
@@ -51,17 +52,6 @@ NOT_OF_SUMMARY = {
     "args": "input_data=[a, b] has several inputs",
 }
 """What to write in a summary for an argument of torchinfo's or of count's."""
-WARMED = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"
-PROCESSES = "report.gather() adds up processes of torchrun; fxflops.distributed.simulate(...) runs those you lack"
-PLACED = "the model runs where it and its inputs are: model.to(device), x.to(device)"
-SHOWN = "print() shows what it returns"
-OF_PROFILERS = {
-    **dict.fromkeys(("warm_up", "warmup"), WARMED),
-    **dict.fromkeys(("world_size", "dp_world_size"), PROCESSES),
-    **dict.fromkeys(("device", "devices"), PLACED),
-    **dict.fromkeys(("verbose", "as_string", "as_strings", "print_profile", "print_results", "detailed"), SHOWN),
-}
-"""The same for those of profilers, in any function."""
 FORM = """inputs go in input_size=[(1, 3), (1, 5)], or in input_data=[a, b] by position, {"name": a, ...} by name"""
 Formulas = Mapping[Any, FormulaFunction]
 
