@@ -38,7 +38,7 @@ one call of a model is fxflops.count(model, x) or fxflops.analyze(model, x); tho
 OF_LOOPS = dict.fromkeys(("warm_up", "warmup", "wait", "active", "repeats"), SCHEDULED)
 """The same for arguments that choose iterations of a loop."""
 BLOCK = """it is a block, with fxflops.profile(model) as p: ...
-start_profile() and stop_profile() are those of fxflops.adapters.flops_profiler.FlopsProfiler(model)"""
+start_profile() and stop_profile() are those of fxflops.adapters.deepspeed.FlopsProfiler(model), or of adapters.flops_profiler"""
 
 
 class profile:
