@@ -20,7 +20,9 @@ else:
             globals().update({each: getattr(public, each) for each in ("__all__", *public.__all__)})
         if name in globals():
             return globals()[name]
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        tool = {"FlopsProfiler": "deepspeed", "get_model_profile": "deepspeed", "FlopCountAnalysis": "fvcore"}.get(name)
+        there = f": {__name__}.adapters.{tool} has it" if tool else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{there}")
 
     def __dir__():
         return sorted({*__getattr__("__all__"), *globals()})

@@ -13,6 +13,7 @@ from torch import fx, nn
 
 from .conventions import Convention, check_attention, find_convention
 from .errors import (
+    OF_PROFILERS,
     InputError,
     OutOfMemoryError,
     RunError,
@@ -41,22 +42,12 @@ NO_OPTIMIZER = """analyze() takes no optimizer; these do:
 INPUTS = """its inputs are given as the model takes them,
   {}(model, torch.zeros(1, 3, 224, 224)), several as a tuple, those with names as kwargs={{...}}
 fxflops.summary(model, input_size=(1, 3, 224, 224)) makes them from their shapes"""
-WARMED = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"
-PROCESSES = "report.gather() adds up processes of torchrun; fxflops.distributed.simulate(...) runs those you lack"
-PLACED = "the model runs where it and its inputs are: model.to(device), x.to(device)"
-SHOWN = "print() shows what it returns"
-OF_PROFILERS = {
-    **dict.fromkeys(("warm_up", "warmup"), WARMED),
-    **dict.fromkeys(("world_size", "dp_world_size"), PROCESSES),
-    **dict.fromkeys(("device", "devices"), PLACED),
-    **dict.fromkeys(("verbose", "as_string", "as_strings", "print_profile", "print_results", "detailed"), SHOWN),
-}
-"""What to write for an argument of profilers, in any function."""
 NOT_OF_SUMMARY = {
     **OF_PROFILERS,
     "col_names": 'columns="inputs, output, params" chooses columns',
     "args": "input_data=[a, b] has several inputs",
 }
+"""What to write in a summary for an argument of torchinfo's, of count's or of profilers."""
 ADAPTER_TAKES = "torchinfo's own arguments: fxflops.adapters.torchinfo.summary"
 Formulas = Mapping[Any, FormulaFunction]
 

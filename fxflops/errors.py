@@ -168,6 +168,30 @@ def check_flags(**flags: object) -> None:
             raise of_kind(InputError(f"{name} is True or False, not {value!r:.80}"), TypeError)
 
 
+WARMED = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"
+PROCESSES = "report.gather() adds up processes of torchrun; fxflops.distributed.simulate(...) runs those you lack"
+PLACED = "the model runs where it and its inputs are: model.to(device), x.to(device)"
+SHOWN = "print() shows what it returns"
+DEEP = "report.tree(depth=2) cuts the tree of modules"
+TOP = 'report.by_module().select(sort_by="flops", top=5) has the largest modules'
+SAVED = 'report.save("report.html") writes a file of the kind that its suffix says: html, json, csv, md, tex'
+IGNORED = 'all modules are counted; report["path"].total has what one of them adds'
+SCHEDULED = """fxflops.profile(model, schedule=torch.profiler.schedule(wait=2, warmup=0, active=1, repeat=1)) observes
+the third iteration of a loop in its with block; p.step() ends an iteration"""
+OF_PROFILERS = {
+    **dict.fromkeys(("depth", "module_depth", "max_depth"), DEEP),
+    **dict.fromkeys(("top", "top_modules", "top_num"), TOP),
+    **dict.fromkeys(("output_file", "output_path"), SAVED),
+    **dict.fromkeys(("ignore_modules", "ignore_list"), IGNORED),
+    "profile_step": SCHEDULED,
+    **dict.fromkeys(("warm_up", "warmup"), WARMED),
+    **dict.fromkeys(("world_size", "dp_world_size"), PROCESSES),
+    **dict.fromkeys(("device", "devices"), PLACED),
+    **dict.fromkeys(("verbose", "as_string", "as_strings", "print_profile", "print_results", "detailed"), SHOWN),
+}
+"""What to write for an argument of other profilers, in the functions that count."""
+
+
 def not_taken(function: str, names: Iterable[str], known: Iterable[str], advice: str) -> InputError:
     """Return the error for arguments that a function does not take: which one is meant, or else the ``advice``."""
     meant = "".join(near(name, known, most=1) for name in names) or f": {advice}"

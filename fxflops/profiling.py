@@ -18,7 +18,7 @@ from torch.profiler import ProfilerAction
 
 from .conventions import Convention, check_attention, find_convention
 from .counting.steps import NO_MODEL, OUTSIDE
-from .errors import FxflopsError, InputError, check_flags, not_taken, warn
+from .errors import OF_PROFILERS, SCHEDULED, FxflopsError, InputError, check_flags, not_taken, warn
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
 from .model.optimizer import of_another, states_of
@@ -35,8 +35,10 @@ INSTEAD = """it counts the code in a block,
   print(p.report)
 one call of a model is fxflops.count(model, x) or fxflops.analyze(model, x); thop's function is fxflops.adapters.thop.profile"""
 """The advice to those who give ``profile`` what another function takes."""
+OF_LOOPS = dict.fromkeys(("warm_up", "warmup", "wait", "active", "repeats"), SCHEDULED)
+"""The same for arguments that choose iterations of a loop."""
 BLOCK = """it is a block, with fxflops.profile(model) as p: ...
-start_profile() and stop_profile() are those of fxflops.adapters.flops_profiler.FlopsProfiler(model)"""
+start_profile() and stop_profile() are those of fxflops.adapters.deepspeed.FlopsProfiler(model), or of adapters.flops_profiler"""
 
 
 class profile:
@@ -81,7 +83,8 @@ class profile:
         **unknown: NoReturn,
     ) -> None:
         if inputs or unknown:
-            raise not_taken("profile", unknown, profile.__init__.__kwdefaults__ or (), INSTEAD)
+            advice = (OF_PROFILERS | OF_LOOPS).get(next(iter(unknown), ""), INSTEAD)
+            raise not_taken("profile", unknown, profile.__init__.__kwdefaults__ or (), advice)
         check_flags(strict=strict)
         self._model = one_model(models)
         self._parts = [*self._model.children()] if isinstance(self._model, Models) else [self._model]

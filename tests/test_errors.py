@@ -130,6 +130,25 @@ def test_an_error_of_our_own_keeps_its_frame() -> None:
         ),
         (lambda net, x: fxflops.summary(net, input=x), r'summary\(model, kwargs=\{"input": input\}\)$'),
         (lambda net, x: fxflops.analyze(net, x, warm_up=3), r"takes no warm_up: runs that are not timed .* repeats="),
+        (lambda net, x: fxflops.count(net, x, module_depth=2), r"takes no module_depth: report\.tree\(depth=2\)"),
+        (
+            lambda net, x: fxflops.count(net, x, top_modules=3),
+            r"report\.by_module\(\)\.select\(sort_by=\"flops\", top=5\)",
+        ),
+        (lambda net, x: fxflops.analyze(net, x, output_file="a.txt"), r"takes no output_file: report\.save\("),
+        (
+            lambda net, x: fxflops.count(net, x, ignore_modules=[nn.Linear]),
+            r'ignore_modules: .*report\["path"\]\.total',
+        ),
+        (
+            lambda net, x: fxflops.profile(net, module_depth=2),
+            r"profile\(\) takes no module_depth: report\.tree\(depth=2\)",
+        ),
+        (
+            lambda net, x: fxflops.profile(net, profile_step=3),
+            r"takes no profile_step: .*schedule=torch\.profiler\.schedule",
+        ),
+        (lambda net, x: fxflops.profile(net, warm_up=3), r"takes no warm_up: .*schedule=torch\.profiler\.schedule\("),
         (lambda net, x: fxflops.count(net, x, world_size=8), r"takes no world_size: report\.gather\(\)"),
         (lambda net, x: fxflops.analyze(net, x, backwards=True), r"analyze\(\) takes no backwards; near: backward"),
         (lambda net, x: fxflops.count(net, x, strict="yes"), "strict is True or False, not 'yes'"),

@@ -386,3 +386,32 @@ def test_a_first_line_that_goes_on_is_not_cut_without_a_sign() -> None:
     for function, said in ((long, "2 per output of the first half,…"), (whole, "5 in all")):
         (row,) = count(Calls(torch.special.i1), X, formulas={torch.special.i1: function}).table.to_dicts()
         assert row["counts"] == said
+
+
+class Linears(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(self.layer(x), self.layer.weight)
+
+
+def test_an_op_by_its_name_is_counted_however_it_is_called() -> None:
+    def of_widths(input: Any, weight: Any, *, out: Any) -> int:
+        return 100 * int(input[-1]) + int(weight[0])
+
+    def one(*args: Any, out: Any, **kwargs: Any) -> int:
+        return 1
+
+    report = count(Linears(), X, formulas={"linear": of_widths})
+    assert ops(report) == [("linear", 303, "layer"), ("linear", 303, "")]
+    assert report.recount(formulas={"linear": one}).total_flops == 2
+    fxflops.formula("linear")(of_widths)
+    assert count(Linears(), X).total_flops == 606
+    with pytest.raises(FormulaError, match="no method 'lineer', and no op has that name; near: linear"):
+        count(Linears(), X, formulas={"lineer": one})
+    with pytest.warns(
+        UserWarning, match=r"the formula for torch\.Tensor\.relu counted nothing: relu is called here as"
+    ):
+        count(nn.ReLU(), X, formulas={"relu": one})  # a method of Tensor is that method

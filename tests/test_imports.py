@@ -70,6 +70,16 @@ def test_names_are_found_and_listed() -> None:
     assert not hasattr(fxflops, "flops")
 
 
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [("FlopsProfiler", "deepspeed"), ("get_model_profile", "deepspeed"), ("FlopCountAnalysis", "fvcore")],
+)
+def test_names_of_other_tools_are_told_where_they_are(name: str, where: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}': fxflops.adapters.{where} has it$"):
+        getattr(fxflops, name)
+    assert hasattr(importlib.import_module(f"fxflops.adapters.{where}"), name)
+
+
 def test_no_module_has_the_name_of_a_public_name() -> None:
     modules = {module.name for module in pkgutil.iter_modules(fxflops.__path__)}
     assert not modules & set(fxflops.__all__)

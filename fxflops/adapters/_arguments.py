@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +25,14 @@ def one_of(what: str, value: T, known: Collection[Any]) -> T:
     if value in known:
         return value
     raise of_kind(InputError(f"unknown {what} {value!r}: one of {', '.join(map(repr, known))}"), ValueError)
+
+
+def classes_in(given: Iterable[type] | None) -> tuple[type, ...]:
+    """Return classes of modules that are given as a list; raise an InputError that is also a TypeError for anything else."""
+    if given is not None and not (isinstance(given, Iterable) and all(isinstance(each, type) for each in given)):
+        wrong = f"the modules to ignore are a list of classes, [torch.nn.Linear], not {given!r:.80}"
+        raise of_kind(InputError(wrong), TypeError)
+    return tuple(given or ())
 
 
 def inputs_of(

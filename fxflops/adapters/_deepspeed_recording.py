@@ -13,6 +13,7 @@ from torch import nn
 from ..api import count
 from ..conventions._rows import POINTWISE
 from ..errors import RunError
+from ..model.snapshot import is_counting
 from ..records import Counted
 from ..report.report import Report
 from ..trace.leaves import Hooks
@@ -37,7 +38,10 @@ class Recording:
     """Hooks on a model's modules that record, while the user runs it, the charge and the time of every call.
 
     Each outermost call of a module is counted before it runs, on the meta device, so that the clock measures the model
-    alone. Calls in modules of an ``ignored`` class belong to the modules around them.
+    alone; what checkpoint computes again has outermost calls of its own. A module is charged when its call ends, and not if
+    it raises: checkpoint stops a call halfway when it has what it needs. Calls in modules of an ``ignored`` class belong to
+    the modules around them. ``report`` is that of the model's last call, or of a part's if the model itself is not called;
+    ``missing`` are the names of what is not counted in all calls.
     """
 
     convention = "deepspeed"
@@ -48,11 +52,10 @@ class Recording:
         self.modules = list(model.modules())
         self._ignored = tuple(ignored)
         self._hooks = Hooks()
-        self._running: list[tuple[nn.Module, float]] = []
+        self._running: list[tuple[nn.Module, float, BaseException | None]] = []
         self._open = ExitStack()
-        self.counting = False
+        self._is_counting = False
         self._failed: RunError | None = None
-        self._handled: BaseException | None = None
         self.now = clock_of(model.parameters())
         self.reset()
         self._hooks.attach(self.modules, self._enter, self._leave)
@@ -60,11 +63,18 @@ class Recording:
     def reset(self) -> None:
         """Discard what was recorded."""
         self.own = {module: Usage() for module in self.modules}
+        self._due: dict[nn.Module, list[tuple[Usage, str, int]]] = {}
+        self.report: Report | None = None
+        self.missing: set[str] = set()
 
     def stop(self) -> None:
         """Stop recording. A call that is running is still timed to its end if PyTorch still calls its hook."""
         self._hooks.detach()
         self._open.close()
+
+    def is_counted(self) -> bool:
+        """Return whether the model runs for a count, of this recording or of somebody else."""
+        return self._is_counting or is_counting()
 
     def total(self, module: nn.Module) -> Usage:
         """Return the charges of a module and all modules in it, each once; its time, or its children's if it is not called."""
@@ -75,42 +85,53 @@ class Recording:
         return self.own[module].duration or sum(map(self._duration, module.children()))
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.counting:
+        if self.is_counted():
             return
         if not self._running:
-            self._handled, self._failed = sys.exc_info()[1], None
-            self.counting = True
+            self._failed, self._due = None, {}
+            self._is_counting = True
             try:
                 report = count(module, args, kwargs, mode="as_is", convention=self.convention)
-                self._charge(module, report, "flops")
-                self._charge(module, report.recount(f"{self.convention}_macs"), "macs")
+                self.report = report if module is self.model else self.report or report
+                self.missing.update(missing.op for missing in report.missing)
+                self._owe(module, report, "flops")
+                self._owe(module, report.recount(f"{self.convention}_macs"), "macs")
             except RunError as error:  # the model itself is about to raise the same: see _leave
                 self._failed = error
             finally:
-                self.counting = False
+                self._is_counting = False
             self._open.enter_context(self.context(self))
-        self._running.append((module, self.now()))
+        self._running.append((module, self.now(), sys.exc_info()[1]))
 
     def _leave(self, module: nn.Module, *given: Any) -> None:
         # PyTorch gives no kwargs if another hook of this call has called stop().
-        if self.counting or not self._running:
+        if self.is_counted() or not self._running:
             return
-        _, start = self._running.pop()
-        if type(module) not in self._ignored:
-            self.own[module].duration += self.now() - start
+        _, start, handled = self._running.pop()
+        raises = sys.exc_info()[1] is not handled
+        if not raises:
+            self.own[module].duration += 0.0 if type(module) in self._ignored else self.now() - start
+            for each in [module] if self._running else [*self._due]:
+                self._charge(each)
         if not self._running:
             self._open.close()
             # No error is on its way out of the run, so that the count failed alone: its error must not get lost.
-            if self._failed is not None and sys.exc_info()[1] is self._handled:
+            if self._failed is not None and not raises:
                 raise self._failed
 
-    def _charge(self, outermost: nn.Module, report: Report, what: str) -> None:
-        """Add the calls of a report to the "flops" or "macs" of the modules that they belong to."""
+    def _owe(self, outermost: nn.Module, report: Report, what: str) -> None:
+        """Note the calls of a report as "flops" or "macs" that are due from the modules that they belong to."""
         called = {scope.path for scope in report.scopes}
         for counted in report.counted:
             owner = self._owner(outermost, counted.call.path, called)
-            for usage in self._usages(owner, counted) if owner is not None else ():
-                setattr(usage, what, getattr(usage, what) + counted.flops)
+            if owner is not None:
+                due = self._due.setdefault(owner, [])
+                due += [(usage, what, counted.flops) for usage in self._usages(owner, counted)]
+
+    def _charge(self, module: nn.Module) -> None:
+        """Add what is due from a module to its sums."""
+        for usage, what, due in self._due.pop(module, ()):
+            setattr(usage, what, getattr(usage, what) + due)
 
     def _usages(self, owner: nn.Module, counted: Counted) -> list[Usage]:
         """Return the sums that a call in this module is added to."""

@@ -204,8 +204,9 @@ class JitModelAnalysis:
         return self._stats
 
     def _count(self, node: JitNode) -> Counter[str] | None:
-        """Return the count that a node's handle gives; None if it has no handle."""
-        handle = self._op_handles.get(node.kind)
+        """Return the count that a node's handle gives; None if it has no handle, nor a formula of the user's."""
+        of_formula = charged if node.is_users and charged in self._op_handles.values() else None
+        handle = self._op_handles.get(node.kind, of_formula)
         if handle is None:
             return None
         counted = node.flops if handle is charged else handle(node.inputs, node.outputs)

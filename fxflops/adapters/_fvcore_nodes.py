@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..counting.counts import is_users
+from ..ops import BASE
 from ..ops._extend import first
 from ..ops.mappings import computes_nothing
 from ..records import Call, Counted, Spec, specs_in
@@ -22,6 +24,7 @@ class JitNode(NamedTuple):
     """One operator of the trace: its kind ("aten::add"), inputs and outputs, and the path of the module that calls it.
 
     ``flops`` are the convention's; if one call is several nodes, the first has them all. ``call`` is the index of the call.
+    ``is_users`` tells that a formula registered with fxflops counts it.
     """
 
     kind: str
@@ -30,6 +33,7 @@ class JitNode(NamedTuple):
     path: str
     flops: int
     call: int
+    is_users: bool = False
 
 
 def nodes_of(calls: Iterable[Counted]) -> Iterator[JitNode]:
@@ -41,7 +45,8 @@ def nodes_of(calls: Iterable[Counted]) -> Iterator[JitNode]:
             results = [
                 Value(value, f"{position}.{part}.out{i}", kind.partition(".")[0]) for i, value in enumerate(outs)
             ]
-            yield JitNode(kind, values, results, counted.call.path, 0 if part else counted.flops, position)
+            flops = 0 if part else counted.flops
+            yield JitNode(kind, values, results, counted.call.path, flops, position, is_users(counted.call, BASE))
 
 
 def _parts(call: Call) -> Iterator[tuple[str, list[Any], Sequence[Any]]]:

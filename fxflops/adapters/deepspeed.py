@@ -19,11 +19,12 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from ..errors import InputError, of_kind
+from ..errors import InputError, of_kind, warn
 from ..model.inputs import checked_model
-from ..model.snapshot import holding
+from ..model.snapshot import holding, is_counting
+from ..report.report import Report
 from . import _deepspeed_text
-from ._arguments import checked_shape, filled
+from ._arguments import checked_shape, classes_in, filled
 from ._deepspeed_recording import Recording, Usage
 from ._deepspeed_text import (
     DEFAULT_PRECISION,
@@ -50,6 +51,8 @@ __all__ = [
     "params_to_string",
 ]
 
+RECIPE = "fxflops.count(model, args).recipe() has the lines that count them"
+
 
 class FlopsProfiler:
     """Profile the runs of a model between ``start_profile`` and ``stop_profile``, in your own loop.
@@ -68,25 +71,32 @@ class FlopsProfiler:
 
     _recorder: ClassVar[type[Recording]] = Recording
     _text: ClassVar[ModuleType] = _deepspeed_text
+    _recording: Recording | None = None
 
     def __init__(self, model: nn.Module, ds_engine: Any = None, recompute_fwd_factor: float = 0.0) -> None:
         self.model = checked_model(model, AssertionError, AttributeError)
         self.ds_engine = ds_engine
         self.recompute_fwd_factor = recompute_fwd_factor
         self.started = False
-        self._recording: Recording | None = None
+
+    def __del__(self) -> None:
+        if self._recording is not None:  # its hooks are on the model
+            self._recording.stop()
 
     def start_profile(self, ignore_list: Sequence[type] | None = None) -> None:
         """Start profiling. Calls in modules of the classes in ``ignore_list`` are charged to the modules around them."""
         if not self._is_counted():
             self.end_profile()
-            self._recording = self._recorder(self.model, ignore_list or ())
+            self._recording = self._recorder(self.model, classes_in(ignore_list))
             self.started = True
 
     def stop_profile(self) -> None:
-        """Stop profiling; the results stay until ``end_profile``."""
+        """Stop profiling; the results stay until ``end_profile``. Warns of operations that could not be counted."""
         if self._recording is not None and not self._is_counted():
             self._recording.stop()
+            if missing := ", ".join(sorted(self._recording.missing)):
+                self._recording.missing.clear()
+                warn(f"the profile is a lower bound: not counted are {missing}; {RECIPE}")
 
     def reset_profile(self) -> None:
         """Discard the results so far."""
@@ -99,6 +109,14 @@ class FlopsProfiler:
             self.stop_profile()
             self._recording = None
             self.started = False
+
+    @property
+    def report(self) -> Report:
+        """The report of the model's last profiled call: its modules, tables, files, and what could not be counted."""
+        report = self._profiled().report
+        if report is None:
+            raise of_kind(InputError("the model was not run since start_profile()"), AttributeError)
+        return report
 
     def get_total_flops(self, as_string: bool = False) -> int | str:
         """Return the FLOPs of the profiled forwards."""
@@ -158,7 +176,7 @@ class FlopsProfiler:
 
     def _is_counted(self) -> bool:
         """Return True during the count of a call: then it is one of the model's own hooks that calls the profiler."""
-        return self._recording is not None and self._recording.counting
+        return is_counting() if self._recording is None else self._recording.is_counted()
 
     def _finished(self, as_string: bool, shown: bool, *given: Any) -> tuple[int, int, int] | tuple[str, str, str]:
         """End the profile; return its FLOPs, MACs and parameters. If ``shown``, ``print_model_profile(*given)`` before."""
@@ -236,6 +254,9 @@ def inputs_of(
     if shape is not None:
         checked_shape(shape, "input_shape must be a tuple, a shape such as (1, 3, 224, 224)")
         args = (filled(model, shape, 1),)
+    if not isinstance(args, (list, tuple, type(None))) or not isinstance(kwargs, (Mapping, type(None))):
+        wrong = "args must be a list or tuple, args=[tensor], and kwargs a mapping, kwargs={'name': tensor}"
+        raise of_kind(InputError(f"{wrong}; given {type(args).__name__}, {type(kwargs).__name__}"), AssertionError)
     if not args and not kwargs:
         wrong = "give input_shape, the shape of the only input, or the inputs as args=[...], kwargs={...}"
         raise of_kind(InputError(wrong), AssertionError)

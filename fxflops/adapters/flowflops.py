@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any, TextIO
 
 from torch import nn
@@ -19,6 +20,8 @@ from ..model.inputs import checked_model
 from ._arguments import checked_shape, inputs_of, one_of
 from ._module_text import trainable
 from .ptflops import Tree, flops_to_string, params_to_string, samples
+
+FUNCTIONS = replace(flowflops_eager.CONVENTION, modules=None)
 
 
 def get_model_complexity_info(
@@ -52,12 +55,12 @@ def get_model_complexity_info(
     checked_shape(input_res, "input_res must be a tuple, the input's shape such as (1, 3, 224, 224)")
     one_of("mode", mode, ("eager", "graph"))
     args, kwargs = inputs_of(model, input_res, input_constructor, input_res)
-    report = count(model, args, kwargs, convention=f"flowflops_{mode}")
+    report = count(model, args, kwargs, convention=FUNCTIONS if mode == "eager" else "flowflops_graph")
     flops, params = report.total_flops, trainable(model)
     if mode == "eager":
         tree = Tree(model, ignore_modules, custom_modules_hooks or {}, flowflops_eager.HOOKS.get)
         tree.read(report.scopes, samples(args))
-        flops = int(tree.flops(model))
+        flops += int(tree.flops(model))
         if verbose:
             tree.warn(ost)
         if print_per_layer_stat:

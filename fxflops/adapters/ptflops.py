@@ -18,7 +18,9 @@ from torch import nn
 from ..api import count
 from ..conventions import ModuleRule
 from ..conventions import ptflops as convention
+from ..counting.counts import is_users
 from ..model.inputs import checked_model
+from ..ops import BASE
 from ..ops._apply import tensors
 from ..records import Scope
 from ._arguments import checked_shape, inputs_of, one_of
@@ -138,7 +140,7 @@ class Tree:
         self._flops = dict.fromkeys(modules.values(), 0)
         for scope in scopes:
             module, hook = modules[scope.path], self.hooks.get(scope.cls)
-            if scope.cls not in self.ignored:
+            if scope.cls not in self.ignored and not is_users(scope, BASE):
                 rule = self.known(scope.cls)
                 charge = charged_by(hook, module, scope) if hook else rule(scope) if rule else None
                 self._flops[module] += charge or 0

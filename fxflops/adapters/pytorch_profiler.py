@@ -25,7 +25,7 @@ from ..model.inputs import checked_model
 from ..model.snapshot import Snapshot, holding
 from ..report.report import Report
 from ..trace.leaves import Hooks
-from ._arguments import checked_shape, filled
+from ._arguments import checked_shape, classes_in, filled
 from ._module_text import largest_sums, levels_of, printed, scaled, trainable
 from .ptflops import flops_to_string
 
@@ -91,8 +91,10 @@ def run_again(
         start()
         method(*args, **kwargs)
     finally:
-        stop()
-        snapshot.rewind()
+        try:
+            stop()
+        finally:
+            snapshot.rewind()
 
 
 def add_profile_methods(model: nn.Module) -> nn.Module:
@@ -265,7 +267,7 @@ class Profile:
     ) -> None:
         rows = report.by_module()
         self._model = model
-        self._ignored = tuple(ignored or ())
+        self._ignored = classes_in(ignored)
         self._seconds = seconds
         self._own = {m: 0 if type(m) in self._ignored else rows[path].own.flops for path, m in model.named_modules()}
 

@@ -17,6 +17,7 @@ from ..api import count
 from ..conventions import thop as rules
 from ..model.inputs import checked_model
 from ..model.snapshot import Snapshot, holding
+from ..ops import BASE
 from ._module_text import innermost_first, params_of
 
 __all__ = ["clever_format", "default_dtype", "profile", "profile_origin"]
@@ -51,6 +52,12 @@ NAMES: dict[type[nn.Module], str] = {
     nn.LSTM: "count_lstm",
 }
 """The name of each class's rule in the original, which prints it."""
+
+
+def rule_of(cls: type[nn.Module]) -> str:
+    """Return the name of the rule of a class, or of the user's formula for it; "" if it has neither."""
+    entry = BASE.find_class(cls)[1]
+    return NAMES.get(cls) or ("" if entry is None or entry.is_ours else entry.op)
 
 
 def profile(
@@ -112,16 +119,16 @@ def _scaled(number: float, format: str) -> str:
 
 def _charges(
     model: nn.Module, inputs: Sequence[Any], handlers: Handlers, modules: Sequence[nn.Module]
-) -> dict[nn.Module, tuple[float, float]]:
-    """Return MACs and parameters of each of these modules whose class has a handler or a rule."""
+) -> dict[nn.Module, tuple[float, float | None]]:
+    """Return MACs and parameters of each of these modules; None for the parameters if its class has no handler and no rule."""
     rows = count(model, tuple(inputs), convention=rules.CONVENTION).by_module()
     handled = _handled(model, inputs, handlers, [module for module in modules if type(module) in handlers])
     paths = {module: path for path, module in model.named_modules()}
     charges = {}
     for module in modules:
-        if type(module) in handlers or type(module) in NAMES:
-            row = rows[paths[module]]
-            charges[module] = handled.get(module, float(row.own.flops)), float(params_of(module) if row.calls else 0)
+        row, has_rule = rows[paths[module]], type(module) in handlers or rule_of(type(module))
+        params = float(params_of(module) if row.calls else 0) if has_rule else None
+        charges[module] = handled.get(module, float(row.own.flops)), params
     return charges
 
 
@@ -145,18 +152,19 @@ def _handled(
 
 
 def _sums(
-    module: nn.Module, charges: Mapping[nn.Module, tuple[float, float]], met: set[nn.Module]
+    module: nn.Module, charges: Mapping[nn.Module, tuple[float, float | None]], met: set[nn.Module]
 ) -> tuple[float, float, Layers]:
     """Return the sums of a module and its children; like the original's, they leave out its own parameters."""
-    ops, _ = charges.get(module, (0.0, 0.0))
+    ops, _ = charges[module]
     params: float = 0
     layers: Layers = {}
     for name, child in module.named_children():
         if child in met:
             continue
         met.add(child)
-        if child in charges and not isinstance(child, (nn.Sequential, nn.ModuleList)):
-            layers[name] = (*charges[child], {})
+        charge, own = charges[child]
+        if own is not None and not isinstance(child, (nn.Sequential, nn.ModuleList)):
+            layers[name] = charge, own, {}
         else:
             layers[name] = _sums(child, charges, met)
         ops += layers[name][0]
@@ -169,8 +177,8 @@ def _print_rules(modules: Iterable[nn.Module], handlers: Handlers, report_missin
     for cls in dict.fromkeys(type(module) for module in modules):
         if cls in handlers:
             print(f"[INFO] Customize rule {handlers[cls].__qualname__}() {cls}.")
-        elif cls in NAMES:
-            print(f"[INFO] Register {NAMES[cls]}() for {cls}.")
+        elif rule_of(cls):
+            print(f"[INFO] Register {rule_of(cls)}() for {cls}.")
         elif report_missing:
             print(
                 f"\033[91m[WARN] Cannot find rule for {cls}. Treat it as zero Macs and zero Params.\n\033[00m", end=""

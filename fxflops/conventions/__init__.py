@@ -8,13 +8,14 @@ from __future__ import annotations
 from importlib import import_module
 
 from ..errors import InputError, near
-from ._convention import BASE_MACS, CONVENTIONS, OF_MACS, Convention, ModuleRule, macs_alone, nothing, title_of
+from ._convention import BASE_MACS, CONVENTIONS, IN_MACS, OF_MACS, Convention, ModuleRule, macs_alone, nothing, title_of
 
 __all__ = [
     "ATTENTIONS",
     "BASE_CONVENTION",
     "BASE_MACS",
     "CONVENTIONS",
+    "IN_MACS",
     "MAIN",
     "OF_MACS",
     "Convention",

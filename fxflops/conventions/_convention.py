@@ -32,7 +32,8 @@ class Convention:
 
     ``registered`` returns the formula that the tool's own users registered for an operation. It precedes everything but
     formulas of fxflops's users, and counts operations without a base formula too. MACs are those of the base formulas under
-    every convention. Three flags say what the tool sees:
+    every convention. A user's formula stands for rows, rules and charges; in conventions of :data:`IN_MACS` by the macs of its
+    Cost, if it states any. Three flags say what the tool sees:
 
     - ``integers``: it counts operations on integers like those on real numbers;
     - ``childless``: rows hold only for calls made in a module without children;
@@ -100,3 +101,5 @@ def title_of(convention: str) -> str:
 
 BASE_MACS = Convention("fxflops MACs", "1 per multiply-accumulate", of=macs_alone, integers=True)
 """The MACs of a report, for comparison with these."""
+IN_MACS = {*OF_MACS, BASE_MACS.name}
+"""All that count 1 per multiply-accumulate."""

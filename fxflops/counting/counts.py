@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from ..conventions import BASE_CONVENTION, Convention, find_convention
+from ..conventions import BASE_CONVENTION, IN_MACS, Convention, find_convention
 from ..errors import FormulaError, near
 from ..names import name_of
 from ..ops import ESCAPE, Formula, FormulaRegistry, apply
@@ -47,13 +47,14 @@ def count_calls(
 
     Raises FormulaError if a formula of the user's does not fit its call. If one of ours does not, the call has no cost.
     """
-    known = known or {}
+    known = {i: each._replace(count=_users_count(each.count, convention)) for i, each in (known or {}).items()}
     counts = _Counts(convention, registry, module_at, attention)
     if known:
         counted = [known[i]._replace(call=call) if i in known else counts.of(call) for i, call in enumerate(calls)]
     else:
         counted = counts.of_all(calls)
-    return tuple(seen_by_tool(counted, convention, scopes, kept))
+    users = {id(entry.function) for entry, _ in registry.users().values()} | {id(each.rule) for each in known.values()}
+    return tuple(seen_by_tool(counted, convention, scopes, kept, users))
 
 
 def count_run(
@@ -167,7 +168,8 @@ class _Counts:
                 raise
             return Count(None, "", str(error))
         integral = not convention.integers and _are_integral(inputs, ran.settings)
-        return Count(cost, rule, "", integral)
+        count = Count(cost, rule, "", integral)
+        return count if entry.is_ours else _users_count(count, convention)
 
     def _registered(self, formula: FormulaFunction, ran: Operation, entry: Formula | None, path: str) -> Count:
         """Return the count by a formula registered with the convention's own tool; the MACs are those of our formula."""
@@ -182,6 +184,14 @@ class _Counts:
         return weighed(cost if self.attention == "dense" else of_pairs_left(cost, ran), tensors)
 
 
+def _users_count(count: Count, convention: Convention) -> Count:
+    """Return a count by a user's formula in the unit of a convention: one that counts MACs takes those that are stated."""
+    cost = count.cost
+    if cost is None or not cost.macs or convention.name not in IN_MACS:
+        return count
+    return count._replace(cost=Cost(cost.macs, others=cost.macs))
+
+
 def _are_integral(inputs: list[Spec], settings: Mapping[str, Any]) -> bool:
     """Return whether all tensors that an operation takes, with a module's own, hold integers; False if there are none."""
     if any(spec.dtype.is_floating_point for spec in inputs):
@@ -194,8 +204,8 @@ def _reads_module(entry: Formula | None, ran: Operation) -> bool:
     return entry is not None and entry.style != "op" and isinstance(ran.target, type)
 
 
-def is_users(call: Call, registry: FormulaRegistry) -> bool:
-    """Return whether a formula of the user's counts this call."""
+def is_users(call: Call | Scope, registry: FormulaRegistry) -> bool:
+    """Return whether a formula of the user's counts this call, of an operation or of a module."""
     entry = entry_of(call.operation, registry)
     return entry is not None and not entry.is_ours
 

@@ -16,11 +16,16 @@ Rules = Callable[[type], "ModuleRule | None"]
 
 
 def seen_by_tool(
-    counted: Sequence[Counted], convention: Convention, scopes: Iterable[Scope], kept: Collection[tuple[str, Any]]
+    counted: Sequence[Counted],
+    convention: Convention,
+    scopes: Iterable[Scope],
+    kept: Collection[tuple[str, Any]],
+    users: Collection[int],
 ) -> Sequence[Counted]:
     """Return the calls as the convention's tool sees them, and as calls of their own the modules that it charges.
 
-    ``kept`` are the functions among modules' attributes, each with the module's path.
+    ``kept`` are the functions among modules' attributes, each with the module's path. ``users`` are the ``id()`` of formulas
+    of the user's, to which no charge is added.
     """
     if convention.by_name and kept:
         # The tool patches functions by name, so it misses calls through a module's attribute (self.act = F.gelu).
@@ -28,7 +33,7 @@ def seen_by_tool(
     if convention.childless:
         parents, rows = {scope.path for scope in scopes if scope.has_children}, set(convention.rows.values())
         counted = _without(counted, lambda each: each.call.path in parents and each.rule in rows)
-    return counted if convention.modules is None else _charged(counted, scopes, convention.modules)
+    return counted if convention.modules is None else _charged(counted, scopes, convention.modules, users)
 
 
 def _without(counted: Iterable[Counted], is_unseen: Callable[[Counted], bool]) -> list[Counted]:
@@ -37,7 +42,9 @@ def _without(counted: Iterable[Counted], is_unseen: Callable[[Counted], bool]) -
     return [each._replace(count=uncounted(each)) if is_unseen(each) else each for each in counted]
 
 
-def _charged(counted: Iterable[Counted], scopes: Iterable[Scope], rule_of: Rules) -> list[Counted]:
+def _charged(
+    counted: Iterable[Counted], scopes: Iterable[Scope], rule_of: Rules, users: Collection[int]
+) -> list[Counted]:
     """Return the calls with the charges of their modules; that of a leaf is added to the cost of its call."""
     rules = ((scope, rule_of(scope.cls)) for scope in scopes)
     charged = [(scope, rule, charge) for scope, rule in rules if rule and (charge := rule(scope)) is not None]
@@ -52,7 +59,8 @@ def _charged(counted: Iterable[Counted], scopes: Iterable[Scope], rule_of: Rules
         due = charges.get((call.call.path, call.call.target))
         if due and call.cost is not None:
             _, rule, charge = due.popleft()
-            call = Counted(call.call, Count(call.cost.plus(Cost(others=charge)), rule, integer=call.count.integer))
+            if id(call.rule) not in users:
+                call = Counted(call.call, Count(call.cost.plus(Cost(others=charge)), rule, integer=call.count.integer))
         result.append(call)
     for scope, rule, charge in (each for due in charges.values() for each in due):
         own = Call(scope.operation._replace(op=scope.cls.__name__), scope.path)

@@ -15,7 +15,9 @@ from torch import nn
 
 from ..errors import ClosedFormError, FxflopsError, InputError
 from ..model.inputs import checked_model
-from ..roofline.devices import Device
+from ..model.snapshot import is_counting
+from ..roofline.devices import Device, find_device
+from ..roofline.measured_peaks import is_cpu
 from ..symbolic.forms import ClosedForm
 from ..torch_internals import current_graph_task_id, original_of
 from ..trace.autocast import autocast_state
@@ -79,7 +81,7 @@ class Meter:
         self._sizes_of = sizes or self._sizes_of_ids
         self._trained = self._trained_now()
         self._parts = [*dict.fromkeys(callable_parts(self._model))]
-        self._device = device
+        self._device = device if device == "auto" or is_cpu(device) else find_device(device)
         self._target = target_tokens
         self._tokens_of = tokens or tokens_of
         self.clock = LapClock(self._parameters[0].device if self._parameters else torch.device("cpu"))
@@ -181,7 +183,7 @@ class Meter:
 
     def _is_unseen(self) -> bool:
         """Return whether a call is none of the loop's: of a count, of checkpoint in the backward pass, or of the compiler."""
-        return self._is_counting or current_graph_task_id() != -1 or torch.compiler.is_compiling()
+        return self._is_counting or is_counting() or current_graph_task_id() != -1 or torch.compiler.is_compiling()
 
     def _counted(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], form: ClosedForm | None

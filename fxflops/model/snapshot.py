@@ -192,6 +192,12 @@ class _Lock:
         return owners.union(*(_AWAITED[owner].owners() for owner in owners if owner in _AWAITED))
 
 
+def is_counting() -> bool:
+    """Return whether what this thread runs is counted, so that a profiler's hooks should let it pass."""
+    own = [lock for lock in _HELD if lock.thread == threading.get_ident()]
+    return bool(own) and not own[-1].reentrant
+
+
 _HELD: list[_Lock] = []
 _AWAITED: dict[int, _Lock] = {}
 """The locks for which threads are waiting."""

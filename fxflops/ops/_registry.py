@@ -12,9 +12,9 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast
 import torch
 from torch import nn
 
-from ..errors import FormulaError
+from ..errors import FormulaError, near
 from ..names import Absent, target_of
-from ..records import Cost, FormulaFunction
+from ..records import Cost, FormulaFunction, grouped
 from ..torch_internals import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 from ._rules import PLAIN, Parameters, Passed, RuleFunction, parameters_of, shape
 from ._spellings import REACHED_AS
@@ -181,8 +181,8 @@ class Op(Protocol[P, R]):
 def formula(*targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) -> Callable[[Callable[Q, S]], Op[Q, S]]:
     """Register the decorated function as the formula of ``targets``.
 
-    A target is a module class, a function, an ``OpOverload`` or its packet, a qualified name such as ``"aten::add"`` or
-    the name of a ``torch.Tensor`` method. The function takes the op's own parameters by their names, each tensor as a
+    A target is a module class, a function, an ``OpOverload`` or its packet, a qualified name such as ``"aten::add"``, the
+    name of a ``torch.Tensor`` method, or else that of an op in ``report.by_operator()``: all its spellings. The function takes the op's own parameters by their names, each tensor as a
     :class:`~fxflops.records.Spec`, and keyword ``out``, the spec of the result. Its positional parameters are the op's
     first; its keyword-only ones are found by name wherever the op has them; what it does not name is not passed. Where
     all targets are module classes it gets the module first, to read its settings, then the arguments of its forward.
@@ -250,7 +250,8 @@ def _is_module_class(target: Any) -> bool:
 
 
 def _keys(target: Any) -> list[Any]:
-    """The keys of a target in the registry: the qualified name of overloads and packets, the descriptor of a method."""
+    """The keys of a target in the registry: the qualified name of overloads and packets, the descriptor of a method, all spellings
+    of an op."""
     if isinstance(target, CustomOpDef):
         target = target._opoverload
     if isinstance(target, OpOverload):
@@ -262,11 +263,16 @@ def _keys(target: Any) -> list[Any]:
     if isinstance(target, str):
         if "::" in target:
             return [target]
-        if not hasattr(torch.Tensor, target):
+        if hasattr(torch.Tensor, target):
+            return [getattr(torch.Tensor, target)]
+        replaced = ((op, key) for key, (_, op) in BASE.users().items())  # what a user counts keeps its name
+        ops = grouped([*((entry.op, key) for key, entry in BASE.items()), *replaced])
+        if target not in ops:
             raise FormulaError(
-                f"torch.Tensor has no method {target!r}: give the function, the class or 'namespace::name'"
+                f"torch.Tensor has no method {target!r}, and no op has that name{near(target, ops)}; give the function, the class "
+                f"or 'namespace::name'"
             )
-        return [getattr(torch.Tensor, target)]
+        return ops[target]
     if isinstance(target, type) and not _is_module_class(target):
         functions = issubclass(target, torch.autograd.Function)
         raise FormulaError(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..conventions import BASE_MACS, OF_MACS
+from ..conventions import IN_MACS
 from ..counting.module_charges import NOT_COUNTED
 from ..records import Counted, grouped
 from ..render.columns import Column, Kind
@@ -100,7 +100,7 @@ class Explanation(Tabular):
     def _around(self) -> tuple[str, str]:
         """Return the lines above and below the table."""
         totals = f"{self.a} {self.total_a:,}   {self.b} {self.total_b:,}   {self.total_b - self.total_a:+,}"
-        in_macs = [name for name in (self.a, self.b) if name in OF_MACS or name == BASE_MACS.name]
+        in_macs = [name for name in (self.a, self.b) if name in IN_MACS]
         if in_macs:
             totals += "   in MACs" if len(in_macs) == 2 else f"   {in_macs[0]} counts MACs, the other FLOPs"
         same = f"the same under both: {readable(self.same)}" if self.rows else "no call is valued differently"

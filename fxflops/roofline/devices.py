@@ -77,6 +77,7 @@ def find_device(name: str | Device) -> Device:
     Device is returned as it is."""
     if isinstance(name, Device):
         return name
+    name = str(name)  # a number: a peak is not enough
     found = listed(name)
     if found is None:
         raise InputError(

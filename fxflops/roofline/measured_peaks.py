@@ -72,10 +72,15 @@ def device_for(wanted: str | Device, place: str, dtypes: Iterable[str] = ("f32",
         return wanted, wanted.is_called(hardware)
     if wanted == "auto":
         return listed(hardware) or _at_hand(where, hardware, dtypes), True
-    if wanted.lower() == "cpu":
+    if is_cpu(wanted):
         return measured("cpu", dtypes), where == "cpu"
     device = find_device(wanted)
     return device, device.is_called(hardware)
+
+
+def is_cpu(wanted: str | Device) -> bool:
+    """Return whether the CPU is wanted, whose ceilings are measured."""
+    return str(wanted).lower() == "cpu"
 
 
 def _at_hand(where: str, hardware: str, dtypes: Iterable[str]) -> Device:

@@ -17,7 +17,7 @@ from ..ops import Formula, FormulaRegistry
 from ..records import EMPTY_MAPPING, Operation, Scope, Spec, Step
 from ..records.pairs import LOOKUP
 from ..records.tensors import spec_of
-from ..torch_internals import DisableTorchFunction, current_graph_task_id
+from ..torch_internals import DisableTorchFunction
 from .autograd_owners import AutogradOwners
 from .call_log import CallLog, Made
 from .leaves import Hooks, Leaves, Settings, forms_with_values, holds_tensors
@@ -145,7 +145,7 @@ class ModuleObserver:
     def _begin_step(self, args: Any, kwargs: Any) -> None:
         """Prepare for an outermost module call."""
         self._begun, self._given = len(self.calls), (args, kwargs)
-        if current_graph_task_id() == -1:
+        if not self._stack.in_backward():
             self.times.end(BACKWARD)  # one that raised
             with self.lock:
                 self._step = len(self.steps)

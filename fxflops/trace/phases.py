@@ -44,7 +44,7 @@ class Phases:
 
     def __init__(self, stack: ModuleStack, times: PhaseTimes) -> None:
         self.on_step: Callable[[Optimizer], None] = lambda optimizer: None
-        self._running = stack.running
+        self._running, self._in_backward = stack.running, stack.in_backward
         self._times = times
         self._optimizing = False
         self._ranges: list[Optimizer | None] = []
@@ -54,7 +54,7 @@ class Phases:
         if self._optimizing and not self._running:
             return OPTIMIZER
         is_forward = bool(self._running) and not self._running[0].in_backward
-        if current_graph_task_id() != -1:
+        if self._in_backward():
             return RECOMPUTE if _is_recomputing() else GRADIENT if is_forward else BACKWARD
         if not self._running:
             return (
@@ -65,7 +65,7 @@ class Phases:
     def on_operator(self, func: Any, args: tuple[Any, ...]) -> None:
         """Follow an operator that is about to run: those of a backward pass, and those by which torch's profiler is told
         that a named range begins or ends."""
-        if current_graph_task_id() != -1 and not self._times.is_open(BACKWARD) and not self._times.is_open(FORWARD):
+        if self._in_backward() and not self._times.is_open(BACKWARD) and not self._times.is_open(FORWARD):
             self._times.begin(BACKWARD)
             queue_callback(partial(self._times.end, BACKWARD))
         if func is record_function_enter:

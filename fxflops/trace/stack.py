@@ -63,6 +63,7 @@ class ModuleStack:
     """The open module calls, outermost first. ``leaf_depth`` is the depth of the leaf among them, 0 for none."""
 
     def __init__(self) -> None:
+        self._around = current_graph_task_id()
         self.running: list[Running] = []
         self._visits: dict[str, int] = {}
         self.leaf_depth = 0
@@ -70,13 +71,17 @@ class ModuleStack:
     def copy(self) -> ModuleStack:
         """Return another stack with the same open calls."""
         other = ModuleStack()
-        other.running, other.leaf_depth = self.running.copy(), self.leaf_depth
+        other._around, other.running, other.leaf_depth = self._around, self.running.copy(), self.leaf_depth
         return other
+
+    def in_backward(self) -> bool:
+        """Return whether a backward pass runs, but for one around the whole run: a count in a hook or a recomputation."""
+        return current_graph_task_id() not in (-1, self._around)
 
     def enter(self, module: nn.Module, path: str) -> Running:
         """Push a call."""
         number = self._visits[path] = self._visits.get(path, -1) + 1
-        in_backward = not self.running and current_graph_task_id() != -1
+        in_backward = not self.running and self.in_backward()
         running = Running(module, path, number, sys.exc_info()[1], in_backward)
         self.running.append(running)
         return running

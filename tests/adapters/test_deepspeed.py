@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from fxflops import count
 from fxflops.adapters import deepspeed as ours
+from fxflops.adapters import flops_profiler, pytorch_profiler
 from fxflops.adapters.deepspeed import FlopsProfiler, get_model_profile
 from fxflops.errors import InputError, RunError
 from tests.adapters.profiled import Branches, Model, parameters, state
@@ -122,6 +125,9 @@ def test_numbers_are_written_as_the_original_does(name: str, original: Any) -> N
         ({}, "give input_shape"),
         ({"input_shape": [1, 3]}, "must be a tuple"),
         ({"input_shape": ()}, "must be a tuple"),
+        ({"args": torch.ones(2, 8)}, r"args must be a list or tuple, args=\[tensor\].*; given Tensor, dict"),
+        ({"args": torch.ones(1, 8)}, "args must be a list or tuple"),
+        ({"kwargs": torch.ones(1, 8)}, r"kwargs a mapping, kwargs=\{'name': tensor\}; given list, Tensor"),
         ({"input_shape": (1, 10), "model": Model}, "Model"),
         ({"input_shape": (1, 10), "model": None}, "NoneType"),
     ],
@@ -131,6 +137,16 @@ def test_what_the_original_asserts_is_an_assertion_error(given: dict[str, Any], 
     with pytest.raises(AssertionError, match=match) as caught:
         get_model_profile(**given)
     assert isinstance(caught.value, InputError)
+
+
+@pytest.mark.parametrize("ignored", [nn.Linear, ["Linear"], nn.Linear(2, 2)])
+def test_modules_to_ignore_are_a_list_of_classes(ignored: Any) -> None:
+    for profile in (ours.get_model_profile, flops_profiler.get_model_profile):
+        with pytest.raises(TypeError, match=r"a list of classes, \[torch.nn.Linear\], not") as caught:
+            profile(nn.Linear(3, 3), (1, 3), ignore_modules=ignored)
+        assert isinstance(caught.value, InputError)
+    with pytest.raises(InputError, match="a list of classes"):
+        pytorch_profiler.get_model_profile(nn.Linear(3, 3), (3,), ignore_modules=ignored)
 
 
 @pytest.mark.parametrize(
@@ -246,6 +262,138 @@ class Raises(nn.Module):
         if self.when():
             raise KeyError("mine")
         return y
+
+
+def test_a_profile_that_was_not_ended_hinders_nobody() -> None:
+    """It goes on beside others, as in the original, until its handle is gone."""
+    model, x, own = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 4), 2 * 2 * 16 + 8
+    before = state(model)
+    prof = FlopsProfiler(model)
+    prof.start_profile()
+    with pytest.raises(RuntimeError, match="shapes"):
+        model(torch.ones(2, 5))
+    prof = FlopsProfiler(model)  # as in a cell of a notebook that is run again
+    assert state(model) == before
+    prof.start_profile()
+    model(x)
+    others = [FlopsProfiler(model), FlopsProfiler(model[0])]
+    for other in others:
+        other.start_profile()
+    model(x)
+    assert count(model, x, convention="deepspeed").total_flops == own
+    assert get_model_profile(model, args=[x], print_profile=False, as_string=False, warm_up=0)[0] == own
+    assert [each.get_total_flops() for each in (prof, *others)] == [3 * own, 2 * own, 2 * 2 * 2 * 16]
+    del other
+    others.clear()
+    prof.end_profile()
+    assert state(model) == before
+
+
+def test_a_count_is_no_run_that_the_models_hooks_profile() -> None:
+    model = nn.Linear(4, 4)
+    prof = FlopsProfiler(model)
+    model.register_forward_pre_hook(lambda *_: prof.start_profile())
+    count(model, torch.ones(2, 4))
+    assert not prof.started
+
+
+class Unknown(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.fxflops_profiled.scan(self.layer(x))
+
+
+NOT_COUNTED = r"a lower bound: not counted are fxflops_profiled::scan; fxflops.count\(model, args\).recipe\(\) has"
+
+
+@pytest.fixture
+def unknown() -> Iterator[Unknown]:
+    with torch.library._scoped_library("fxflops_profiled", "DEF") as library:
+        library.define("scan(Tensor x) -> Tensor")
+        library.impl("scan", lambda x: x.cumsum(-1), "CompositeExplicitAutograd")
+        yield Unknown().train()
+
+
+def test_what_is_not_counted_is_named(unknown: Unknown) -> None:
+    x = torch.ones(2, 4)
+    for module in (ours, flops_profiler):
+        with pytest.warns(UserWarning, match=NOT_COUNTED) as caught:
+            module.get_model_profile(unknown, args=[x], print_profile=False)
+        assert [Path(each.filename).name for each in caught] == ["test_deepspeed.py"]
+    prof = FlopsProfiler(unknown)
+    prof.start_profile()
+    unknown(x)
+    with pytest.warns(UserWarning, match=NOT_COUNTED):
+        prof.stop_profile()
+    assert [missing.op for missing in prof.report.missing] == ["fxflops_profiled::scan"]
+    prof.end_profile()  # and is said once
+
+
+def test_a_warning_that_is_an_error_leaves_the_model_as_it_was(unknown: Unknown) -> None:
+    before = state(unknown)
+    with pytest.raises(UserWarning, match=NOT_COUNTED):  # the suite makes errors of warnings
+        get_model_profile(unknown, args=[torch.ones(2, 4)], print_profile=False)
+    assert state(unknown) == before
+
+
+def test_its_report_is_of_the_models_last_call() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.ones(2, 4)
+    prof = FlopsProfiler(model)
+    with pytest.raises(AttributeError, match=r"call start_profile\(\)"):
+        _ = prof.report
+    prof.start_profile()
+    with pytest.raises(AttributeError, match="the model was not run since"):
+        _ = prof.report
+    model[0](x)
+    assert prof.report.model == "Linear"
+    model(x[:1])
+    model(x)
+    model[0](x)
+    prof.stop_profile()
+    assert (prof.report.convention, prof.report.model, prof.report.total_flops) == ("deepspeed", "Sequential", 72)
+    assert prof.report["0"].total.flops == 2 * 2 * 16
+
+
+class Checkpointed(nn.Module):
+    """A part that is run again in the backward pass; without ``reentrant`` only as far as it is needed."""
+
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.act, self.last, self.reentrant = nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4), reentrant
+
+    def part(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.act(self.first(x) + 0).sin())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.part, x, use_reentrant=self.reentrant)
+
+
+def trained(profiler: type, reentrant: bool) -> tuple[int, int]:
+    model = Checkpointed(reentrant)
+    prof = profiler(model)
+    prof.start_profile()
+    model(torch.ones(2, 4, requires_grad=True)).sum().backward()
+    prof.stop_profile()
+    figures = prof.get_total_flops(), prof.get_total_macs()
+    prof.end_profile()
+    return figures
+
+
+def test_what_is_computed_again_counts_again() -> None:
+    linear, gelu = 2 * 4 * 8, 2 * 8
+    assert trained(FlopsProfiler, True) == (2 * (2 * 2 * linear + gelu), 2 * 2 * linear)
+    assert trained(FlopsProfiler, False) == (
+        (2 + 1) * 2 * linear + 2 * gelu,
+        (2 + 1) * linear,
+    )  # the last one is stopped
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_what_is_computed_again_counts_as_in_the_original(reentrant: bool, original: Any) -> None:
+    assert trained(FlopsProfiler, reentrant) == trained(original.FlopsProfiler, reentrant)
 
 
 def is_counted() -> bool:

@@ -17,7 +17,9 @@ import torch
 from torch import nn
 
 import fxflops
+from fxflops.adapters import deepspeed, flops_profiler, flowflops, fvcore, ptflops, pytorch_profiler, thop
 from fxflops.errors import FxflopsError
+from fxflops.ops import BASE
 
 ORIGINALS = {
     "fvcore": "fvcore.nn",
@@ -325,3 +327,74 @@ def test_an_error_of_several_kinds() -> None:
     if sys.version_info >= (3, 11):
         with pytest.raises(fxflops.RunError, match="ExceptionGroup"):  # which is made of two arguments
             fxflops.count(Raises(lambda said: ExceptionGroup(said, [OSError()])), X)  # type: ignore[arg-type,name-defined]  # noqa: F821
+
+
+# Formulas registered with fxflops
+
+
+class Scanned(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(-1) * self.weight.sum()
+
+
+class Written(nn.Module):
+    """A formula's function in a forward that calls a module too."""
+
+    def __init__(self, fc: nn.Module) -> None:
+        super().__init__()
+        self.fc = fc
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x).cumsum(-1)
+
+
+BY_PEER: dict[str, Callable[[nn.Module, torch.Tensor], Any]] = {
+    "fvcore": lambda net, x: fvcore.FlopCountAnalysis(net, x).total(),
+    "fvcore, copied": lambda net, x: fvcore.FlopCountAnalysis(net, x).copy().total(),
+    "thop": lambda net, x: thop.profile(net, (x,), verbose=False)[0],
+    "ptflops": lambda net, x: ptflops.get_model_complexity_info(net, (16,), as_strings=False, print_per_layer_stat=False)[0],
+    "flowflops": lambda net, x: flowflops.get_model_complexity_info(
+        net, (1, 16), as_strings=False, print_per_layer_stat=False
+    )[0],
+    "deepspeed": lambda net, x: deepspeed.get_model_profile(net, args=[x], as_string=False, print_profile=False)[1],
+    "flops_profiler": lambda net, x: flops_profiler.get_model_profile(net, args=[x], print_profile=False)[1],
+    "pytorch_profiler": lambda net, x: pytorch_profiler.get_model_profile(
+        net, (16,), as_strings=False, print_profile=False, print_aggregated_profile=False
+    )[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("peer", BY_PEER)
+def test_they_count_what_a_formula_registered_with_fxflops_says(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for table in ("entries", "_users"):
+        monkeypatch.setattr(BASE, table, dict(getattr(BASE, table)))
+    linear, x = nn.Linear(16, 16, bias=False), torch.ones(1, 16)
+    alone, macs = BY_PEER[peer](nn.Sequential(linear), x), fxflops.Cost(macs=256, muls=256, adds=240)
+    fxflops.formula(Scanned)(lambda module, x, *, out: macs)
+    assert BY_PEER[peer](nn.Sequential(linear, Scanned()), x) == alone + 256
+    fxflops.formula(torch.Tensor.cumsum)(lambda input, dim, *, out: macs)
+    if peer != "flops_profiler":  # which leaves out the functions of the model's own forward
+        assert BY_PEER[peer](Written(linear), x) == alone + 256
+    fxflops.formula(nn.Linear)(lambda module, x, *, out: 7)
+    assert BY_PEER[peer](nn.Sequential(linear), x) == 7
+
+
+def test_a_class_with_a_formula_is_none_without_a_rule(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for table in ("entries", "_users"):
+        monkeypatch.setattr(BASE, table, dict(getattr(BASE, table)))
+    net, x = nn.Sequential(nn.Linear(16, 16, bias=False), Scanned()), torch.ones(1, 16)
+    assert thop.profile(net, (x,), report_missing=True)[1] == 16 * 16
+    assert "Cannot find rule for <class 'tests.adapters.test_drop_ins.Scanned'>" in capsys.readouterr().out
+
+    @fxflops.formula(Scanned)
+    def scanned(module: Any, x: Any, *, out: Any) -> int:
+        return 5
+
+    assert thop.profile(net, (x,), report_missing=True)[1] == 16 * 16 + 3
+    assert "Register scanned() for <class 'tests.adapters.test_drop_ins.Scanned'>" in capsys.readouterr().out

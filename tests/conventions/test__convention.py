@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fxflops import FormulaError, Report, count
-from fxflops.conventions import OF_MACS, Convention, list_conventions
+from fxflops import Cost, FormulaError, Report, count
+from fxflops.conventions import BASE_MACS, OF_MACS, Convention, list_conventions
 
 X = torch.ones(2, 8)
 MODEL = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 3))
@@ -114,3 +115,32 @@ def test_those_of_macs_are_those_that_count_a_multiply_accumulate_once() -> None
     report = count(nn.Linear(64, 64), torch.ones(1, 64))
     each = {name: round(report.recount(name).total_flops / 64**2) for name in list_conventions()}  # biases are 1 in 64
     assert each == {name: 1 if name in OF_MACS else 2 for name in list_conventions()}
+
+
+class Scanned(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.cumsum(-1)
+
+
+def stated(module: nn.Module, x: Any, *, out: Any) -> Cost:
+    return Cost(macs=256, muls=256, adds=240)
+
+
+@pytest.mark.parametrize("name", [*OF_MACS, "fxflops MACs"])
+def test_a_users_formula_counts_in_macs_where_a_convention_does(name: str, tmp_path: Path) -> None:
+    linear, x = nn.Linear(16, 16, bias=False), torch.ones(4, 16)
+    convention = BASE_MACS if name == BASE_MACS.name else name
+    alone = count(linear, x, convention=convention).total_flops
+    report = count(nn.Sequential(linear, Scanned()), x, formulas={Scanned: stated})
+    assert report.total_macs == 4 * 16 * 16 + 256
+    assert report.recount(convention).total_flops == alone + 256
+    report.save(tmp_path / "report.json")
+    assert Report.load(tmp_path / "report.json").recount(convention).total_flops == alone + 256
+    of_flops = report.recount(convention, formulas={Scanned: lambda module, x, *, out: 496})
+    assert of_flops.total_flops == alone + 496  # an int states no MACs: it is counted as it is
+
+
+@pytest.mark.parametrize("name", ["thop", "ptflops", "torchinfo", "flowflops_eager", "fvcore"])
+def test_a_users_formula_for_a_charged_module_takes_the_place_of_the_charge(name: str) -> None:
+    report = count(MODEL[0], X, convention=name, formulas={nn.Linear: lambda module, x, *, out: 7})
+    assert report.total_flops == 7

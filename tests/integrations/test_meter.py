@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import fxflops
+from fxflops.adapters.deepspeed import FlopsProfiler
 from fxflops.integrations import Meter
 from fxflops.integrations.clock import LapClock
 from fxflops.roofline.devices import Device
@@ -79,6 +80,17 @@ def flops(model: nn.Module, *batches: torch.Tensor) -> float:
 def test_forward_and_backward_of_each_shape() -> None:
     batches = [torch.randn(rows, IN) for rows in (ROWS, 1, ROWS, 1, 7)]
     assert flops(Net(), *batches) == TRAINED * sum(map(len, batches))
+
+
+def test_two_meters_and_a_profiler() -> None:
+    model, x = Net(), torch.randn(ROWS, IN)
+    meters, profiler = [metered(model), metered(model)], FlopsProfiler(model)
+    profiler.start_profile()
+    with meters[0].step(x), meters[1].step(x):
+        model(x).sum().backward()
+        fxflops.count(model, x)
+    assert [meter.read()["flops_so_far"] for meter in meters] == [ROWS * TRAINED] * 2
+    assert profiler.get_total_macs() == ROWS * (FIRST + SECOND)
 
 
 def test_a_frozen_part_has_no_gradients() -> None:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
+import pytest
+import torch
+from torch import nn
+
+from fxflops import analyze
 from fxflops.errors import InputError
+from fxflops.integrations import Meter
 from fxflops.roofline.devices import DEVICES, Device, find_device, listed
 
 
@@ -41,6 +49,16 @@ def test_others_of_a_name_are_not_taken_for_it(name: str) -> None:
 def test_unknown_device_lists_the_known_and_how_to_make_one() -> None:
     with pytest.raises(InputError, match=r"no device 'H900'.*: one of H100 SXM, .*(.|\n)*Device\('H900', peaks="):
         find_device("H900")
+
+
+def test_a_number_is_no_device() -> None:
+    report = analyze(nn.Linear(3, 3), torch.ones(1, 3), repeats=1)
+    asked: list[Callable[..., Any]] = [report.mfu, report.hfu, report.roofline, partial(Meter, nn.Linear(3, 3))]
+    for ask in asked:
+        with pytest.raises(InputError, match=r"no device '1000000000000.0' in the table(.|\n)*Device\(.*, peaks="):
+            ask(device=1e12)
+    with pytest.raises(InputError, match="no device 'H900'"):
+        Meter(nn.Linear(3, 3), device="H900")
 
 
 def test_each_is_named_once_and_sourced() -> None:

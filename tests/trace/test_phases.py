@@ -362,3 +362,16 @@ def test_the_gradient_that_the_backward_pass_begins_with_is_of_it(backward: Call
         backward(model(X).sum())
     assert [call.phase for call in p.report.calls if call.op == "ones_like"] == ["backward"]
     assert "ones_like" not in p.report.by_operator("forward")
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_count_in_a_recomputation_is_of_a_forward(use_reentrant: bool) -> None:
+    layer, counts = nn.Linear(INPUTS, OUTPUTS), []
+    layer.register_forward_hook(lambda *_: None)  # it is run, and its operators are recorded one by one
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        counts.append(fxflops.count(layer, x.detach()))
+        return layer(x).sin()
+
+    checkpoint(block, X.clone().requires_grad_(), use_reentrant=use_reentrant).sum().backward()
+    assert [(each.total_macs, len(each.scopes)) for each in counts] == 2 * [(ROWS * INPUTS * OUTPUTS, 1)]
