@@ -146,7 +146,8 @@ def analyzed(
         running(model, args, kwargs, mode, backward) as subject,
         progress_bar(progress, type(subject.model).__name__) as tick,
     ):
-        if subject.device.type != "meta" and any(tensor.device.type == "meta" for _, tensor in subject.held["inputs"]):
+        places = {tensor.device.type for _, tensor in subject.held["inputs"]}
+        if places == {"meta"} != {subject.device.type}:
             raise InputError(f"the input is on meta, the model on {subject.device}: give a real tensor, or use count()")
         made = once_loaded(lambda: traced(subject, registry, trace))
         try:

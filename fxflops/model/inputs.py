@@ -24,6 +24,10 @@ FORM_OF_SUMMARY = (
 )
 
 
+PERIOD = 32_749
+"""The numbers that are drawn for an input: a prime, so that rows differ, and few enough that no threads share the copy."""
+
+
 def checked_model(model: Any, *kinds: type[Exception]) -> nn.Module:
     """Return the model without its ``torch.compile`` wrapper, since it is counted as it is written.
 
@@ -227,10 +231,16 @@ def _batched(shape: tuple[int, ...], batch_dim: int) -> tuple[int, ...]:
 def random_input(
     shape: Sequence[int], dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> torch.Tensor:
-    """Return random numbers from 0 to 1, so that integers are 0 and booleans True, as torchinfo's inputs are."""
-    if device.type == "meta":
-        return torch.empty(shape, dtype=dtype, device=device)
-    return torch.rand(shape, generator=generator, dtype=torch.float32, device="cpu").to(device, dtype)
+    """Return random numbers from 0 to 1, so that integers are 0 and booleans True, as torchinfo's inputs are.
+
+    They repeat after :data:`PERIOD`: a count seldom reads them, and to draw all would take longer than the count.
+    """
+    made = torch.empty(shape, dtype=dtype, device=device)
+    if device.type != "meta":
+        drawn = torch.rand(min(made.numel(), PERIOD), generator=generator, dtype=torch.float32, device="cpu").to(device)
+        for part in made.view(-1).split(PERIOD):
+            part.copy_(drawn[: len(part)])
+    return made
 
 
 def place_of(dtype: torch.dtype, device: torch.device) -> torch.device:

@@ -51,6 +51,13 @@ def test_inputs_are_those_of_a_summary() -> None:
     assert torch.equal(torch.get_rng_state(), chance)
 
 
+def test_rows_of_a_large_input_differ() -> None:
+    (x,) = inputs_of_sizes((9, 2**14), None, None, CPU)
+    assert len(x.unique(dim=0)) == 9
+    assert x.untyped_storage().nbytes() == 4 * 9 * 2**14
+    assert tensors_of([Given("", (0, 3))], CPU, torch.float32, 2)[0][0].shape == (0, 3)
+
+
 def test_tokens_are_the_same_at_each_call() -> None:
     one, other = (tensors_of([read_tokens("2,9")], CPU, torch.float32, 100)[1]["input_ids"] for _ in range(2))
     assert torch.equal(one, other)
