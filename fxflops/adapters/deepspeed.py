@@ -2,7 +2,8 @@
 
 The names are those of ``deepspeed.profiling.flops_profiler``; DeepSpeed is not needed. The counts are those of
 ``convention="deepspeed"`` and ``"deepspeed_macs"``. Unlike the original this replaces no function of torch, leaves no
-attribute or hook on the model, restores the model's mode and state, times RNNs too, and counts where the original raises.
+attribute or hook on the model, restores the model's mode and state, times RNNs too, counts where the original raises, and
+warns of what it could not count.
 Each call is counted before it runs; an engine's own timer of the forward includes that time.
 
 Errors are those that users of the original catch: an AssertionError for wrong inputs, an AttributeError for figures before
