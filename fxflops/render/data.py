@@ -14,6 +14,9 @@ from ..meters.timing import Timing
 from ..records import Params
 from ..run.outcome import Compiled
 
+LITTLE = 0.0005
+"""The share up to which work is left out of a name."""
+
 
 class TreeRow(NamedTuple):
     """One module. Its numbers are those of its subtree; ``own_*`` are those of its own calls, outside its children.
@@ -146,8 +149,10 @@ class Summary:
 
     @property
     def forward(self) -> str:
-        """A name for all that ``root`` sums up."""
-        if self.outside is None:
+        """A name for all that ``root`` sums up: the forward's, where what is outside is so little that it shows in no figure."""
+        outside, root = self.outside, self.root
+        pairs = [] if outside is None else [(outside.flops, root.flops), (outside.seconds or 0.0, root.seconds or 0.0)]
+        if all(part <= LITTLE * whole for part, whole in pairs):
             return "forward"
         inside = (row for row in self.root.children if row is not self.outside)
         return "forward and outside" if self.root.calls or any(row.was_called for row in inside) else "work outside"

@@ -44,7 +44,7 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
         lines += clauses if limit is None else [part for each in clauses for part in _wrapped(each, limit)]
     lines += _fact_lines(facts(data), limit, color)
     table = cost_lines(data, None if limit is None else limit - MARGIN, color)
-    of_phase = "forward's cost" if data.outside is None else data.forward
+    of_phase = "forward's cost" if data.forward == "forward" else data.forward
     title = "where the cost is" if data.backward_flops is None else of_phase
     lines += [pad("" if position else title, MARGIN) + line for position, line in enumerate(table)]
     for label, shares in operator_shares(data):

@@ -112,6 +112,13 @@ def test_work_outside_the_model_is_not_its_forward_and_keeps_the_numbers_of_its_
     assert said == f"75% of FLOPs in the backward; of the {of} 75% of FLOPs in {name}"
 
 
+def test_a_loss_that_shows_in_no_figure_is_not_named_beside_the_forward(vit):
+    loss = TreeRow("(outside: cross_entropy)", "", OUTSIDE, 1, 0, 0, vit.root.flops // 10_000)
+    root = untimed(vit.root)._replace(children=(*untimed(vit.root).children, loss))
+    said = conclusion(replace(vit, root=root, latency=None, backward_flops=2 * vit.root.flops))
+    assert said.startswith("67% of FLOPs in the backward; of the forward 63% of FLOPs in 4 Mlp")
+
+
 def test_a_model_without_modules_has_its_operators(vit):
     assert conclusion(replace(vit, root=vit.root._replace(children=()))) == "87% of FLOPs in linear"
     assert conclusion(replace(vit, root=vit.root._replace(children=()), operators=())) == ""
