@@ -12,6 +12,7 @@ from torch import distributed as dist
 from typer.testing import CliRunner
 
 from fxflops.cli.app import app
+from tests.distributed import simulates
 
 pytest.importorskip("transformers")
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
@@ -39,6 +40,7 @@ def invoke(*args: str) -> Any:
     return CliRunner().invoke(app, ["mesh", *args])
 
 
+@simulates
 def test_meshes_that_fit_and_those_that_do_not(model: str) -> None:
     found = invoke(model, "--gpus", "16", "--device", "H100", "--seq", "32", "--json")
     assert found.exit_code == 0, found.output
@@ -60,11 +62,13 @@ def test_meshes_that_fit_and_those_that_do_not(model: str) -> None:
     assert text.splitlines()[-1].startswith("above ")
 
 
+@simulates
 def test_csv(model: str) -> None:
     (row,) = csv.DictReader(invoke(model, "--gpus", "1", "--seq", "8", "--no-checkpoint", "--csv").stdout.splitlines())
     assert (row["mesh"], float(row["communication"]), row["binds"]) == ("dp 1 x tp 1", 0, "compute")
 
 
+@simulates
 def test_a_model_of_experts_is_data_parallel_alone(tmp_path: Path) -> None:
     experts = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 2}
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **experts}))
