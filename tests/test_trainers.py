@@ -199,3 +199,13 @@ def test_the_feed_forward_layers_of_bert_are_a_term() -> None:
     bert = {"model_type": "bert", "num_hidden_layers": 2, "vocab_size": 50, "is_decoder": True}
     found = {term.name: term.flops for term in trainers.estimate("6nd", bert, 128).terms}
     assert found["mlp"] == 6 * 128 * 2 * (2 * 768 * 3072 + 3072 + 768)
+
+
+def test_a_report_of_another_convention_is_read_by_fxflops_own() -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=64, **sizes))
+    given = {"input_ids": torch.zeros(1, 8, dtype=torch.long), "use_cache": False}
+    ours, theirs = (
+        fxflops.count(model, kwargs=given, backward=True, convention=name) for name in ("fxflops", "deepspeed")
+    )
+    assert trainers.estimate("fxflops", theirs).total == trainers.estimate("fxflops", ours).total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Collection
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from torch import nn
 from ..api import count
 from ..conventions._rows import POINTWISE
 from ..errors import RunError
-from ..model.snapshot import is_counting
+from ..model.snapshot import counting
 from ..records import Counted
 from ..report.report import Report
 from ..trace.leaves import Hooks
@@ -72,9 +73,12 @@ class Recording:
         self._hooks.detach()
         self._open.close()
 
-    def is_counted(self) -> bool:
-        """Return whether the model runs for a count, of this recording or of somebody else."""
-        return self._is_counting or is_counting()
+    def is_counted(self, module: nn.Module) -> bool:
+        """Return whether a module runs for a count, of this recording or of somebody else."""
+        threads = counting(module)
+        if not self._is_counting and threads - {threading.get_ident()}:  # of which a thread that it starts may be part
+            self.missing.add("calls while another thread counts the model")
+        return self._is_counting or bool(threads)
 
     def total(self, module: nn.Module) -> Usage:
         """Return the charges of a module and all modules in it, each once; its time, or its children's if it is not called."""
@@ -85,7 +89,7 @@ class Recording:
         return self.own[module].duration or sum(map(self._duration, module.children()))
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.is_counted():
+        if self.is_counted(module):
             return
         if not self._running:
             self._failed, self._due = None, {}
@@ -105,7 +109,7 @@ class Recording:
 
     def _leave(self, module: nn.Module, *given: Any) -> None:
         # PyTorch gives no kwargs if another hook of this call has called stop().
-        if self.is_counted() or not self._running:
+        if self.is_counted(module) or not self._running:
             return
         _, start, handled = self._running.pop()
         raises = sys.exc_info()[1] is not handled

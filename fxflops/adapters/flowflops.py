@@ -59,8 +59,8 @@ def get_model_complexity_info(
     flops, params = report.total_flops, trainable(model)
     if mode == "eager":
         tree = Tree(model, ignore_modules, custom_modules_hooks or {}, flowflops_eager.HOOKS.get)
-        tree.read(report.scopes, samples(args))
-        flops += int(tree.flops(model))
+        tree.read(report.scopes, taken := samples(args))
+        flops = int(flops / taken + tree.flops(model))
         if verbose:
             tree.warn(ost)
         if print_per_layer_stat:

@@ -15,7 +15,7 @@ from torch import nn
 
 from ..errors import ClosedFormError, FxflopsError, InputError
 from ..model.inputs import checked_model
-from ..model.snapshot import is_counting
+from ..model.snapshot import counting
 from ..roofline.devices import Device, find_device
 from ..roofline.measured_peaks import is_cpu
 from ..symbolic.forms import ClosedForm
@@ -153,7 +153,7 @@ class Meter:
         self._handles = []
 
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._is_unseen():
+        if self._is_unseen(module):
             return
         self._depth += 1
         self._has_called = True
@@ -174,16 +174,21 @@ class Meter:
             for i, value in enumerate(work[:4], 1):
                 self._window[i] += value
 
-    def _after(self, *_: Any) -> None:
-        self._depth -= not self._is_unseen()
+    def _after(self, module: nn.Module, *_: Any) -> None:
+        self._depth -= not self._is_unseen(module)
 
     def _trained_now(self) -> bytes:
         """Return which parameters are trained, a byte for each."""
         return bytes(map(attrgetter("requires_grad"), self._parameters))
 
-    def _is_unseen(self) -> bool:
+    def _is_unseen(self, module: nn.Module) -> bool:
         """Return whether a call is none of the loop's: of a count, of checkpoint in the backward pass, or of the compiler."""
-        return self._is_counting or is_counting() or current_graph_task_id() != -1 or torch.compiler.is_compiling()
+        return (
+            self._is_counting
+            or bool(counting(module))
+            or current_graph_task_id() != -1
+            or torch.compiler.is_compiling()
+        )
 
     def _counted(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], form: ClosedForm | None

@@ -192,10 +192,9 @@ class _Lock:
         return owners.union(*(_AWAITED[owner].owners() for owner in owners if owner in _AWAITED))
 
 
-def is_counting() -> bool:
-    """Return whether what this thread runs is counted, so that a profiler's hooks should let it pass."""
-    own = [lock for lock in _HELD if lock.thread == threading.get_ident()]
-    return bool(own) and not own[-1].reentrant
+def counting(module: nn.Module) -> set[int]:
+    """Return the threads that count a module, or a model that it is in: a profiler's hooks should let these calls pass."""
+    return {lock.thread for lock in [*_HELD] if not lock.reentrant and id(module) in lock._objects}
 
 
 _HELD: list[_Lock] = []

@@ -44,9 +44,9 @@ def _phase(data: Summary) -> str:
     times = _times(data)
     if times.get(BETWEEN, 0.0) >= MUCH * sum(times.values()) > 0:
         return f"{_share(times[BETWEEN], sum(times.values()))} of time outside the model and the optimizer"
-    if data.backward_flops is None:
+    if not data.has_backward:
         return ""
-    flops = {FORWARD: data.root.flops, BACKWARD: data.backward_flops + (data.recompute_flops or 0)}
+    flops = {FORWARD: data.root.flops, BACKWARD: (data.backward_flops or 0) + (data.recompute_flops or 0)}
     of, costs = ("time", times) if times.get(BACKWARD) else (data.unit, flops)
     phase = max(costs, key=lambda name: costs[name])
     return f"{_share(costs[phase], sum(costs.values()))} of {of} in the {phase}"
@@ -137,7 +137,7 @@ class Compared(NamedTuple):
 
 def compared(totals: Sequence[Compared], parts: Mapping[str, Sequence[Compared]]) -> str:
     """Return ``b against a: FLOPs 2.25x, latency 1.80x; most in *.mlp.*, +2.01 G``: the totals that differ, and the largest difference."""
-    differing = [each.shown for each in totals if each.a != each.b]
+    differing = [each.shown for each in totals if each.a != each.b and None not in (each.a, each.b)]
     differing = [shown for shown in differing if shown[0] in FIRST] or differing
     changed = [f"{name} {ratio or difference}" for name, _, _, difference, ratio in differing if ratio or difference]
     largest = next((rows[0] for rows in parts.values() if rows), None)

@@ -158,6 +158,12 @@ class Summary:
         return "forward and outside" if self.root.calls or any(row.was_called for row in inside) else "work outside"
 
     @property
+    def has_backward(self) -> bool:
+        """Whether a backward pass was counted or timed."""
+        known = self.backward_flops, self.backward_latency, *(step.backward or None for step in self.steps.values())
+        return any(each is not None for each in known)
+
+    @property
     def rules(self) -> str:
         """The rules of counting: "convention fxflops, attention dense"."""
         return f"convention {self.convention}" + (f", attention {self.attention}" if self.attention else "")

@@ -45,7 +45,7 @@ def summary(data: Summary, *, width: int | None = None, color: bool = False) -> 
     lines += _fact_lines(facts(data), limit, color)
     table = cost_lines(data, None if limit is None else limit - MARGIN, color)
     of_phase = "forward's cost" if data.forward == "forward" else data.forward
-    title = "where the cost is" if data.backward_flops is None else of_phase
+    title = of_phase if data.has_backward else "where the cost is"
     lines += [pad("" if position else title, MARGIN) + line for position, line in enumerate(table)]
     for label, shares in operator_shares(data):
         lines += flow(pad(label, MARGIN), shares, " · ", limit, MARGIN)
@@ -168,7 +168,7 @@ def paste_where(data: Summary) -> str:
 
 def _counts(data: Summary) -> Fact:
     bound = ">= " if data.root.missing else ""
-    of = "" if data.backward_flops is None else f"of the {data.forward}; "
+    of = f"of the {data.forward}; " if data.has_backward else ""
     whose = "" if data.unit == "FLOPs" else f"{plain(data.convention)} "
     is_much = data.int_ops > LEAST / 100 * data.root.flops
     details = [

@@ -79,7 +79,7 @@ def tree_row(report: CountedRun, phase: str) -> TreeRow:
             own_ops.setdefault(path, {})[op] = sums.calls
     scopes = grouped((scope.path, scope) for scope in report.scopes)
     children = grouped((path.rpartition(".")[0], path) for path in modules if path)
-    if scopes and all(isinstance(each.call.target, str) for each in report.counted):
+    if scopes and report.counted and all(isinstance(each.call.target, str) for each in report.counted):
         # No operations were observed, and of modules only those of which there are calls.
         looked_at = {prefix for path in scopes for prefix in prefixes(path)}
         children = {path: [each for each in inside if each in looked_at] for path, inside in children.items()}

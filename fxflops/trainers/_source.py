@@ -170,10 +170,11 @@ class Source:
     def training_of(self, lengths: tuple[int, ...]) -> Iterator[Training]:
         """Yield forward and backward of the batch's sequences: of a report, or of each length, counted or by the closed form."""
         if isinstance(self._given, Report):
-            if self._given.total_backward_flops is None:
+            given = self._given.recount("fxflops")
+            if given.total_backward_flops is None:
                 raise InputError("trainers count forward and backward: give a report of count(..., backward=True)")
             if sorted(self.lengths) == sorted(lengths):
-                yield _training_in(self._given, 1)
+                yield _training_in(given, 1)
                 return
         for length, times in Counter(lengths).items():
             if self._form is not None:

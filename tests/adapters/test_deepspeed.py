@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +296,43 @@ def test_a_count_is_no_run_that_the_models_hooks_profile() -> None:
     model.register_forward_pre_hook(lambda *_: prof.start_profile())
     count(model, torch.ones(2, 4))
     assert not prof.started
+
+
+class InThreads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with ThreadPoolExecutor(2) as pool:
+            return sum(pool.map(lambda layer: layer(x), (self.a, self.b)))  # type: ignore[return-value]
+
+
+def test_a_count_of_a_model_that_uses_threads_passes_its_profiler() -> None:
+    model, x = InThreads(), torch.ones(2, 4)
+    prof = FlopsProfiler(model)
+    prof.start_profile()
+    macs = count(model, x).total_macs
+    assert macs == 2 * (2 * 4 * 4)
+    assert prof.get_total_flops() == 0
+    with pytest.warns(UserWarning, match="calls while another thread counts the model"):
+        prof.stop_profile()
+
+
+def test_a_forward_that_is_counted_may_profile_another_model() -> None:
+    other, found = nn.Linear(4, 4), []
+
+    class Profiling(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            prof = FlopsProfiler(other)
+            prof.start_profile()
+            y = other(x)
+            prof.stop_profile()
+            found.append(prof.get_total_flops())
+            return super().forward(y)
+
+    count(Profiling(4, 4), torch.ones(2, 4))
+    assert {*found} == {2 * 2 * 16}
 
 
 class Unknown(nn.Module):

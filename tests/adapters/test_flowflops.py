@@ -11,8 +11,9 @@ import torch
 import torchvision
 from torch import nn
 
-from fxflops import InputError, RunError
+from fxflops import InputError, RunError, formula
 from fxflops.adapters.flowflops import get_model_complexity_info
+from fxflops.ops import BASE
 
 NUMBERS: dict[str, Any] = {"as_strings": False, "print_per_layer_stat": False}
 MODES = ("eager", "graph")
@@ -56,6 +57,18 @@ def test_units_and_ignored_modules() -> None:
     settings: dict[str, Any] = {"print_per_layer_stat": False, "flops_units": "KMac", "param_units": "K"}
     assert get_model_complexity_info(model, (1, 100), **settings) == ("5.1 KMac", "5.05 K")
     assert get_model_complexity_info(model, (1, 100), **settings, ignore_modules=[nn.Linear]) == ("0.05 KMac", "5.05 K")
+
+
+def test_a_formula_of_ones_own_is_for_one_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    monkeypatch.setattr(BASE, "entries", dict(BASE.entries))
+    formula(Own)(lambda module, x, *, out: 3 * out.numel())
+    net = nn.Sequential(nn.ReLU(), Own())
+    one, four = (get_model_complexity_info(net, (batch, 10), **NUMBERS)[0] for batch in (1, 4))
+    assert one == four == 10 + 3 * 10
 
 
 def test_errors() -> None:

@@ -260,6 +260,14 @@ def test_the_parameters_of_operations_add_up_where_a_module_is_called_twice() ->
     assert [row[params] for row in table] == [8 * 8 + 8, 0]
 
 
+def test_a_model_that_computes_nothing_has_its_modules() -> None:
+    class Idle(OneOfThree):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    assert str(fxflops.count(Idle(), torch.ones(2, 8)).tree()).count("(not called)") == 1  # three in one line
+
+
 def test_of_steps_alone_no_module_is_said_not_to_be_called() -> None:
     net = OneOfThree()
     with fxflops.profile(net, detail="steps") as p:
@@ -275,5 +283,9 @@ def test_a_convention_without_rules_for_the_backward_has_no_figure_of_it() -> No
     forward = report.recount("deepspeed")
     assert (forward.total_backward_flops, forward.total_training_flops) == (None, None)
     assert "backward 0" not in str(forward)
+    timed = fxflops.analyze(OneOfThree(), torch.ones(2, 8), backward=True, repeats=1, progress=False)
+    assert timed.backward_timing
+    assert "(of the forward;" in str(timed.recount("deepspeed"))
+    assert "training FLOPs -" not in str(forward.diff(report))
     # Of the weight twice, and of what is between the two calls.
     assert report.recount("torch").total_backward_flops == 3 * (2 * 2 * 8 * 8)
