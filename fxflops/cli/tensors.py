@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..errors import InputError, near
-from ..model.inputs import place_of, random_input
+from ..model.inputs import is_inexact, place_of, random_input
 from ..records import DTYPE_NAMES, Spec
 from ..run.model_run import cap_of
 from ..units import size
@@ -26,17 +26,13 @@ def dtype_of(name: str, of_weights: bool = False) -> torch.dtype:
     """
     bare = re.sub(r"^fp(?=\d)", "f", name.removeprefix("torch."))
     found = DTYPES.get(bare)
-    known = {each: dtype for each, dtype in DTYPES.items() if not of_weights or _is_inexact(dtype)}
+    known = {each: dtype for each, dtype in DTYPES.items() if not of_weights or is_inexact(dtype)}
     if found is None:
         some = ", ".join(each for each in DTYPE_NAMES.values() if each in known)
         raise InputError(f"unknown dtype {name!r}{near(bare, known)}; one of {some} ...")
     if bare not in known:
         raise InputError(f"dtype {name!r} cannot be that of weights: give a real or complex one, such as f16 or bf16")
     return found
-
-
-def _is_inexact(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
 
 
 def device_of(name: str) -> torch.device:
@@ -73,7 +69,7 @@ def _made(
         if given.dtype == TOKENS:
             return torch.randint(vocabulary, spec, generator=generator, device="cpu").to(device)
         made = random_input(spec, dtype, device, generator)
-        return made if "mask" not in given.name or _is_inexact(dtype) else made.fill_(1)
+        return made if "mask" not in given.name or is_inexact(dtype) else made.fill_(1)
     # torch raises RuntimeError for sizes that it cannot count, TypeError for dtypes that it cannot fill.
     except (RuntimeError, TypeError, MemoryError) as error:
         raise InputError(f"no input of shape {spec!r} can be made on {device}: {str(error).splitlines()[0]}") from error

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from ..conventions import BASE_CONVENTION, IN_MACS, Convention, find_convention
+from ..conventions import BASE_CONVENTION, IN_MACS, Convention, find_convention, macs_alone
 from ..errors import FormulaError, near
 from ..names import name_of
 from ..ops import ESCAPE, Formula, FormulaRegistry, apply
@@ -47,7 +47,10 @@ def count_calls(
 
     Raises FormulaError if a formula of the user's does not fit its call. If one of ours does not, the call has no cost.
     """
-    known = {i: each._replace(count=_users_count(each.count, convention)) for i, each in (known or {}).items()}
+    known = {
+        i: each._replace(count=_users_count(each.count, each.call.operation, convention))
+        for i, each in (known or {}).items()
+    }
     counts = _Counts(convention, registry, module_at, attention)
     if known:
         counted = [known[i]._replace(call=call) if i in known else counts.of(call) for i, call in enumerate(calls)]
@@ -169,7 +172,7 @@ class _Counts:
             return Count(None, "", str(error))
         integral = not convention.integers and _are_integral(inputs, ran.settings)
         count = Count(cost, rule, "", integral)
-        return count if entry.is_ours else _users_count(count, convention)
+        return count if entry.is_ours else _users_count(count, ran, convention)
 
     def _registered(self, formula: FormulaFunction, ran: Operation, entry: Formula | None, path: str) -> Count:
         """Return the count by a formula registered with the convention's own tool; the MACs are those of our formula."""
@@ -184,12 +187,12 @@ class _Counts:
         return weighed(cost if self.attention == "dense" else of_pairs_left(cost, ran), tensors)
 
 
-def _users_count(count: Count, convention: Convention) -> Count:
+def _users_count(count: Count, ran: Operation, convention: Convention) -> Count:
     """Return a count by a user's formula in the unit of a convention: one that counts MACs takes those that are stated."""
     cost = count.cost
     if cost is None or not cost.macs or convention.name not in IN_MACS:
         return count
-    return count._replace(cost=Cost(cost.macs, others=cost.macs))
+    return count._replace(cost=macs_alone(cost, ran))
 
 
 def _are_integral(inputs: list[Spec], settings: Mapping[str, Any]) -> bool:

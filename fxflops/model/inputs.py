@@ -246,5 +246,9 @@ def random_input(
 def place_of(dtype: torch.dtype, device: torch.device) -> torch.device:
     """Return where an input for a model on this device is: integers and booleans for one on meta are on the CPU, so that
     masks and positions have values."""
-    is_there = device.type != "meta" or dtype.is_floating_point or dtype.is_complex
-    return device if is_there else torch.device("cpu")
+    return device if device.type != "meta" or is_inexact(dtype) else torch.device("cpu")
+
+
+def is_inexact(dtype: torch.dtype) -> bool:
+    """Return True for real and complex numbers."""
+    return dtype.is_floating_point or dtype.is_complex
