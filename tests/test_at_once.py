@@ -16,6 +16,8 @@ from torch import fx, nn
 import fxflops
 from fxflops import InputError, analyze, count, profile
 from fxflops.adapters import torchinfo
+from fxflops.model.inventory import Inventory
+from fxflops.trace.leaves import holds_tensors, settings_of
 from tests.facts import facts_of
 
 SECONDS = 60.0
@@ -480,3 +482,22 @@ def test_the_random_generators_are_as_before_the_first(last: int) -> None:
     ended.set()
     waits[last]()
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("read", [Inventory, holds_tensors, settings_of])
+def test_attributes_that_another_thread_sets_meanwhile(read: Callable[[nn.Module], Any]) -> None:
+    """Counts set some on their modules, while profiles and counts to come read them."""
+    module, done = nn.Linear(WIDTH, WIDTH), threading.Event()
+
+    def change() -> None:
+        while not done.is_set():
+            vars(module)["_set"] = None
+            del vars(module)["_set"]
+
+    wait = start(change)
+    try:
+        for _ in range(2000):
+            read(module)
+    finally:
+        done.set()
+    wait()

@@ -14,7 +14,7 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 from ..errors import InputError
 from ..records import Module, Params
 from ..records.tensors import ORDINARY, is_dense
-from .pytree import attributes_of, modules_of, stored, unpacked
+from .pytree import modules_of, stored, unpacked
 
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 NOTED = FUNCTIONS | {torch.ScriptObject}
@@ -40,8 +40,8 @@ class Inventory:
         self._met: list[int] = []
         found = set[int]()
         for module, path in self.paths.items():
-            if not NOTED.isdisjoint(map(type, module.__dict__.values())):
-                attributes = attributes_of([module])
+            attributes = [*module.__dict__.values()]  # at once: other threads may set some meanwhile
+            if not NOTED.isdisjoint(map(type, attributes)):
                 self.keeps[module] = frozenset(value for value in attributes if type(value) in FUNCTIONS)
                 self.packed += [(path, weight) for value in attributes for weight in _packed(value)]
             self._met.append(len(self.params))

@@ -39,7 +39,7 @@ def parts(value: Any) -> list[tuple[Step, Any]]:
         return [(("item", i), part) for i, part in enumerate(value)]
     if isinstance(value, Mapping):
         return [(("item", key), part) for key, part in value.items()]
-    return [(("attr", name), part) for name, part in vars(value).items()] if is_object(value) else []
+    return [(("attr", name), part) for name, part in [*vars(value).items()]] if is_object(value) else []
 
 
 def is_object(value: Any) -> bool:

@@ -128,7 +128,7 @@ def leaf_formula(module: nn.Module, registry: FormulaRegistry) -> Formula | None
 
 def holds_tensors(module: nn.Module) -> bool:
     """Return whether a module has tensors as plain attributes, such as weights computed by a hook."""
-    held = module.__dict__.values()
+    held = [*module.__dict__.values()]  # at once: other threads may set some meanwhile
     return not USUAL.issuperset(map(type, held)) and any(
         issubclass(type(value), (torch.Tensor, fx.Proxy)) for value in held
     )
@@ -248,7 +248,7 @@ def settings_of(
     """
     settings = plain or {
         name: value if type(value) in NUMBERS else spec_of(value)
-        for name, value in module.__dict__.items()
+        for name, value in [*module.__dict__.items()]
         if name[0] != "_" and (type(value) in PLAIN or isinstance(value, BASES))
     }
     for own in (module._parameters, module._buffers):
