@@ -41,8 +41,8 @@ def checked_optimizer(optimizer: Any, backward: bool) -> OptimizerLike | None:
 def of_another(optimizer: OptimizerLike | None, model: nn.Module) -> str:
     """Return a sentence if the model has parameters, and the optimizer none of them; "" otherwise."""
     groups = optimizer.param_groups if isinstance(optimizer, Optimizer) else ()
-    own = {id(parameter) for parameter in model.parameters()}
-    if not own or not groups or any(id(parameter) in own for group in groups for parameter in group["params"]):
+    own = {id(parameter) for parameter in model.parameters()} if groups else ()
+    if not own or any(id(parameter) in own for group in groups for parameter in group["params"]):
         return ""
     return (
         f"the optimizer ({type(optimizer).__name__}) has none of the model's parameters: make it of model.parameters()"
