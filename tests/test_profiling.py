@@ -13,8 +13,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fxflops import FxflopsError, InputError, MissingFormulaError, count, profile
+from fxflops import FxflopsError, InputError, MissingFormulaError, analyze, count, profile
 from fxflops.trace.live import LiveObserver
+from tests.facts import facts_of
 
 TOKENS, NEW, WIDTH, HEADS, LAYERS, WORDS = 5, 8, 16, 2, 2, 29
 
@@ -529,3 +530,68 @@ def test_the_memory_of_a_call_that_looks_like_an_earlier_one(case: str, monkeypa
     found = peak()
     monkeypatch.setattr(LiveObserver, "_metadata_suffices", lambda *_, **__: False)
     assert found == peak()
+
+
+LAYER = nn.Linear(WIDTH, WIDTH)
+X = torch.randn(TOKENS, WIDTH)
+
+
+class Counting(torch.autograd.Function):
+    """The identity, whose forward and backward count a model."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        count(LAYER, X)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        count(LAYER, X)
+        return grads[0]
+
+
+COUNTS: dict[str, Callable[[], object]] = {
+    "count": lambda: count(LAYER, X),
+    "of a step": lambda: count(LAYER, X, backward=True, optimizer=torch.optim.SGD(LAYER.parameters(), 0.1)),
+    "analyze": lambda: analyze(LAYER, X, backward=True, repeats=1, progress=False),
+    "of another model": lambda: count(OTHER, X),
+}
+OTHER = nn.Linear(WIDTH, 1)
+
+
+@pytest.mark.parametrize("inside", COUNTS)
+@pytest.mark.parametrize("detail", ["operations", "modules", "steps"])
+def test_a_count_in_a_block_is_no_part_of_it(detail: str, inside: str) -> None:
+    def block(inside: Callable[[], object]) -> Any:
+        with profile(LAYER, detail=detail) as p:
+            loss = LAYER(X).sum()
+            inside()
+            loss.backward()
+            inside()
+        LAYER.zero_grad()
+        return p.report
+
+    alone, beside = block(lambda: None), block(COUNTS[inside])
+    assert [*beside.by_step()] == [*alone.by_step()]
+    assert len(beside.scopes) == len(alone.scopes) == 1
+    if detail == "operations":
+        assert facts_of(beside) == facts_of(alone)
+
+
+def test_a_count_in_a_function_of_a_block_is_no_part_of_it() -> None:
+    with profile(LAYER) as p:
+        Counting.apply(LAYER(X)).sum().backward()  # type: ignore[no-untyped-call]
+    LAYER.zero_grad()
+    assert p.report.by_module()[""].calls == 1
+    assert p.report.total_macs == TOKENS * WIDTH * WIDTH
+
+
+def test_a_default_device_reaches_the_forward_that_a_block_counts() -> None:
+    class Makes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.ones(TOKENS, WIDTH)
+
+    with torch.device("meta"), profile(OTHER):
+        report = count(Makes(), torch.empty(TOKENS, WIDTH))
+    assert report.trace_reason == ""
+    assert report.total_flops == TOKENS * WIDTH

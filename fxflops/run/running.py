@@ -15,6 +15,7 @@ from ..model.inputs import as_call, checked_model, is_compiled, is_compiled_whol
 from ..model.inventory import Inventory
 from ..model.snapshot import holding
 from ..trace.compiler import unseen
+from ..trace.modes import are_observed
 from ..trace.source import line_that_raised, modules_that_raised
 from .lazy import initialized
 from .model_run import Subject
@@ -49,7 +50,7 @@ def running(
         errors_of_kind(),
         torch.set_grad_enabled(backward),
         holding(inventory.paths, mode) as within,
-        unseen() if within else nullcontext(),
+        unseen() if within or are_observed() else nullcontext(),
     ):
         try:
             with initialized(model, inventory, positional, named) as whole:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from torch.overrides import TorchFunctionMode
 
 from ..torch_internals import (
     COMPILER,
@@ -17,6 +19,7 @@ from ..torch_internals import (
     pop_torch_function_stack,
     push_on_torch_function_stack,
 )
+from .modes import FunctionMode
 from .source import frames
 
 
@@ -50,17 +53,29 @@ def run_operator(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Hide the calls made in this block from all observers: functions and operators."""
-    with _functions_unseen(), disable_current_modes():
+    """Hide the calls made in this block from all observers: functions and operators. A default device stays."""
+    with _functions_unseen(FunctionMode), disable_current_modes():
         yield
 
 
 @contextmanager
-def _functions_unseen() -> Iterator[None]:
-    functions = [pop_torch_function_stack() for _ in range(len_torch_function_stack())]
+def _functions_unseen(by: type = TorchFunctionMode) -> Iterator[None]:
+    """Hide functions from the modes of this class."""
+    modes = _popped()
+    _push(mode for mode in modes if not isinstance(mode, by))
     try:
         with EnableTorchFunction():
             yield
     finally:
-        for mode in reversed(functions):
-            push_on_torch_function_stack(mode)
+        _popped()
+        _push(modes)
+
+
+def _popped() -> list[TorchFunctionMode]:
+    """Take all function modes off this thread's stack; return them, outermost first."""
+    return [pop_torch_function_stack() for _ in range(len_torch_function_stack())][::-1]
+
+
+def _push(modes: Iterable[TorchFunctionMode]) -> None:
+    for mode in modes:
+        push_on_torch_function_stack(mode)

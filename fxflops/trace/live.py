@@ -9,6 +9,7 @@ off. All other calls (in a backward pass, in other threads, under autocast and t
 from __future__ import annotations
 
 import sys
+from threading import get_ident
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 
 from ..meters.live_storages import LiveStorages, Span
 from ..model.pytree import tensors_given
+from ..model.snapshot import counting
 from ..ops import ESCAPE, Formula
 from ..ops._traits import EMPTY
 from ..records import Call, Operation, Scope, Spec, typed
@@ -159,7 +161,15 @@ class LiveObserver(Observer):
             self._owns((out, args))
         return phase
 
-    # Leaf modules
+    # Modules: those that run for a count in this thread pass, as its operations do
+
+    def _enter_module(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
+        if get_ident() not in counting(module):
+            super()._enter_module(module, args, kwargs)
+
+    def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
+        if get_ident() not in counting(module):
+            super()._leave_module(module, args, kwargs, out)
 
     def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
         if module._modules or not self._metadata_suffices(modes=1):

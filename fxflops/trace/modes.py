@@ -109,6 +109,12 @@ class AtenMode(DispatchMode):
                 self._stopwatch.go()
 
 
+def are_observed() -> bool:
+    """Return whether an observer sees the calls that this thread makes now."""
+    modes = *get_current_function_mode_stack(), *get_current_dispatch_mode_stack()
+    return any(isinstance(mode, (FunctionMode, AtenMode)) for mode in modes)
+
+
 def has_own_dispatch(cls: Any) -> bool:
     """Return whether a tensor class has a ``__torch_dispatch__`` of its own; False for fake tensors, whose mode computes."""
     return cls.__torch_dispatch__ is not disabled_torch_dispatch_impl and cls is not torch.Tensor and not is_fake(cls)

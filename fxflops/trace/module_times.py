@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from ..meters.stopwatch import PhaseTimes, Stopwatch
 from ..model.pytree import tensors_in
+from ..model.snapshot import counting
 from ..records import EMPTY_MAPPING, Call, Operation, Scope, Step
 from ..torch_internals import current_graph_task_id, queue_callback
 from .autograd_owners import node_of
@@ -87,7 +88,7 @@ class ModuleTimes:
         return self._modules[module], operation, EMPTY_MAPPING, bool(module._modules)
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if current_graph_task_id() != -1 or get_ident() != self._thread:
+        if not self._is_seen(module):
             return
         if not self._running:
             self._begin_step(module)
@@ -95,7 +96,7 @@ class ModuleTimes:
 
     def _leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any = None) -> None:
         running = self._running
-        if not running or current_graph_task_id() != -1 or get_ident() != self._thread:
+        if not running or not self._is_seen(module):
             return
         now = self.stopwatch.lap()
         while running[-1][0] is not module and len(running) > 1:  # a user's hook raised, so ours was not called
@@ -107,6 +108,10 @@ class ModuleTimes:
             running[-1][2] += now - begun
         else:
             self._end_step(out)
+
+    def _is_seen(self, module: nn.Module) -> bool:
+        """Return whether a module runs in this thread, in no backward pass, and not for a count of its own."""
+        return current_graph_task_id() == -1 and get_ident() == self._thread and self._thread not in counting(module)
 
     def _begin_step(self, module: nn.Module) -> None:
         self.stopwatch.stop()
