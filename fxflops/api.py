@@ -293,16 +293,12 @@ def _not_taken(
     hints: Mapping[str, str] = OF_PROFILERS,
     *last: str,
 ) -> InputError:
-    """Return the error for arguments that a function does not take; of the model's own inputs it says where they go.
-
-    The ``hints`` are by argument; after them stands the ``last``. Where there is none it says which argument is meant, or the ``advice``.
-    """
+    """Return the error for arguments that a function does not take; of the model's own inputs it says where they go."""
     parameters = signature_of(model).parameters if isinstance(model, nn.Module) else ()
     if inputs := [name for name, value in given.items() if name in parameters or isinstance(value, torch.Tensor)]:
         spelled = ", ".join(f'"{name}": {name}' for name in inputs)
         return not_taken(function, inputs, (), f"inputs by name are given as {function}(model, kwargs={{{spelled}}})")
-    found = dict.fromkeys(hints[name] for name in given if name in hints)
-    return not_taken(function, given, () if found else known, "; ".join([*found, *last]) if found else advice)
+    return not_taken(function, given, known, advice, hints, *last)
 
 
 def read_trace(

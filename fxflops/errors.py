@@ -6,7 +6,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import wraps
@@ -192,9 +192,21 @@ OF_PROFILERS = {
 """What to write for an argument of other profilers, in the functions that count."""
 
 
-def not_taken(function: str, names: Iterable[str], known: Iterable[str], advice: str) -> InputError:
-    """Return the error for arguments that a function does not take: which one is meant, or else the ``advice``."""
-    meant = "".join(near(name, known, most=1) for name in names) or f": {advice}"
+def not_taken(
+    function: str,
+    names: Collection[str],
+    known: Iterable[str],
+    advice: str,
+    hints: Mapping[str, str] | None = None,
+    *last: str,
+) -> InputError:
+    """Return the error for arguments that a function does not take.
+
+    It has what ``hints`` say of them, each once, and the ``last``; or which of the ``known`` is meant; or the ``advice``.
+    """
+    said = dict.fromkeys(hints[name] for name in names if hints and name in hints)
+    meant = "" if said else "".join(near(name, known, most=1) for name in names)
+    meant = meant or f": {'; '.join([*said, *last]) if said else advice}"
     return of_kind(InputError(f"{function}() takes no {', '.join(names) or 'inputs'}{meant}"), TypeError)
 
 

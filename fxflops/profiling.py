@@ -83,8 +83,8 @@ class profile:
         **unknown: NoReturn,
     ) -> None:
         if inputs or unknown:
-            advice = (OF_PROFILERS | OF_LOOPS).get(next(iter(unknown), ""), INSTEAD)
-            raise not_taken("profile", unknown, profile.__init__.__kwdefaults__ or (), advice)
+            known = profile.__init__.__kwdefaults__ or ()
+            raise not_taken("profile", unknown, known, INSTEAD, OF_PROFILERS | OF_LOOPS)
         check_flags(strict=strict)
         self._model = one_model(models)
         self._parts = [*self._model.children()] if isinstance(self._model, Models) else [self._model]

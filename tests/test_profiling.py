@@ -407,6 +407,11 @@ def test_a_block_in_which_the_model_was_not_called_says_so() -> None:
     assert remarks[2:] == [[], []]
 
 
+def test_each_argument_of_other_profilers_is_told_what_takes_its_place() -> None:
+    with pytest.raises(InputError, match=r"no warmup, output_file: (?s:.*)schedule=(?s:.*); report\.save\("):
+        profile(LAYER, warmup=3, output_file="trace.json")  # type: ignore[arg-type]
+
+
 def test_what_a_profile_does_not_have_is_said_where_it_is() -> None:
     p = profile(nn.Linear(2, 2))
     with pytest.raises(AttributeError, match=r"no 'start'.*with fxflops\.profile[\s\S]*deepspeed\.FlopsProfiler"):
