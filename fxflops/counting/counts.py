@@ -305,6 +305,6 @@ def _part(value: Any, i: int) -> Any:
 
 def weighed(cost: Cost, tensors: Iterable[Spec]) -> Cost:
     """Return the cost in real operations: those on complex numbers are several real ones."""
-    if not any(spec.dtype.is_complex for spec in tensors):
+    if True not in [spec.dtype.is_complex for spec in tensors]:
         return cost
     return Cost(*map(operator.mul, cost, COMPLEX))

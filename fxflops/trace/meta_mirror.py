@@ -131,7 +131,9 @@ class MetaMirror:
 
     def spec(self, tensor: torch.Tensor) -> Spec:
         """Return the spec of a tensor; tensors of one form share it."""
-        form = self.form(tensor)
+        form = self._own.get(id(tensor))
+        if form is None or form.kind is REAL:  # a REAL one may be invalid by now
+            form = self.form(tensor)
         return spec_of(tensor) if form is None else form.spec
 
     def form_of_meta(self, tensor: torch.Tensor) -> Form | None:

@@ -33,7 +33,7 @@ def processes() -> int:
 
 def is_sharded(value: Any) -> bool:
     """Return whether a DTensor is among the tensors in nested tuples, lists and dicts: it runs on this process's shard."""
-    return any(type(tensor) not in ORDINARY and _is_dtensor(type(tensor)) for tensor in tensors_given(value))
+    return any(map(_is_dtensor, {*map(type, tensors_given(value))} - ORDINARY))
 
 
 def runs_in_parts(value: Any) -> bool:
