@@ -254,7 +254,7 @@ class Table(Tabular):
         """Return the headers, with the unit of raw values."""
         return [
             f"{column.header} ({UNIT_OF[column.kind]})"
-            if column.kind in UNIT_OF and column.header != "%"
+            if column.kind in UNIT_OF and not column.header.endswith("%")
             else column.header
             for column in self.columns
         ]

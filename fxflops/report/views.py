@@ -11,13 +11,13 @@ from ..counting.counted_run import CountedRun
 from ..counting.rollup import items_of, sums_of, together
 from ..counting.steps import OUTSIDE, outside, unobserved
 from ..records import Counted, Spec, grouped, prefixes, specs_in
-from ..render.columns import MODULES, Column, module_values
+from ..render.columns import MODULES, Column, module_values, titled
 from ..render.data import Summary, TreeRow
 from ..render.exports import Table, Tabular
 from ..render.fold import work_name
 from ..render.tree import Options, check_options, notes_on, rows_of, tree
 from .compiled import compiled_view
-from .rows import highest
+from .rows import PARTS, highest
 from .tables import TabledRun
 
 
@@ -45,7 +45,8 @@ class Tree(Tabular):
     def _as_table(self) -> Table:
         shown, lines, _ = rows_of(self.root, **self.options)
         count = [Column("count", "count", "number")] if any(line.count > 1 for line in lines) else []
-        columns = (MODULES[0], MODULES[1], *count, *(replace(c, header=c.key) if c.kind == "%" else c for c in shown))
+        shares = {c.key: c for c in titled(PARTS, self.options.get("counted", "FLOPs")) if c.kind == "%"}
+        columns = (MODULES[0], MODULES[1], *count, *(shares.get(c.key, c) for c in shown))
         rows = []
         for line in lines:
             values = {**module_values(line.row, self.root), "count": line.count}

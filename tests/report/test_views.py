@@ -124,6 +124,15 @@ def test_a_tree_is_exported_as_a_table_of_raw_values() -> None:
     assert tree.select("module, macs", sort_by="macs", top=1).rows == (("", whole),)
 
 
+@pytest.mark.parametrize(("convention", "title"), [("fxflops", "FLOPs"), ("thop", "thop MACs")])
+def test_the_shares_of_a_tree_are_headed_as_those_of_its_report(convention: str, title: str) -> None:
+    counted = fxflops.count(nn.Sequential(nn.Linear(4, 8)), torch.ones(2, 4), convention=convention)
+    for table in (counted, counted.tree()):
+        assert f"| {title} | {title} % |" in str(table.to_markdown()).splitlines()[0]
+    assert f">{title} %</th>" in str(counted.tree().to_html())
+    assert [*counted.tree().to_dicts()[0]][-1] == "flops%"
+
+
 def test_the_columns_of_a_tree_that_were_asked_for_are_those_exported(report: fxflops.Report) -> None:
     tree = report.tree(columns="output, calls", depth=1)
     assert [*tree.to_dicts()[0]] == ["module", "class", "output", "calls"]
