@@ -157,7 +157,7 @@ def training_step(case: Case) -> None:
 
 
 def macs_of(report: fxflops.Report) -> dict[str, int]:
-    return {phase: report.by_module(phase)[""].total.macs for phase in PHASES}
+    return {phase: sum(row.macs for row in report.by_operator(phase).values()) for phase in PHASES}
 
 
 def compared(name: str, kind: str) -> tuple[dict[str, int], dict[str, int], fxflops.Report]:

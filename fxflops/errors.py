@@ -168,6 +168,15 @@ def check_flags(**flags: object) -> None:
             raise of_kind(InputError(f"{name} is True or False, not {value!r:.80}"), TypeError)
 
 
+def no_calls(phase: str) -> InputError:
+    """Return the error for a phase in which the run made no calls."""
+    return InputError(f"the run made no calls in its {phase}{MADE_BY.get(phase, '')}")
+
+
+MADE_BY = {
+    "backward": ": analyze(model, args, backward=True) makes them",
+    "optimizer": ": count(model, args, backward=True, optimizer=optimizer) makes them",
+}
 WARMED = "runs that are not timed come first by themselves; repeats=10 is the number of those that are"
 PROCESSES = "report.gather() adds up processes of torchrun; fxflops.distributed.simulate(...) runs those you lack"
 PLACED = "the model runs where it and its inputs are: model.to(device), x.to(device)"

@@ -230,12 +230,12 @@ def _modules(report: TabledRun, phase: str) -> Side:
             (row.total.flops, row.total.macs, row.params, row.total.seconds, peaks.get(path)),
             (row.own.flops, row.own.macs, row.own_params, row.own.seconds, None),
         )
-        for path, row in report.by_module(phase).items()
+        for path, row in report._modules_of(phase).items()
     }
 
 
 def _operators(report: TabledRun, phase: str) -> Side:
-    modules = report.by_module(phase)
+    modules = report._modules_of(phase)
     leaves = {(c.op, c.path) for c in report.calls if c.phase in PARTS[phase] and isinstance(c.target, type)}
     params = {
         op: sum(modules[p].own_params or 0 for p in paths if p in modules) for op, paths in grouped(leaves).items()

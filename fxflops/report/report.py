@@ -172,8 +172,6 @@ class Report(OtherTools, OverProcesses, Exports):
         ``depth`` is the number of levels; ``sort_by`` is "flops", "time", "memory" or "params" (default: run order);
         ``columns`` are the columns to show; ``units`` is "G", "M" ... for FLOPs and MACs; ``phase`` is as for :meth:`by_module`.
         """
-        if check_phase(phase) != PHASES[0] and phase not in self._phases:
-            raise InputError(f"the run made no calls in its {phase}")
         return Tree(
             tree_row(self, phase),
             Options(depth=depth, sort_by=sort_by, fold=fold, columns=columns, units=units, counted=self._title),

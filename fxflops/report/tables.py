@@ -9,7 +9,8 @@ from ..conventions import title_of
 from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, OperatorRow, by_module_and_operator, by_operator, check_phase
 from ..counting.steps import StepTime
-from ..errors import InputError, near
+from ..errors import InputError, near, no_calls
+from ..records import PHASES
 from ..render.columns import MODULES, STEP_TIMES, titled
 from ..render.exports import Rows, Table
 from ..roofline.devices import Device
@@ -48,11 +49,14 @@ class TabledRun(CountedRun):
         return f"{self.model} ({self.environment.asked})" if self.environment.asked else self.model
 
     def by_module(self, phase: str = "forward") -> Rows[ModuleRow]:
-        """Return each module's total and own sums by its path; "" is the model. All are 0 for a phase that did not run.
+        """Return each module's total and own sums by its path; "" is the model.
 
         ``phase`` is "forward" (which includes "gradient"), "backward", "recompute" (forward work that gradient
-        checkpointing does again), "optimizer" or "gradient" (gradients taken inside the forward).
+        checkpointing does again), "optimizer" or "gradient" (gradients taken inside the forward). InputError for one in
+        which no calls were made.
         """
+        if not self._items(check_phase(phase)) and phase != PHASES[0]:
+            raise no_calls(phase)
         return Rows(super().by_module(phase), "modules", titled(MODULES, self._title), module_cells, self.provenance)
 
     def by_operator(self, phase: str = "forward") -> Rows[OperatorRow]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..errors import InputError, warn
+from ..errors import no_calls, warn
 from ..meters.timing import Timing
 from ..records import PARTS, PHASES, Counted, per_operation
 from .devices import Device
@@ -17,7 +17,6 @@ from .result import KINDS, NOTHING, Roofline, Row, too_low
 from .traffic import compute_dtype, traffic_of
 
 CUDNN = ("conv", "lstm", "gru", "rnn")
-BACKWARD_HINT = ": analyze(model, args, backward=True) makes them"
 
 
 def roofline(
@@ -41,7 +40,7 @@ def roofline(
     each = [call for call in counted if call.call.phase in PARTS[phase]]
     rows = [call for call in least if call.call.phase in PARTS[phase]]
     if not rows:
-        raise InputError(f"the run made no calls in its {phase}" + (BACKWARD_HINT if phase == "backward" else ""))
+        raise no_calls(phase)
     found, is_its_own = _device(device, place, rows)
     tf32, took = tf32_allowed(), timing if is_its_own else None
     row_of = per_operation(lambda call: _row(call, found, tf32))

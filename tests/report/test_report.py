@@ -26,6 +26,23 @@ def test_a_name_of_torchinfos_is_told_what_shows_it() -> None:
         REPORT.summary()  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("view", ["by_module", "tree", "roofline"])
+@pytest.mark.parametrize(
+    ("phase", "instead"),
+    [("backward", r"backward=True\) makes them"), ("optimizer", r"optimizer=optimizer\) makes them"), ("gradient", "")],
+)
+def test_a_phase_without_calls_has_no_modules(view: str, phase: str, instead: str) -> None:
+    asked = {"device": "A100"} if view == "roofline" else {}
+    with pytest.raises(fxflops.FxflopsError, match=f"the run made no calls in its {phase}.*{instead}"):
+        getattr(REPORT, view)(phase=phase, **asked)
+
+
+def test_of_a_forward_without_calls_the_modules_are_shown() -> None:
+    report = fxflops.count(nn.Identity(), torch.ones(2))
+    assert report.by_module()[""].flops == report.tree().root.flops == 0
+    assert report.by_operator("backward") == {}
+
+
 def test_a_module_called_with_several_shapes_says_so() -> None:
     pool = nn.MaxPool2d(2)
     found = str(fxflops.summary(nn.Sequential(pool, pool, nn.ReLU()), input_size=(1, 16, 16)))

@@ -165,8 +165,10 @@ def views(report: Report) -> dict[str, Any]:
     """Everything that can be seen of a report, but for its calls."""
     seen = {name: getattr(report, name) for name in NUMBERS}
     for phase in PHASES:
-        for by in ("by_module", "by_operator", "by_dtype", "by_module_and_operator"):
+        for by in ("by_operator", "by_dtype", "by_module_and_operator"):
             seen[f"{by} {phase}"] = getattr(report, by)(phase)
+        if phase == PHASES[0] or report.by_operator(phase):
+            seen[f"by_module {phase}"] = report.by_module(phase)
     return seen | {
         "steps": report.by_step(),
         "text": str(report),
