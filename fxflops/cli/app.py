@@ -112,6 +112,7 @@ def top(
         "fxflops run model.py:make_model --input 1,3,64,64 --table --sort-by time",
         "fxflops run hf:bert --input-ids 1,512 --counts-only --attention exact",
         "fxflops run hf:LlamaForCausalLM --dtype bf16 --counts-only --convention torch",
+        "fxflops run timm:resnet50 --counts-only --train --backward --optimizer AdamW",
         "fxflops run timm:vit_tiny_patch16_224 --counts-only --json > vit.json",
         "fxflops run timm:vit_tiny_patch16_224 --save vit.html --save vit.json",
         "fxflops run vit.json --table --sort-by time --top 5",
@@ -159,6 +160,10 @@ def run(
     if (counts_only or is_saved(model)) and (trace, repeats) != ("auto", "auto"):
         reason = "--counts-only does not run the model" if counts_only else f"{model} is a saved report"
         raise InputError(f"--trace and --repeats are for running a model; {reason}")
+    if asked.optimizer and not (is_saved(model) or (counts_only and asked.backward)):
+        raise InputError(
+            f"--optimizer {asked.optimizer} is counted after a backward pass: give --backward --counts-only"
+        )
     if trace not in TRACERS:
         raise InputError(f"--trace {trace!r}: one of {', '.join(TRACERS)}")
     if repeats != "auto" and not repeats.isdecimal():
@@ -187,7 +192,7 @@ def run(
         "fxflops explain model.py:make_model thop torch --input 1,3,64,64",
     ),
 )
-@spread("backward", "convention")
+@spread("backward", "optimizer", "convention")
 def explain(
     model: option.Model,
     a: Annotated[
@@ -216,7 +221,7 @@ def explain(
         "fxflops diff main.json branch.json",
     ),
 )
-@spread("backward")
+@spread("backward", "optimizer")
 def diff(
     a: option.Model,
     b: Annotated[
@@ -258,7 +263,7 @@ def _labelled(name: str, report: Report, text: str) -> str:
         "fxflops check report.json --max-flops 4.2G",
     ),
 )
-@spread("backward")
+@spread("backward", "optimizer")
 def check(
     model: option.Model,
     *,

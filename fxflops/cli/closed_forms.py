@@ -21,7 +21,7 @@ EXAMPLES = examples(
 )
 
 
-@spread()
+@spread("optimizer")
 def closed_form(
     model: option.Model,
     *,

@@ -113,6 +113,13 @@ class Asked:
             help="Run the backward pass too, from the sum of the outputs; in eval mode unless --train is given.",
         ),
     ] = False
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Count a step of it too, with --backward --counts-only: a class of torch.optim, such as AdamW.",
+        ),
+    ] = None
     convention: Annotated[
         str | None,
         typer.Option(

@@ -27,7 +27,7 @@ from .inputs import TOKENS, Given
 from .models import Loaded, load
 from .options import ATTENTION, Asked, given_by
 from .shown import note
-from .tensors import device_of, dtype_of, tensors_of
+from .tensors import device_of, dtype_of, optimizer_of, tensors_of
 
 
 def counted(name: str, asked: Asked) -> Report:
@@ -83,11 +83,12 @@ def subject(name: str, asked: Asked, on_meta: bool) -> tuple[nn.Module, tuple[An
 
 
 def _check(asked: Asked) -> None:
-    """Raise InputError for a dtype or device that is not known, before the model is loaded."""
+    """Raise InputError for a dtype, device or optimizer that is not known, before the model is loaded."""
     for each in given_by(asked):
         if each.dtype not in ("", TOKENS):
             dtype_of(each.dtype)
     placed(asked)
+    optimizer_of(asked.optimizer)
 
 
 def placed(asked: Asked) -> tuple[torch.device | None, torch.dtype | None]:
@@ -109,7 +110,8 @@ def settings_of(asked: Asked) -> dict[str, Any]:
 def _counted(name: str, asked: Asked, on_meta: bool) -> Report:
     with _quiet():
         model, args, kwargs = subject(name, asked, on_meta)
-        return api.count(model, args, kwargs, **settings_of(asked)).named(name)
+        optimizer = optimizer_of(asked.optimizer)
+        return api.count(model, args, kwargs, optimizer=optimizer, **settings_of(asked)).named(name)
 
 
 def _may_have_room(name: str) -> bool:

@@ -19,7 +19,7 @@ EXAMPLES = examples(
 )
 
 
-@spread("backward")
+@spread("backward", "optimizer")
 def summary(
     model: option.Model,
     *,

@@ -1,4 +1,4 @@
-"""The tensors that are made for inputs, with their dtypes and devices by name."""
+"""The tensors that are made for inputs; dtypes, devices and optimizers by name."""
 
 from __future__ import annotations
 
@@ -44,6 +44,14 @@ def device_of(name: str) -> torch.device:
     if device.type == "cuda" and not (torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()):
         raise InputError(f"no device {name!r}: torch finds {torch.cuda.device_count()} CUDA devices here")
     return device
+
+
+def optimizer_of(name: str | None) -> type[torch.optim.Optimizer] | None:
+    """Return the class of torch.optim of this name, None for None; InputError if there is none."""
+    classes = {each: cls for each, cls in vars(torch.optim).items() if isinstance(cls, type) and each != "Optimizer"}
+    if name is not None and name not in classes:
+        raise InputError(f"torch.optim has no {name!r}{near(name, classes)}; one of {', '.join(sorted(classes))}")
+    return None if name is None else classes[name]
 
 
 def tensors_of(

@@ -283,8 +283,9 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
 
     An optimizer without state steps once unobserved: its first step creates the state, and every later one finds it.
     """
-    optimizer, storages = stand_in(given, subject.model.parameters(), watch.mirror_of), watch.storages
+    storages, name = watch.storages, getattr(given, "__name__", type(given).__name__)
     try:
+        optimizer = stand_in(given, subject.model.parameters(), watch.mirror_of)
         with torch.no_grad():
             if not optimizer.state:
                 subject.snapshot.before_write([*subject.model.parameters()])
@@ -296,7 +297,7 @@ def _step(subject: Subject, given: OptimizerLike, watch: Watch) -> None:
     except FxflopsError:
         raise
     except Exception as error:
-        raise RunError(f"{type(optimizer).__name__} raised in its step\n  {type(error).__name__}: {error}") from error
+        raise RunError(f"{name} raised in its step\n  {type(error).__name__}: {error}") from error
     storages.label(states_of(optimizer), "optimizer")
     storages.make_permanent("optimizer")
 

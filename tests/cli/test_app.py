@@ -525,6 +525,16 @@ def test_a_terminal_of_80_columns_is_wide_enough(command: str, monkeypatch: pyte
         ("run model.py:make_model --input 1,3 --trace jit", "jit"),
         ("run model.py:make_model --input 1,3 --repeats some", "--repeats 'some'"),
         ("run model.py:make_model --input 1,3 --repeats 3 --counts-only", "--counts-only does not run the model"),
+        ("run model.py:make_model --input 1,3 --counts-only --optimizer SGD", "give --backward --counts-only"),
+        ("run model.py:make_model --input 1,3 --backward --optimizer SGD", "give --backward --counts-only"),
+        (
+            "run model.py:make_model --input 1,3 --counts-only --backward --optimizer Adamm",
+            "torch.optim has no 'Adamm'; near: Adam",
+        ),
+        (
+            "run model.py:make_model --input 1,3,64,64 --counts-only --backward --optimizer SparseAdam",
+            "fxflops: SparseAdam raised in its step\n  RuntimeError: SparseAdam does not support dense gradients",
+        ),
         ("run model.py:make_model --input 1,3 --tree --columns cost", "--tree: no column 'cost'"),
         ("run model.py:make_model --input 1,3 --tree --table --sort-by target", "--tree: no column 'target'"),
         ("run model.py:make_model --input 1,3 --table --sort-by cost", "--table: no column 'cost'"),
@@ -659,6 +669,7 @@ def test_every_example_runs(tmp_path: Path) -> None:
 def test_shared_options_are_those_of_each_command() -> None:
     assert invoke("explain model.py:make_model thop torch --backward").exit_code == 2
     assert [command for command in COMMANDS if "--backward" in out(f"{command} --help")] == ["run", "closed-form"]
+    assert [command for command in COMMANDS if "--optimizer" in out(f"{command} --help")] == ["run"]
     assert [command for command in COMMANDS if "--attention" in out(f"{command} --help")] == [*COMMANDS[:6]]
 
 

@@ -118,6 +118,14 @@ def test_weights_and_inputs_of_any_size_are_counted() -> None:
     assert (found["totals"]["total_flops"], found["environment"]["device"]) == (60_000**2, "meta")
 
 
+def test_a_step_of_an_optimizer_is_counted() -> None:
+    step = "run own_nets.py:linear --input 2,8 --counts-only --backward --optimizer"
+    params = 8 * 4 + 4
+    for more in ("", " --device cpu"):
+        assert report(f"{step} SGD{more}")[0]["totals"]["total_optimizer_flops"] == 2 * params  # w - lr * g
+    assert report(f"{step} AdamW")[0]["memory"]["categories"]["optimizer"] >= 2 * 4 * params  # two moments of f32
+
+
 @pytest.mark.parametrize(
     ("name", "macs", "how"),
     [
