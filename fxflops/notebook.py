@@ -17,6 +17,7 @@ from .model.inputs import checked_model
 from .model.snapshot import Snapshot, holding
 from .ops import BASE
 from .render.columns import RESULT_HEADER
+from .render.files import writing
 from .report.report import Report
 from .trace.symbolic import constants_of, symbolic
 
@@ -160,7 +161,7 @@ class TorchFLOPsByFX:
     def save_result_to_csv(self, file_path: str | Path, mode: str = "a") -> None:
         """Write header, rows and an empty line to a CSV file; ``mode`` "a" appends, "w" writes anew."""
         _ = self.report
-        with open(file_path, mode, newline="") as file:
+        with writing(file_path), open(file_path, mode, newline="") as file:
             writer = csv.writer(file)
             writer.writerow(self.result_header)
             writer.writerows(self.result_table)

@@ -152,7 +152,7 @@ def incomplete_lines(report: Report, allowed: bool) -> list[str]:
 
 def check_suffix(path: Path) -> None:
     """Raise InputError for a file that cannot be written, before a model is run."""
-    from ..render.exports import FORMATS
+    from ..render.files import FORMATS
     from ..report.html import plotly_script
 
     if not path.name.lower().endswith(tuple(FORMATS)):

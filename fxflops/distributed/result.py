@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from ..counting.collectives import Collective, sent_by_group, transferred
 from ..render.columns import Column, held_columns
 from ..render.composed import Composed
-from ..render.exports import Path, Table, written
+from ..render.exports import Table
+from ..render.files import Path, written
 from ..report.gathered import COLLECTIVES
 from ..report.report import Report
 from .layers import Deeper, N, extended, extended_collectives

@@ -11,15 +11,13 @@ import html
 import io
 import json
 import math
-import os
-import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import InputError, NamesArguments, near, not_installed
 from .columns import EXPENDABLE, Column, check_number, pick
+from .files import Path, written
 from .paper import latex, markdown
 from .table import explained, grid, ordered
 from .text import plain
@@ -27,7 +25,6 @@ from .text import plain
 if TYPE_CHECKING:
     import pandas
 
-Path = str | PathLike[str]
 Cells = tuple[Any, ...]
 V = TypeVar("V")
 
@@ -35,19 +32,6 @@ MOST_SHOWN = 60
 MOST_COLUMNS = 7
 """Columns of a table in a notebook or a paper; a wider one does without some of :data:`EXPENDABLE`."""
 EMPTY = (None, 0, "")
-FORMATS = {
-    ".trace.json": "to_chrome_trace",
-    ".perfetto": "to_chrome_trace",
-    ".json": "to_json",
-    ".csv": "to_csv",
-    ".md": "to_markdown",
-    ".tex": "to_latex",
-    ".html": "to_html",
-    ".svg": "to_svg",
-    ".png": "to_png",
-    ".pickle": "to_memory_snapshot",
-}
-"""The method of a report that writes a file with this suffix."""
 USUAL = {"phase": "forward"}
 """A column whose every row has this value is not printed."""
 UNIT_OF = {"s": "s", "ms": "ms", "B": "B", "delta": "B", "%": "%"}
@@ -293,31 +277,6 @@ class Rows(dict[str, V], Tabular):
         return str(self.table)
 
     __repr__ = Tabular.__repr__  # that of dict comes first
-
-
-def method_for(path: Path) -> str:
-    """Return the method that writes the format which the suffix of ``path`` names; InputError for an unknown suffix."""
-    name = os.fspath(path)
-    method = next((method for suffix, method in FORMATS.items() if name.lower().endswith(suffix)), None)
-    if method is None:
-        raise InputError(f"no format has the suffix of {name!r}: one of {', '.join(FORMATS)}; str(report) is text")
-    return method
-
-
-def written(text: str, path: Path | None) -> str | None:
-    """Return the text if ``path`` is None; otherwise write it to that file and return None."""
-    if path is None:
-        return text
-    pathlib.Path(path).write_text(text, encoding="utf8", errors="backslashreplace", newline="")
-    return None
-
-
-def written_bytes(data: bytes, path: Path | None) -> bytes | None:
-    """Return the data if ``path`` is None; otherwise write it to that file and return None."""
-    if path is None:
-        return data
-    pathlib.Path(path).write_bytes(data)
-    return None
 
 
 def as_json(data: Any) -> str:

@@ -12,7 +12,8 @@ from ..errors import InputError
 from ..records import PARTS, grouped, prefixes
 from ..render.columns import Column, Kind
 from ..render.conclusion import Compared, compared
-from ..render.exports import Cells, Path, Rows, Table, Tabular, written
+from ..render.exports import Cells, Rows, Table, Tabular
+from ..render.files import Path, written
 from ..render.fold import pattern
 from ..render.text import align, plain, terminal_width, wrapped
 from ..units import count, seconds, size

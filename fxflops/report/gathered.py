@@ -16,7 +16,8 @@ from ..counting.counted_run import CountedRun
 from ..errors import InputError
 from ..render.columns import ROOT, Column, held_columns
 from ..render.composed import Composed
-from ..render.exports import MOST_SHOWN, Cells, Path, Table, written
+from ..render.exports import MOST_SHOWN, Cells, Table
+from ..render.files import Path, written
 
 LEAST_REPEATED = 0.05
 """Repeated work that is a larger share of the needed one is shown: less is what it takes to add up parts of a sum."""

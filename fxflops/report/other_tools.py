@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
-from ..render.exports import Path, as_json, written, written_bytes
+from ..render.exports import as_json
+from ..render.files import Path, written, written_bytes
 from .chrome_trace import chrome_trace
 from .memory_snapshot import memory_snapshot
 from .model_explorer import graph, node_data

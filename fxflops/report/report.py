@@ -17,7 +17,8 @@ from ..errors import FormulaError, InputError, MissingFormulaError, near
 from ..names import is_torch_loaded
 from ..records import PARTS, PHASES, Counted, FormulaFunction
 from ..render.data import Summary
-from ..render.exports import Exports, Path, Table, as_json, method_for, written, written_bytes
+from ..render.exports import Exports, Table, as_json
+from ..render.files import Path, method_for, written, written_bytes
 from ..render.page_data import Page
 from ..render.tree import Options
 from ..roofline.devices import Device, listed_at
@@ -234,7 +235,8 @@ class Report(OtherTools, OverProcesses, Exports):
     # Files
 
     def save(self, path: Path) -> None:
-        """Write the report in the format that the suffix of ``path`` names; raise InputError for an unknown suffix.
+        """Write the report in the format that the suffix of ``path`` names; raise InputError for an unknown suffix, and for a
+        folder that does not exist (it is a FileNotFoundError, too).
 
         ``.json`` holds the whole report, for :meth:`load`; ``.csv`` the table of operations; ``.md``
         and ``.tex`` that of the modules that cost most; ``.html`` the page of :meth:`to_html`; ``.trace.json`` and ``.perfetto`` a Chrome trace, ``.pickle`` a memory

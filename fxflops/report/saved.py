@@ -46,7 +46,7 @@ from ..meters.nodes import Kernel, Node
 from ..meters.timing import Timing
 from ..names import Absent, Classes, described, is_torch_loaded, name_of, target_of
 from ..records import PARTS, PHASES, Call, Cost, Count, Counted, Module, Operation, Params, Scope, Step, per_operation
-from ..render.exports import Path
+from ..render.files import Path
 from ..run.outcome import Break, Compiled, CompiledKernel, Environment, Recompilation, Run
 from .values import decoded, encoded
 
