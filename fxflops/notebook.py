@@ -18,6 +18,7 @@ from .model.snapshot import Snapshot, holding
 from .ops import BASE
 from .render.columns import RESULT_HEADER
 from .render.files import writing
+from .render.text import printable
 from .report.report import Report
 from .trace.symbolic import constants_of, symbolic
 
@@ -128,7 +129,7 @@ class TorchFLOPsByFX:
             tablefmt=tablefmt,
         )
         if show:
-            print(text)
+            print(printable(text))
         return self.result_table
 
     def print_total_flops(self, show: bool = True) -> int:

@@ -21,7 +21,7 @@ from ..counting.catalogue_page import Row, counts
 from ..errors import InputError
 from ..render.columns import EXPENDABLE, MODULE_COLUMNS, OPERATIONS, Column, check_units, find, pick
 from ..render.table import grid, ordered
-from ..render.text import align, terminal_width, wrapped
+from ..render.text import align, printable, terminal_width, wrapped
 from ..report.report import Report
 
 DEFAULT_COLUMNS = ("phase", "op", "module", "inputs", "output", "macs", "flops", "seconds", "bytes_peak")
@@ -81,7 +81,7 @@ class Shown:
         if self.json:
             return report.to_json() or ""
         views = ([self._tree(report, color)] if self.tree else []) + ([self._table(report)] if self.table else [])
-        return "\n\n".join([summary(report._summary, color=color), *views])
+        return printable("\n\n".join([summary(report._summary, color=color), *views]))
 
     def _tree(self, report: Report, color: bool) -> str:
         """Return the module tree; if there was a backward pass, a tree for each phase."""

@@ -13,7 +13,7 @@ class Composed(Tabular):
     def _pieces(self) -> Iterator[str | Table]:
         raise NotImplementedError
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return "\n".join(map(str, self._pieces()))
 
     def _blocks(self) -> Iterator[str]:

@@ -20,7 +20,7 @@ from .columns import EXPENDABLE, Column, check_number, pick
 from .files import Path, written
 from .paper import latex, markdown
 from .table import explained, grid, ordered
-from .text import plain
+from .text import plain, printable
 
 if TYPE_CHECKING:
     import pandas
@@ -105,6 +105,13 @@ class View:
 
     __slots__ = ()
 
+    def __str__(self) -> str:
+        """Return the text of the result, in letters that stdout can encode."""
+        return printable(self._text())
+
+    def _text(self) -> str:
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         return str(self)
 
@@ -181,7 +188,7 @@ class Table(Tabular):
     def __iter__(self) -> Iterator[Cells]:
         return iter(self.rows)
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         """Return the table as readable text: in units that suit the values, the first rows only if there are many, without
         columns that hold nothing."""
         shown = self._used()
@@ -273,7 +280,7 @@ class Rows(dict[str, V], Tabular):
     def __missing__(self, key: object) -> V:
         raise KeyError(f"no {self._columns[0].header} {key!r}{near(str(key), self)}")
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return str(self.table)
 
     __repr__ = Tabular.__repr__  # that of dict comes first

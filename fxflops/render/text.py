@@ -13,6 +13,8 @@ from html import escape
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 STYLES = {"bold": "1", "dim": "2", "red": "1;31", "cyan": "36"}
 EIGHTHS = " ▏▎▍▌▋▊▉"
+ASCII = str.maketrans("·…─│├└█▉▊▋▌▍▎▏", "|~-||`########")
+"""Letters of our texts, each with one of ASCII that is as wide and looks like it."""
 SHORTEST = 8
 """Cells that a name or class keeps at least when it is cut."""
 
@@ -22,6 +24,16 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable(text: str) -> str:
+    """Return the text; in ASCII, with "?" for other letters, if stdout cannot encode it: printing it would raise."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return text.translate(ASCII).encode(encoding, "replace").decode(encoding)
+    return text
 
 
 def place(path: str) -> str:

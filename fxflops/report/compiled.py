@@ -142,7 +142,7 @@ class CompiledView(View):
         """What the summary shows of the run."""
         return CompiledRun(self.run, self.speedup, [path or "(root)" for path in self.losers], self.unsteady)
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         from ..render.summary import compiled_lines
 
         return compiled_lines(self.shown)

@@ -116,7 +116,7 @@ class Diff(Tabular):
     def table(self) -> Table:
         return self.by_module().table
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         lines = [wrapped(compared(*self._compared()), terminal_width(), 0)]
         lines += [wrapped(name, terminal_width(), 3) for name in self._names()]
         for header, rows, more in self._tables():

@@ -80,7 +80,7 @@ class Explanation(Tabular):
         columns = [Column(key, title.format(a=self.a, b=self.b), kind) for key, title, kind in COLUMNS]
         return Table("differences", tuple(columns), tuple(rows), provenance=self.provenance)
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         limit = terminal_width()
         top, bottom = self._around()
         if not self.rows:

@@ -45,7 +45,7 @@ class ModelSummary(View):
         """Return the row of the module at this path, as the report does."""
         return self.report[path]
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return f"{self.tree}\n\n{self.report}"
 
     def _repr_html_(self) -> str:

@@ -17,7 +17,7 @@ from ..errors import FormulaError, InputError, MissingFormulaError, near
 from ..names import is_torch_loaded
 from ..records import PARTS, PHASES, Counted, FormulaFunction
 from ..render.data import Summary
-from ..render.exports import Exports, Table, as_json
+from ..render.exports import Exports, Table, View, as_json
 from ..render.files import Path, method_for, written, written_bytes
 from ..render.page_data import Page
 from ..render.tree import Options
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Report(OtherTools, OverProcesses, Exports):
+class Report(OtherTools, OverProcesses, Exports, View):
     """The FLOPs, time and memory of one run of a model, operation by operation.
 
     Counts are ints, ``latency`` and ``total_time`` are in seconds, memory is in bytes; a value that was not measured is
@@ -202,7 +202,7 @@ class Report(OtherTools, OverProcesses, Exports):
         mfu = self._mfu(device) if rooflines else None
         return page_of(self, self._summary, rooflines, mfu, why, title)
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         from ..render.summary import summary
 
         return summary(self._summary)

@@ -55,7 +55,7 @@ class Tree(Tabular):
             )
         return Table("modules", columns, tuple(rows), bool(self.options["columns"]), self.provenance)
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         return tree(self.root, **self.options)
 
     def _blocks(self) -> Iterable[str]:

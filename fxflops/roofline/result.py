@@ -11,7 +11,7 @@ from ..records import prefixes
 from ..render.columns import Column, column_of
 from ..render.exports import Rows, Table, Tabular
 from ..render.fold import pattern
-from ..render.text import terminal_width, wrapped
+from ..render.text import printable, terminal_width, wrapped
 from ..units import amount, seconds, size
 from .devices import Device
 
@@ -181,10 +181,10 @@ class Roofline(Tabular):
 
         header, cells = self._longest(by)
         shares = ("bound(ms)",) if self.is_prediction else ("time(ms)", "bound(ms)")
-        return grid(
+        return printable(grid(
             header, cells, sort_by=sort_by, top=top, columns=columns, units=units,
             tablefmt=tablefmt, noun=f"{by}s", shares=() if by == "module" else shares, elidable=("where", "op"), expendable=(*DETAILS, *MORE_DETAILS),
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def _longest(self, by: str) -> tuple[list[str], list[list[object]]]:
         """Return the header and the cells of the rows that take time, the longest first."""
@@ -197,7 +197,7 @@ class Roofline(Tabular):
         shown = [i for i, title in enumerate(header) if title != SAME_IN_ALL[by]]
         return [header[i] for i in shown], [[found[i] for i in shown] for found in map(_cells, longest)]
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         head = (wrapped(line, terminal_width(), 4) for line in _summary(self))
         notes = (wrapped(note, terminal_width(), 4) for note in _notes(self))
         return "\n".join([*head, self.table("kind"), *notes])

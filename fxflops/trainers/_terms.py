@@ -75,7 +75,7 @@ class Estimate(Tabular):
         columns = Column("term", "term"), Column("flops", self.trainer, "flops"), Column("how", "counts")
         return Table("estimate", columns, self.terms, provenance=self.provenance)
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         top = f"{self.trainer} {self.total:,} FLOPs for {self.tokens:,} tokens: {self.per_token:,.0f} a token"
         return f"{top}\n{grid(self.table.columns, self.table.rows, elidable=('how',))}"
 
@@ -121,7 +121,7 @@ class Comparison(Tabular):
         rows = [(row.term, row.flops_a, row.flops_b, row.difference, row.how_a, row.how_b) for row in self.rows]
         return Table("differences", columns, tuple(rows), provenance=self.a.provenance)
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         a, b = self.a, self.b
         share = f" ({b.total / a.total - 1:+.1%})" if a.total else ""
         top = f"{a.trainer} {a.total:,}   {b.trainer} {b.total:,}   {b.total - a.total:+,}{share}"

@@ -350,6 +350,15 @@ def test_the_phases_of_a_training_step_are_told_apart() -> None:
     assert "phase" not in out("run model.py:with_args --counts-only --table")
 
 
+@pytest.mark.parametrize("command", ["run --counts-only --tree --table", "summary"])
+def test_a_terminal_of_ascii_has_letters_that_it_can_show(command: str) -> None:
+    arguments = shlex.split(f"{command} model.py:make_model --input 1,3,64,64")
+    result = CliRunner(charset="ascii").invoke(app, arguments, catch_exceptions=False)
+    assert result.stdout.isascii()
+    assert " | eval | no_grad | " in result.stdout
+    assert "`- " in result.stdout
+
+
 def test_a_page_that_cannot_be_drawn_is_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     result = invoke("run model.py:nothing_of_this_name --save page.html")

@@ -5,12 +5,32 @@ import sys
 
 import pytest
 
-from fxflops.render.text import align, bar, cells, elide, pad, paint, plain, terminal_width, wrapped
+from fxflops.render.text import align, bar, cells, elide, pad, paint, plain, printable, terminal_width, wrapped
 
 
 def test_plain_escapes_what_would_break_the_line_or_the_terminal():
     assert plain("blocks.0 · 中") == "blocks.0 · 中"
     assert plain("a\nb\x1b[31m\u202e") == "a\\nb\\x1b[31m\\u202e"
+
+
+LETTERS = "├─ 0 · │ └─ a…b ██▏ 中"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"),
+    [("utf8", LETTERS), ("ascii", "|- 0 | | `- a~b ### ?"), ("cp437", "|- 0 | | `- a~b ### ?"), ("gb18030", LETTERS)],
+)
+def test_what_stdout_cannot_encode_is_written_in_ascii(monkeypatch, encoding, expected):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    assert printable(LETTERS) == expected
+    assert printable("├─ x █") == ("├─ x █" if encoding != "ascii" else "|- x #")
+    assert cells(printable("├─ a…b █")) == cells("├─ a…b █")
+
+
+def test_a_stdout_without_an_encoding_takes_any_letter(monkeypatch):
+    for stdout in (None, io.StringIO()):
+        monkeypatch.setattr(sys, "stdout", stdout)
+        assert printable(LETTERS) == LETTERS
 
 
 @pytest.mark.parametrize(

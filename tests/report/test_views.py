@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
@@ -15,6 +17,37 @@ from torch import nn
 import fxflops
 from fxflops.errors import InputError
 from fxflops.meters.timing import Timing
+from fxflops.render.exports import View
+
+
+def kinds(cls: type) -> list[type]:
+    """The class and all that inherit from it."""
+    return [cls, *(each for below in cls.__subclasses__() for each in kinds(below))]
+
+
+def test_every_view_can_be_printed_in_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = nn.Sequential(nn.Linear(8, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 2))), torch.ones(2, 8)
+    report = fxflops.analyze(net, x, repeats=1)
+    counter = fxflops.TorchFLOPsByFX(net)
+    counter.propagate(x)
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")  # as with PYTHONIOENCODING=ascii
+    monkeypatch.setattr(sys, "stdout", out)
+    for view in (
+        report, report.tree(), report.table, report.by_module(), report.roofline("A100"), report.explain("thop"),
+        report.diff(report), report.gather(), fxflops.summary(net, (2, 8)),
+    ):  # fmt: skip
+        print(view)
+        print(repr(view))
+    counter.print_result_table(tablefmt="fancy_grid")
+    out.seek(0)
+    assert "|- 0  Linear" in (text := out.read())
+    assert "   |- 0  ReLU" in text
+    assert " | eval | no_grad | " in text
+
+
+def test_a_view_leaves_its_text_to_be_encoded() -> None:
+    assert len(kinds(View)) > 15
+    assert not [cls for cls in kinds(View)[1:] if "__str__" in vars(cls)]
 
 
 class Tables(HTMLParser):
