@@ -32,11 +32,36 @@ def test_a_module_that_there_is_not() -> None:
     report = fxflops.count(nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4))), torch.ones(1, 4))
     with pytest.raises(fxflops.InputError, match=r"Sequential has no module '1\.1'; near: 1\.0; report\.by_module\(\)"):
         report["1.1"]
-    model = nn.Sequential(nn.Linear(4, 4))
-    model.add_module("tied", model[0])
-    report = fxflops.count(model, torch.ones(1, 4))
-    with pytest.raises(fxflops.InputError, match=r"no module 'tied': it is the same module as '0'; report"):
-        report["tied"]
+
+
+class Tied(nn.Sequential):
+    """A model that has modules by several paths: a block, a layer of it, and a layer of which the block has another name."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 4), nn.Sequential(nn.Sequential(nn.Linear(4, 4))))
+        self[1].add_module("first", self[0])
+        self[1].add_module("up", self)
+        self.block = self[1]
+        self.layer = self[1][0][0]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self[1][0](self[0](x))
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_further_name_of_a_module_is_told_the_first(saved: bool, tmp_path: Path) -> None:
+    report = fxflops.count(Tied(), torch.ones(1, 4))  # nothing holds the model any more
+    if saved:
+        report.save(tmp_path / "r.json")
+        report = fxflops.Report.load(tmp_path / "r.json")
+    paths = {"block": "1", "layer": "1.0.0", "block.0.0": "1.0.0", "block.first": "0", "1.up.block.up.layer": "1.0.0"}
+    for path, first in paths.items():
+        with pytest.raises(
+            fxflops.InputError, match=rf"no module '{path}': it is the same module as '{first}'; report"
+        ):
+            report[path]
+    with pytest.raises(fxflops.InputError, match=r"no module 'block\.none'; "):
+        report["block.none"]
 
 
 def test_a_list_and_a_model_on_meta_say_what_to_give() -> None:

@@ -26,13 +26,14 @@ UNQUANTIZED = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32:
 class Inventory:
     """The modules of a model, and its parameters and buffers by their full names, each once.
 
+    ``aliases`` are further paths of modules, each with the first; the paths of what is in these modules follow from it.
     ``packed`` are meta tensors for the weights that quantized layers keep in objects of their kernels. ``keeps`` has the
     functions among the attributes of the modules that have some. ``shapeless`` are the lazy modules with parameters that have
     no shape yet. Raises InputError if there are any, unless ``lazy``.
     """
 
     def __init__(self, model: nn.Module, lazy: bool = False) -> None:
-        self.paths = modules_of(model)
+        self.paths, self.aliases = modules_of(model)
         self.params: list[tuple[str, torch.Tensor]] = []
         self.buffers: list[tuple[str, torch.Tensor]] = []
         self.packed: list[tuple[str, torch.Tensor]] = []

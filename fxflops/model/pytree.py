@@ -74,18 +74,20 @@ def reader_of(names: Sequence[str]) -> Reader:
     return (lambda held: (held[names[0]],)) if names else lambda held: ()
 
 
-def modules_of(model: nn.Module) -> dict[nn.Module, str]:
-    """Return all modules with their first path, in the order of ``named_modules()``."""
-    found: dict[nn.Module, str] = {}
+def modules_of(model: nn.Module) -> tuple[dict[nn.Module, str], dict[str, str]]:
+    """Return all modules with their first path, in the order of ``named_modules()``; and the other paths, each with the first."""
+    found, others = dict[nn.Module, str](), dict[str, str]()
 
     def visit(module: nn.Module, path: str) -> None:
         found[module] = path
         for name, child in module._modules.items():
             if child is not None and child not in found:
                 visit(child, f"{path}.{name}" if path else name)
+            elif child is not None:
+                others[f"{path}.{name}" if path else name] = found[child]
 
     visit(model, "")
-    return found
+    return found, others
 
 
 def attributes_of(modules: Iterable[nn.Module]) -> list[Any]:

@@ -17,6 +17,7 @@ The schema, version 1. Counts are ints, times are seconds, memory is bytes; null
   ``seconds`` (its own, under ``profile``).
 - ``modules``: ``path``, ``cls``, ``params`` (the number of its own), ``keeps`` (the functions among its attributes), ``frozen`` (of its
   ``params``).
+- ``aliases``: the further paths of modules, each with the first.
 - ``nodes``: the graph's nodes, each a :class:`~fxflops.meters.nodes.Node`; ``calls`` is ``[first, last + 1]``.
 - ``latency``, ``backward_latency``: ``{median, low, high, repeats}`` or null. ``steps``: ``[name, first, last + 1,
   seconds by phase]``; ``instruments``: the seconds of observing them.
@@ -123,6 +124,7 @@ def to_json_data(
             for scope in run.scopes
         ],
         "modules": [{**m._asdict(), "keeps": sorted(map(name_of, m.keeps))} for m in run.modules],
+        "aliases": dict(run.aliases),
         "nodes": [*map(_plain, run.nodes)],
         "latency": _plain(run.latency),
         "backward_latency": _plain(run.backward_latency),
@@ -227,6 +229,7 @@ class Saved:
             interrupted=data.get("interrupted", ""),
             compiled=_compiled_from(data.get("compiled")),
             modules=tuple(Module(**{**m, "keeps": frozenset(map(target_of, m["keeps"]))}) for m in data["modules"]),
+            aliases=dict(data.get("aliases", {})),
             params=None if data["params"] is None else Params(**data["params"]),
             environment=Environment(**data["environment"]),
             trace=data["trace"],

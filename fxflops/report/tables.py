@@ -10,7 +10,7 @@ from ..counting.counted_run import CountedRun
 from ..counting.rollup import ModuleRow, OperatorRow, by_module_and_operator, by_operator, check_phase
 from ..counting.steps import StepTime
 from ..errors import InputError, near, no_calls
-from ..records import PHASES
+from ..records import PHASES, prefixes
 from ..render.columns import MODULES, STEP_TIMES, titled
 from ..render.exports import Rows, Table
 from ..roofline.devices import Device
@@ -131,7 +131,7 @@ class TabledRun(CountedRun):
         """Return the row of the module at this path: ``report["blocks.3"]``. InputError for an unknown path."""
         modules = self._modules_of("forward")
         if path not in modules:
-            known = self._first_path(path) or near(str(path), modules)
+            known = self._first_path(str(path)) or near(str(path), modules)
             raise InputError(f"{self.model} has no module {path!r}{known}; report.by_module() lists them")
         return modules[path]
 
@@ -141,11 +141,12 @@ class TabledRun(CountedRun):
     __iter__ = None  # which would otherwise ask for the modules 0, 1, 2 ...
 
     def _first_path(self, path: str) -> str:
-        """Return a note on the path under which a module that has several is listed; "" for another, and of no live model."""
-        model = None if self._model is None else self._model()
-        modules = {} if model is None else dict(model.named_modules(remove_duplicate=False))
-        first = next((name for name, module in modules.items() if module is modules.get(path)), None)
-        return "" if first is None else f": it is the same module as {first!r}"
+        """Return a note on the path under which a module that has several is listed; "" for another."""
+        first, aliases = path, self._run.aliases
+        for _ in path.split("."):  # each time the end that may have an alias is shorter
+            alias = next((each for each in prefixes(first) if each in aliases), "")
+            first = f"{aliases.get(alias, '')}{first[len(alias) :]}".lstrip(".")
+        return f": it is the same module as {first!r}" if first != path and first in self else ""
 
 
 def provenance_now() -> str:

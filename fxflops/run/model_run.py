@@ -211,8 +211,9 @@ class Watch:
         """Return the record of the run, without graph, and without the times of its calls unless it is ``timed``."""
         calls, scopes = with_seconds(self.calls, timed), with_seconds(self.observer.scopes, timed)
         history = self.storages.history(self.observer.calls)
+        contents, aliases = inventory.contents, inventory.aliases
         return Run(
-            model, inputs, calls, scopes, history.peak, history, source, *inventory.contents, environment, trace, why
+            model, inputs, calls, scopes, history.peak, history, source, *contents, environment, trace, why, aliases
         )
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -112,7 +112,8 @@ class Run:
     :class:`Memory`. ``steps`` are those of a block under ``profile``, ``instruments`` the seconds that observing it took,
     which are in no other time, ``interrupted`` the words on other work that ran meanwhile. ``compiled`` has the times of a
     model that is compiled as a whole. ``peak`` and ``params`` are None where a trace does not tell them. ``trace_reason``
-    says why the model was not traced symbolically, or not counted on meta.
+    says why the model was not traced symbolically, or not counted on meta. ``aliases`` are further paths of ``modules``, each
+    with the first.
     """
 
     model: str
@@ -127,6 +128,7 @@ class Run:
     environment: Environment
     trace: str
     trace_reason: str = ""
+    aliases: Mapping[str, str] = field(default_factory=dict)
     nodes: tuple[Node, ...] = ()
     latency: Timing | None = None
     backward_latency: Timing | None = None
