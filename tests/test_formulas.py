@@ -411,7 +411,36 @@ def test_an_op_by_its_name_is_counted_however_it_is_called() -> None:
     assert count(Linears(), X).total_flops == 606
     with pytest.raises(FormulaError, match="no method 'lineer', and no op has that name; near: linear"):
         count(Linears(), X, formulas={"lineer": one})
-    with pytest.warns(
-        UserWarning, match=r"the formula for torch\.Tensor\.relu counted nothing: relu is called here as"
-    ):
-        count(nn.ReLU(), X, formulas={"relu": one})  # a method of Tensor is that method
+
+
+class Relus(nn.Module):
+    """All ways to write one function, and another that has no op of its name: ``mm`` is a matmul."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.ReLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(nn.functional.relu(self.act(x))).relu().relu_()
+        return x @ torch.mm(x.T, x.T.mm(x).mm(x.T).T.T) if x.shape[0] == x.shape[1] else x
+
+
+def test_a_name_is_every_way_to_call_it() -> None:
+    def ten(*args: Any, out: Any, **kwargs: Any) -> int:
+        return 10
+
+    def module(*args: Any, out: Any, **kwargs: Any) -> int:
+        return 1
+
+    report = count(Relus(), X)
+    relus = len(report.calls)
+    assert relus == 5
+    assert report.recount(formulas={"relu": ten}).total_flops == relus * 10
+    for formulas in ({"relu": ten, nn.ReLU: module}, {nn.ReLU: module, "relu": ten}):
+        assert report.recount(formulas=formulas).total_flops == (relus - 1) * 10 + 1  # the exact one comes first
+    square = count(Relus(), torch.ones(3, 3))
+    counted = [flops for op, flops, _ in ops(square.recount(formulas={"mm": ten})) if op == "matmul"]
+    assert sorted(counted) == [10, 10, 10, 3 * 3 * (3 + 2)]  # but for @
+    assert {flops for op, flops, _ in ops(square.recount(formulas={"matmul": ten})) if op == "matmul"} == {10}
+    fxflops.formula("relu")(ten)
+    assert count(Relus(), X).total_flops == relus * 10

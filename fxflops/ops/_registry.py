@@ -17,7 +17,7 @@ from ..names import Absent, target_of
 from ..records import Cost, FormulaFunction, grouped
 from ..torch_internals import CustomOpDef, HigherOrderOperator, OpOverload, OpOverloadPacket
 from ._rules import PLAIN, Parameters, Passed, RuleFunction, parameters_of, shape
-from ._spellings import REACHED_AS
+from ._spellings import REACHED_AS, named
 from ._traits import Trait
 
 P = ParamSpec("P")
@@ -149,7 +149,7 @@ class FormulaRegistry:
         if not isinstance(formulas, Mapping):
             raise FormulaError(f"formulas is a mapping {{target: function}}, not {type(formulas).__name__}")
         registry = FormulaRegistry(self)
-        for target, function in formulas.items():
+        for target, function in sorted(formulas.items(), key=lambda item: -len(_keys(item[0]))):  # the exact ones last
             known = self._counting(target, _keys(target)[0])
             op = known.op if known else str(getattr(target, "__name__", target))
             registry.add(target, entry_for([target], function, op))
@@ -181,8 +181,8 @@ class Op(Protocol[P, R]):
 def formula(*targets: Any, op: str | None = None, traits: Iterable[Trait] = ()) -> Callable[[Callable[Q, S]], Op[Q, S]]:
     """Register the decorated function as the formula of ``targets``.
 
-    A target is a module class, a function, an ``OpOverload`` or its packet, a qualified name such as ``"aten::add"``, the
-    name of a ``torch.Tensor`` method, or else that of an op in ``report.by_operator()``: all its spellings. The function takes the op's own parameters by their names, each tensor as a
+    A target is a module class, a function, an ``OpOverload`` or its packet, a qualified name such as ``"aten::add"``, or the
+    name of an op in ``report.by_operator()`` or of a ``torch.Tensor`` method: all its spellings. The function takes the op's own parameters by their names, each tensor as a
     :class:`~fxflops.records.Spec`, and keyword ``out``, the spec of the result. Its positional parameters are the op's
     first; its keyword-only ones are found by name wherever the op has them; what it does not name is not passed. Where
     all targets are module classes it gets the module first, to read its settings, then the arguments of its forward.
@@ -250,8 +250,8 @@ def _is_module_class(target: Any) -> bool:
 
 
 def _keys(target: Any) -> list[Any]:
-    """The keys of a target in the registry: the qualified name of overloads and packets, the descriptor of a method, all spellings
-    of an op."""
+    """The keys of a target in the registry: the qualified name of overloads and packets, all spellings of the name of an op or
+    a method."""
     if isinstance(target, CustomOpDef):
         target = target._opoverload
     if isinstance(target, OpOverload):
@@ -263,10 +263,10 @@ def _keys(target: Any) -> list[Any]:
     if isinstance(target, str):
         if "::" in target:
             return [target]
-        if hasattr(torch.Tensor, target):
-            return [getattr(torch.Tensor, target)]
         replaced = ((op, key) for key, (_, op) in BASE.users().items())  # what a user counts keeps its name
         ops = grouped([*((entry.op, key) for key, entry in BASE.items()), *replaced])
+        if target not in ops and hasattr(torch.Tensor, target):
+            return [getattr(torch.Tensor, target), *named(target)]
         if target not in ops:
             raise FormulaError(
                 f"torch.Tensor has no method {target!r}, and no op has that name{near(target, ops)}; give the function, the class "
