@@ -22,6 +22,7 @@ from .errors import OF_PROFILERS, SCHEDULED, FxflopsError, InputError, check_fla
 from .model.inputs import checked_model, is_compiled
 from .model.inventory import Inventory
 from .model.optimizer import of_another, states_of
+from .model.pytree import is_training
 from .ops import BASE
 from .records import FormulaFunction, Step
 from .report.report import Report
@@ -211,7 +212,7 @@ class profile:
         self._label_gradients()
         self._storages.label(self._optimizer_states(), "optimizer")
         self._storages.hold_written(self._observer.calls)
-        mode = ("train" if self._model.training else "eval") if self._parts else ""
+        mode = ("train" if is_training(self._model) else "eval") if self._parts else ""
         run = self._watch.run_of(self._name, mode, self._compiled, Inventory(self._model), self._steps)
         self._report = Report(run, self._convention, self._registry, weakref.ref(self._model), self._attention)
         self._report.checked(self._strict)
@@ -324,5 +325,5 @@ def one_model(models: Any) -> nn.Module:
         raise InputError(f"profile() needs a model, or several; there is no torch.nn.Module in {models!r:.80}")
     several = Models()
     several._modules.update(named)  # add_module() rejects names such as "keys", or with a dot
-    several.training = any(model.training for model in named.values())
+    several.training = any(map(is_training, named.values()))
     return several

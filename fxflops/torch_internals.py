@@ -94,14 +94,14 @@ MESH_FILE = "device_mesh.py"
 is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
 # The active functorch transform (vmap, grad), under which shapes lack the batch dimension. Necessary.
 peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
+# The level of forward-mode AD that is open, -1 for none: calls there compute tangents, too. Necessary.
+dual_level: Callable[[], int] = partial(getattr, torch.autograd.forward_ad, "_current_level")
 # Tells whether autocast is on for any device. Without it it counts as on, and counting is slower.
 is_any_autocast_enabled: Callable[[], bool] = _optional("torch._C._is_any_autocast_enabled", lambda: True)
-
+# The weights that parametrize.cached() keeps, which are brought back after a count. Necessary.
+cached_weights: Callable[[], dict[Any, Any]] = partial(getattr, torch.nn.utils.parametrize, "_cache")
 # The hooks by which autograd saves tensors now. Without it they count as set, and profiling is slower.
-saved_tensors_hooks: Callable[[bool], Any] = _optional(
-    "torch._C._autograd._top_saved_tensors_default_hooks", lambda _: ()
-)
-
+saved_tensors_hooks = _optional("torch._C._autograd._top_saved_tensors_default_hooks", lambda _: ())
 # The number of the running backward pass, -1 for none, which distinguishes the phases. Necessary.
 current_graph_task_id = torch._C._current_graph_task_id
 # The autograd node that is running. Without it calls of the backward pass belong to no module.

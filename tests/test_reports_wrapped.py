@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd import forward_ad
 from torch.nn.attention.flex_attention import flex_attention
 from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
@@ -96,6 +97,11 @@ def gradient(m: Any, x: torch.Tensor) -> torch.Tensor:
 
 def tangent(m: Any, x: torch.Tensor) -> torch.Tensor:
     return torch.func.jvp(lambda x: x @ m.w, (x,), (torch.ones_like(x),))[1]
+
+
+def dual(m: Any, x: torch.Tensor) -> torch.Tensor:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(m.l(forward_ad.make_dual(x, torch.ones_like(x)))).tangent
 
 
 def branch(m: Any, x: torch.Tensor) -> torch.Tensor:
@@ -216,6 +222,8 @@ CASES = [
     Case("func-grad", of(gradient, w=f(i, o)), f(b, i), macs=2 * LINEAR, without=NOT_IN_INFERENCE),
     # The value, the input's tangent and the weight's, which is all zeros: torch multiplies it too.
     Case("func-jvp", of(tangent, w=f(i, o)), f(b, i), macs=3 * LINEAR, without=NOT_IN_INFERENCE),
+    # Forward-mode AD without functorch: the value, the input's tangent and the weight's, which is all zeros.
+    Case("forward-ad", of(dual, l=nn.Linear(i, o)), f(b, i), macs=3 * LINEAR, without=("inference",)),
     # pytorch#69782: a force field is the gradient of an energy, within the forward: x w, and [b, o] @ [o, i].
     Case("autograd-grad", of(force, w=f(i, o)), f(b, i), macs=2 * LINEAR, without=("inference",)),
     # calflops#30, ptflops#103: parametrized weights are made anew for each call, and what makes them works too.

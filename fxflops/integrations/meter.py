@@ -15,6 +15,7 @@ from torch import nn
 
 from ..errors import ClosedFormError, FxflopsError, InputError
 from ..model.inputs import checked_model
+from ..model.pytree import is_training
 from ..model.snapshot import counting
 from ..roofline.devices import Device, find_device
 from ..roofline.measured_peaks import is_cpu
@@ -157,12 +158,12 @@ class Meter:
             return
         self._depth += 1
         self._has_called = True
-        if self._depth > 1 or not (module.training or torch.is_grad_enabled()):
+        if self._depth > 1 or not (is_training(module) or torch.is_grad_enabled()):
             return
         if self._has_tokens and torch.is_grad_enabled():
             self.add_tokens(kwargs or args)
         trained = self._trained_now()
-        modes = module.training, torch.is_grad_enabled(), *autocast_state().values()
+        modes = is_training(module), torch.is_grad_enabled(), *autocast_state().values()
         key = module, modes, trained, shapes_of(args), shapes_of(kwargs)
         if key not in self._known:
             form = self._form if trained == self._trained else None

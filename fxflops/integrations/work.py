@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..api import count
+from ..model.pytree import is_training
 from ..records import Counted, Spec
 from ..report.report import Report
 from ..roofline.devices import Device
@@ -41,7 +42,7 @@ class LossOf(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self.training = model.training
+        self.training = is_training(model)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         out = self.model(*args, **kwargs)

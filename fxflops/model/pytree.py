@@ -90,6 +90,11 @@ def modules_of(model: nn.Module) -> tuple[dict[nn.Module, str], dict[str, str]]:
     return found, others
 
 
+def is_training(module: nn.Module) -> bool:
+    """Return whether a module is in train mode; False for a frozen one of TorchScript, which has none."""
+    return bool(getattr(module, "training", False))
+
+
 def attributes_of(modules: Iterable[nn.Module]) -> list[Any]:
     """Return the values of all attributes of modules. No bytecode runs between two of a module's, since other threads may
     set some meanwhile."""

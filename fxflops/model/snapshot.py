@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from ..errors import InputError
+from ..torch_internals import cached_weights
 from .generators import Generator, generator_of, global_states
 from .pytree import VALUES, Reader, is_object, reader_of, walk
 from .tensor_state import TensorState
@@ -73,6 +74,7 @@ class Snapshot:
         if any(noted):
             others += chain.from_iterable(map(VALUES, noted))
         held = [value for value in others if type(value) not in ATOMS]
+        held.append(cached_weights())
         are_plain = [*map(_is_plain, held)]
         self._arrays: list[tuple[Any, Any]] = []
         self._random = _states_before()
@@ -165,7 +167,11 @@ def holding(modules: Iterable[nn.Module], mode: str, reentrant: bool = False) ->
     modules, wanted = [*modules], mode == "train"
     parameters = [parameter for module in modules for parameter in module._parameters.values()]
     with locked([*modules, *parameters], reentrant) as within:
-        before = [] if mode == "as_is" else [module for module in modules if module.training is not wanted]
+        before = (
+            []
+            if mode == "as_is"
+            else [module for module in modules if getattr(module, "training", wanted) is not wanted]
+        )
         flags = [module.training for module in before]
         try:
             for module in before:

@@ -15,6 +15,7 @@ from torch import nn
 
 from .. import __version__
 from ..meters.accelerator import accelerator_of
+from ..model.pytree import is_training
 from .outcome import Environment
 
 
@@ -41,7 +42,7 @@ def environment_of(device: torch.device, mode: str, compiled: bool) -> Environme
 
 def modes_in(modules: Iterable[nn.Module]) -> str:
     """Return the mode that the modules are in: "train", "eval" or "train and eval"."""
-    found = {module.training for module in modules}
+    found = {*map(is_training, modules)}
     return "train and eval" if len(found) > 1 else "train" if True in found else "eval"
 
 

@@ -41,6 +41,8 @@ from .graph_run import run_error
 from .outcome import Environment, Run
 from .uncompiled import uncompiled
 
+unoptimized = torch.jit.optimized_execution  # type: ignore[attr-defined]
+"""TorchScript's optimizer computes, too, in the first calls of a module."""
 GIVE = ": give a model with real tensors"
 ON_META, ON_FAKE = "counted on the meta device", "counted on fake tensors"
 
@@ -326,7 +328,7 @@ def meta_run(subject: Subject, registry: FormulaRegistry, facts: bool, observe_d
 def _watch(subject: Subject, observer: Observer) -> Any:
     args, kwargs = subject.inputs()
     try:
-        with uncompiled(), observer:
+        with uncompiled(), unoptimized(False), observer:
             out = run_to_end(subject.model(*args, **kwargs))
             if subject.backward:
                 observer.backward(out, backward_from)

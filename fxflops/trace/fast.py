@@ -21,7 +21,6 @@ from ..torch_internals import (
     DisableTorchFunction,
     current_graph_task_id,
     is_any_autocast_enabled,
-    peek_interpreter_stack,
 )
 from .forwards import StandIns, is_hooked, is_torchs
 from .leaves import ModuleSettings, holds_tensors
@@ -211,7 +210,7 @@ class FastObserver(PlanningObserver):
             or self._unwritten.storages
             or is_any_autocast_enabled()
             or is_grad_enabled()
-            or peek_interpreter_stack() is not None  # as in transformed()
+            or transformed()
         )
 
     def _is_attention(self, func: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache, partial
 from types import FunctionType
@@ -65,6 +66,13 @@ def has_plain_call(cls: type[nn.Module]) -> bool:
     """Return whether the modules of a class are called as torch's are, not scripted, and have a forward in Python."""
     plain = cls._call_impl is call_impl and not issubclass(cls, ScriptModule)
     return plain and type(cls.forward) is FunctionType
+
+
+def hidden_kernels(module: nn.Module) -> list[str]:
+    """Return the operators of a TorchScript module that no observer sees: oneDNN's, by torch.jit.optimize_for_inference."""
+    if not isinstance(module, ScriptModule):
+        return []
+    return re.findall(r"= (prim::(?:mkldnn|MKLDNN)\w+)", str(getattr(module, "inlined_graph", "")))
 
 
 def is_torchs(cls: Any) -> bool:

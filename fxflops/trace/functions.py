@@ -15,6 +15,8 @@ from ..ops._registry import is_method
 from ..records import specs_in
 from ..torch_internals import HigherOrderOperator, OpOverload, OpOverloadPacket
 
+UNDECLARED = {getattr(torch.ops.aten, f"{by}_batch_norm").default for by in ("native", "cudnn", "miopen")}
+"""Operators that write to arguments, running statistics, though their schemas do not say so."""
 Bodies = dict[tuple[Any, ...], FunctionType]
 """Functions by their code and the ids of the values that they close over."""
 
@@ -37,7 +39,7 @@ def qualified_name(func: Any) -> str:
 def writes(func: Any, kwargs: Mapping[str, Any]) -> bool:
     """Return whether a call may write to its arguments: in-place names, item assignment, ``out=``."""
     if isinstance(func, OpOverload):
-        return bool(func._schema.is_mutable)
+        return bool(func._schema.is_mutable) or func in UNDECLARED
     name = getattr(func, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
     sets = name in ("__setitem__", "__set__") or name.startswith("__i")

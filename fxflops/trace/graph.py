@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from torch import fx, nn
 
 from ..errors import RunError, TraceError
+from ..model.pytree import is_training
 
 APART = "_fxflops."
 """The prefix of targets whose names a GraphModule uses itself."""
@@ -24,7 +25,7 @@ def graph_module(root: nn.Module | dict[str, Any], graph: fx.Graph, name: str) -
     """
     named = [node for node in graph.nodes if node.op in ("call_module", "get_attr")]
     if any(_is_taken(node.target) for node in named):
-        training = root.training if isinstance(root, nn.Module) else True
+        training = is_training(root) if isinstance(root, nn.Module) else True
         if isinstance(root, nn.Module):
             root = {n.target: reduce(getattr, n.target.split("."), root) for n in named}
         for node in named:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import fx, nn
 
 from ..model.pytree import Reader, reader_of
@@ -91,6 +93,8 @@ def _of_class(registry: FormulaRegistry, cls: type) -> tuple[Formula | None, fro
     if base is None or entry is None:
         return None, NO_NAMES
     names = _read_by_forward(base)
+    if entry.is_ours and is_patched(base, names):
+        return None, NO_NAMES
     if cls is not base and any(
         getattr(cls, name, None) is not getattr(base, name, None) for name in (*names, *GETATTR)
     ):
@@ -114,6 +118,23 @@ def _read_by_forward(cls: Any) -> set[str]:
                 found.add(name)
                 codes.append(getattr(getattr(cls, name, None), "__code__", None))
     return found
+
+
+def is_patched(cls: type, names: Iterable[str]) -> bool:
+    """Return whether the forward of a class, or a function of torch that it calls by one of these ``names``, is no longer that of
+    its library: somebody has put another one in its place."""
+    functions = [FUNCTIONAL[name] for name in names if type(FUNCTIONAL.get(name)) is FunctionType]
+    return not (_is_from(cls.__module__, cls.forward) and all(_is_from("torch", each) for each in functions))  # type: ignore[attr-defined]
+
+
+FUNCTIONAL = vars(F)
+
+
+def _is_from(module: str, function: Any) -> bool:
+    """Return whether a function is written in the package that a module belongs to."""
+    package, code = sys.modules.get(module.partition(".")[0]), getattr(function, "__code__", None)
+    paths = getattr(package, "__path__", ())  # none for a notebook and a script
+    return code is not None and (not paths or code.co_filename.startswith(tuple(paths)))
 
 
 def leaf_formula(module: nn.Module, registry: FormulaRegistry) -> Formula | None:

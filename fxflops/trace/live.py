@@ -31,12 +31,12 @@ from ..torch_internals import (
     is_any_autocast_enabled,
     len_torch_dispatch_stack,
     len_torch_function_stack,
-    peek_interpreter_stack,
     saved_tensors_hooks,
 )
 from . import forwards
 from .compiler import is_importing_compiler
 from .fast import QUERIES
+from .modes import transformed
 from .observe import Observer
 from .operators import QUERY, VIEW
 from .phases import FORWARD
@@ -242,7 +242,7 @@ class LiveObserver(Observer):
             or is_any_autocast_enabled()
             or current_graph_task_id() != -1
             or (torch.is_grad_enabled() and saved_tensors_hooks(False) is not None)
-            or peek_interpreter_stack() is not None
+            or transformed()
             or (sys.modules.get(COMPILER) is not self._compiler and self._is_importing())
         )
 

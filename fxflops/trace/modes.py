@@ -19,6 +19,7 @@ from ..torch_internals import (
     DispatchMode,
     current_graph_task_id,
     disabled_torch_dispatch_impl,
+    dual_level,
     fake_mode,
     fake_tensors,
     get_current_dispatch_mode_stack,
@@ -129,8 +130,9 @@ def answers_operators() -> bool:
 
 
 def transformed() -> bool:
-    """Return whether a functorch transform (vmap, grad, jvp) is active, under which shapes hide the batch dimension."""
-    return peek_interpreter_stack() is not None
+    """Return whether a functorch transform (vmap, grad, jvp) is active, under which shapes hide the batch dimension, or
+    forward-mode AD, under which calls compute tangents, too."""
+    return peek_interpreter_stack() is not None or dual_level() != -1
 
 
 def dispatch_mode_on(mode: AtenMode) -> AbstractContextManager[Any]:

@@ -20,6 +20,7 @@ from ..records.tensors import spec_of
 from ..torch_internals import DisableTorchFunction
 from .autograd_owners import AutogradOwners
 from .call_log import CallLog, Made
+from .forwards import hidden_kernels
 from .leaves import Hooks, Leaves, Settings, forms_with_values, holds_tensors
 from .lookups import with_row
 from .meta_mirror import MetaMirror
@@ -132,14 +133,17 @@ class ModuleObserver:
             self._begin_step(args, kwargs)
         stack = self._stack
         running = stack.enter(module, self._modules[module])
-        leaf = self._leaves[module] is not None and not stack.inside_leaf() and not transformed()
+        is_whole = self._leaves[module] is not None and "forward" not in module.__dict__  # replaced since the run began
         if (
-            leaf
+            is_whole
+            and not (stack.inside_leaf() or transformed())
             and not (holds_tensors(module) or has_shards(module) or runs_in_parts((args, kwargs)))
             and self._has_initial_settings(module)
         ):
             stack.leaf_depth = len(stack.running)
             self._begin_leaf(module, running, args, kwargs)
+        for op in hidden_kernels(module):
+            self.unseen(op, module, (args, kwargs))
         running.start = self.stopwatch.now()
 
     def _begin_step(self, args: Any, kwargs: Any) -> None:

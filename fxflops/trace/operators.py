@@ -64,6 +64,7 @@ class OperatorObserver(ModuleObserver):
             if communicates(func):
                 return self._communicated(func, args, kwargs)
             if self._in_call or self._inside_leaf():
+                self._announce(func, args, kwargs)  # F.embedding(max_norm=) writes to its weight
                 out = self._track(self._kernel(func, args, kwargs))
                 if current_graph_task_id() != -1:  # kept in case checkpoint stops the call halfway: see _stopped
                     self._parts.append((func, (spec_of(args), spec_of(kwargs), spec_of(out))))

@@ -18,7 +18,7 @@ import torch
 from torch import fx, nn
 
 from ..model.inputs import signature_of
-from ..model.pytree import Step, fill, template_of, tensors_in, walk
+from ..model.pytree import Step, fill, is_training, template_of, tensors_in, walk
 from ..ops._registry import is_method
 from ..records import Call
 from ..records.tensors import is_dense
@@ -139,7 +139,7 @@ class Recorder:
                 node.target = name
         used = {str(node.target) for node in self._graph.nodes if node.op in ("call_module", "get_attr")}
         graph = graph_module({name: self._objects[name] for name in used}, self._graph, type(self._model).__name__)
-        graph.training = self._model.training
+        graph.training = is_training(self._model)
         return graph
 
     # Nodes

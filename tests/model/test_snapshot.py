@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import parametrize
 
 import fxflops
 from fxflops import TorchFLOPsByFX, analyze, count
@@ -172,3 +174,46 @@ def test_what_a_forward_notes_on_tensors_goes(run: Any, noted: dict[str, Any]) -
         vars(tensor).update(noted)
     run(model, x)
     assert [vars(tensor) for tensor in tensors] == [noted] * 3
+
+
+class Writes(nn.Module):
+    """A function of torch writes to a parameter, and no name says so; the value of the result then chooses the branch."""
+
+    def __init__(self, case: str) -> None:
+        super().__init__()
+        self.case = case
+        self.table, self.mean, self.var = (nn.Parameter(torch.rand(*size) + 1) for size in ((10, 3), (3,), (3,)))
+        self.embedding, self.bag = nn.Embedding(10, 3, max_norm=0.5), nn.EmbeddingBag(10, 3, max_norm=0.5)
+
+    def forward(self, i: torch.Tensor) -> torch.Tensor:
+        if self.case == "batch norm":
+            y = F.batch_norm(torch.randn(4, 3), self.mean.data, self.var.data, training=True)
+        elif self.case == "function":
+            y = F.embedding(i, self.table, max_norm=0.5)
+        else:
+            y = self.embedding(i) if self.case == "module" else self.bag(i[None])
+        return y * 2 if y.sum() > 100 else y
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("run", [count, lambda *args, **kw: analyze(*args, **kw, repeats=1, progress=False)])
+@pytest.mark.parametrize("case", ["module", "bag", "function", "batch norm"])
+def test_what_functions_write_without_a_word_is_undone(case: str, run: Any, backward: bool) -> None:
+    model = Writes(case).eval()
+    before = copy.deepcopy(model.state_dict())
+    run(model, torch.tensor([1, 2, 3, 4]), backward=backward and case != "batch norm")
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("run", [count, lambda *args: analyze(*args, repeats=1, progress=False)])
+def test_weights_that_parametrize_caches_stay(run: Any) -> None:
+    layer = nn.Linear(3, 4)
+    parametrize.register_parametrization(layer, "weight", nn.Softmax(0))
+    x = torch.randn(2, 3)
+    wanted, linear, softmax = layer(x), 2 * 2 * 3 * 4, run(layer, x).total_flops - 2 * 2 * 3 * 4
+    assert softmax > 0
+    with parametrize.cached():
+        assert [run(layer, x).total_flops for _ in range(2)] == [linear + softmax] * 2
+        assert torch.equal(layer(x), wanted)
+        assert [run(layer, x).total_flops for _ in range(2)] == [linear] * 2  # the weight is there now
+        assert torch.equal(layer(x), wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 import fxflops
 from benchmarks.allocator import allocated
 from benchmarks.memory_truth import bytes_of, step
+from fxflops import Report, analyze, count
 
 X = torch.randn(4, 64)
 
@@ -120,3 +122,37 @@ def test_a_layer_that_the_forward_changes_is_counted_as_it_then_is(way: str) -> 
     assert report.complete
     assert vars(model.layer) == before
     assert not model.layer._forward_hooks
+
+
+def scripted() -> Any:
+    layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 4 * 4, 5)
+    return torch.jit.freeze(torch.jit.script(nn.Sequential(*layers).eval()))
+
+
+IMAGE = torch.randn(1, 3, 6, 6)
+PRODUCTS = 4 * 4 * 4 * 3 * 3 * 3 + 4 * 4 * 4 * 5
+COUNTS: dict[str, Callable[[Any], Report]] = {
+    "count": lambda model: count(model, IMAGE),
+    "as_is": lambda model: count(model, IMAGE, mode="as_is"),
+    "analyze": lambda model: analyze(model, IMAGE, repeats=1, progress=False),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("way", COUNTS)
+def test_a_frozen_script_counts_the_same_each_time(way: str) -> None:
+    """Its optimizer, which compares weights in the first calls, is not the model; and it has no mode."""
+    model = scripted()
+    reports = [COUNTS[way](model) for _ in range(3)]
+    assert [report.total_macs for report in reports] == [PRODUCTS] * 3
+    assert len({report.total_flops for report in reports}) == 1
+    assert all(report.complete for report in reports)
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="optimize_for_inference takes oneDNN's kernels")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning", "ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("way", COUNTS)
+def test_kernels_that_a_script_hides_are_told(way: str) -> None:
+    report = COUNTS[way](torch.jit.optimize_for_inference(scripted()))
+    assert not report.complete
+    assert [(missing.op, missing.calls) for missing in report.missing] == [("prim::mkldnn_convolution", 1)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -123,3 +125,54 @@ class Renamed(nn.Conv2d):
 def test_a_subclass_that_changes_nothing_is_counted_as_a_whole() -> None:
     calls = fxflops.count(nn.Sequential(Renamed(3, 4, 3)), IMAGES).calls
     assert [call.target for call in calls] == [Renamed]
+
+
+class Doubled:
+    """Modules and functions with others in their place: a product of [*, 16] and [16, 16] after the layer's own."""
+
+    def __init__(self, owner: Any, name: str) -> None:
+        self.owner, self.name, self.own = owner, name, getattr(owner, name)
+
+    def __enter__(self) -> None:
+        own = self.own
+
+        @functools.wraps(own)
+        def patched(*args: Any) -> Any:
+            return own(*args) @ torch.ones(16, 16)
+
+        setattr(self.owner, self.name, patched)
+
+    def __exit__(self, *_: Any) -> None:
+        setattr(self.owner, self.name, self.own)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("owner", "name"), [(nn.Linear, "forward"), (F, "linear")])
+def test_what_is_put_in_the_place_of_torchs_own_is_counted(owner: Any, name: str, way: str) -> None:
+    model = nn.Sequential(nn.Linear(8, 16))
+    for _ in range(2):
+        assert WAYS[way](model, ROWS).total_macs == LINEAR
+        with Doubled(owner, name):
+            assert WAYS[way](model, ROWS).total_macs == LINEAR + 5 * 16 * 16
+
+
+class Replaces(nn.Module):
+    """Its layer's forward is another one in the second of three calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        self.layer.forward = lambda x: x.repeat(1, 2)  # type: ignore[method-assign]
+        y = y + self.layer(x)
+        del self.layer.forward
+        return y + self.layer(x)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_forward_that_is_replaced_in_the_run_is_the_one_that_counts(way: str) -> None:
+    report = WAYS[way](Replaces(), ROWS)
+    assert report.total_macs == 2 * LINEAR
+    assert report.total_flops == 2 * 2 * LINEAR + 2 * 5 * 16
