@@ -134,8 +134,9 @@ class profile:
 
     def __enter__(self) -> profile:
         params, inventory = [*self._model.named_parameters()], Inventory(self._model)
+        self._packed = inventory.packed  # alive as long as the weights that they stand for
         held = {
-            "params": [*params, *inventory.packed],
+            "params": [*params, *self._packed],
             "buffers": [*self._model.named_buffers()],
             "gradients": gradients_of(params),
             "optimizer": self._optimizer_states(),

@@ -600,3 +600,16 @@ def test_a_default_device_reaches_the_forward_that_a_block_counts() -> None:
         report = count(Makes(), torch.empty(TOKENS, WIDTH))
     assert report.trace_reason == ""
     assert report.total_flops == TOKENS * WIDTH
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.ao.quantization:DeprecationWarning", "ignore:.*quantiz:UserWarning")
+def test_packed_weights_of_a_quantized_model_stay_alive() -> None:
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        pytest.skip("no quantized kernels")
+    model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 8)), {nn.Linear})
+    x = torch.randn(2, 8)
+    with torch.no_grad(), profile(model) as p:
+        model(x)
+    counted = count(model, x)
+    assert p.report.memory["params"] == counted.memory["params"] == counted.params.bytes
+    assert p.report.max_memory == counted.max_memory - counted.memory["inputs"]  # a block does not know its inputs
