@@ -119,6 +119,10 @@ class Observer(OperatorObserver):
         """Turn the modes off in this thread."""
         self._modes.__exit__(*(exception or (None, None, None)))
 
+    def _end_step(self, number: int, module: nn.Module, out: Any) -> None:
+        super()._end_step(number, module, out)
+        self._check(None, module, (out,), {})
+
     def _begin_leaf(self, module: nn.Module, running: Running, args: Any, kwargs: Any) -> None:
         """Prepare for the call of a leaf."""
         self._parts.clear()

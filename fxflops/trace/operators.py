@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..ops import Formula
+from ..ops._traits import EMPTY
 from ..records.pairs import ATTENTIONS, LOOKUP
 from ..records.tensors import spec_of
 from ..torch_internals import (
@@ -91,6 +92,8 @@ class OperatorObserver(ModuleObserver):
                 made = specs, kwspecs, self._result(entry, func, given, out)
                 self._record(entry, func, made, self.stopwatch.now() - start)
                 self._owns((out, args))
+            if entry is not None and entry.op in EMPTY:
+                self._unwritten.add(out)
             if node_args is not None and self._recorder is not None:
                 self._recorder.function(func, node_args, out, self._stack.keys())
             return out

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fxflops import MissingFormulaError, analyze, count
+from fxflops import MissingFormulaError, analyze, count, profile
 
 
 class Runs(nn.Module):
@@ -99,3 +99,32 @@ def test_an_address_handed_on_is_one_of_real_memory() -> None:
     assert [m.op for m in report.missing] == ["data_ptr"]
     assert report.trace == "counted on real tensors"
     assert found[-1] != 0
+
+
+class Native(nn.Module):
+    """Takes what an extension module returns: memory that it allocates, and fills where nobody sees it."""
+
+    def __init__(self, reads: bool) -> None:
+        super().__init__()
+        self.layer, self.reads = nn.Linear(3, 3), reads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layer(x)
+        with torch._C.DisableTorchFunction():
+            y = torch.empty_like(x)
+        return y * 2 if self.reads else y
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("way", ["count", "analyze", "record", "profile"])
+def test_what_an_extension_wrote_is_missing(way: str, reads: bool) -> None:
+    model, x = Native(reads).eval(), torch.randn(2, 3)
+    if way == "profile":
+        with torch.no_grad(), profile(model) as p:
+            model(x)
+        report = p.report
+    elif way == "count":
+        report = count(model, x)
+    else:
+        report = analyze(model, x, trace="record" if way == "record" else "auto", repeats=1, progress=False)
+    assert [(missing.op, missing.calls) for missing in report.missing] == [("unseen write to torch.empty", 1)]
