@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops import scan
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -600,3 +601,18 @@ def test_a_default_device_reaches_the_forward_that_a_block_counts() -> None:
         report = count(Makes(), torch.empty(TOKENS, WIDTH))
     assert report.trace_reason == ""
     assert report.total_flops == TOKENS * WIDTH
+
+
+def test_the_result_of_a_loop_of_torch_outlives_the_block() -> None:
+    layer, x, shapes = nn.Linear(3, 3), torch.randn(5, 2, 3), []
+
+    def step(carry: torch.Tensor, each: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        shapes.append(tuple(carry.shape))  # torch 2.6 runs it more often
+        return layer(carry) + each, carry + each
+
+    with torch.no_grad(), profile(layer) as p:
+        out = scan(step, x[0], x)
+    assert [part.shape for part in out] == [(2, 3), (5, 2, 3)]
+    assert p.report.complete
+    assert p.report.total_macs == len(shapes) * 2 * 3 * 3
+    assert {*shapes} == {(2, 3)}

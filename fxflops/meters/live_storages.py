@@ -243,7 +243,8 @@ class LiveStorages:
         """Let the living storages that autograd itself wrote to, and did not make, be gradients that were there from the beginning: the
         buckets of DistributedDataParallel, which C++ holds, and gradients of inputs, to which it adds."""
         found = {each.entry: self._entries.calls[each.entry] for each in self._known.values()}
-        written = [entry for entry, call in found.items() if call >= 0 and _is_written(calls[call])]
+        # What a control flow operator made last belongs to no call.
+        written = [entry for entry, call in found.items() if 0 <= call < len(calls) and _is_written(calls[call])]
         for entry in written:
             self._entries.categories.setdefault(entry, "gradients")
         if written:
