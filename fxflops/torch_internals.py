@@ -94,6 +94,9 @@ MESH_FILE = "device_mesh.py"
 is_traceable_wrapper_subclass = torch.utils._python_dispatch.is_traceable_wrapper_subclass
 # The active functorch transform (vmap, grad), under which shapes lack the batch dimension. Necessary.
 peek_interpreter_stack = torch._C._functorch.peek_interpreter_stack
+# Tells of the vmap of autograd (is_grads_batched, vectorize=True), which is older than functorch's. Necessary.
+_VMAP: Any = torch._C._parse_dispatch_key("VmapMode")
+in_autograds_vmap: Callable[[], bool] = partial(torch._C._dispatch_tls_is_dispatch_key_included, _VMAP)
 # Tells whether autocast is on for any device. Without it it counts as on, and counting is slower.
 is_any_autocast_enabled: Callable[[], bool] = _optional("torch._C._is_any_autocast_enabled", lambda: True)
 

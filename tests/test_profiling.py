@@ -603,6 +603,15 @@ def test_a_default_device_reaches_the_forward_that_a_block_counts() -> None:
     assert report.total_flops == TOKENS * WIDTH
 
 
+def test_gradients_of_several_outputs_at_once() -> None:
+    layer, x = nn.Linear(4, 3), torch.randn(5, 4, requires_grad=True)
+    with profile(layer) as p:
+        torch.autograd.grad(layer(x), x, torch.eye(15).view(15, 5, 3), is_grads_batched=True)
+    assert p.report.complete
+    assert p.report.total_macs == 5 * 4 * 3
+    assert p.report.total_backward_macs == 15 * 5 * 3 * 4
+
+
 def test_the_result_of_a_loop_of_torch_outlives_the_block() -> None:
     layer, x, shapes = nn.Linear(3, 3), torch.randn(5, 2, 3), []
 

@@ -94,7 +94,7 @@ class LiveStorages:
         self._most_after = len(changes) // 3
 
     def add(self, tensor: torch.Tensor, spec: Spec | None = None) -> None:
-        """Enter a tensor's storage, or update it if it was resized. Tensors without storage (sparse) are skipped.
+        """Enter a tensor's storage, or update it if it was resized. Tensors without storage (sparse, a vmap's) are skipped.
 
         ``spec`` is the tensor's, if it is known.
 
@@ -102,7 +102,10 @@ class LiveStorages:
         """
         if (tensor if spec is None else spec).layout is not torch.strided:
             return
-        storage = tensor.untyped_storage()
+        try:
+            storage = tensor.untyped_storage()
+        except NotImplementedError:
+            return
         if storage._cdata in self._held:
             return
         key, nbytes = id(storage), storage.nbytes()

@@ -20,6 +20,7 @@ from ..records.pairs import ATTENTIONS, LOOKUP
 from ..torch_internals import (
     DisableTorchFunction,
     current_graph_task_id,
+    in_autograds_vmap,
     is_any_autocast_enabled,
     peek_interpreter_stack,
 )
@@ -212,6 +213,7 @@ class FastObserver(PlanningObserver):
             or is_any_autocast_enabled()
             or is_grad_enabled()
             or peek_interpreter_stack() is not None  # as in transformed()
+            or in_autograds_vmap()
         )
 
     def _is_attention(self, func: Any) -> bool:

@@ -28,6 +28,7 @@ from ..torch_internals import (
     DisableTorchDispatch,
     DisableTorchFunction,
     current_graph_task_id,
+    in_autograds_vmap,
     is_any_autocast_enabled,
     len_torch_dispatch_stack,
     len_torch_function_stack,
@@ -242,7 +243,8 @@ class LiveObserver(Observer):
             or is_any_autocast_enabled()
             or current_graph_task_id() != -1
             or (torch.is_grad_enabled() and saved_tensors_hooks(False) is not None)
-            or peek_interpreter_stack() is not None
+            or peek_interpreter_stack() is not None  # as in transformed()
+            or in_autograds_vmap()
             or (sys.modules.get(COMPILER) is not self._compiler and self._is_importing())
         )
 
